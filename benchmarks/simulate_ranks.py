@@ -33,9 +33,9 @@ from fxpress._distributed.stages.cut import cut
 from fxpress._distributed.stages.manifest import manifest_of, state_of_stages
 from fxpress._distributed.stages.save import MANIFEST, STATE, program_name
 from fxpress._distributed.stages.seal import sealed
-from fxpress._files.archive import names
 from fxpress._files.archive.package import _write_program
 from fxpress._files.archive.stage_records import digest_of, records_of
+from fxpress._files.format import names
 from fxpress.archive import PT2ArchiveReader
 
 CALLS = 10  # in a layer, which has one weight besides

@@ -4,8 +4,7 @@
 
 Run it with the newest torch that fxpress serves. It writes
 python/fxpress/_files/format/torch.json:
-the schema of programs in files, what operators do besides returning new values, and what sympy
-makes of expressions.
+the schema of programs in files, and what operators do besides returning new values.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 
-from expression_facts import expressions
 from fxpress._files.serde.damage import UnknownNameError
 from fxpress._files.serde.hashing import _describe
 from fxpress._files.serde.schema import TYPES, describe
@@ -51,7 +49,6 @@ def facts() -> dict[str, Any]:
         "torch": torch.__version__.partition("+")[0],
         "schema": [describe(cls) for cls in TYPES.values()],
         "operators": operators(),
-        "expressions": expressions(),
     }
 
 

@@ -15,7 +15,8 @@ from torch._export.serde import serialize as torch_serialize
 import fxpress
 from fxpress import _native, archive, serialize
 from fxpress._files.errors import archive_errors
-from fxpress._files.serde.expressions import ExpressionError, parse
+from fxpress._files.serde.bounded_functions import ExpressionError
+from fxpress._files.serde.expressions import parse
 from fxpress._files.serde.operators import UnsupportedProgramError
 from fxpress._torch import serde as compat
 

@@ -16,9 +16,11 @@ import pytest
 import torch
 from torch.export import export
 from torch.export.pt2_archive import _package as torch_package
+from torch.export.pt2_archive import constants as torch_names
 
 import fxpress
 from fxpress import _native, archive
+from fxpress._files.format import names
 from tests.support.archived import (
     assert_same_records,
     loaded_as_torch,
@@ -51,6 +53,26 @@ class Views(torch.nn.Module):
 
 
 X = torch.ones(2, 3)
+
+
+def test_names_of_records_are_torchs() -> None:
+    shared = {name for name in vars(names) if name.isupper()} & {*vars(torch_names)}
+    assert len(shared) == 9
+    for name in shared:
+        assert getattr(names, name) == getattr(torch_names, name), name
+    theirs = {
+        names.model_record: torch_names.MODELS_FILENAME_FORMAT,
+        names.sample_inputs_record: torch_names.SAMPLE_INPUTS_FILENAME_FORMAT,
+        names.weights_config_record: torch_names.WEIGHTS_CONFIG_FILENAME_FORMAT,
+        names.constants_config_record: torch_names.CONSTANTS_CONFIG_FILENAME_FORMAT,
+    }
+    for ours, expected in theirs.items():
+        assert ours("a") == expected.format("a")
+    assert torch_names.TENSOR_CONSTANT_FILENAME_PREFIX == names.TENSOR_CONSTANT
+    assert torch_names.WEIGHT_FILENAME_PREFIX == names.WEIGHT
+    assert torch_names.CUSTOM_OBJ_FILENAME_PREFIX == names.CUSTOM_OBJECT
+    opaque = getattr(torch_names, "OPAQUE_OBJ_FILENAME_PREFIX", names.OPAQUE_OBJECT)
+    assert opaque == names.OPAQUE_OBJECT
 
 
 @pytest.fixture(scope="module")

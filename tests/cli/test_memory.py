@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fxpress._files.format.memory import objects_of
+from fxpress._files.format.fields import objects_of
 
 PROMISED = 256 << 20  # and ten times the file
 VIEW = "view {0} --json {0}.json"

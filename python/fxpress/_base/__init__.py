@@ -1,5 +1,5 @@
 """What every part uses, without torch: errors, arguments, progress, events.
 
-Read `errors`, `arguments`, then `observing`. `replacement`, `blocks`, `interpreter` and
-`frame_space` serve the parts that change objects of others; `pictures` draws.
+Read `errors`, `arguments`, then `observing`. `replacement`, `interpreter` and `frame_space` serve
+the parts that change objects of others; `pictures` draws.
 """

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and texts as people read them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ def duration_text(seconds: float) -> str:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Return what was worked on, such as `1,154 nodes, 37.7 kB`.
-
-    Args:
-        sizes: what is counted, in the plural -> how many.
-    """
+    """Return the text of counts by their plural names, such as `1,154 nodes, 37.7 kB`."""
     return ", ".join(
         bytes_text(count)
         if name == "bytes"
         else f"{count:,} {name if count != 1 else name.removesuffix('s')}"
         for name, count in sizes.items()
+    )
+
+
+def printable(text: str) -> str:
+    """Return a text of a file; what would move the cursor or change colours is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
     )

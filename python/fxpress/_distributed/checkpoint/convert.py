@@ -25,12 +25,12 @@ from fxpress._distributed.checkpoint.writer import ArchiveWriter
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.save import MANIFEST, PICTURE, STATE, save_stages
 from fxpress._distributed.stages.seal import sealed
-from fxpress._files.archive import names
 from fxpress._files.archive.files import is_path
 from fxpress._files.archive.folders import new_folder
 from fxpress._files.archive.load import load
 from fxpress._files.archive.package import save
 from fxpress._files.archive.stage_records import facts_of
+from fxpress._files.format import names
 from fxpress._files.serde.limits import Limits
 from fxpress._files.tensors.copies import on_other_storages
 from fxpress._torch.watching import operation

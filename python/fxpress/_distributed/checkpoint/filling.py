@@ -12,7 +12,6 @@ import torch
 
 from fxpress._base.errors import UnsupportedError
 from fxpress._distributed.checkpoint.weights import Weights
-from fxpress._files.archive import names
 from fxpress._files.archive.contents import read_config, views_of
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
@@ -20,6 +19,7 @@ from fxpress._files.archive.storages import View, bytes_by_record, make_all
 from fxpress._files.archive.weight_files import copy_values
 from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.serde.limits import Limits
 from fxpress._native import RECORDS_OF_WRITER
 from fxpress._torch import serde as compat

@@ -23,13 +23,13 @@ from fxpress._distributed.checkpoint.weights import (
 )
 from fxpress._distributed.stages.manifest import FORMAT, VERSION
 from fxpress._distributed.stages.save import MANIFEST
-from fxpress._files.archive import names
 from fxpress._files.archive.contents import Payload, read_config, read_values, views_of
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.remote_archive import RemoteArchive
 from fxpress._files.archive.storages import View, bytes_needed
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.format.weights_location import read_place
 from fxpress._files.remote.ranges import Checked, File, LocalFile, UrlFile
 from fxpress._files.remote.url_path import AnyPath

@@ -16,13 +16,13 @@ from fxpress._distributed.checkpoint.reader import ArchiveReader, reader_of
 from fxpress._distributed.pipeline.errors import PipelineError
 from fxpress._distributed.pipeline.manifest import Manifest, StageFacts, read_manifest
 from fxpress._distributed.stages.save import MANIFEST, program_name
-from fxpress._files.archive import names
 from fxpress._files.archive.contents import read_parts
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.remote_archive import RemoteArchive
 from fxpress._files.archive.stage_records import digest_of, records_of
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.remote.remote_file import ChangedFileError, RemoteFile
 from fxpress._files.remote.urls import is_archive, joined, local_path, shown, url_of
 from fxpress._files.serde.limits import Budget, Limits

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from fxpress._files.archive import names
 from fxpress._files.archive.files import is_path
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.serde import gate
 from fxpress._files.serde.artifacts import load_any
 from fxpress._files.serde.damage import damage_is_named

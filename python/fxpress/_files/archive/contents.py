@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from torch.export import ExportedProgram
 
 from fxpress import _native
-from fxpress._files.archive import names, weight_files
+from fxpress._files.archive import weight_files
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.storages import View, read_tensors, view_of
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.serde.artifacts import load_any
 from fxpress._files.serde.damage import damage_is_named
 from fxpress._files.serde.limits import Budget, LimitError
@@ -135,7 +136,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
     for payload in config:
         if payload.record.startswith(names.TENSOR_CONSTANT):
             tensors.append(payload)
-        elif not payload.record.startswith((names.CUSTOM_OBJECT, names.OPAQUE_OBJECT)):
+        elif not payload.record.startswith(names.OBJECTS):
             raise ArchiveError(f"record {record!r}: Unsupported constant type: {payload.record!r}")
     # Building the graph needs the constants, so they are always read.
     whole = Options(**{**vars(options), "load_weights": True})

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
-from fxpress._files.archive import compiled, names
+from fxpress._files.archive import compiled
 from fxpress._files.archive.again import again_when_replaced
 from fxpress._files.archive.contents import read_extra_files, read_parts
 from fxpress._files.archive.files import is_path, sizes_of_file
@@ -20,6 +20,7 @@ from fxpress._files.archive.legacy import read_legacy
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.errors import ArchiveError, MissingProgramError
+from fxpress._files.format import names
 from fxpress._files.serde.limits import Limits
 from fxpress._files.serde.values import Location
 from fxpress._torch import archive as torch_archive

@@ -20,9 +20,10 @@ from fxpress._base.arguments import (
     check_table,
 )
 from fxpress._base.observing.progress import Progress, check_progress, reporting
-from fxpress._files.archive import names, payloads, weight_files
+from fxpress._files.archive import payloads, weight_files
 from fxpress._files.archive.files import is_target_path, sizes_of_file
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
+from fxpress._files.format import names
 from fxpress._files.serde.artifacts import save_artifact
 from fxpress._files.serde.program import encode
 from fxpress._torch import archive as torch_archive

@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import torch
 
 from fxpress._base.errors import UnsupportedError
-from fxpress._files.archive import names, tensors
+from fxpress._files.archive import tensors
 from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
+from fxpress._files.format import names
 from fxpress._files.serde.artifacts import pickled
 from fxpress._files.serde.schema import SCHEMA
 from fxpress._files.tensors.pinned import addresses, download

@@ -14,11 +14,10 @@ import torch
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress, reporting
-from fxpress._files.archive import names
 from fxpress._files.archive.files import is_path, sizes_of_file
 from fxpress._files.errors import ArchiveError, FormatError, archive_errors
-from fxpress._files.format.deflated import DamagedRecordError
-from fxpress._files.format.record import Record
+from fxpress._files.format import names
+from fxpress._files.format.package import DamagedRecordError, Record
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.records import unpack
 from fxpress._torch.watching import operation

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import IO, Any, NamedTuple
 
 from fxpress import _native
-from fxpress._files.archive import names
 from fxpress._files.archive.contents import read_config
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.stage_records import records_of
 from fxpress._files.archive.writer import PT2ArchiveWriter
 from fxpress._files.errors import ArchiveError
-from fxpress._files.format.record import Record
+from fxpress._files.format import names
+from fxpress._files.format.package import Record
 from fxpress._files.remote.remote_file import RemoteFile
 from fxpress._files.serde.limits import Budget, Limits
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fxpress._files.archive import names
 from fxpress._files.archive.contents import read_config
 from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.format import names
 
 
 def records_of(archive: PT2ArchiveReader, model: str) -> Iterator[str]:

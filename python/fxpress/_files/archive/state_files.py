@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from fxpress._base.arguments import check_program
 from fxpress._base.observing.progress import Progress, check_progress, reporting
-from fxpress._files.archive import names, payloads
+from fxpress._files.archive import payloads
 from fxpress._files.archive.again import again_when_replaced
 from fxpress._files.archive.contents import read_weights
 from fxpress._files.archive.files import is_path
@@ -23,6 +23,7 @@ from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.weight_files import copy_values, fitting, open_weights, size_of
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.values import Location
 from fxpress._files.tensors.copies import as_was, on_other_storages

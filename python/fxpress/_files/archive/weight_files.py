@@ -14,7 +14,7 @@ import torch
 
 from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Progress, reporting
-from fxpress._files.archive import names, tensors
+from fxpress._files.archive import tensors
 from fxpress._files.archive.files import AtomicFile
 from fxpress._files.archive.folders import short
 from fxpress._files.archive.load_options import Options
@@ -24,6 +24,7 @@ from fxpress._files.archive.storages import View, bytes_by_record, make_all
 from fxpress._files.archive.tensor_file import TensorFile
 from fxpress._files.archive.tensor_file_writer import write_tensors
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.format.tensor_header import NUMBER
 from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat

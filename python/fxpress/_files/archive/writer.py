@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fxpress import _native
-from fxpress._files.archive import names
 from fxpress._files.archive.files import AtomicFile, Output, is_target_path, open_output
 from fxpress._files.archive.replacing import put_together, remove_abandoned
 from fxpress._files.errors import ArchiveError, archive_errors
+from fxpress._files.format import names
 
 # How a save replaces the file at a path.
 Replace: TypeAlias = Literal["whole", "in_place"]

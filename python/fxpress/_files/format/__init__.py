@@ -1,4 +1,4 @@
 """Facts about files of programs that need no torch, and the reader of packages.
 
-Read `record` (names of records), `package` (the reader), `fields`, then the rest.
+Read `names` (of records), `package` (the reader), `fields`, then the rest.
 """

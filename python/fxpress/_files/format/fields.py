@@ -1,19 +1,31 @@
-"""Read JSON of a file, whose fields may be missing or of any kind."""
+"""Read JSON of a file, whose fields may be missing or of any type, and estimate its memory."""
 
 from __future__ import annotations
 
 import json
+import random
+import re
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from fxpress import _native
-from fxpress._files.format.memory import objects_of
-from fxpress._files.format.package import Allowance, InspectionError
+from fxpress._base.errors import Error
+from fxpress._files.format.package import Allowance, InspectionError, Package
+from fxpress._files.format.torch_facts import schema
 
 DEPTH = 500  # values within each other
 # What reading a field raises that is missing or of another kind.
 DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError)
+# Bytes of what a character of the text stands for, with the value and the slot that may follow it.
+_OBJECT, _LIST, _ITEM = 200, 120, 64
+_KEY = 120  # of a text that is a key, once, however many objects have it
+_OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # characters that are not counted
+# Escapes are few in keys; that many at most, so that no text costs the matcher much memory.
+_KEYS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,100})"\s*:')
+_SLICES, _SLICE = 64, 1 << 14  # of a long text: how many parts are searched, and their bytes
 
 
 def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str, Any]:
@@ -35,6 +47,22 @@ def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str
         return an_object(json.loads(text))
     except (ValueError, TypeError) as e:
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
+
+
+def read_document(text: bytes, kind: str, record: str, package: Package) -> _native.Document:
+    """Return a record that holds JSON of a type of torch's schema.
+
+    Raises:
+        InspectionError: the text is not of that type, or it needs too much memory.
+    """
+    budget = _native.Budget(package.memory_left, DEPTH)
+    budget.set_place("it needs too much memory for a file of this size")
+    try:
+        document = schema().read(text, kind, budget)
+    except (ValueError, Error) as e:  # Error: another part of this process has imported torch
+        raise InspectionError(f"record {record!r} is damaged: {e}") from None
+    package.charge(budget.used, record)
+    return document
 
 
 @contextmanager
@@ -96,3 +124,42 @@ def _short(value: Any) -> str:
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
     text = repr(value) if type(value) is not int else f"{value:#x}"  # of any number of digits
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def objects_of(text: bytes, limit: int) -> int:
+    """Return an estimate of the bytes that `json.loads` of a text takes; it is never far too low.
+
+    Characters within strings count as if they were none, so that it may be too high. The text is
+    decoded first, and a string with escapes is made in a buffer of its own.
+
+    Args:
+        text: the text.
+        limit: what may be taken. Only the keys of a text that is near it are compared.
+    """
+    marks = text.translate(None, _OTHERS)  # few, so that it takes less time to count them
+    values = len(text) * (2 if b"\\" in text else 1)
+    values += _OBJECT * marks.count(b"{") + _LIST * marks.count(b"[") + _ITEM * marks.count(b",")
+    keys = marks.count(b":")
+    if values <= limit < values + _KEY * keys:
+        keys = _distinct_keys(text, keys)
+    return values + _KEY * keys
+
+
+def _distinct_keys(text: bytes, keys: int) -> int:
+    """Return how many keys of a text are distinct; for a long text, an estimate from parts of it.
+
+    The choice of the parts depends on all of the text, so that nobody can hide keys from it.
+
+    Args:
+        text: the text.
+        keys: how many it has.
+    """
+    if len(text) <= _SLICES * _SLICE:
+        return len(set(_KEYS.findall(text)))
+    places = random.Random(zlib.crc32(text))
+    found = Counter[bytes]()
+    for _ in range(_SLICES):
+        start = places.randrange(len(text) - _SLICE)
+        found.update(_KEYS.findall(text, start, start + _SLICE))
+    once = sum(number == 1 for number in found.values())
+    return len(found) + keys * once // max(found.total(), 1)

@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from fxpress import _native
 from fxpress._base.errors import Error
-from fxpress._files.format.deflated import DamagedRecordError, inflate
-from fxpress._files.format.record import Record
+from fxpress._files.format.limit_values import DEFAULT
 
-_MEMORY = 192 << 20  # bytes that unpacked records and objects may take, for a file of any size
-_MEMORY_PER_BYTE = 8  # and besides, for each byte of the file; the file itself is not counted
+# Bytes that unpacked records and objects may take besides `DEFAULT.memory`, for each byte of the
+# file, which itself is not counted.
+_MEMORY_PER_BYTE = 8
 _THREADS = 2  # that compare a record with its checksum
 _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
+
+
+class Record(NamedTuple):
+    """The directory's entry for a record."""
+
+    offset: int  # of its data in the archive, bytes
+    stored: int  # bytes there
+    size: int  # bytes when they are unpacked
+    crc: int  # CRC-32 of the unpacked bytes
+    is_deflated: bool
+
+
+class DamagedRecordError(ValueError):
+    """A record cannot be unpacked."""
+
+
+def inflate(data: bytes, size: int) -> bytes:
+    """Return the bytes that were deflated to `data`.
+
+    Args:
+        data: the deflated bytes, without a header.
+        size: the number of bytes before they were deflated.
+
+    Raises:
+        DamagedRecordError: `data` are not deflated bytes, or give another number of bytes.
+    """
+    try:
+        unpacked = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
+    except zlib.error as e:
+        raise DamagedRecordError(str(e)) from None
+    if len(unpacked) != size:
+        raise DamagedRecordError("its size is wrong")
+    return unpacked
 
 
 class InspectionError(Error):
@@ -23,7 +58,7 @@ class InspectionError(Error):
 
 def memory_for(size: int) -> int:
     """Return the bytes that looking at a file of `size` bytes may take."""
-    return _MEMORY + _MEMORY_PER_BYTE * size
+    return DEFAULT.memory + _MEMORY_PER_BYTE * size
 
 
 def too_large(record: str) -> InspectionError:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fxpress._files.format.documents import read_document
-from fxpress._files.format.fields import an_int, an_object, damage_is_named, parse
+from fxpress._files.format import names
+from fxpress._files.format.fields import an_int, an_object, damage_is_named, parse, read_document
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import dtype_of
 
-FOLDERS = ("weights", "constants")
+# The folder of a config -> its name in an archive.
+FOLDERS = {"weights": names.WEIGHTS_DIR, "constants": names.CONSTANTS_DIR}
 
 
 class _Place(NamedTuple):
@@ -63,17 +64,13 @@ class StoredTensor(NamedTuple):
 
 def config_record(model: str, folder: str) -> str:
     """Return the record that lists the tensors of a program in a folder."""
-    return f"data/{folder}/{model}_{folder}_config.json"
-
-
-def weights_file_record(model: str) -> str:
-    """Return the record that names the file of a program's weights."""
-    return f"data/weights/{model}_weights_file.txt"
+    is_weights = folder == "weights"
+    return (names.weights_config_record if is_weights else names.constants_config_record)(model)
 
 
 def is_beside(package: Package, model: str) -> bool:
     """Return whether the values of weights are in another file, or were not saved."""
-    return weights_file_record(model) in package.records
+    return names.weights_file_record(model) in package.records
 
 
 def stored_tensors(package: Package, model: str, folder: str) -> Iterator[StoredTensor]:
@@ -93,7 +90,7 @@ def stored_tensors(package: Package, model: str, folder: str) -> Iterator[Stored
     for name, entry in entries.items():
         yield StoredTensor(
             name,
-            f"data/{folder}/{entry['path_name']}",
+            f"{FOLDERS[folder]}{entry['path_name']}",
             entry["use_pickle"],
             entry["tensor_meta"],
         )

@@ -40,15 +40,3 @@ def operators() -> dict[str, Traits]:
 def torch_version() -> str:
     """Return the release of torch whose operators and schema these are."""
     return str(_facts()["torch"])
-
-
-def expression_facts() -> dict[str, Any]:
-    """Return what is known of expressions, as `tools/expression_facts.py` has found it.
-
-    Of each function: the numbers of arguments that it takes ("counts"; larger ones than "most" were
-    not tried), the sorts of arguments that it never takes, those of finite arguments that it
-    refuses, the sort of its value, also for nothing but truth values, and at which places it
-    refuses zero. Of assumptions: their names, what follows from each, and from several ("rules").
-    """
-    facts: dict[str, Any] = _facts()["expressions"]
-    return facts

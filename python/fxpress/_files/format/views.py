@@ -61,8 +61,7 @@ class View:
     def parts(self, data: bytes) -> Iterator[bytes]:
         """Yield the bytes of the items, in the order of the tensor.
 
-        Raises:
-            ValueError: the storage is too short.
+        ValueError where the storage is too short.
         """
         if self.bytes > len(data):
             raise ValueError(f"its storage has {len(data)} bytes, too few for its sizes")

@@ -1,18 +1,31 @@
-"""The algebra of sympy's objects: the functions, constants and symbols of expressions."""
+"""Call a function of expressions; what the call may cost is checked before.
+
+Some functions of sympy are slow for small arguments, and no call of sympy can be interrupted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import sympy
-from sympy.core.assumptions import _assume_defined
 
-from fxpress._files.format.expression_limits import PLACE, GrammarError, Operand
-from fxpress._files.serde import gate
-from fxpress._files.serde.limits import Budget
+from fxpress._files.serde.limits import Budget, LimitError, Limits
 from fxpress._torch import serde as compat
 
+PLACE = "an expression"
+_LARGEST_EXPONENT = 64  # the product of the exponents of nested powers
+_LARGEST_EXPONENT_OF_SUM = 8  # sympy may multiply out a power of a sum
+_LARGEST_ARGUMENT = 1024  # the largest argument of functions that grow fast
+_MOST_ARGUMENTS = 32  # of a function that compares all its arguments with each other
+_HIGHEST_DEGREE = 16  # of an operand of a division or comparison: sympy looks for its roots
+# Functions that are more than linear in the terms of an expression take the limit on terms divided
+# by these numbers.
+_DIVIDED = 32
+_COMPARED = 8
+# Functions that take nothing but numbers: sympy accepts truth values with a warning.
+_SUMS = ("Add", "Mul", "Pow")
 CONSTANTS = {
     name: getattr(sympy, name) for name in ("oo", "zoo", "nan", "pi", "E", "I", "true", "false")
 } | {"int_oo": compat.int_oo, "True": sympy.true, "False": sympy.false}
@@ -31,44 +44,154 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-class SympyAlgebra:
-    """Make sympy's objects, for one expression. The methods are those of `Algebra`."""
+class ExpressionError(compat.SerializeError):
+    """A text that is not an expression of the grammar, or one that is too large."""
 
-    def __init__(self, symbols: Mapping[str, Any], budget: Budget) -> None:
-        self._symbols = symbols
-        self._budget = budget
 
-    def has(self, function: str) -> bool:
-        return function in FUNCTIONS
+class Operand(NamedTuple):
+    """A part of an expression."""
 
-    def apply(self, function: str, values: list[Any]) -> Any:
-        self._budget.check_time(PLACE)
-        return FUNCTIONS[function](*values)
+    value: Any  # an object of sympy; a str only as an argument of Symbol and Float
+    terms: int  # the number of numbers, symbols and functions in it
+    degree: int  # an upper bound of its degree as a polynomial
+    expanded: int = 1  # an upper bound of the number of terms after multiplying out
 
-    def has_value(self, value: Any) -> bool:
-        return isinstance(value, sympy.Expr)
 
-    def is_expandable(self, value: Any) -> bool:
-        return isinstance(value, (sympy.Add, sympy.Mul, sympy.Pow))
+def most_bits(limits: Limits) -> int:
+    """Return the number of bits of an integer with as many digits as the limits allow."""
+    return int(limits.digits * 3.33)
 
-    def integer(self, number: int) -> Any:
-        return sympy.Integer(number)
 
-    def real(self, number: Any, precision: int) -> Any:
-        return sympy.Float(number, precision=precision)
+def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
+    """Return the value of a function.
 
-    def named(self, name: str) -> Operand:
-        if name in self._symbols:
-            return Operand(self._symbols[name], 1, 1)
-        if name in CONSTANTS:
-            return Operand(CONSTANTS[name], 1, 0)
-        return Operand(sympy.Symbol(name), 1, 1)
+    Raises:
+        ExpressionError: there is no such function, or it does not take these arguments.
+        LimitError: the arguments or the result are too large, or the time is up.
+    """
+    limits = budget.limits
+    if name not in FUNCTIONS:
+        raise ExpressionError(f"{name} is not a function of expressions")
+    if name in _SUMS:
+        for argument in arguments:
+            if not isinstance(argument.value, sympy.Expr):
+                shown = str(argument.value)[:80]
+                raise ExpressionError(f"{shown!r} is not an expression with a value")
+    check = _CHECKS.get(name, _check_comparison)
+    if check is not None:
+        check(limits, name, arguments)
+    expanded = _expanded(name, arguments)
+    if expanded > limits.terms:
+        raise LimitError("terms", f"{PLACE}: a product of sums")
+    budget.check_time(PLACE)
+    value = FUNCTIONS[name](*(argument.value for argument in arguments))
+    if getattr(value, "is_Rational", False) and not _is_small(value, limits):
+        raise LimitError("digits", PLACE)
+    if name not in _SUMS:
+        # The result may be a sum or product of the arguments: Min(a + b) is a + b.
+        sizes = sum(argument.expanded for argument in arguments)
+        expanded = sizes if isinstance(value, (sympy.Add, sympy.Mul, sympy.Pow)) else 1
+    terms = 1 + sum(argument.terms for argument in arguments)
+    return Operand(value, terms, _degree(name, arguments), expanded)
 
-    def symbol(self, name: str, assumptions: dict[str, Any]) -> Any:
-        read = {}
-        for key, value in assumptions.items():
-            if key not in _assume_defined or value not in (sympy.true, sympy.false):
-                raise GrammarError(f"{key}={value!r} is not an assumption")
-            read[key] = bool(value)
-        gate.check("Symbol", name, "a symbol", GrammarError)
-        return sympy.Symbol(name, **read)
+
+def _is_small(value: Any, limits: Limits) -> bool:
+    """Return whether a number is a float, or a rational with as few digits as the limits allow."""
+    if value.is_Rational:
+        bits = max(int(value.p).bit_length(), int(value.q).bit_length())
+        return bits <= most_bits(limits)
+    return bool(value.is_Float)
+
+
+def _exponent(base: Any, exponent: Any) -> Any:
+    """Return the exponent of a power, times the exponents of the powers that are its base."""
+    while base.is_Pow:
+        if base.exp.is_number:
+            exponent = exponent * base.exp
+        base = base.base
+    return abs(exponent)
+
+
+def _check_power(limits: Limits, name: str, arguments: list[Operand]) -> None:
+    if len(arguments) != 2:
+        raise ExpressionError(f"{name} takes two arguments")
+    base, exponent = (argument.value for argument in arguments)
+    if exponent.is_number:
+        largest = _LARGEST_EXPONENT_OF_SUM if base.is_Add else _LARGEST_EXPONENT
+        if not _is_small(exponent, limits) or _exponent(base, exponent) > largest:
+            raise ExpressionError("an exponent is too large")
+        if exponent.is_Rational and exponent.q > largest:
+            raise ExpressionError("a root is too high")
+    if base.is_number and not _is_small(base, limits):
+        raise ExpressionError("the base of a power is too large")
+
+
+def _check_number(limits: Limits, name: str, arguments: list[Operand]) -> None:
+    """Check the arguments of a function that may be slow for large numbers."""
+    for value, *_ in arguments:
+        if value.is_number and (not _is_small(value, limits) or abs(value) > _LARGEST_ARGUMENT):
+            raise ExpressionError(f"the argument of {name} is too large")
+    _check_terms(limits, name, arguments, _COMPARED)
+
+
+def _check_terms(limits: Limits, name: str, arguments: list[Operand], part: int) -> None:
+    terms = sum(argument.terms for argument in arguments)
+    degree = max((argument.degree for argument in arguments), default=0)
+    if terms > max(limits.terms // part, 2) or degree > _HIGHEST_DEGREE:
+        raise LimitError("terms", f"{PLACE}: {name} of {terms} terms of degree {degree}")
+
+
+def _check_division(limits: Limits, name: str, arguments: list[Operand]) -> None:
+    simple = len(arguments) == 2 and arguments[1].value.is_Integer
+    _check_terms(limits, name, arguments, _COMPARED if simple else _DIVIDED)
+
+
+def _check_comparison(limits: Limits, name: str, arguments: list[Operand]) -> None:
+    _check_terms(limits, name, arguments, _COMPARED)
+
+
+def _check_few(limits: Limits, name: str, arguments: list[Operand]) -> None:
+    """Check the arguments of a function that compares all of them with each other."""
+    if len(arguments) > _MOST_ARGUMENTS:
+        raise LimitError("terms", f"{PLACE}: {name} of {len(arguments)} arguments")
+    # The arguments may be few with many terms each, or many with few terms.
+    part = _COMPARED * max(1, len(arguments) // 2)
+    _check_terms(limits, name, arguments, part if _are_compound(arguments) else _COMPARED)
+
+
+def _are_compound(arguments: list[Operand]) -> bool:
+    return any(argument.terms > 1 for argument in arguments)
+
+
+_Check = Callable[[Limits, str, list[Operand]], None]
+_LINEAR = "Add And ExprCondPair ITE Mul Not Or Rational Tuple"
+_POWERS = "FloatPow LShift Pow PowByNatural"
+_OF_NUMBERS = "acos acosh asin asinh atan atanh cos cosh exp log sin sinh sqrt tan tanh"
+_OF_FEW = "Max Min Piecewise Xor"
+_DIVISIONS = "% CeilDiv CleanDiv FloorDiv IntTrueDiv Mod ModularIndexing PythonMod"
+_CHECKS: dict[str, _Check | None] = {  # other functions: `_check_comparison`
+    **dict.fromkeys(_LINEAR.split()),
+    **dict.fromkeys(_POWERS.split(), _check_power),
+    **dict.fromkeys(_OF_NUMBERS.split(), _check_number),
+    **dict.fromkeys(_OF_FEW.split(), _check_few),
+    **dict.fromkeys(_DIVISIONS.split(), _check_division),
+}
+
+
+def _degree(name: str, arguments: list[Operand]) -> int:
+    if name == "Mul":
+        return sum(argument.degree for argument in arguments)
+    if name == "Pow" and len(arguments) == 2 and arguments[1].value.is_Integer:
+        return arguments[0].degree * abs(int(arguments[1].value))
+    return max((argument.degree for argument in arguments), default=0)
+
+
+def _expanded(name: str, arguments: list[Operand]) -> int:
+    if name == "Add":
+        return sum(argument.expanded for argument in arguments)
+    if name == "Mul":
+        return math.prod(argument.expanded for argument in arguments)
+    if name == "Pow" and len(arguments) == 2 and arguments[1].value.is_Integer:
+        exponent = abs(int(arguments[1].value))
+        return math.comb(arguments[0].expanded + exponent - 1, exponent)
+    return 1

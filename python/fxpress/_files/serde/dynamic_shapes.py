@@ -11,6 +11,7 @@ import torch
 from torch.export import Dim
 
 from fxpress._files.serde import expressions
+from fxpress._files.serde.bounded_functions import ExpressionError
 from fxpress._files.serde.limits import LimitError
 from fxpress._torch import serde as compat
 
@@ -150,7 +151,7 @@ def _read(spec: Any, from_dict: bool) -> tuple[Any, dict[str, Any]]:
 def _parse(text: str) -> Any:
     try:
         return expressions.parse(text, {})
-    except (expressions.ExpressionError, LimitError) as e:
+    except (ExpressionError, LimitError) as e:
         _invalid(str(e))
 
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from fxpress import _native
+from fxpress._files.format.fields import objects_of
 from fxpress._files.format.limit_values import DEFAULT
 from fxpress._files.format.limit_values import Limits as Limits
 from fxpress._torch.serde import SerializeError
@@ -118,7 +119,8 @@ class Budget:
         """Raise LimitError for JSON text that is nested too deeply, or needs too much memory."""
         if _native.is_nested_deeper(text, self.limits.depth):
             raise LimitError("depth", place)
-        self.charge(_JSON_RATIO * len(text), place)
+        data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        self.charge(objects_of(data, 0), place)
 
     def check_time(self, place: str) -> None:
         """Raise LimitError when symbolic work, open blocks included, has taken too long."""
@@ -137,9 +139,6 @@ class Budget:
 
 def _as_bytes(size: float) -> int:
     return int(min(max(size, 0), _MOST_BYTES))
-
-
-_JSON_RATIO = 24  # bytes of Python's objects for each byte of JSON text
 
 
 def sizes_of(*parts: Any) -> int:

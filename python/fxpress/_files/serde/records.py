@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fxpress import _native
-from fxpress._files.format.deflated import inflate
+from fxpress._files.format.package import inflate
 from fxpress._files.serde.limits import Budget
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fxpress._base.errors import Error
+from fxpress._base.observing.text import printable
 from fxpress._tools.cli.output import working
-from fxpress._tools.inspect.text import printable
 
 if TYPE_CHECKING:  # they import torch
     from fxpress._distributed.stages.costs import By
@@ -79,12 +79,16 @@ def inspect(
 
 @app.command()
 @_file
-@click.option("--load", is_flag=True, help="Load it with torch too, which finds the rest.")
+@click.option(
+    "--load",
+    is_flag=True,
+    help="Load it too, with torch, on the meta device.",
+)
 @_json
 def verify(file: Path, load: bool, as_json: bool) -> int:
-    """Say everything that is wrong with a file.
+    """Report all faults that the bytes of a file show.
 
-    All of it is read. Status 1: there is a fault. A note says what a load of a sound file takes.
+    All of it is read. Status 1: there is a fault. A note is what a load of a sound file needs.
     """
     from fxpress._tools.cli import verify as command
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
 
 import fxpress
 from fxpress._base.errors import Error
-from fxpress._tools.cli.cast import with_weights_of
+from fxpress._base.observing.text import printable
+from fxpress._distributed.stages.writes import storages_of
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.output import naming, working
 from fxpress._tools.inspect.summary import summarize
-from fxpress._tools.inspect.text import printable
+from fxpress._torch import fx as torch_fx
 
 Weights = Literal["inline", "safetensors", "none"]
 
 
 class ConversionError(Error):
     """A file cannot be converted as it was asked for."""
+
+
+class CastError(Error):
+    """Weights cannot be stored in a type."""
 
 
 def convert(
@@ -31,23 +39,7 @@ def convert(
     example_inputs: Path | None,
     allow_pickle: bool,
 ) -> None:
-    """Read a program and write it again; the target is replaced when it is complete.
-
-    Args:
-        source: the file to read, of this version of the format or of an older one.
-        target: the file to write; it may be the same.
-        weights: where their values go: into the file, into a safetensors file beside it, nowhere.
-        dtype: the name of the type in which floating-point weights are stored; where they are
-            used, they are cast to the type that they had. None: as they are.
-        example_inputs: a file of `torch.save` with the arguments, (args, kwargs); None: those that
-            the source has.
-        allow_pickle: unpickle objects in the source that only that can read: they may run code.
-
-    Raises:
-        OSError: a file cannot be read or written.
-        fxpress.Error: the source is damaged, it holds more than one program, its weights cannot be
-            cast, or `example_inputs` have another structure than the program's.
-    """
+    """Read a program and write it again; the target is replaced when it is complete."""
     _check_is_alone(source)
     extra: dict[str, Any] = {}
     with working(f"reading {source}"):
@@ -56,7 +48,7 @@ def convert(
         except Error as error:
             raise ConversionError(f"{source}: {printable(str(error))}") from error
     if dtype is not None:
-        with_weights_of(program, _dtype(dtype))
+        _store_weights_as(program, _dtype(dtype))
     if example_inputs is not None:
         program.example_inputs = example_inputs_of(example_inputs, program)
     with working(f"writing {target}"):
@@ -80,3 +72,101 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise ConversionError(f"{name!r} is no floating-point type of torch, such as bfloat16")
     return found
+
+
+def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
+    """Let a program store its floating-point weights in a type.
+
+    Each is cast to the type that it had before it is used, so that the graph computes in the types
+    that it was traced with. These keep their type: weights that the program may write to, returns,
+    or gives to an operator with a body, and those that share storage with another one of other
+    sizes or with one of these.
+
+    The program is changed. CastError where tensors cannot be cast to the type, or a weight has
+    values that it cannot hold.
+    """
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    kept = {names[node.name] for node in _written(program.graph) if node.name in names}
+    kept |= {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
+    returned = program.graph.output_node().all_input_nodes
+    kept |= {names[node.name] for node in returned if node.name in names}
+    stored = _stored(program, kept, dtype)
+    root = _root_entry(program.graph)
+    last = placeholders[-1] if placeholders else None
+    for node in placeholders:
+        name = names.get(node.name)
+        if name not in stored:
+            continue
+        was = node.meta["val"]
+        with program.graph.inserting_after(last):
+            last = program.graph.call_function(torch_fx.CAST, (node,), {"dtype": was.dtype})
+        last.meta = {"val": was, "nn_module_stack": root}
+        node.replace_all_uses_with(last, lambda user, own=last: user is not own)
+        with was.fake_mode:
+            node.meta["val"] = was.to(dtype)
+    program.state_dict.update(stored)
+    program.graph.lint()
+    program.graph_module.recompile()
+
+
+def _stored(
+    program: ExportedProgram, kept: set[str], dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Return the weights that change, in the new type; tied ones stay tied."""
+    groups: dict[Any, list[str]] = {}  # of names whose tensors share storage
+    values = {**program.constants, **program.state_dict}
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            groups.setdefault(value.untyped_storage()._cdata, []).append(name)
+    stored: dict[str, torch.Tensor] = {}
+    for group in groups.values():
+        first = values[group[0]]
+        place = (first.shape, first.stride(), first.storage_offset(), first.dtype)
+        is_one = all(
+            (v.shape, v.stride(), v.storage_offset(), v.dtype) == place
+            for v in (values[name] for name in group)
+        )
+        is_free = kept.isdisjoint(group) and all(name in program.state_dict for name in group)
+        is_plain = type(first) in (torch.Tensor, torch.nn.Parameter) and not first.is_quantized
+        if is_one and is_free and is_plain and first.is_floating_point() and first.dtype != dtype:
+            cast = _cast(group[0], first, dtype)
+            for name in group:
+                value = values[name]
+                stored[name] = (
+                    torch.nn.Parameter(cast, value.requires_grad)
+                    if isinstance(value, torch.nn.Parameter)
+                    else cast
+                )
+    return stored
+
+
+def _cast(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    with torch.no_grad():
+        try:
+            cast = value.detach().to(dtype)
+            back = cast.to(value.dtype)
+        except (NotImplementedError, RuntimeError) as error:
+            raise CastError(f"tensors cannot be cast to {dtype}: {error}") from error
+        if value.is_meta or torch.equal(back.isfinite(), value.isfinite()):
+            return cast
+    raise CastError(f"{dtype} cannot hold the values of {name!r}")
+
+
+def _root_entry(graph: Graph) -> dict[str, Any]:
+    """Return what says of a node that the root module made it."""
+    for node in graph.nodes:
+        for key, entry in node.meta.get("nn_module_stack", {}).items():
+            return {key: entry}
+    return {}
+
+
+def _written(graph: Graph) -> Iterator[Node]:
+    """Yield the inputs of a graph whose storages its nodes may write to, or give to a body."""
+    for node, storage in storages_of(graph).items():
+        is_given = any(
+            isinstance(each.target, torch_fx.HigherOrderOperator) for each in storage.touching
+        )
+        if node.op == "placeholder" and (storage.writing or is_given):
+            yield node

@@ -11,12 +11,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from fxpress._base.observing.text import printable
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.tensors import dtype_of
 from fxpress._tools.cli.output import console, naming, working
 from fxpress._tools.inspect.hashes import hash_programs
 from fxpress._tools.inspect.nodes import module_paths
-from fxpress._tools.inspect.text import printable
 
 _NODE = re.compile(r"graph_module\.graph\.nodes\[(\d+)\]")
 _STATE = re.compile(r"graph_module\.graph\.inputs\[(?:parameter|buffer) (.*?)\]")
@@ -45,18 +45,7 @@ class Place:
 
 
 def show_difference(first: Path, second: Path, limit: int, weights: bool, as_json: bool) -> int:
-    """Print where two programs differ; return 0 for the same, 1 for a difference.
-
-    Args:
-        first, second: the files.
-        limit: how many differences to show.
-        weights: compare the values of weights too.
-        as_json: print JSON.
-
-    Raises:
-        OSError: a file cannot be read.
-        fxpress.Error: a file holds no program, or it is damaged.
-    """
+    """Print where two programs differ; return 0 for the same, 1 for a difference."""
     places: list[Place] = []
     values: list[dict[str, Any]] = []
     with working(f"comparing {first} and {second}"):

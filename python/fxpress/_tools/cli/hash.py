@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fxpress._base.errors import Error
+from fxpress._base.observing.text import printable
 from fxpress._tools.cli.output import naming, working
 from fxpress._tools.inspect.hashes import hash_programs
-from fxpress._tools.inspect.text import printable
 
 
 def show_hashes(paths: Sequence[Path], include_state: bool, as_json: bool) -> list[Exception]:

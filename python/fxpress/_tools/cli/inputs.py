@@ -18,13 +18,7 @@ class InputsError(Error):
 
 
 def example_inputs_of(path: Path, program: ExportedProgram) -> tuple[Any, Any]:
-    """Return (args, kwargs) from a file of `torch.save`, of which nothing runs.
-
-    Raises:
-        OSError: the file cannot be read.
-        InputsError: it holds something else, or the inputs have another structure than the
-            program's.
-    """
+    """Return (args, kwargs) of the program's structure from a file of `torch.save`."""
     try:
         value = torch.load(path, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:

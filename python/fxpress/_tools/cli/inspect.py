@@ -11,12 +11,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fxpress._base.observing.text import bytes_text, printable
 from fxpress._tools.cli.output import console, naming, working
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.nodes import NodeSummary, find_nodes
 from fxpress._tools.inspect.program import Program, Value, Weight
 from fxpress._tools.inspect.summary import Summary, summarize
-from fxpress._tools.inspect.text import bytes_text, printable
 
 _MOST_LINES = 12  # of a part, where not all of it is asked for
 _DEPTH = 2
@@ -32,12 +32,7 @@ class Wanted(NamedTuple):
 
 
 def show_file(path: Path, wanted: Wanted) -> None:
-    """Print what a file holds.
-
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no file of exported programs, or it is damaged.
-    """
+    """Print what a file holds."""
     with naming(path), working(f"reading {path}"):
         summary = summarize(path)
     if wanted.as_json:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fxpress._base.observing.text import printable
 from fxpress._files.format.package import InspectionError
-from fxpress._tools.inspect.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

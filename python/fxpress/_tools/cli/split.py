@@ -11,6 +11,7 @@ from rich.text import Text
 from torch.export import ExportedProgram
 
 from fxpress._base.errors import Error
+from fxpress._base.observing.text import bytes_text, printable
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.errors import StageError
 from fxpress._distributed.stages.plan import plan
@@ -20,7 +21,6 @@ from fxpress._distributed.stages.save import MANIFEST, STATE, save_stages
 from fxpress._files.archive.load import load
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.output import console, naming, working
-from fxpress._tools.inspect.text import bytes_text, printable
 
 
 def split(
@@ -36,25 +36,7 @@ def split(
     allow_pickle: bool,
     as_json: bool,
 ) -> None:
-    """Read a program, and write the programs of its stages into a folder.
-
-    Args:
-        source: the file to read.
-        target: the folder to make.
-        stages: how many.
-        by: what to share out.
-        memory: the most bytes of a stage; None: any.
-        slack: how much heavier the heaviest stage may be than it has to be, as a part.
-        profile: a file with the times of the operations: it is read, or made where it is missing.
-        example_inputs: a file of `torch.save` with (args, kwargs) to measure times with; None:
-            those that the source has.
-        allow_pickle: unpickle objects in the source, which may run any code.
-        as_json: print the manifest.
-
-    Raises:
-        OSError: a file cannot be read or written.
-        fxpress.Error: the source is damaged, or it cannot be cut like this.
-    """
+    """Read a program, and write the programs of its stages into a folder; see `app.split`."""
     with working(f"splitting {source}"):
         with naming(source):
             try:

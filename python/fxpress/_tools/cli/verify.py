@@ -1,4 +1,4 @@
-"""`fxpress verify`: everything that is wrong with a file."""
+"""`fxpress verify`: all faults of a file."""
 
 from __future__ import annotations
 
@@ -7,32 +7,22 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fxpress._base.observing.progress import reporting
+from fxpress._base.observing.text import printable
 from fxpress._tools.cli.output import naming, working
-from fxpress._tools.inspect.findings import Fault
-from fxpress._tools.inspect.text import printable
-from fxpress._tools.inspect.verification import look_at
+from fxpress._tools.inspect.verification import Fault, check_file
 
 
 def show_faults(path: Path, loads: bool, as_json: bool) -> int:
-    """Print what is wrong with a file, and what a load takes; return 0, or 1 for a fault.
-
-    Args:
-        path: the file.
-        loads: load a file without a fault, with torch; what that says is a fault too.
-        as_json: print a list of objects.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Print the faults of a file, and what a load needs; return 0, or 1 for a fault."""
     with (
         naming(path),
         reporting(None, "checking", path.stat().st_size) as bar,
         working(f"checking {path}") if bar is None else nullcontext(),
     ):
-        found = look_at(path, bar)
+        found = check_file(path, bar)
     if loads and all(each.is_note for each in found):
         with working(f"loading {path}"):
-            found += _said_by_a_load(path)
+            found += _faults_of_a_load(path)
     if as_json:
         print(json.dumps([each._asdict() for each in found], indent=2))
     else:
@@ -44,11 +34,12 @@ def show_faults(path: Path, loads: bool, as_json: bool) -> int:
     return 0 if all(each.is_note for each in found) else 1
 
 
-def _said_by_a_load(path: Path) -> list[Fault]:
+def _faults_of_a_load(path: Path) -> list[Fault]:
+    """Load a file onto the meta device; the records of weights were checked before."""
     import fxpress  # imports torch
 
     try:
-        fxpress.load(path)
-    except Exception as error:  # of each kind that a load may raise
+        fxpress.load(path, load_weights=False)
+    except Exception as error:  # of each type that a load may raise
         return [Fault("", f"fxpress.load: {str(error).partition(chr(10))[0]}")]
     return []

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fxpress import _native
-from fxpress._files.format.fields import DEPTH, an_int
-from fxpress._files.format.memory import objects_of
+from fxpress._files.format.fields import DEPTH, an_int, objects_of
 from fxpress._files.format.package import memory_for
 from fxpress._files.format.tensor_header import LONGEST, NUMBER, Place, read_header
 from fxpress._files.format.tensors import dtype_of
 from fxpress._files.format.weights_location import read_place
-from fxpress._tools.inspect.findings import Found
 
 
 def check_weights_file(
     archive: str | os.PathLike[str], text: str, wanted: Mapping[str, dict[str, Any]]
-) -> Found:
+) -> Iterator[tuple[str, bool]]:
     """Yield what is wrong with the file of weights that an archive names; values are not read.
 
     Args:

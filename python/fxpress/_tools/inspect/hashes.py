@@ -6,10 +6,9 @@ import hashlib
 import math
 import os
 
-from fxpress._files.format.documents import read_document
 from fxpress._files.format.dtypes import BY_NUMBER
-from fxpress._files.format.fields import damage_is_named, one_of, parse
-from fxpress._files.format.package import InspectionError, Package
+from fxpress._files.format.fields import damage_is_named, one_of, parse, read_document
+from fxpress._files.format.package import InspectionError, Package, memory_for
 from fxpress._files.format.stored import (
     STATE,
     StoredTensor,
@@ -23,8 +22,6 @@ from fxpress._tools.inspect.summary import model_records
 
 _DIGEST = 32  # bytes of a hash
 _STRIDED = 7  # torch's number of the layout in files
-_MOST_BYTES = 192 << 20  # of tensors that are hashed, for a file of any size
-_MOST_PER_BYTE = 7  # and besides, for each byte of the file
 
 
 class UnknownOperatorError(InspectionError):
@@ -102,7 +99,7 @@ class _Digests:
 
     def __init__(self, package: Package) -> None:
         self._package = package
-        self._left = _MOST_BYTES + _MOST_PER_BYTE * package.bytes
+        self._left = memory_for(package.bytes)
 
     def of_program(
         self, model: str, text: bytes, record: str, include_state: bool

@@ -38,15 +38,11 @@ class Module:
 
 
 def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, str, Tensor]]) -> Module:
-    """Return the root.
+    """Return the root; DeepModulesError where a path has too many parts.
 
-    Args:
-        stacks: for each operator the modules whose calls it was traced in, as files have them:
-            "key,path,class" of each, outermost first, separated by semicolons.
-        state: name, kind ("parameter" or "buffer") and description of each.
-
-    Raises:
-        DeepModulesError: a path has too many parts.
+    A stack has the modules whose calls an operator was traced in, as files have them:
+    "key,path,class" of each, outermost first, separated by semicolons. Parameters and buffers have
+    a name, "parameter" or "buffer", and a description.
     """
     root = Module("")
     for stack in stacks:

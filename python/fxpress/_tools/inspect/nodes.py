@@ -39,14 +39,8 @@ class NodeSummary(NamedTuple):
 def find_nodes(path: str | os.PathLike[str], name: str) -> list[NodeSummary]:
     """Return the nodes of a file's programs that have a name or give a value of that name.
 
-    Args:
-        path: the file.
-        name: the name, or a place in the program's own graph as `fxpress.diff` tells it, such as
-            "graph.nodes[812].inputs.eps".
-
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no file of exported programs, or it is damaged.
+    Instead of a name, a location in the program's own graph as `fxpress.diff` reports it is taken,
+    such as "graph.nodes[812].inputs.eps".
     """
     found = []
     place = _PLACE.fullmatch(name)
@@ -70,9 +64,6 @@ def module_paths(path: str | os.PathLike[str], model: str) -> list[str | None]:
     """Return for each node of a program's own graph the module whose call it was traced in.
 
     The path of the root is empty; None: the file does not say.
-
-    Raises:
-        OSError, InspectionError: as `find_nodes`.
     """
     with Package(path) as package:
         record = dict(model_records(package))[model]

@@ -7,18 +7,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from fxpress._files.format import names
 from fxpress._files.format.fields import a_text, an_object, damage_is_named, parse
 from fxpress._files.format.package import InspectionError, Package
-from fxpress._files.format.stored import config_record
+from fxpress._files.format.stored import FOLDERS, config_record
 from fxpress._files.format.tensors import tensor_of
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program, Weight, read_program
 
 ARCHIVE = "pt2 archive"
-_FORMAT = "archive_format"
-_VERSION = "archive_version"
-_MODELS = ("models/", ".json")
-COMPILED = "data/aotinductor/"
 _OLD_MODEL = "serialized_exported_program.json"
 _CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
 _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
@@ -70,7 +67,8 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
         kind = kind_of(package)
         programs = list(_programs(package))
         records = package.records
-        version = package.read(_VERSION) if _VERSION in records else b""
+        has_version = names.ARCHIVE_VERSION_PATH in records
+        version = package.read(names.ARCHIVE_VERSION_PATH) if has_version else b""
         pickled = {w.record: "pickle" for p in programs for w in p.weights if w.is_pickled}
         return Summary(
             path=os.fspath(path),
@@ -79,12 +77,14 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
             format_version=version.decode(errors="replace").strip(),
             records=len(records),
             programs=programs,
-            compiled=sorted({n.split("/")[2] for n in records if n.startswith(COMPILED)}),
+            compiled=sorted(
+                {n.split("/")[2] for n in records if n.startswith(names.AOTINDUCTOR_DIR)}
+            ),
             runs={n: what for n in records if (what := pickled.get(n) or _runs(n))},
             extra_files={
-                n.removeprefix("extra/"): record.size
+                n.removeprefix(names.EXTRA_DIR): record.size
                 for n, record in records.items()
-                if n.startswith("extra/")
+                if n.startswith(names.EXTRA_DIR)
             },
         )
 
@@ -95,8 +95,8 @@ def kind_of(package: Package) -> str:
     Raises:
         InspectionError: it is no file of exported programs.
     """
-    if package.records.get(_FORMAT) is not None:
-        if package.read(_FORMAT) != b"pt2":
+    if names.ARCHIVE_FORMAT_PATH in package.records:
+        if package.read(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE.encode():
             raise InspectionError("an archive of another format than pt2")
         return ARCHIVE
     if _OLD_MODEL in package.records:
@@ -120,21 +120,16 @@ def _runs(record: str) -> str | None:
     name = record.rpartition("/")[2]
     if record.endswith(_CODE_SUFFIXES):
         return "code"
-    if record.endswith(_PICKLE_SUFFIXES) or name.startswith(("custom_obj_", "opaque_obj_")):
+    if record.endswith(_PICKLE_SUFFIXES) or name.startswith(names.OBJECTS):
         return "pickle"
     return None
 
 
 def model_records(package: Package) -> list[tuple[str, str]]:
     """Return the name of each program in a file, and its record."""
-    prefix, suffix = _MODELS
-    if _FORMAT not in package.records:
-        return [("model", _OLD_MODEL)] if _OLD_MODEL in package.records else []
-    return [
-        (record[len(prefix) : -len(suffix)], record)
-        for record in package.records
-        if record.startswith(prefix) and record.endswith(suffix)
-    ]
+    if names.ARCHIVE_FORMAT_PATH not in package.records:
+        return [(names.MODEL, _OLD_MODEL)] if _OLD_MODEL in package.records else []
+    return [(model, names.model_record(model)) for model in names.models_in(package.records)]
 
 
 def _programs(package: Package) -> Iterator[Program]:
@@ -164,6 +159,6 @@ def _weight(name: str, entry: dict[str, Any], folder: str) -> Iterator[Weight]:
         name,
         kind if folder == "weights" else "constant",
         tensor_of(entry["tensor_meta"]),
-        f"data/{folder}/{a_text(entry['path_name'])}",
+        f"{FOLDERS[folder]}{a_text(entry['path_name'])}",
         bool(entry["use_pickle"]),
     )

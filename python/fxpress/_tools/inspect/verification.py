@@ -1,14 +1,23 @@
-"""Find all that is wrong with a file, without torch; `fxpress.load` stops at the first."""
+"""Report all faults that the bytes of a file show, without torch; `fxpress.load` stops at one."""
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from fxpress._files.format.documents import read_document
-from fxpress._files.format.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
+from fxpress._files.format import names
+from fxpress._files.format.fields import (
+    a_list,
+    an_object,
+    damage_is_named,
+    one_of,
+    parse,
+    read_document,
+)
 from fxpress._files.format.package import InspectionError, Package, memory_for
 from fxpress._files.format.stored import (
     FOLDERS,
@@ -17,66 +26,58 @@ from fxpress._files.format.stored import (
     config_record,
     is_beside,
     stored_tensors,
-    weights_file_record,
 )
+from fxpress._files.format.torch_facts import operators, torch_version
 from fxpress._files.format.views import View
-from fxpress._tools.inspect.arguments import bodies_in, values_in
-from fxpress._tools.inspect.checks_of_metadata import Metadata
-from fxpress._tools.inspect.checks_of_operators import check_operators
-from fxpress._tools.inspect.checks_of_pickles import check_pickle
-from fxpress._tools.inspect.checks_of_ranges import check_ranges
-from fxpress._tools.inspect.checks_of_signature import check_signature, check_verifiers
-from fxpress._tools.inspect.checks_of_tensors import check_tensor, check_type
-from fxpress._tools.inspect.checks_of_trees import check_tree
 from fxpress._tools.inspect.checks_of_weights_file import check_weights_file
-from fxpress._tools.inspect.findings import Fault, Found
-from fxpress._tools.inspect.modules import DeepModulesError
-from fxpress._tools.inspect.program import nodes_of, read_program
-from fxpress._tools.inspect.summary import ARCHIVE, COMPILED, kind_of, model_records
-from fxpress._tools.inspect.uses_of_expressions import Uses
+from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
-_VERSION = ("archive_version", b"0")
 _MAJOR = 8  # of the schema
-_EXTRA = "extra/"
-_CONSTANT, _OBJECTS = "tensor_", ("custom_obj_", "opaque_obj_")
 _OBJECT = "an object: a load takes allow_pickle=True, which may run any code"
 _PICKLED = "a pickle, which is not opened here: a load may take allow_pickle=True"
+_LIBRARIES, _HIGHER_ORDER = "torch.ops.", "higher_order"
+
+Found = Iterator[tuple[str, bool]]  # texts, and whether they are notes
 
 
-def look_at(
+class Fault(NamedTuple):
+    """A fault of a file, or something that a load of the file needs.
+
+    Attributes:
+        record: the record that it is in; empty for the entire file.
+        text: what it is.
+        is_note: it is not a fault, but what a load needs: a library, a permission, another file.
+    """
+
+    record: str
+    text: str
+    is_note: bool = False
+
+
+def check_file(
     path: str | os.PathLike[str], report: Callable[[int], None] | None = None
 ) -> list[Fault]:
-    """Return what is wrong with a file and what a load of it takes; nothing of it runs.
+    """Return the faults that the bytes of a file show, and what a load of it needs.
 
-    Every record is read and compared with its checksum. The texts of programs are compared with
-    torch's schema; each value is computed once, before it is used, and described; the signature
-    tells of the graph's inputs and results; operators are torch's; the state has an entry for each
-    weight, and records, or a file beside, that are there and long enough. docs/guides/look.md lists
-    what only a load finds: pickles are not opened, and expressions not calculated.
-
-    Args:
-        path: the file.
-        report: called with the bytes that were read since the last call.
-
-    Raises:
-        OSError: the file cannot be read.
+    docs/guides/look.md lists the checks. `report` is called with the bytes that were read since
+    the last call. OSError where the file cannot be read.
     """
     faults: list[Fault] = []
     try:
         with Package(path) as package:
-            _Search(package, faults, path).run(report)
+            _Checks(package, faults, path).run(report)
     except InspectionError as e:
         faults.append(Fault("", str(e)))
     return faults
 
 
-class _Search:
-    """Looks for faults; what was found stays when something else cannot be looked at."""
+class _Checks:
+    """Collects faults; what was found stays when something else cannot be read."""
 
     def __init__(self, package: Package, faults: list[Fault], path: str | os.PathLike[str]) -> None:
         self._package, self._faults, self._path = package, faults, path
         self._damaged: set[str] = set()
-        self._zeros: dict[str, int] = {}  # bytes of records without any
+        self._zeros: dict[str, int] = {}  # record without bytes -> bytes of zeros
 
     def run(self, report: Callable[[int], None] | None) -> None:
         damaged = self._package.damaged_records(report)
@@ -84,15 +85,14 @@ class _Search:
         self._faults += [Fault(record, text) for record, text in damaged.items()]
         records = self._package.records
         if kind_of(self._package) == ARCHIVE:
-            name, version = _VERSION
-            if self._is_there(name) and self._package.read(name) != version:
-                found = self._package.read(name)
+            name, version = names.ARCHIVE_VERSION_PATH, names.ARCHIVE_VERSION_VALUE.encode()
+            if self._is_readable(name) and (found := self._package.read(name)) != version:
                 self._add(name, f"the version is {found[:40]!r}, not {version!r}")
-            is_compiled = any(record.startswith(COMPILED) for record in records)
+            is_compiled = any(record.startswith(names.AOTINDUCTOR_DIR) for record in records)
             if not is_compiled and not model_records(self._package):
                 self._add("", "there is no program in it")
             for record in records:
-                if record.startswith(_EXTRA) and record not in self._damaged:
+                if record.startswith(names.EXTRA_DIR) and record not in self._damaged:
                     self._text(record)
         for model, record in model_records(self._package):
             if record not in self._damaged:
@@ -102,10 +102,10 @@ class _Search:
     def _add(self, record: str, text: str, is_note: bool = False) -> None:
         self._faults.append(Fault(record, text, is_note))
 
-    def _add_all(self, record: str, found: Found, place: str = "") -> None:
+    def _add_all(self, record: str, found: Found) -> None:
         with self._noting(record):
             for text, is_note in found:
-                self._add(record, f"{place}{text}", is_note)
+                self._add(record, text, is_note)
 
     def _text(self, record: str) -> None:
         with self._noting(record), self._package.giving_back():
@@ -121,13 +121,12 @@ class _Search:
             with damage_is_named("it"):
                 yield
         except InspectionError as e:
-            beginnings = (f"record {record!r} is damaged: ", f"record {record!r}: ")
             text = str(e)
-            for beginning in beginnings:
+            for beginning in (f"record {record!r} is damaged: ", f"record {record!r}: "):
                 text = text.removeprefix(beginning)
             self._add(record, text)
 
-    def _is_there(self, record: str) -> bool:
+    def _is_readable(self, record: str) -> bool:
         """Return whether a record can be read; a missing one is a fault."""
         if record not in self._package.records:
             self._add(record, "the record is missing")
@@ -137,145 +136,59 @@ class _Search:
     def _program(self, model: str, record: str) -> None:
         text = self._package.read(record)
         with self._package.giving_back():
-            read_document(text, "ExportedProgram", record, self._package)
+            targets = read_document(text, "ExportedProgram", record, self._package).targets()
         document = parse(text, record, self._package)
-        module = document["graph_module"]
-        graph, signature = module["graph"], module["signature"]
         major, minor = (document["schema_version"][each] for each in ("major", "minor"))
         if major != _MAJOR and (major, minor) != (0, 0):
             self._add(record, f"its schema is of version {major}.{minor}, not {_MAJOR}")
-        with self._noting(record), suppress(DeepModulesError):
-            read_program(document, model, record, None)
-        self._add_all(record, check_signature(graph, signature))
-        with self._noting(record):
-            self._add_all(record, check_verifiers(a_list(document.get("verifiers") or [])))
-        with self._noting(record):
-            nodes = nodes_of(graph, f"record {record!r}")
-            self._add_all(record, check_operators({a_text(n["target"]): None for n in nodes}))
-        with self._noting(record):
-            for entry in a_list(module["module_call_graph"]):
-                for spec in ("in_spec", "out_spec"):
-                    call = entry["signature"]
-                    if call is not None and call[spec]:
-                        self._add_all(record, check_tree(a_text(call[spec]), spec == "in_spec"))
-        ranges = an_object(document.get("range_constraints") or {})
-        left = self._package.memory_left
-        uses, metadata = Uses(ranges, left), Metadata(left)
-        with self._noting(record):
-            self._graph(record, graph, "graph", uses, metadata)
-        self._add_all(record, check_ranges(ranges))
-        if uses.found:
-            # Most programs have none, and its modules take some time to be imported.
-            from fxpress._tools.inspect.checks_of_expressions import check_expressions
-
-            self._add_all(record, check_expressions(uses))
+        signature = document["graph_module"]["signature"]
+        self._add_all(record, check_signature(document["graph_module"]["graph"], signature))
+        self._add_all(record, _check_operators(targets))
         wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
-        with self._noting(record):
-            for kind, held in map(one_of, signature["input_specs"]):
-                if kind in STATE:
-                    is_constant = kind == "buffer" and not held["persistent"]
-                    folder = "constants" if is_constant else STATE[kind].folder
-                    wanted[folder].add(held[STATE[kind].field])
+        for kind, held in map(one_of, signature["input_specs"]):
+            if kind in STATE:
+                is_constant = kind == "buffer" and not held["persistent"]
+                folder = "constants" if is_constant else STATE[kind].folder
+                wanted[folder].add(held[STATE[kind].field])
         if kind_of(self._package) != ARCHIVE:
             self._add("", _PICKLED, is_note=True)
             return
-        samples = f"data/sample_inputs/{model}.pt"
-        if self._is_there(samples):
-            self._examples(samples)
+        self._is_readable(names.sample_inputs_record(model))
         for folder in FOLDERS:
-            older = f"data/{folder}/{model}.pt"
+            older = f"{FOLDERS[folder]}{model}.pt"
             config = config_record(model, folder)
             if older in self._package.records:
                 self._add(older, _PICKLED, is_note=True)
-                self._pickle(older)
-            elif self._is_there(config):
+            elif self._is_readable(config):
                 with self._noting(config):
                     self._state(model, folder, wanted[folder])
 
-    def _graph(self, record: str, graph: Any, place: str, uses: Uses, metadata: Metadata) -> None:
-        """Look for values that are used before they are computed, or not described."""
-        tensors = an_object(graph["tensor_values"])
-        known: set[str] = set()
-        for _, name in values_in(graph["inputs"]):
-            if name in known:
-                self._add(record, f"{place}.inputs: {name!r} is an input twice")
-            known.add(name)
-        for number, node in enumerate(a_list(graph["nodes"])):
-            at = f"{place}.nodes[{number}]"
-            self._add_all(record, metadata.check(an_object(node["metadata"])), f"{at}: ")
-            with self._noting(record):
-                uses.note_operator(a_text(node["target"]))
-                for argument in node["inputs"]:
-                    for _, name in values_in(argument["arg"]):
-                        if name not in known:
-                            what = f"{a_text(node['target'])} takes {name!r}"
-                            self._add(record, f"{at}: {what}, which is not computed")
-                    for body_number, body in enumerate(bodies_in(argument["arg"])):
-                        inside = f"{at}.{argument['name'] or 'body'}[{body_number}]"
-                        with self._noting(record):
-                            self._graph(record, body, inside, uses, metadata)
-            with self._noting(record):
-                for is_tensor, name in values_in(node["outputs"]):
-                    if name in known:
-                        self._add(record, f"{at}: {name!r} is computed twice")
-                    elif is_tensor and name not in tensors:
-                        self._add(record, f"{at}: the tensor {name!r} is not described")
-                    known.add(name)
-        for _, name in values_in(graph["outputs"]):
-            if name not in known:
-                self._add(record, f"{place}.outputs: {name!r} is not computed")
-        for name, meta in tensors.items():
-            if name in known:  # a load reads nothing of others
-                at = f"{place}.tensor_values[{name!r}]: "
-                self._add_all(record, check_tensor(meta), at)
-        with self._noting(record):
-            uses.note_graph(graph, known, place)
-
-    def _examples(self, record: str) -> None:
-        """Look at example inputs, which a load leaves out where it does not open them."""
-        with self._noting(record), self._package.giving_back():
-            saved = self._package.read(record)
-            for text, is_note in check_pickle(saved, self._package.memory_left) if saved else ():
-                said = f"a load leaves the example inputs out, or takes allow_pickle=True: {text}"
-                self._add(record, said if is_note else text, is_note)
-
-    def _pickle(self, record: str) -> None:
-        """Look at state that is a pickle, of which only the limits are known."""
-        with self._noting(record), self._package.giving_back():
-            saved = self._package.read(record)
-            found = check_pickle(saved, self._package.memory_left) if saved else iter(())
-            self._add_all(record, (each for each in found if not each[1]))
-
     def _state(self, model: str, folder: str, wanted: set[str]) -> None:
-        """Look at the tensors that a config describes."""
+        """Check the tensors that a config describes."""
         config = config_record(model, folder)
         beside = is_beside(self._package, model) and folder == "weights"
         found: dict[str, dict[str, Any]] = {}
         for stored in stored_tensors(self._package, model, folder):
             found[stored.name] = stored.meta or {}
-            name = stored.record.removeprefix(f"data/{folder}/")
+            name = stored.record.removeprefix(FOLDERS[folder])
             if stored.meta is None and not stored.is_pickled:
                 self._add(config, f"{stored.name!r} is not described")
-            elif stored.meta is not None:
-                self._add_all(config, check_type(stored.meta), f"{stored.name!r}: ")
-            if name.startswith(_OBJECTS) and folder == "constants":
+            if name.startswith(names.OBJECTS) and folder == "constants":
                 self._add(stored.record, _OBJECT, is_note=True)
-            elif folder == "constants" and not name.startswith(_CONSTANT):
+            elif folder == "constants" and not name.startswith(names.TENSOR_CONSTANT):
                 self._add(config, f"{stored.name!r} is of no known kind: {name!r}")
             elif stored.is_pickled and not beside:
                 self._add(stored.record, _PICKLED, is_note=True)
-                if stored.record in self._package.records:
-                    self._pickle(stored.record)
             if not beside and stored.record not in self._damaged:
                 self._stored(config, stored)
-        place = weights_file_record(model)
-        if beside and self._is_there(place):
+        place = names.weights_file_record(model)
+        if beside and self._is_readable(place):
             text = self._package.read(place).decode()
             self._add_all(place, check_weights_file(self._path, text, found))
         self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - set(found))]
 
     def _stored(self, config: str, stored: StoredTensor) -> None:
-        """Look at the record of a tensor."""
+        """Check the record of a tensor."""
         with self._noting(config), damage_is_named(f"{stored.name!r}"):
             record = self._package.records.get(stored.record)
             if record is None:
@@ -284,12 +197,83 @@ class _Search:
                 needed = 0 if stored.is_meta() else View(*stored.place()).bytes
                 if record.size == 0:  # zeros, which torch does not write
                     self._zeros[stored.record] = max(needed, self._zeros.get(stored.record, 0))
-                    self._check_zeros(config)
+                    if sum(self._zeros.values()) > memory_for(self._package.bytes):
+                        self._zeros.clear()  # reported once
+                        self._add(config, "its records without bytes stand for too many zeros")
                 elif needed > record.size:
                     short = f"its record {stored.record!r} has {record.size}"
                     self._add(config, f"{stored.name!r}: it needs {needed} bytes, but {short}")
 
-    def _check_zeros(self, config: str) -> None:
-        if sum(self._zeros.values()) > memory_for(self._package.bytes):
-            self._zeros.clear()  # it is said once
-            self._add(config, "its records without bytes stand for too many zeros")
+
+def _check_operators(targets: Iterable[str]) -> Found:
+    """Yield the operators that are not in the shipped table.
+
+    An unknown operator in a namespace of torch is a fault where the installed torch is of the
+    release whose operators are known; otherwise, and in the namespace of a library, it is a note.
+    """
+    for target in sorted(set(targets).difference(operators())):
+        library = target.removeprefix(_LIBRARIES).partition(".")[0]
+        is_torchs = not target.startswith((_LIBRARIES, "#")) or library in _namespaces()
+        if is_torchs and _is_installed():
+            yield f"torch {torch_version()} has no {target!r}", False
+        elif is_torchs:
+            yield f"torch {torch_version()} has no {target!r}; another release may", True
+        else:
+            yield f"{target!r} is of a library, which has to be imported before a load", True
+
+
+@functools.cache
+def _namespaces() -> frozenset[str]:
+    """Return the namespaces that only torch itself adds to."""
+    found = {name.split(".")[2] for name in operators() if name.startswith(_LIBRARIES)}
+    return frozenset(found - {_HIGHER_ORDER})
+
+
+@functools.cache
+def _is_installed() -> bool:
+    """Return whether the installed torch is of the release that is known."""
+    try:
+        installed = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return installed.split(".")[:2] == torch_version().split(".")[:2]
+
+
+def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
+    """Yield where a signature names other inputs and outputs than the graph has."""
+    inputs, outputs = (a_list(graph[each]) for each in ("inputs", "outputs"))
+    ins, outs = (list(map(one_of, a_list(signature[f"{n}_specs"]))) for n in ("input", "output"))
+    for what, values, specs in (("input", inputs, ins), ("output", outputs, outs)):
+        if len(values) != len(specs):
+            yield f"{len(values)} {what}s, but {len(specs)} in the signature", False
+            return
+        for number, (value, (kind, held)) in enumerate(zip(values, specs, strict=True)):
+            said = _name_of(held.get("arg", held), kind)
+            name = _name_of(value, "")
+            if None not in (said, name) and said != name:
+                text = f"graph.{what}s[{number}] is {name!r}, but {said!r} in the signature"
+                yield text, False
+    named: dict[str, set[Any]] = {"user_input": set()}
+    for kind, held in ins:
+        if kind == "user_input":
+            named[kind].add(_name_of(held["arg"], kind))
+        elif kind in STATE:
+            named.setdefault(kind, set()).add(held[STATE[kind].field])
+    for kind, held in outs:
+        of = kind.removesuffix("_mutation")
+        targets = [value for key, value in an_object(held).items() if key != "arg"]
+        if of != kind and not named.get(of, set()).issuperset(targets):
+            yield f"{targets[0]!r} is written, but it is no {of.replace('_', ' ')}", False
+
+
+def _name_of(argument: Any, kind: str) -> str | None:
+    """Return the name of a value; None for constants."""
+    if type(argument) is not dict or kind == "constant_input":
+        return argument.get("name") if type(argument) is dict else None
+    if type(argument.get("name")) is str:
+        return str(argument["name"])
+    _, held = one_of(argument)
+    if type(held) is dict:
+        name = held.get("name", held.get("as_name"))
+        return name if type(name) is str else None
+    return None

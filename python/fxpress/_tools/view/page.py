@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fxpress._base.errors import UnsupportedError
-from fxpress._tools.inspect.text import printable
+from fxpress._base.observing.text import printable
 from fxpress._tools.view.comparison import Comparison, compare, differences, state_counts
 from fxpress._tools.view.graphs import Graph
 from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME

@@ -8,8 +8,8 @@ from collections import Counter
 from typing import Any
 
 from fxpress._base.errors import UnsupportedError
+from fxpress._base.observing.text import bytes_text, printable
 from fxpress._tools.inspect.modules import Module
-from fxpress._tools.inspect.text import bytes_text, printable
 from fxpress._tools.view.facts import bytes_of, facts_of, module_of
 from fxpress._tools.view.graphs import Graph
 from fxpress._tools.view.kinds import partition_of

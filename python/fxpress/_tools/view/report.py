@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from fxpress._base.errors import UnsupportedError
+from fxpress._base.observing.text import bytes_text
 from fxpress._tools.inspect.modules import Module, lines_of
 from fxpress._tools.inspect.program import Program, Value, Weight
 from fxpress._tools.inspect.summary import Summary
-from fxpress._tools.inspect.text import bytes_text
 from fxpress._tools.view.facts import module_of
 from fxpress._tools.view.flops import Count, count_flops
 from fxpress._tools.view.graphs import Graph

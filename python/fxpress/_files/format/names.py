@@ -1,0 +1,67 @@
+"""The names of an archive's records: torch's names, and the names that only fxpress writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+AOTINDUCTOR_DIR = "data/aotinductor/"
+ARCHIVE_FORMAT_PATH, ARCHIVE_FORMAT_VALUE = "archive_format", "pt2"
+ARCHIVE_VERSION_PATH, ARCHIVE_VERSION_VALUE = "archive_version", "0"
+CONSTANTS_DIR = "data/constants/"
+EXECUTORCH_DIR = "data/executorch/"
+EXTRA_DIR = "extra/"
+WEIGHTS_DIR = "data/weights/"
+# The prefixes of file names in these folders. A number follows each prefix.
+CUSTOM_OBJECT = "custom_obj_"
+OPAQUE_OBJECT = "opaque_obj_"
+OBJECTS = (CUSTOM_OBJECT, OPAQUE_OBJECT)
+TENSOR_CONSTANT = "tensor_"
+WEIGHT = "weight_"
+
+_MODELS_DIR, _MODEL_SUFFIX = "models/", ".json"
+_WEIGHTS_FILE = "_weights_file.txt"
+MODEL = "model"  # the name of a program that is saved alone
+
+
+def model_record(model: str) -> str:
+    """Return the name of the record of a program's graph."""
+    return f"{_MODELS_DIR}{model}{_MODEL_SUFFIX}"
+
+
+def sample_inputs_record(model: str) -> str:
+    """Return the name of the record of a program's example inputs."""
+    return f"data/sample_inputs/{model}.pt"
+
+
+def payload(kind: str, number: int) -> str:
+    """Return the name of a weight or constant in its folder; `kind` is a prefix from above."""
+    return f"{kind}{number}"
+
+
+def weights_config_record(model: str) -> str:
+    """Return the name of the record that maps entries of the state dict to their records."""
+    return f"{WEIGHTS_DIR}{model}_weights_config.json"
+
+
+def constants_config_record(model: str) -> str:
+    """Return the name of the record that maps constants to their records."""
+    return f"{CONSTANTS_DIR}{model}_constants_config.json"
+
+
+def weights_file_record(model: str) -> str:
+    """Return the name of the record that names the file with the weights beside the archive."""
+    return f"{WEIGHTS_DIR}{model}{_WEIGHTS_FILE}"
+
+
+def is_weights_file_record(record: str) -> bool:
+    """Return whether the name of a record is one that `weights_file_record` returns."""
+    return record.startswith(WEIGHTS_DIR) and record.endswith(_WEIGHTS_FILE)
+
+
+def models_in(records: Iterable[str]) -> list[str]:
+    """Return the names of the programs in an archive."""
+    return [
+        record[len(_MODELS_DIR) : -len(_MODEL_SUFFIX)]
+        for record in records
+        if record.startswith(_MODELS_DIR) and record.endswith(_MODEL_SUFFIX)
+    ]
