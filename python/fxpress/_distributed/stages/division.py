@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NoReturn
 
-from fxpress._distributed.stages.cheapest import Reach, cheapest, farthest, least_limit
 from fxpress._distributed.stages.errors import StageError
 from fxpress._distributed.stages.lives import Lives
 from fxpress._distributed.stages.memory import Memory
 from fxpress._distributed.stages.places import places_of_modules
 from fxpress._distributed.stages.reading import Reading
+from fxpress._graphs.partition.runs import Reach, cheapest, farthest, least_limit
 
 _EVEN = 1.25  # times the weight of the heaviest stage that cuts anywhere: even enough
 
