@@ -22,11 +22,11 @@ from fxpress._distributed.pipeline.arguments import (
 )
 from fxpress._distributed.pipeline.crossing import check_crossing
 from fxpress._distributed.pipeline.errors import PipelineError, described
-from fxpress._distributed.pipeline.manifest import Manifest
 from fxpress._distributed.pipeline.module import StageModule
 from fxpress._distributed.pipeline.parallel import check_keys, fill, parallelize
 from fxpress._distributed.pipeline.placement import placement
 from fxpress._distributed.pipeline.source import Source, changes_named, options_of
+from fxpress._distributed.stages.manifest import Manifest
 from fxpress._files.serde.gate import check_input_keys
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.treespecs import load_treespec

@@ -11,12 +11,12 @@ from torch.export import ExportedProgram
 
 from fxpress._distributed.pipeline.calls import number_calls, plain
 from fxpress._distributed.pipeline.errors import PipelineError
-from fxpress._distributed.pipeline.manifest import Manifest, Value
 from fxpress._distributed.pipeline.order import restore_order
 from fxpress._distributed.pipeline.rehearsal import fakes_of, fill
 from fxpress._distributed.pipeline.route import route
 from fxpress._distributed.pipeline.ties import kept
 from fxpress._distributed.pipeline.values import as_result, packed, unpacked
+from fxpress._distributed.stages.manifest import Manifest, Value
 from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.decompose import pytree
 from fxpress._torch.export import reorder_kwargs

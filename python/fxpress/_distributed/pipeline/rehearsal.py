@@ -9,7 +9,7 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
-from fxpress._distributed.pipeline.manifest import Value
+from fxpress._distributed.stages.manifest import Value
 
 
 def fakes_of(program: ExportedProgram) -> dict[str, Any]:

@@ -7,7 +7,7 @@ is a result of the whole, passes through the stages between.
 from __future__ import annotations
 
 from fxpress._distributed.pipeline.errors import PipelineError
-from fxpress._distributed.pipeline.manifest import Manifest, Value
+from fxpress._distributed.stages.manifest import Manifest, Value
 
 
 def route(manifest: Manifest) -> list[list[Value]]:

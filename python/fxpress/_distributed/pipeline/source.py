@@ -14,15 +14,21 @@ from fxpress import _native
 from fxpress._base.observing.progress import Progress
 from fxpress._distributed.checkpoint.reader import ArchiveReader, reader_of
 from fxpress._distributed.pipeline.errors import PipelineError
-from fxpress._distributed.pipeline.manifest import Manifest, StageFacts, read_manifest
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.manifest import (
+    Manifest,
+    StageFacts,
+    digest_of_records,
+    read_manifest,
+)
 from fxpress._distributed.stages.save import MANIFEST, program_name
 from fxpress._files.archive import names
-from fxpress._files.archive.contents import read_parts
+from fxpress._files.archive.contents import read_parts, records_of
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.remote_archive import RemoteArchive
-from fxpress._files.archive.stage_records import digest_of, records_of
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.remote_file import ChangedFileError, RemoteFile
 from fxpress._files.remote.urls import is_archive, joined, local_path, shown, url_of
 from fxpress._files.serde.limits import Budget, Limits
@@ -63,9 +69,13 @@ class Source(os.PathLike[str]):
                 if archive.find(names.EXTRA_DIR + MANIFEST) is None:
                     raise PipelineError(f"{self.name} has no stages: save them with save_stages")
                 data = archive.read_bytes(names.EXTRA_DIR + MANIFEST)
-                self._records = digest_of(archive, archive.get_file_names())
-        self.manifest: Manifest = read_manifest(data)
-        self.digest = self.manifest.digest if self._is_folder else self._records
+                self.digest = digest_of_records(archive, archive.get_file_names())
+        try:
+            self.manifest: Manifest = read_manifest(data)
+        except StageError as error:
+            raise PipelineError(str(error)) from None
+        if self._is_folder:
+            self.digest = self.manifest.digest
 
     def __fspath__(self) -> str:
         return self._given
@@ -75,15 +85,14 @@ class Source(os.PathLike[str]):
             if self._url is None:
                 return (self._path / MANIFEST).read_bytes()
             file = RemoteFile(joined(self._url, MANIFEST))
+            size = file.size
         except FileNotFoundError:
             raise PipelineError(
                 f"{self.name} has no stages: there is no {MANIFEST} in it"
             ) from None
-        Budget(self._limits, 0).charge(file.size, f"the manifest of {self.name}")
-        data = b"".join(file.pieces(0, file.size))
+        Budget(self._limits, 0).charge(size, f"the manifest of {self.name}")
         with changes_named():
-            file.check()
-        return data
+            return file.read_all()
 
     def _opened(self, path: Path, stack: contextlib.ExitStack) -> Any:
         """Return a reader of an archive, of which the directory is read."""
@@ -98,7 +107,7 @@ class Source(os.PathLike[str]):
         if not self._is_folder:
             return self._path
         name = self.manifest.stages[number].file
-        if name != Path(name).name or name in ("", ".", ".."):
+        if not is_file_name(name, ".pt2"):
             raise PipelineError(f"the manifest is damaged: {name!r} is not the name of a file")
         return self._path / name
 
@@ -160,10 +169,10 @@ class Source(os.PathLike[str]):
 
     def _check(self, archive: Any, facts: StageFacts) -> None:
         if self._is_folder:
-            found, wanted = digest_of(archive, records_of(archive, names.MODEL)), facts.records
+            found = digest_of_records(archive, records_of(archive, names.MODEL))
         else:
-            found, wanted = digest_of(archive, archive.get_file_names()), self._records
-        if found != wanted:
+            found = digest_of_records(archive, archive.get_file_names())
+        if found != (facts.records if self._is_folder else self.digest):
             raise PipelineError(
                 f"{facts.file or self._path.name} has changed since it was written with its "
                 "manifest"

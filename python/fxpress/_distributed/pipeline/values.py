@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fxpress._distributed.pipeline.manifest import Value
+from fxpress._distributed.stages.manifest import Value
 
 _DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 

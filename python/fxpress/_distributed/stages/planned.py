@@ -175,7 +175,8 @@ class Plan:
         """
         fields = read(text, FORMAT, VERSION)
         plan = _plan_of(fields)
-        fields.end_sealed(plan._content())
+        fields.check_digest()
+        fields.end()
         return plan
 
     def digest(self) -> str:

@@ -52,7 +52,8 @@ class Profile:
         """
         fields = read(text, FORMAT, VERSION)
         profile = cls(fields.text("graph_hash"), fields.integers("nanoseconds"))
-        fields.end_sealed(profile._content())
+        fields.check_digest()
+        fields.end()
         return profile
 
     def _content(self) -> dict[str, Any]:

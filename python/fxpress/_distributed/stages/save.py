@@ -15,17 +15,16 @@ from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._distributed.stages.build import build
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.cut import Cut, cut
+from fxpress._distributed.stages.documents import sealed
 from fxpress._distributed.stages.errors import StageError
-from fxpress._distributed.stages.manifest import manifest_of, state_of_stages
+from fxpress._distributed.stages.manifest import facts_of_file, manifest_of, state_of_stages
 from fxpress._distributed.stages.picture import picture_of
 from fxpress._distributed.stages.plan import check
 from fxpress._distributed.stages.plan import plan as make_plan
 from fxpress._distributed.stages.planned import Plan
-from fxpress._distributed.stages.seal import sealed
 from fxpress._distributed.stages.upload import uploaded
 from fxpress._files.archive.folders import new_folder
 from fxpress._files.archive.package import package_pt2, save
-from fxpress._files.archive.stage_records import facts_of
 from fxpress._files.remote.urls import is_archive, local_path, url_of
 from fxpress._torch.watching import operation
 
@@ -118,11 +117,11 @@ def _describe(
     program: ExportedProgram, whole: Cut, plan: Plan, drawn: str | None, files: list[dict[str, Any]]
 ) -> tuple[Any, dict[str, str]]:
     """Return the manifest, and the texts of the files beside the programs; the manifest is last."""
-    manifest = manifest_of(program, whole, plan, files)
-    manifest["picture"] = None if drawn is None else PICTURE
+    picture = None if drawn is None else PICTURE
+    manifest = sealed({**manifest_of(program, whole, plan, files), "picture": picture})
     texts = {} if drawn is None else {PICTURE: drawn}
     texts[STATE] = json.dumps(state_of_stages(program, whole)) + "\n"
-    texts[MANIFEST] = sealed(manifest)
+    texts[MANIFEST] = json.dumps(manifest, indent=2) + "\n"
     return manifest, texts
 
 
@@ -139,7 +138,7 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
         for number, stage in enumerate(stages):
             path = place / f"{program_name(number)}.pt2"
             save(stage, path, progress=progress)
-            files.append(facts_of(path))
+            files.append(facts_of_file(path))
         manifest, texts = describe(files)
         for name, text in texts.items():
             (place / name).write_text(text)
