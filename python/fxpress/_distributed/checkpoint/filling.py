@@ -17,7 +17,7 @@ from fxpress._files.archive.contents import read_config, views_of
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.storages import View, bytes_by_record, make_all
-from fxpress._files.archive.weight_files import copy_values
+from fxpress._files.archive.weight_files import check_fits, copy_values
 from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
 from fxpress._files.errors import ArchiveError
 from fxpress._files.serde.limits import Limits
@@ -109,23 +109,15 @@ def _source(
         found = next(others, name)
     stored = weights.tensors.get(found)
     if stored is not None:
-        _check_fits(name, view, stored.dtype, stored.sizes)
+        check_fits(name, (stored.dtype, stored.sizes), (view.dtype, tuple(view.sizes)))
         return functools.partial(_fill, weights, found)
     own = None
     with contextlib.suppress(KeyError):
         own = None if filling.own is None else filling.own(name)
     if own is None:
         raise compat.SerializeError(f"there is no value for {name!r}")
-    _check_fits(name, view, own.dtype, tuple(own.shape))
+    check_fits(name, (own.dtype, tuple(own.shape)), (view.dtype, tuple(view.sizes)))
     return functools.partial(_copy_own, filling, name)
-
-
-def _check_fits(name: str, view: View, dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
-    if (dtype, sizes) != (view.dtype, tuple(view.sizes)):
-        raise compat.SerializeError(
-            f"the value for {name!r} is {dtype}{list(sizes)} instead of "
-            f"{view.dtype}{list(view.sizes)}"
-        )
 
 
 def _copy_own(filling: Filling, name: str, tensor: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from fxpress._distributed.checkpoint.boxes import Extent
-from fxpress._distributed.checkpoint.tensor_files import header_of, in_file
+from fxpress._distributed.checkpoint.tensor_files import in_file
 from fxpress._distributed.checkpoint.weights import (
     Place,
     Stored,
@@ -21,7 +21,8 @@ from fxpress._distributed.checkpoint.weights import (
     is_dense,
     whole,
 )
-from fxpress._distributed.stages.manifest import FORMAT, VERSION
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.manifest import read_manifest
 from fxpress._distributed.stages.save import MANIFEST
 from fxpress._files.archive import names
 from fxpress._files.archive.contents import Payload, read_config, read_values, views_of
@@ -29,12 +30,15 @@ from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.remote_archive import RemoteArchive
 from fxpress._files.archive.storages import View, bytes_needed
+from fxpress._files.archive.tensor_file import TensorFile
+from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
-from fxpress._files.format.weights_location import read_place
-from fxpress._files.remote.ranges import Checked, File, LocalFile, UrlFile
-from fxpress._files.remote.url_path import AnyPath
+from fxpress._files.format.weights_location import is_file_name, read_place
+from fxpress._files.remote.ranges import Checked, File, LocalFile
+from fxpress._files.remote.remote_file import AnyPath, RemoteFile
 from fxpress._files.serde.limits import Budget, Limits
 
+_File: TypeAlias = LocalFile | RemoteFile
 _Archive: TypeAlias = PT2ArchiveReader | RemoteArchive
 
 
@@ -65,7 +69,7 @@ def add_program(weights: Weights, path: AnyPath, asked: Asked) -> None:
     _add_file(weights, file, asked)
 
 
-def _add_file(weights: Weights, file: LocalFile | UrlFile, asked: Asked) -> None:
+def _add_file(weights: Weights, file: _File, asked: Asked) -> None:
     with _archive_of(file, asked) as archive:
         try:
             _add_weights(weights, file, archive, asked)
@@ -73,9 +77,9 @@ def _add_file(weights: Weights, file: LocalFile | UrlFile, asked: Asked) -> None
             raise _naming(file.path, error) from None
 
 
-def _archive_of(file: LocalFile | UrlFile, asked: Asked) -> _Archive:
-    if isinstance(file, UrlFile):
-        return RemoteArchive(file.remote(), asked.limits) if asked.opened is None else asked.opened
+def _archive_of(file: _File, asked: Asked) -> _Archive:
+    if isinstance(file, RemoteFile):
+        return RemoteArchive(file, asked.limits) if asked.opened is None else asked.opened
     raw = file.raw()
     raw.seek(0)
     try:
@@ -89,7 +93,7 @@ def _naming(path: AnyPath, error: ArchiveError) -> ArchiveError:
     return error if text.startswith(str(path)) else type(error)(f"{path}: {text}")
 
 
-def _add_weights(weights: Weights, file: LocalFile | UrlFile, archive: Any, asked: Asked) -> None:
+def _add_weights(weights: Weights, file: _File, archive: Any, asked: Asked) -> None:
     if archive.find(f"{names.WEIGHTS_DIR}{asked.model}.pt") is not None:
         raise ArchiveError("the weights are of an older format: load the program, and save it")
     config = read_config(archive, names.weights_config_record(asked.model))
@@ -127,8 +131,6 @@ def _plain(
     """Return a tensor that is a part of a record, and what tells the record from others."""
     record = archive.record(view.record)
     needed = bytes_needed(view)
-    if len(view.sizes) != len(view.strides):
-        raise ArchiveError(f"{name!r} has {len(view.sizes)} sizes and {len(view.strides)} strides")
     said = (record.crc, record.size, view.offset, view.strides)
     if record.size == 0 or record.is_deflated:  # zeros, which are not stored, or compressed
         return whole(view.dtype, view.sizes, lambda: again), said
@@ -152,7 +154,7 @@ def _plain(
 
 
 def _read_again(
-    file: LocalFile | UrlFile, before: _Archive, payload: Payload, asked: Asked, options: Options
+    file: _File, before: _Archive, payload: Payload, asked: Asked, options: Options
 ) -> torch.Tensor:
     """Return a tensor that has to be read as a whole."""
     made: Any = (
@@ -192,17 +194,15 @@ def _add_beside(
     except ValueError as error:
         raise ArchiveError(str(error)) from None
     real = Path(os.path.realpath(path)) if isinstance(path, Path) else path
-    file = weights.files.file(real.with_name(name))
-    header = header_of(file, budget)
-    header.check_number(number)
+    file = TensorFile(weights.files.file(real.with_name(name)), budget)
+    file.check_number(number, "checkpoint")
+    path_of_weights = str(file.file.path)
     for key, view in views.items():
-        stored = in_file(header, key)
-        if (stored.dtype, stored.sizes) != (view.dtype, tuple(view.sizes)):
-            raise ArchiveError(
-                f"{key!r} is {stored.dtype}{list(stored.sizes)} in {file.path}, and "
-                f"{view.dtype}{list(view.sizes)} in the program"
-            )
-        add(weights, key, stored, str(file.path))
+        stored = in_file(file, key)
+        found, wanted = (stored.dtype, stored.sizes), (view.dtype, tuple(view.sizes))
+        if difference := difference_of(found, wanted, f" in {path_of_weights}, and "):
+            raise ArchiveError(f"{key!r} is {difference} in the program")
+        add(weights, key, stored, path_of_weights)
 
 
 class StageFile(NamedTuple):
@@ -220,22 +220,17 @@ def stage_files(folder: AnyPath, limits: Limits | None) -> list[StageFile]:
         ArchiveError: it is damaged, of another format, or names a file that is not in the folder.
     """
     path = folder / MANIFEST
-    said, _ = read_json(path, limits)
+    data = path.read_bytes()
+    Budget(limits, len(data)).check_json(data, str(path))
     try:
-        if (said["format"], said["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")
-        found = [
-            StageFile(_beside(folder, each["file"]), int(each["bytes"])) for each in said["stages"]
-        ]
-        if not found:
-            raise ValueError("it has no stages")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArchiveError(f"{path} is damaged: {error!r}") from None
-    return found
+        stages = read_manifest(data).stages
+        return [StageFile(_beside(folder, each.file), each.file_bytes) for each in stages]
+    except (StageError, ValueError) as error:
+        raise ArchiveError(f"{path} is damaged: {error}") from None
 
 
 def _beside(folder: AnyPath, name: str) -> AnyPath:
-    if os.path.basename(name) != name or not name.endswith(".pt2") or not name.isprintable():
+    if not is_file_name(name, ".pt2"):
         raise ValueError(f"{name!r} is no file of the folder")
     return folder / name
 

@@ -13,7 +13,7 @@ from fxpress._distributed.checkpoint.torch_files import METADATA, add_torchs
 from fxpress._distributed.checkpoint.weights import Weights
 from fxpress._distributed.stages.save import MANIFEST
 from fxpress._files.errors import ArchiveError
-from fxpress._files.remote.url_path import AnyPath, UrlPath
+from fxpress._files.remote.remote_file import AnyPath, UrlPath
 from fxpress._files.serde.limits import Budget
 
 

@@ -7,7 +7,6 @@ the state they are given, for this file alone.
 from __future__ import annotations
 
 import io
-import os
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +18,9 @@ from fxpress._base.errors import Error
 from fxpress._distributed.checkpoint.section import check_slices
 from fxpress._distributed.checkpoint.torch_tensors import extent_of
 from fxpress._distributed.checkpoint.weights import Place, Slice, Stored, Weights
+from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.ranges import File
 from fxpress._files.serde.artifacts import load_any
 from fxpress._files.serde.limits import Budget, Limits
@@ -131,7 +132,7 @@ class _Saved(NamedTuple):
         """Return it; ArchiveError or SerializeError when it is damaged, or would need a pickle."""
         if min(self.begin, self.size) < 0:
             raise ArchiveError(f"{self.file.path} is damaged: {self.name!r} is at {self.begin}")
-        data = self.file.read(self.begin, self.size)
+        data = self.file.read(self.begin, self.begin + self.size)
         self.budget.grow(self.size)
         values = Values({}, "cpu", self.budget)
         return load_any(data, f"{self.file.path}: {self.name!r}", values)
@@ -150,11 +151,8 @@ def _slice(
         found = saved.read()
         if not isinstance(found, torch.Tensor):
             raise ArchiveError(f"{name!r} is a {type(found).__name__} and no tensor")
-        if (found.dtype, tuple(found.shape)) != (dtype, sizes):
-            raise ArchiveError(
-                f"{name!r} is {found.dtype}{list(found.shape)}, and {dtype}{list(sizes)} by "
-                f"{METADATA}"
-            )
+        if difference := difference_of((found.dtype, tuple(found.shape)), (dtype, sizes)):
+            raise ArchiveError(f"{name!r} is {difference} by {METADATA}")
         return found
 
     def find() -> Place:
@@ -172,6 +170,6 @@ def _sizes(said: Any) -> tuple[int, ...]:
 
 def _inside(folder: Path, name: Any) -> Path:
     text = str(name)
-    if os.path.basename(text) != text or text in ("", ".", "..") or not text.isprintable():
+    if not is_file_name(text):
         raise ValueError(f"{text!r} is no file of the folder")
     return folder / text

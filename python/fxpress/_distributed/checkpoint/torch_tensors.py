@@ -114,9 +114,10 @@ def extent_of(
     needed = _native.bytes_needed(sizes, said.strides, said.offset, dtype.itemsize)
     if needed is None or member.compress_type != zipfile.ZIP_STORED:
         return None
-    header = file.read(begin + member.header_offset, _LOCAL_HEADER)
+    at = begin + member.header_offset
+    header = file.read(at, at + _LOCAL_HEADER)
     names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-    start = begin + member.header_offset + _LOCAL_HEADER + names
+    start = at + _LOCAL_HEADER + names
     if needed > member.file_size or start + member.file_size > begin + size:
         return None
     is_whole = said.offset == 0 and needed == member.file_size and is_dense(sizes, said.strides)

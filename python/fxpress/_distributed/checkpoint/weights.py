@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from fxpress._distributed.checkpoint.boxes import Extent, read_box, strides_of
+from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.remote.ranges import Files
 from fxpress._files.serde.limits import Budget
@@ -150,8 +151,5 @@ def add(weights: Weights, name: str, stored: Stored, where: str) -> None:
         ArchiveError: it has another dtype or other sizes in a file.
     """
     known = weights.tensors.setdefault(name, stored)
-    if (known.dtype, known.sizes) != (stored.dtype, stored.sizes):
-        raise ArchiveError(
-            f"{where}: {name!r} is {stored.dtype}{list(stored.sizes)}, and "
-            f"{known.dtype}{list(known.sizes)} in a file before it"
-        )
+    if difference := difference_of((stored.dtype, stored.sizes), (known.dtype, known.sizes)):
+        raise ArchiveError(f"{where}: {name!r} is {difference} in a file before it")

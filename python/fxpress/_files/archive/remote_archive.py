@@ -12,9 +12,8 @@ from typing import IO, Any, NamedTuple
 
 from fxpress import _native
 from fxpress._files.archive import names
-from fxpress._files.archive.contents import read_config
+from fxpress._files.archive.contents import read_config, records_of
 from fxpress._files.archive.reader import PT2ArchiveReader
-from fxpress._files.archive.stage_records import records_of
 from fxpress._files.archive.writer import PT2ArchiveWriter
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format.record import Record
@@ -92,7 +91,7 @@ class RemoteArchive:
         return found
 
     def _damaged(self, why: str) -> ArchiveError:
-        return ArchiveError(f"{self.file.shown}: {why}")
+        return ArchiveError(f"{self.file.path}: {why}")
 
     def get_file_names(self) -> list[str]:
         """Return the names of all records, in the order of the directory."""
@@ -281,7 +280,7 @@ class _End(io.RawIOBase):
         begin, self._at = min(self._at, end), end
         if begin < self._begin:
             missing = min(end, self._begin) - begin
-            place = f"the directory of {self._file.shown}"
+            place = f"the directory of {self._file.path}"
             self._budget.charge(missing, place)
             rest = b"".join(self._file.pieces(begin, begin + missing))
             self._budget.grow(missing)
