@@ -46,19 +46,6 @@ def fill(template: Path, weights: Weights, target: Path, filling: Filling) -> No
 
     The records are copied as they are, but for those of weights. A storage is made, filled and
     written, one after another.
-
-    Args:
-        template: the program; its weights need not be in it.
-        weights: the checkpoint, which may have more names.
-        target: the file, which is replaced when it is complete.
-        filling: what else there is to say.
-
-    Raises:
-        OSError: a file cannot be read or written.
-        fxpress.ArchiveError: a file is damaged, or the template has no program.
-        fxpress.LimitError: reading the program would cost more than the limits allow.
-        fxpress.SerializeError: a weight is missing, or has another shape or dtype.
-        fxpress.UnsupportedError: a weight of the program is pickled.
     """
     with PT2ArchiveReader(template, limits=filling.limits) as archive:
         views, config_record = _views(archive)

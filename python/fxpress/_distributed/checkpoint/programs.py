@@ -56,14 +56,7 @@ class Asked(NamedTuple):
 
 
 def add_program(weights: Weights, path: AnyPath, asked: Asked) -> None:
-    """Add the weights of a `.pt2` file.
-
-    Raises:
-        OSError: the file, or the file of weights beside it, cannot be read.
-        ArchiveError: it is damaged, or has no weights.
-        LimitError: reading it would cost more than the limits allow.
-        SerializeError: a weight needs `allow_pickle`.
-    """
+    """Add the weights of a `.pt2` file."""
     opened = asked.opened
     file = weights.files.file(path, None if opened is None else opened.file)
     _add_file(weights, file, asked)
@@ -213,12 +206,7 @@ class StageFile(NamedTuple):
 
 
 def stage_files(folder: AnyPath, limits: Limits | None) -> list[StageFile]:
-    """Return the files that the manifest of a folder names, in the order of the stages.
-
-    Raises:
-        OSError: the manifest cannot be read.
-        ArchiveError: it is damaged, of another format, or names a file that is not in the folder.
-    """
+    """Return the files that the manifest of a folder names, in the order of the stages."""
     path = folder / MANIFEST
     data = path.read_bytes()
     Budget(limits, len(data)).check_json(data, str(path))
@@ -247,11 +235,7 @@ def read_json(path: AnyPath, limits: Limits | None) -> tuple[Any, Budget]:
 
 
 def add_stages(weights: Weights, folder: AnyPath, asked: Asked) -> None:
-    """Add the weights of all stages in a folder; those of several stages come from the first.
-
-    Raises:
-        OSError, ArchiveError, LimitError, SerializeError: as `add_program` does.
-    """
+    """Add the weights of all stages in a folder; those of several stages come from the first."""
     stages = stage_files(folder, asked.limits)
     files = [weights.files.file(path) for path, _ in stages]
     found = weights.files.each(lambda file: file.size, files)

@@ -62,13 +62,7 @@ def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Seque
 
 
 def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dict[str, Any]:
-    """Return what the index of a checkpoint says.
-
-    Args:
-        metadata: torch's description of it.
-        results: what the ranks have written: a `Part` for a slice, JSON for other values.
-        number: of the save.
-    """
+    """Return what the index of a checkpoint says."""
     described = metadata.state_dict_metadata
     parts = [result for result in results if isinstance(result.storage_data, Part)]
     files = dict(sorted({(each.storage_data.file, each.storage_data.whole) for each in parts}))
@@ -154,18 +148,7 @@ class _Files:
 
 
 def add_section(weights: Weights, index: AnyPath, said: Any, budget: Budget) -> None:
-    """Add the tensors and values of a section.
-
-    Args:
-        weights: gets them.
-        index: the path of the index.
-        said: what the section says.
-        budget: the budget of the load.
-
-    Raises:
-        ArchiveError: the section is damaged, or the slices of a tensor are not all of it.
-        LimitError: it has more slices than the limits allow.
-    """
+    """Add the tensors and values of a section."""
     try:
         if (said["format"], said["version"]) != (FORMAT, VERSION):
             raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")

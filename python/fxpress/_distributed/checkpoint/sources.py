@@ -18,13 +18,7 @@ from fxpress._files.serde.limits import Budget
 
 
 def main_file(path: AnyPath) -> AnyPath:
-    """Return the file that says what a checkpoint has: a manifest, an index, or the file itself.
-
-    Raises:
-        FileNotFoundError: it is a folder without one.
-        ArchiveError: it is a folder that torch's writers have written.
-        OSError: a URL cannot be reached.
-    """
+    """Return the file that says what a checkpoint has: a manifest, an index, or the file itself."""
     if not _is_folder(path):
         return path
     for name in (MANIFEST, tensor_files.INDEX, tensor_files.ALONE):
@@ -47,18 +41,7 @@ def _is_folder(path: AnyPath) -> bool:
 
 
 def read_weights(path: AnyPath, asked: Asked) -> Weights:
-    """Return the tensors of a checkpoint: what they are, and where their bytes are.
-
-    Args:
-        path: what `main_file` returns.
-        asked: what the caller has chosen.
-
-    Raises:
-        OSError: a file cannot be read.
-        ArchiveError: a file is damaged.
-        LimitError: reading it would cost more than the limits allow.
-        SerializeError: a weight needs `allow_pickle`.
-    """
+    """Return the tensors of a checkpoint: what they are, and where their bytes are."""
     weights = Weights()
     try:
         _add(weights, path, asked)
@@ -69,11 +52,7 @@ def read_weights(path: AnyPath, asked: Asked) -> Weights:
 
 
 def read_any_weights(path: Path, asked: Asked) -> Weights:
-    """Return the tensors of a checkpoint, which torch's FileSystemWriter may have written.
-
-    Raises:
-        OSError, ArchiveError, LimitError, SerializeError: as `read_weights` does.
-    """
+    """Return the tensors of a checkpoint, which torch's FileSystemWriter may have written."""
     if not (path / METADATA).is_file():
         return read_weights(main_file(path), asked)
     weights = Weights()

@@ -43,18 +43,7 @@ def add_file(weights: Weights, path: AnyPath, budget: Budget) -> None:
 
 
 def add_by_index(weights: Weights, path: AnyPath, said: Any, budget: Budget) -> None:
-    """Add the tensors that an index names: those of transformers, and of other writers.
-
-    Args:
-        weights: gets them.
-        path: of the index.
-        said: what it says.
-        budget: the budget of the load.
-
-    Raises:
-        OSError: a file cannot be read.
-        ArchiveError: the index or a file is damaged, or a tensor is not where the index says.
-    """
+    """Add the tensors that an index names: those of transformers, and of other writers."""
     try:
         place_of = {str(name): str(file) for name, file in said["weight_map"].items()}
     except (KeyError, TypeError, AttributeError) as error:

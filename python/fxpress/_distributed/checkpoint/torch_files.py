@@ -73,13 +73,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def add_torchs(weights: Weights, folder: Path, limits: Limits | None) -> None:
-    """Add the tensors and values of a checkpoint of torch.
-
-    Raises:
-        OSError: a file cannot be read.
-        ArchiveError: a file is damaged, or is more than such a checkpoint.
-        LimitError: reading it would cost more than the limits allow.
-    """
+    """Add the tensors and values of a checkpoint of torch."""
     path = folder / METADATA
     data = path.read_bytes()
     budget = Budget(limits, len(data))

@@ -88,12 +88,7 @@ def extent_of(
 ) -> Extent | None:
     """Return where the elements of a tensor are; None where that needs a closer look.
 
-    Args:
-        file: the file.
-        begin: where in it `torch.save` has begun.
-        size: the bytes that it has written.
-        dtype: of the tensor.
-        sizes: of the tensor.
+    `torch.save` wrote `size` bytes for it, from `begin` on.
     """
     try:
         with zipfile.ZipFile(io.BufferedReader(_View(file, begin, size))) as archive:

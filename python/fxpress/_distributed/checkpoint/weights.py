@@ -87,12 +87,7 @@ class Weights:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, name: str, target: torch.Tensor | None = None) -> torch.Tensor:
-        """Return a whole tensor.
-
-        Args:
-            name: the name of the tensor; KeyError when there is none.
-            target: the tensor to fill; None: a new one.
-        """
+        """Return a tensor, read into `target` if there is one; KeyError for an unknown name."""
         stored = self.tensors[name]
         if target is None:
             target = torch.empty(stored.sizes, dtype=stored.dtype)
@@ -145,11 +140,7 @@ def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def add(weights: Weights, name: str, stored: Stored, where: str) -> None:
-    """Add a tensor that may be in several files, and has to be the same in each.
-
-    Raises:
-        ArchiveError: it has another dtype or other sizes in a file.
-    """
+    """Add a tensor that may be in several files, and has to be the same in each."""
     known = weights.tensors.setdefault(name, stored)
     if difference := difference_of((stored.dtype, stored.sizes), (known.dtype, known.sizes)):
         raise ArchiveError(f"{where}: {name!r} is {difference} in a file before it")

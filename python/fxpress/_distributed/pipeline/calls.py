@@ -21,10 +21,7 @@ def number_calls(graph: Graph) -> None:
 
     The first call has the module's own name, and the others are "@1", "@2" and so on behind it. A
     stage that begins with a later call would otherwise have no module of the original name. Calls
-    within a call come in the order of these.
-
-    Args:
-        graph: of the stage; the stacks of modules in its metadata are replaced.
+    within a call come in the order of these. The stacks of modules in the metadata are replaced.
     """
     stacks = [node.meta.get("nn_module_stack") or {} for node in graph.nodes]
     if not any("@" in key for stack in stacks for key in stack):

@@ -19,13 +19,6 @@ def check_crossing(module: StageModule, number: int) -> None:
     That is so where a module that cuts its output is in one stage, and the one that takes parts is
     in the next. The stage is run on the meta device, where nothing is computed or sent. Where that
     cannot be done, the step itself tells.
-
-    Args:
-        module: of the stage, whose tensors are on the meta device, after the plan was applied.
-        number: of the stage.
-
-    Raises:
-        PipelineError: there is such a value.
     """
     made: Any = None
     with contextlib.suppress(Exception):  # values decide what runs, or an operator has no such form

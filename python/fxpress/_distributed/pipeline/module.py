@@ -30,15 +30,6 @@ class StageModule(nn.Module):  # type: ignore[misc]
     The first stage takes what the program takes. Another takes the tensors that the one before
     gives. The last gives the program's results as a tensor or a tuple of tensors; see
     `LoadedStage.results`.
-
-    Args:
-        program: of the stage.
-        manifest: of all stages.
-        number: of this stage.
-        in_spec: the tree of what the whole program takes.
-
-    Raises:
-        PipelineError: a value that passes from stage to stage cannot.
     """
 
     def __init__(
@@ -95,9 +86,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.
 
-        Raises:
-            PipelineError: the arguments are not those that the stage takes, or its weights were not
-                loaded.
+        Raises PipelineError for arguments that the stage does not take, or without its weights.
         """
         if not self._is_filled:
             self._check_state()

@@ -15,10 +15,6 @@ def restore_order(module: nn.Module, names: Iterable[str]) -> None:
 
     A stage has them in the order of their first use. Modules without state keep theirs, behind the
     others.
-
-    Args:
-        module: of a stage.
-        names: of its parameters and buffers, in the order of the model.
     """
     places: dict[str, int] = {}
     for number, name in enumerate(names):

@@ -32,20 +32,8 @@ def parallelize(
     """Apply a tensor-parallel plan of torch to the modules of a stage, whose tensors are on meta.
 
     All calls of a module that is called several times are cut as the module is. Weights that were
-    one stay one.
-
-    Args:
-        module: of the stage.
-        mesh: of one dimension.
-        plan: name of a module, which may have stars, -> style. Names that are in other stages do
-            nothing.
-
-    Returns:
-        Whether the stage has a module for each name.
-
-    Raises:
-        PipelineError: a weight cannot be divided by the mesh, the plan cuts the names of one
-            weight differently, or torch refuses the plan.
+    one stay one. Return for each name of the plan, which may have stars, whether the stage has a
+    module for it.
     """
     for each in filter(_runs, module.modules()):
         kind = _KINDS.get(each.type_name() or "")
@@ -73,11 +61,7 @@ def parallelize(
 
 
 def all_keys(stages: Iterable[dict[str, bool]]) -> dict[str, bool]:
-    """Return for each name of plans whether one of several stages has a module for it.
-
-    Args:
-        stages: what `parallelize` has returned for each.
-    """
+    """Return for each name of plans whether one of several stages has a module for it."""
     known: dict[str, bool] = {}
     for keys in stages:
         for name, has_module in keys.items():
@@ -86,14 +70,7 @@ def all_keys(stages: Iterable[dict[str, bool]]) -> dict[str, bool]:
 
 
 def check_keys(keys: dict[str, bool]) -> None:
-    """Refuse names of tensor-parallel plans that no stage has a module for.
-
-    Args:
-        keys: of all stages.
-
-    Raises:
-        PipelineError: there is such a name.
-    """
+    """Refuse names of tensor-parallel plans that no stage has a module for."""
     for name, has_module in keys.items():
         if not has_module:
             raise PipelineError(
@@ -157,10 +134,6 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
     """Make the tensors of a stage on a device, and read them; of a shard, only its bytes.
 
     torch's `load` would wrap what the reader raises.
-
-    Raises:
-        OSError: the file cannot be read.
-        fxpress.ArchiveError: the file is damaged.
     """
     module._apply(functools.partial(_made, device=device))
     state = {

@@ -127,12 +127,7 @@ def _pass_ends(whole: Cut) -> None:
 
 
 def _check_values(whole: Cut) -> None:
-    """Refuse what torch's stages fail with when they run, and only on some of the ranks.
-
-    Raises:
-        StageError: a stage takes something else than a tensor, or a size that is a symbol from
-            another stage.
-    """
+    """Refuse what torch's stages fail with when they run, and only on some of the ranks."""
     for stage in whole.stages:
         for node in stage.inputs:
             value = value_of(node)

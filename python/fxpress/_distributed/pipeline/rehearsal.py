@@ -26,11 +26,6 @@ def fill(tensors: Sequence[torch.Tensor], takes: Sequence[Value], fakes: dict[st
 
     Tensors become zeros, which are indices into anything. A number that the sizes of the tensors
     determine becomes that, any other becomes one.
-
-    Args:
-        tensors: received in place of values, with their shapes.
-        takes: what these values are.
-        fakes: by name, from `fakes_of`.
     """
     known: dict[Any, Any] = {}
     for facts, tensor in zip(takes, tensors, strict=True):

@@ -14,9 +14,6 @@ def route(manifest: Manifest) -> list[list[Value]]:
     """Return the values that each stage takes from the one before; the first takes none.
 
     They are in the order in which they are made: inputs of the whole come first.
-
-    Raises:
-        PipelineError: a value that passes is neither a tensor nor a number.
     """
     made: dict[str, tuple[int, Value]] = {each.name: (0, each) for each in manifest.inputs}
     for number, stage in enumerate(manifest.stages):

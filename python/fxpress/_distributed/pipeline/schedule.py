@@ -175,12 +175,7 @@ def _watched(
 
 
 def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
-    """Return the stages of this rank as a list.
-
-    Raises:
-        TypeError: they are something else.
-        ValueError: there is none.
-    """
+    """Return the stages of this rank as a list."""
     own = [stages] if isinstance(stages, LoadedStage) else list(stages)
     for each in own:
         if not isinstance(each, LoadedStage):

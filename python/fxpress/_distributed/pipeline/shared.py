@@ -21,11 +21,6 @@ class SharedGradients:
 
     The sum goes from rank to rank in messages of the group that there is. Groups of fewer ranks
     would make torch name later groups differently on different ranks, which then wait forever.
-
-    Args:
-        stages: of this rank.
-        ranks: the rank of each stage, in the process group.
-        group: the process group.
     """
 
     def __init__(self, stages: list[LoadedStage], ranks: dict[int, int], group: Any) -> None:

@@ -37,20 +37,10 @@ from fxpress._files.serde.limits import Budget, Limits
 class Source(os.PathLike[str]):
     """Stages that can be read one by one; it stands for its path, of which it reads once.
 
-    Args:
-        path: a folder or an archive that `save_stages` has written; or the URL of one.
-        limits: the limits on the cost of reading.
-
     Attributes:
         name: of the place, for errors.
         manifest: what is known of the stages.
         digest: of all that the stages consist of: equal where the files are.
-
-    Raises:
-        OSError: a file cannot be read.
-        PipelineError: there are no stages at the path, or the manifest is damaged.
-        fxpress.ArchiveError: the archive is damaged.
-        fxpress.UnsupportedError: there is nothing that reads from the URL.
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
@@ -112,14 +102,7 @@ class Source(os.PathLike[str]):
         return self._path / name
 
     def reader_of(self, number: int) -> ArchiveReader:
-        """Return a reader of the weights of a stage, whose program was loaded without them.
-
-        Raises:
-            OSError: the file cannot be read.
-            PipelineError: the manifest names a file that is elsewhere, or the file is not the one
-                that was written with the manifest.
-            fxpress.ArchiveError: it is damaged.
-        """
+        """Return a reader of the weights of a stage, whose program was loaded without them."""
         model, path = self._program_of(number), self._file_of(number)
         if self._url is None:
             return ArchiveReader(path, model=model, limits=self._limits)
@@ -131,13 +114,7 @@ class Source(os.PathLike[str]):
         return names.MODEL if self._is_folder else program_name(number)
 
     def load(self, number: int, options: Options) -> ExportedProgram:
-        """Return the program of a stage; the records of other stages are not read.
-
-        Raises:
-            OSError: the file cannot be read.
-            PipelineError: the file is not the one that was written with the manifest.
-            fxpress.ArchiveError, fxpress.SerializeError, fxpress.LimitError: it is damaged.
-        """
+        """Return the program of a stage; the records of other stages are not read."""
         model, path = self._program_of(number), self._file_of(number)
         with changes_named(), self._named(path), contextlib.ExitStack() as stack:
             archive = stack.enter_context(self._checked(number))

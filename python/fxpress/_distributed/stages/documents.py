@@ -11,13 +11,7 @@ from fxpress._distributed.stages.errors import StageError
 
 
 class Fields:
-    """The fields of an object of a text, each of which has to have the type that is asked for.
-
-    Args:
-        kind: what the text should be, for errors.
-        values: the object.
-        path: its place in the text.
-    """
+    """The fields of an object of a text, each of which has to have the type that is asked for."""
 
     def __init__(self, kind: str, values: Any, path: str = "") -> None:
         self._kind, self._path = kind, path
@@ -118,11 +112,7 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(text: str, kind: str, version: int) -> Fields:
-    """Return the fields of a text whose "format" and "version" are these.
-
-    Raises:
-        StageError: it is no JSON, or has another format or version.
-    """
+    """Return the fields of a text whose "format" and "version" are these."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError, TypeError):

@@ -19,9 +19,6 @@ _OUTPUTS = (*_MUTATIONS, "USER_OUTPUT")
 class Ends:
     """The placeholders and results of a program, with what the signature says of each.
 
-    Args:
-        program: the program.
-
     Attributes:
         inputs: specification of each placeholder that the caller gives.
         state: specification of each placeholder that is state.

@@ -42,12 +42,6 @@ def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict
     """Return what the file `manifest.json` says: what each rank reads, whatever its stage.
 
     So it has nothing that is as long as the program, such as names of weights.
-
-    Args:
-        program: the whole program.
-        cut: its stages.
-        plan: that it was cut by, which every process that reads the manifest can compare.
-        files: of each stage where it is: "file" or "program", and digests.
     """
     ends = cut.ends
     return {

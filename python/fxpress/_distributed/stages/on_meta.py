@@ -18,9 +18,6 @@ class Arguments:
     """What an operator is given, as tensors on the meta device with the sizes of the metadata.
 
     Sizes that are symbols are those that the program was exported with.
-
-    Args:
-        node: a call of an operator.
     """
 
     def __init__(self, node: Node) -> None:

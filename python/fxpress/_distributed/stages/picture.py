@@ -12,15 +12,7 @@ from fxpress._graphs.split.split_module import split_module
 
 
 def picture_of(program: ExportedProgram, stage_of: SplitCallback) -> str | None:
-    """Return the stages and the values between them as an SVG file; None where nothing draws it.
-
-    Args:
-        program: the program.
-        stage_of: the stage of each operation.
-
-    Raises:
-        RuntimeError: Graphviz fails.
-    """
+    """Return the stages and the values between them as an SVG file; None where nothing draws it."""
     split = split_module(program.graph_module, None, stage_of, keep_original_order=True)
     try:
         return draw(

@@ -16,16 +16,7 @@ _MOST_COMPONENTS = 100  # of a module's path
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
-    """Return 0, the number of operations, and where a cut may be: before an operation.
-
-    Args:
-        count: the number of operations.
-        spans: what has to stay together.
-        stages: how many the places have to allow.
-
-    Raises:
-        StageError: they do not.
-    """
+    """Return 0, the number of operations, and where a cut may be: before an operation."""
     spans = list(spans)
     changes = [0] * (count + 1)  # of the number of spans around a place, from one to the next
     for span in spans:

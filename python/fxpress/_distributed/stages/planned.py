@@ -207,11 +207,7 @@ class Plan:
 
 
 def check_whole(plan: Plan) -> None:
-    """Refuse a plan that no text could have given: a caller may have made it field by field.
-
-    Raises:
-        StageError: a field of the plan is not what it has to be.
-    """
+    """Refuse a plan that no text could have given: a caller may have made it field by field."""
     try:
         content = plan._content()
     except (AttributeError, TypeError):
@@ -220,11 +216,7 @@ def check_whole(plan: Plan) -> None:
 
 
 def _plan_of(fields: Fields) -> Plan:
-    """Return the plan of fields, which is one that a program could be cut by.
-
-    Raises:
-        StageError: a field is not what it has to be.
-    """
+    """Return the plan of fields, which is one that a program could be cut by."""
     operations = fields.integer("operations")
     ends = fields.integers("ends")
     n = len(ends)

@@ -19,13 +19,7 @@ _NUMBERS = tuple(KINDS)
 def ranges_in(
     program: ExportedProgram, nodes: Iterable[Node], bodies: Iterable[Any]
 ) -> dict[Any, Any]:
-    """Return the ranges of those symbols of a program that nodes have; of others, a load warns.
-
-    Args:
-        program: the program.
-        nodes: of a stage.
-        bodies: the graphs that its operators are given.
-    """
+    """Return the ranges of those symbols of a program that nodes have; of others, a load warns."""
     missing = set(program.range_constraints)
     for values in (_values(nodes), *map(_values_in, bodies)):
         for value in values:

@@ -19,11 +19,6 @@ def unused_state(
 
     The place is the first that uses the state in front of it, which is of the same module or of one
     near it. Further names of a tensor that is used are left out: they go with the tensor.
-
-    Args:
-        program: the program.
-        ends: what it takes and gives.
-        places: of each operation: numbers from 0 on.
     """
     used = {node for node in ends.state if node.users or node in ends.written}
     if len(used) == len(ends.state):

@@ -15,16 +15,9 @@ from fxpress._files.remote.urls import is_archive, joined, opened_system, reachi
 
 @contextlib.contextmanager
 def uploaded(url: str, last: str) -> Iterator[Path]:
-    """Return a block that writes to a path of this machine, which goes to a URL when it has ended.
+    """Return a block that writes files here, which go to a URL at its end, that named `last` last.
 
-    Args:
-        url: of a folder, or of an archive.
-        last: the name of the file of a folder that comes last: without it, the others are nothing.
-
-    Raises:
-        StageError: there is something already in the folder.
-        OSError: it cannot be written.
-        fxpress.UnsupportedError: it cannot be written to.
+    Raises StageError where there is something in the folder already.
     """
     if urlsplit(url).scheme in ("http", "https"):
         raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")

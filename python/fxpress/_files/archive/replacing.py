@@ -47,11 +47,7 @@ class Place(NamedTuple):
 
 
 def _named_by(path: Path) -> set[Place]:
-    """Return the weights that the archive at a path names; none where there is no archive.
-
-    Raises:
-        OSError: the file cannot be read, and may be an archive.
-    """
+    """Return the weights that the archive at a path names; none where there is no archive."""
     found = set()
     with contextlib.suppress(ArchiveError), PT2ArchiveReader.of_any_format(path) as archive:
         for record in archive.get_file_names():
@@ -75,11 +71,7 @@ def _named_in(folder: Path, but: Path | None) -> Iterator[Place]:
 
 
 def _remove(places: set[Place], folder: Path, but: Path | None = None) -> None:
-    """Remove weights that no archive of a folder names, except for the archive at `but`.
-
-    Raises:
-        OSError: the folder's archives cannot be read, or a file cannot be removed.
-    """
+    """Remove weights that no archive of a folder names, except for the archive at `but`."""
     if places:
         places = places.difference(_named_in(folder, but))
     for place in places:
@@ -137,14 +129,10 @@ class _Replaced:
 
 
 def put_together(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """Put a complete archive and its weights in their places.
+    """Put a complete archive and its weights, whose names are new, in their places.
 
-    Args:
-        weights: the files that the archive names. Their names have not been used before.
-
-    Raises:
-        OSError: the files could not be written, and the old program and its weights are there; or
-            the names may not be on the disk, and the new ones are there.
+    After an OSError, the old program and its weights are there; or the new ones are, and their
+    names may not be on the disk.
     """
     try:
         for file in (*weights, program):

@@ -33,17 +33,7 @@ def write_tensors(
     number: str,
     report: Callable[[int], None] | None = None,
 ) -> None:
-    """Write tensors. Those that share a storage, or are parts of one, have bytes of their own.
-
-    Args:
-        descriptor: the descriptor of a file at its start.
-        number: the number of the save, for `number_of`.
-        report: called with the bytes done since the last call.
-
-    Raises:
-        fxpress.UnsupportedError: the format has no such dtype.
-        OSError: the file cannot be written.
-    """
+    """Write tensors. Those that share a storage, or are parts of one, have bytes of their own."""
     described = {
         name: (_dtype_of(name, tensor), tuple(tensor.shape)) for name, tensor in state_dict.items()
     }

@@ -98,11 +98,7 @@ def write_beside(
 def read(
     place: str, views: Mapping[str, View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Return the weights of an archive that are outside of it.
-
-    Args:
-        place: the name of the file beside the archive; "" when they were not saved.
-    """
+    """Return the weights of an archive in the file named `place` next to it; "": not saved."""
     if not options.load_weights:
         return assemble(views, None, budget)
     if not place:
@@ -125,9 +121,7 @@ def open_weights(
 ) -> Iterator[Callable[[str], torch.Tensor]]:
     """Yield a function: name -> tensor of a safetensors file, KeyError for a missing name.
 
-    Args:
-        budget: the budget of the load, which grows by the size of the file.
-        number: the number of the save that the file has to belong to; None: any.
+    The budget grows by the size of the file, which has to be of the save with `number`; None: any.
     """
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -144,15 +138,7 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors that the views describe, which share storages where the views do.
-
-    Args:
-        get: returns the value of a name; None: the tensors are on the meta device.
-        progress: shows the copying of values.
-
-    Raises:
-        SerializeError: a value is missing, or has another shape or dtype.
-    """
+    """Return the tensors that views describe, which share storages too; no `get`: on meta."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -190,11 +176,7 @@ def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:
-    """Return the value of that name; SerializeError where there is none that fits.
-
-    Args:
-        target: the tensor or the view that the value is for.
-    """
+    """Return the value of that name; SerializeError where there is none that fits."""
     sizes = tuple(target.sizes if isinstance(target, View) else target.shape)
     try:
         value = get(name)

@@ -115,11 +115,7 @@ def _ends_by_weight(before: list[int], limit: int) -> list[int]:
 
 
 def _starts(ends: list[list[int]]) -> list[range] | None:
-    """Return the places where each run may begin, with all others; None: there are none.
-
-    Args:
-        ends: of each run, for each place where it may begin, the last where it may end.
-    """
+    """Return the places where each run may begin, with all others; None: there are none."""
     n, last = len(ends), len(ends[0])
     latest = [0]
     for each in ends[:-1]:
@@ -142,14 +138,8 @@ def _least(
 
     Each start has a window of places, whose bounds never fall. So a place that is the last of a
     window is in those of all starts before it: their least values are those from their first place
-    to it, and from it to their last place.
-
-    Args:
-        values: of the places in `nexts`.
-        starts: where the run may begin.
-        nexts: where it may end.
-        ends: the last place where it may end, for all places where it may begin.
-        never: the value where it has no end.
+    to it, and from it to their last place. `values` are those of `nexts`; a start without a place
+    gets `never`.
     """
     found: list[int] = []
     start = starts.start
