@@ -39,7 +39,6 @@ from fxpress._files.remote.remote_file import AnyPath, RemoteFile
 from fxpress._files.serde.limits import Budget, Limits
 
 _File: TypeAlias = LocalFile | RemoteFile
-_Archive: TypeAlias = PT2ArchiveReader | RemoteArchive
 
 
 class Asked(NamedTuple):
@@ -70,7 +69,7 @@ def _add_file(weights: Weights, file: _File, asked: Asked) -> None:
             raise _naming(file.path, error) from None
 
 
-def _archive_of(file: _File, asked: Asked) -> _Archive:
+def _archive_of(file: _File, asked: Asked) -> PT2ArchiveReader:
     if isinstance(file, RemoteFile):
         return RemoteArchive(file, asked.limits) if asked.opened is None else asked.opened
     raw = file.raw()
@@ -86,7 +85,7 @@ def _naming(path: AnyPath, error: ArchiveError) -> ArchiveError:
     return error if text.startswith(str(path)) else type(error)(f"{path}: {text}")
 
 
-def _add_weights(weights: Weights, file: _File, archive: Any, asked: Asked) -> None:
+def _add_weights(weights: Weights, file: _File, archive: PT2ArchiveReader, asked: Asked) -> None:
     if archive.find(f"{names.WEIGHTS_DIR}{asked.model}.pt") is not None:
         raise ArchiveError("the weights are of an older format: load the program, and save it")
     config = read_config(archive, names.weights_config_record(asked.model))
@@ -119,7 +118,7 @@ def _bytes_there(view: View) -> int:
 
 
 def _plain(
-    file: File, archive: _Archive, name: str, view: View, again: Place
+    file: File, archive: PT2ArchiveReader, name: str, view: View, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
     """Return a tensor that is a part of a record, and what tells the record from others."""
     record = archive.record(view.record)
@@ -147,15 +146,10 @@ def _plain(
 
 
 def _read_again(
-    file: _File, before: _Archive, payload: Payload, asked: Asked, options: Options
+    file: _File, before: PT2ArchiveReader, payload: Payload, asked: Asked, options: Options
 ) -> torch.Tensor:
     """Return a tensor that has to be read as a whole."""
-    made: Any = (
-        before.holding([names.WEIGHTS_DIR + payload.record])
-        if isinstance(before, RemoteArchive)
-        else _archive_of(file, asked)
-    )
-    with made as archive:
+    with before if isinstance(before, RemoteArchive) else _archive_of(file, asked) as archive:
         try:
             values = read_values(archive, [payload], names.WEIGHTS_DIR, options)
         except ArchiveError as error:
@@ -165,7 +159,7 @@ def _read_again(
 
 
 def _pickled(
-    archive: Any, payload: Payload, options: Options, again: Place
+    archive: PT2ArchiveReader, payload: Payload, options: Options, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
     """Return a tensor of a class of its own. It is read once to see what it is."""
     record = archive.record(names.WEIGHTS_DIR + payload.record)

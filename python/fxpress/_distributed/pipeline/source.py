@@ -84,14 +84,21 @@ class Source(os.PathLike[str]):
         with changes_named():
             return file.read_all()
 
-    def _opened(self, path: Path, stack: contextlib.ExitStack) -> Any:
+    def _opened(self, path: Path, stack: contextlib.ExitStack) -> PT2ArchiveReader:
         """Return a reader of an archive, of which the directory is read."""
         if self._url is None:
             return stack.enter_context(PT2ArchiveReader(path, limits=self._limits))
-        url = joined(self._url, path.name) if self._is_folder else self._url
+        return self._remote_archive(path)
+
+    def _remote_archive(self, path: Path) -> RemoteArchive:
+        url = self._url_of(path)
         if url not in self._remote:
             self._remote[url] = RemoteArchive(RemoteFile(url), self._limits)
         return self._remote[url]
+
+    def _url_of(self, path: Path) -> str:
+        assert self._url is not None
+        return joined(self._url, path.name) if self._is_folder else self._url
 
     def _file_of(self, number: int) -> Path:
         if not self._is_folder:
@@ -106,8 +113,10 @@ class Source(os.PathLike[str]):
         model, path = self._program_of(number), self._file_of(number)
         if self._url is None:
             return ArchiveReader(path, model=model, limits=self._limits)
-        with self._checked(number) as archive:
-            return reader_of(archive, model, self._limits)
+        with self._named(path):
+            archive = self._remote_archive(path)
+            self._check(archive, self.manifest.stages[number])
+        return reader_of(archive, model, self._limits)
 
     def _program_of(self, number: int) -> str:
         """Return the name of a stage's program in its file."""
@@ -117,34 +126,28 @@ class Source(os.PathLike[str]):
         """Return the program of a stage; the records of other stages are not read."""
         model, path = self._program_of(number), self._file_of(number)
         with changes_named(), self._named(path), contextlib.ExitStack() as stack:
-            archive = stack.enter_context(self._checked(number))
-            if self._url is None:
-                options = Options(**{**vars(options), "path": os.fspath(path)})
+            archive = self._opened(path, stack)
+            if isinstance(archive, RemoteArchive):
+                stack.enter_context(archive.loading(model))
             else:
-                archive = stack.enter_context(archive.copied(model, weights=options.load_weights))
+                options = Options(**{**vars(options), "path": os.fspath(path)})
+            self._check(archive, self.manifest.stages[number])
             parts = read_parts(archive, model, options)
         with self._named(path), _native.GcPause():
             return parts.decode(options)
 
     @contextlib.contextmanager
-    def _checked(self, number: int) -> Iterator[Any]:
-        """Return a block with a reader of a stage's archive, which the manifest belongs to."""
-        with contextlib.ExitStack() as stack:
-            archive = self._opened(self._file_of(number), stack)
-            self._check(archive, self.manifest.stages[number])
-            yield archive
-
-    @contextlib.contextmanager
     def _named(self, path: Path) -> Iterator[None]:
-        """Let errors of the block say which file is damaged; those of URLs do so themselves."""
+        """Let errors of the block say which file is damaged."""
         try:
             yield
         except ArchiveError as error:
-            if self._url is not None:
+            name = str(path) if self._url is None else shown(self._url_of(path))
+            if str(error).startswith(name):
                 raise
-            raise type(error)(f"{path}: {error}") from error
+            raise type(error)(f"{name}: {error}") from error
 
-    def _check(self, archive: Any, facts: StageFacts) -> None:
+    def _check(self, archive: PT2ArchiveReader, facts: StageFacts) -> None:
         if self._is_folder:
             found = digest_of_records(archive, records_of(archive, names.MODEL))
         else:
