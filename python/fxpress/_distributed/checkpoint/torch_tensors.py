@@ -5,49 +5,30 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-import zipfile
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fxpress import _native
 from fxpress._distributed.checkpoint.boxes import Extent
 from fxpress._distributed.checkpoint.weights import is_dense
+from fxpress._files.format.record import Record
 from fxpress._files.remote.ranges import Checked, File
 from fxpress._torch.checkpoint import STORAGES, TENSORS
 
-_LOCAL_HEADER = 30  # bytes, without the name and the extra field
 _LONGEST = 1 << 16  # bytes of the pickle of a tensor
+_BYTE_ORDER = sys.byteorder.encode()
 
 
-class _View(io.RawIOBase):
-    """A part of a file, as a file."""
+class _Part(NamedTuple):
+    """A part of a file, as the native reader of archives reads it."""
 
-    def __init__(self, file: File, begin: int, size: int) -> None:
-        self._file, self._begin, self._size, self._at = file, begin, size, 0
+    file: File
+    begin: int
+    size: int
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise OSError("before the begin")
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, target: Any) -> int:
-        view = memoryview(target).cast("B")
-        view = view[: max(0, min(len(view), self._size - self._at))]
-        self._file.read_into(self._begin + self._at, view)
-        self._at += len(view)
-        return len(view)
+    def read(self, begin: int, end: int) -> bytes:
+        return self.file.read(self.begin + begin, self.begin + end)
 
 
 class _Tensor:
@@ -91,15 +72,15 @@ def extent_of(
     `torch.save` wrote `size` bytes for it, from `begin` on.
     """
     try:
-        with zipfile.ZipFile(io.BufferedReader(_View(file, begin, size))) as archive:
-            members = {each.filename.partition("/")[2]: each for each in archive.infolist()}
-            if members["data.pkl"].file_size > _LONGEST:
-                return None
-            if "byteorder" in members and archive.read(members["byteorder"]) != _BYTE_ORDER:
-                return None
-            said = _Unpickler(archive.read(members["data.pkl"])).load()
-            _, of_storage, key, _, _ = said.storage
-            member = members[f"data/{key}"]
+        archive = _native.ArchiveReader(_Part(file, begin, size))
+        records = {name: Record(*entry) for name, entry in archive.records().items()}
+        if "byteorder" in records and archive.stored_bytes("byteorder") != _BYTE_ORDER:
+            return None
+        pickled = _pickled(archive, records["data.pkl"])
+        said = _Unpickler(pickled).load()
+        _, of_storage, key, _, _ = said.storage
+        name = f"data/{key}"
+        record, start = records[name], begin + archive.offset(name)
     except Exception:  # whatever a damaged file makes them raise: a closer look says it
         return None
     is_same = (of_storage or said.others[-1]) is dtype and said.sizes == sizes
@@ -107,18 +88,19 @@ def extent_of(
     if not is_same or any(type(each) is not int for each in numbers):
         return None
     needed = _native.bytes_needed(sizes, said.strides, said.offset, dtype.itemsize)
-    if needed is None or member.compress_type != zipfile.ZIP_STORED:
+    if needed is None or record.is_deflated or needed > record.size:
         return None
-    at = begin + member.header_offset
-    header = file.read(at, at + _LOCAL_HEADER)
-    names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-    start = at + _LOCAL_HEADER + names
-    if needed > member.file_size or start + member.file_size > begin + size:
-        return None
-    is_whole = said.offset == 0 and needed == member.file_size and is_dense(sizes, said.strides)
-    part = Checked(file, start, member.file_size, member.CRC, f"record {member.filename!r}")
+    is_whole = said.offset == 0 and needed == record.size and is_dense(sizes, said.strides)
+    part = Checked(file, start, record.size, record.crc, f"record {name!r}")
     place = start + said.offset * dtype.itemsize
     return Extent(file, place, dtype, said.strides, part, is_whole)
 
 
-_BYTE_ORDER = sys.byteorder.encode()
+def _pickled(archive: _native.ArchiveReader, record: Record) -> bytes:
+    """Return the pickle of a tensor; ValueError for one that is damaged or no small record."""
+    if record.is_deflated or record.size > _LONGEST:
+        raise ValueError("it is not the pickle of a tensor alone")
+    data = archive.stored_bytes("data.pkl")
+    if _native.crc32(data) != record.crc:
+        raise ValueError("its checksum is wrong")
+    return data
