@@ -21,7 +21,7 @@ from fxpress._distributed.checkpoint.weights import (
     is_dense,
     whole,
 )
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.manifest import read_manifest
 from fxpress._distributed.stages.save import MANIFEST
 from fxpress._files.archive import names

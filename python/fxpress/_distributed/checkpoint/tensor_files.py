@@ -43,7 +43,7 @@ def add_file(weights: Weights, path: AnyPath, budget: Budget) -> None:
 
 
 def add_by_index(weights: Weights, path: AnyPath, said: Any, budget: Budget) -> None:
-    """Add the tensors that an index names: those of transformers, and of other writers."""
+    """Add the tensors that an index of transformers, or of another writer, names."""
     try:
         place_of = {str(name): str(file) for name, file in said["weight_map"].items()}
     except (KeyError, TypeError, AttributeError) as error:

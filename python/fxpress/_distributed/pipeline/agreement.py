@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import distributed
 
-from fxpress._distributed.pipeline.errors import PipelineError, described
+from fxpress._distributed.errors import PipelineError, described
 from fxpress._distributed.pipeline.parallel import all_keys, check_keys
 from fxpress._torch.distributed import store_of
 

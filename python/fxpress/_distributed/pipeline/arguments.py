@@ -11,7 +11,7 @@ from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from fxpress._distributed.pipeline.errors import PipelineError
+from fxpress._distributed.errors import PipelineError
 
 
 def check_stage(stage: int, count: int, name: str) -> None:

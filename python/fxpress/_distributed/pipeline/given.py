@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fxpress._distributed.pipeline.errors import PipelineError
+from fxpress._distributed.errors import PipelineError
 from fxpress._torch.decompose import pytree
 
 _Facts = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # of tensors, by their places
@@ -35,7 +35,7 @@ class Given:
         self._compare("the target", {"the target": (target.dtype, tuple(target.shape))})
 
     def check(self, args: Any, kwargs: Any) -> None:
-        """Check the inputs of a step, which are those of each microbatch; None: there are none."""
+        """Check the inputs of a step, one entry for each microbatch; None: there are none."""
         for each in (args, kwargs):
             if each is not None and len(each) != self._parts:
                 raise PipelineError(

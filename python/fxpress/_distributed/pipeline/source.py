@@ -6,15 +6,12 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from torch.export import ExportedProgram
 
 from fxpress import _native
-from fxpress._base.observing.progress import Progress
 from fxpress._distributed.checkpoint.reader import ArchiveReader, reader_of
-from fxpress._distributed.pipeline.errors import PipelineError
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import PipelineError, StageError
 from fxpress._distributed.stages.manifest import (
     Manifest,
     StageFacts,
@@ -166,8 +163,3 @@ def changes_named() -> Iterator[None]:
         yield
     except ChangedFileError as error:
         raise PipelineError(str(error)) from error
-
-
-def options_of(device: Any, mmap: bool, load_weights: bool, progress: Progress) -> Options:
-    """Return the options that a stage is loaded with."""
-    return Options(map_location=device, mmap=mmap, load_weights=load_weights, progress=progress)

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import distributed
 
+from fxpress._distributed.errors import PipelineError, described
 from fxpress._distributed.pipeline.agreement import out_of_reach, rounds, text_of
-from fxpress._distributed.pipeline.errors import PipelineError, described
 from fxpress._torch.distributed import store_of
 
 _BEAT = 0.5  # seconds between signs of life

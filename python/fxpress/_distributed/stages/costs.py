@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from torch.fx import Node
 from torch.utils.flop_counter import FlopCounterMode
 
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.lives import Lives
 from fxpress._distributed.stages.on_meta import Arguments, call_key
 from fxpress._distributed.stages.profile import Profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NoReturn
 
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.lives import Lives
 from fxpress._distributed.stages.memory import Memory
 from fxpress._distributed.stages.places import places_of_modules

@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any, NoReturn
 
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import StageError
 
 
 class Fields:

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import pairwise
 
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.lives import Lives
 
 

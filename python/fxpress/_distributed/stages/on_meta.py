@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fxpress._distributed.stages.sizes import size_of
+from fxpress._distributed.stages.ends import size_of
 from fxpress._torch.decompose import pytree
 
 _PLAIN = {type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout}

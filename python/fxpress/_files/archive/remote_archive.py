@@ -63,7 +63,7 @@ class RemoteArchive(PT2ArchiveReader):
     def loading(self, model: str) -> Iterator[None]:
         """Return a block that loads a program, and fails with ChangedFileError for a changed file.
 
-        The block has a budget of its own.
+        The block has its own budget.
         """
         self.budget = Budget(self._limits, 0)
         small = (names.model_record, names.sample_inputs_record)
@@ -96,7 +96,7 @@ class RemoteArchive(PT2ArchiveReader):
             self.budget.grow(sum(each.size for each in ordered))
 
     def _fetch(self, records: Iterable[str]) -> None:
-        """Read those of some records that there are, neighbors by one request, and hold them."""
+        """Read the records that exist, neighbors by one request, and hold them."""
         with self._lock:
             for begin, end in self._runs(filter(self.find, records)):
                 if not self._ranges.has(begin, end):

@@ -138,7 +138,7 @@ def _least(
 
     Each start has a window of places, whose bounds never fall. So a place that is the last of a
     window is in those of all starts before it: their least values are those from their first place
-    to it, and from it to their last place. `values` are those of `nexts`; a start without a place
+    to it, and from it to their last place. `values` belong to `nexts`; a start without a place
     gets `never`.
     """
     found: list[int] = []

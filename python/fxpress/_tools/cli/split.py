@@ -11,8 +11,8 @@ from rich.text import Text
 from torch.export import ExportedProgram
 
 from fxpress._base.errors import Error
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.costs import By
-from fxpress._distributed.stages.errors import StageError
 from fxpress._distributed.stages.plan import plan
 from fxpress._distributed.stages.profile import Profile
 from fxpress._distributed.stages.profile import profile as measured
