@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -215,17 +214,6 @@ def _beside(folder: AnyPath, name: str) -> AnyPath:
     if not is_file_name(name, ".pt2"):
         raise ValueError(f"{name!r} is no file of the folder")
     return folder / name
-
-
-def read_json(path: AnyPath, limits: Limits | None) -> tuple[Any, Budget]:
-    """Return what a JSON file says, and the rest of the budget; ArchiveError if it is damaged."""
-    text = path.read_bytes()
-    budget = Budget(limits, len(text))
-    budget.check_json(text, str(path))
-    try:
-        return json.loads(text), budget
-    except (ValueError, RecursionError) as error:
-        raise ArchiveError(f"{path} is damaged: {error}") from None
 
 
 def add_stages(weights: Weights, folder: AnyPath, asked: Asked) -> None:

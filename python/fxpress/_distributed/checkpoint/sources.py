@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from fxpress._distributed.checkpoint import tensor_files
-from fxpress._distributed.checkpoint.programs import Asked, add_program, add_stages, read_json
+from fxpress._distributed.checkpoint.programs import Asked, add_program, add_stages
 from fxpress._distributed.checkpoint.section import KEY, add_section
 from fxpress._distributed.checkpoint.torch_files import METADATA, add_torchs
 from fxpress._distributed.checkpoint.weights import Weights
 from fxpress._distributed.stages.save import MANIFEST
 from fxpress._files.errors import ArchiveError
 from fxpress._files.remote.remote_file import AnyPath, UrlPath
-from fxpress._files.serde.limits import Budget
+from fxpress._files.serde.limits import Budget, Limits
 
 
 def main_file(path: AnyPath) -> AnyPath:
@@ -68,7 +70,7 @@ def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
     if path.name == MANIFEST:
         add_stages(weights, path.parent, asked)
     elif path.name.endswith(".json"):
-        said, budget = read_json(path, asked.limits)
+        said, budget = _read_json(path, asked.limits)
         if isinstance(said, dict) and KEY in said:
             add_section(weights, path, said[KEY], budget)
         else:
@@ -77,3 +79,14 @@ def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
         tensor_files.add_file(weights, path, Budget(asked.limits, 0))
     else:
         add_program(weights, path, asked)
+
+
+def _read_json(path: AnyPath, limits: Limits | None) -> tuple[Any, Budget]:
+    """Return what a JSON file says, and the rest of the budget; ArchiveError if it is damaged."""
+    text = path.read_bytes()
+    budget = Budget(limits, len(text))
+    budget.check_json(text, str(path))
+    try:
+        return json.loads(text), budget
+    except (ValueError, RecursionError) as error:
+        raise ArchiveError(f"{path} is damaged: {error}") from None

@@ -10,11 +10,9 @@ file the names of weights that no program needs.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fxpress._files.archive import names
 from fxpress._files.archive.files import AtomicFile, DirectFile, Output
@@ -22,28 +20,17 @@ from fxpress._files.archive.folders import abandoned, beside, locked_folder, syn
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.tensor_file_writer import number_of
 from fxpress._files.errors import ArchiveError
-from fxpress._files.format.weights_location import read_place
+from fxpress._files.format.weights_location import Place, read_place
 
 _SUFFIX = ".safetensors"
 
 
-class Place(NamedTuple):
-    """An archive's record of a file beside it, which holds the weights of a program."""
-
-    file: str  # its name
-    number: str  # of the save, which is in the file too
-
-    def text(self) -> str:
-        """Return the text of the record."""
-        return json.dumps(self._asdict())
-
-    @classmethod
-    def read(cls, text: str) -> Place:
-        """Read the text of a record; ArchiveError for a file that is not beside the archive."""
-        try:
-            return cls(*read_place(text))
-        except ValueError as e:
-            raise ArchiveError(str(e)) from None
+def place_of(text: str) -> Place:
+    """Read the record of a file of weights; ArchiveError for a file that is in another folder."""
+    try:
+        return read_place(text)
+    except ValueError as e:
+        raise ArchiveError(str(e)) from None
 
 
 def _named_by(path: Path) -> set[Place]:
@@ -53,7 +40,7 @@ def _named_by(path: Path) -> set[Place]:
         for record in archive.get_file_names():
             if names.is_weights_file_record(record) and (text := archive.read_string(record)):
                 with contextlib.suppress(ArchiveError):
-                    found.add(Place.read(text))
+                    found.add(place_of(text))
     return found
 
 

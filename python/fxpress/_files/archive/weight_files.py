@@ -19,11 +19,12 @@ from fxpress._files.archive.files import AtomicFile
 from fxpress._files.archive.folders import short
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.payloads import Config, check_state
-from fxpress._files.archive.replacing import Place
+from fxpress._files.archive.replacing import place_of
 from fxpress._files.archive.storages import View, bytes_by_record, make_all
 from fxpress._files.archive.tensor_file import TensorFile
 from fxpress._files.archive.tensor_file_writer import write_tensors
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format.weights_location import Place
 from fxpress._files.remote.ranges import Files
 from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
@@ -109,7 +110,7 @@ def read(
     if options.path is None:
         raise ArchiveError(f"the weights are in {place} beside the archive: load it from a path")
     budget.check_json(place, "the record of the weights' file")
-    name, number = Place.read(place)
+    name, number = place_of(place)
     path = Path(os.path.realpath(options.path)).with_name(name)
     with open_weights(path, budget, number) as get:
         return assemble(views, get, budget, options.progress)

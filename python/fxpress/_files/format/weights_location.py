@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import unicodedata
+from typing import NamedTuple
 
 _SUFFIX = ".safetensors"
 
@@ -23,8 +24,19 @@ def is_file_name(text: str, suffix: str = "") -> bool:
     return is_plain and not is_path and text.endswith(suffix)
 
 
-def read_place(text: str) -> tuple[str, str]:
-    """Return the name of the file, and the number of the save that it has to be of.
+class Place(NamedTuple):
+    """The contents of the record: a file next to the archive, with the weights of a program."""
+
+    file: str  # its name
+    number: str  # of the save, which is in the file too
+
+    def text(self) -> str:
+        """Return the text of the record."""
+        return json.dumps(self._asdict())
+
+
+def read_place(text: str) -> Place:
+    """Return the contents of the record.
 
     Raises:
         ValueError: the record is damaged, or the file is not beside the archive.
@@ -36,4 +48,4 @@ def read_place(text: str) -> tuple[str, str]:
         raise ValueError(f"the record of the weights' file is damaged: {e!r}") from None
     if not is_file_name(file, _SUFFIX):
         raise ValueError(f"the weights are not beside the archive, but in {file!r}")
-    return file, number
+    return Place(file, number)
