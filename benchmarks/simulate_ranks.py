@@ -30,11 +30,11 @@ import worker
 from fxpress import pipeline
 from fxpress._distributed.stages.build import build
 from fxpress._distributed.stages.cut import cut
-from fxpress._distributed.stages.manifest import manifest_of, state_of_stages
+from fxpress._distributed.stages.documents import sealed
+from fxpress._distributed.stages.manifest import digest_of_records, manifest_of, state_of_stages
 from fxpress._distributed.stages.save import MANIFEST, STATE, program_name
-from fxpress._distributed.stages.seal import sealed
+from fxpress._files.archive.contents import records_of
 from fxpress._files.archive.package import _write_program
-from fxpress._files.archive.stage_records import digest_of, records_of
 from fxpress._files.format import names
 from fxpress.archive import PT2ArchiveReader
 
@@ -173,7 +173,7 @@ def save(folder: Path, nodes: int, gigabytes: float, stages: int) -> dict[str, A
     with _timed(figures, "manifest"):
         manifest = manifest_of(program, whole, plan, files) | {"picture": None}
         (folder / STATE).write_text(json.dumps(state_of_stages(program, whole)) + "\n")
-        (folder / MANIFEST).write_text(sealed(manifest))
+        (folder / MANIFEST).write_text(json.dumps(sealed(manifest)))
     figures["peak"] = _status("VmHWM")
     return figures
 
@@ -186,7 +186,7 @@ def _write(path: Path, program: ExportedProgram, whole: Any, stage: Any) -> dict
     _write_program(archive, names.MODEL, made, None, 2, None)
     archive.complete()
     with PT2ArchiveReader(path) as reader:
-        digest = digest_of(reader, records_of(reader, names.MODEL))
+        digest = digest_of_records(reader, records_of(reader, names.MODEL))
     size = path.stat().st_size
     return {"file": path.name, "bytes": size, "sha256": "not computed", "records": digest}
 

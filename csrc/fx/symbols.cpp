@@ -1,6 +1,7 @@
 #include "fx/symbols.h"
 
 #include "core/check.h"
+#include "py/calls.h"
 
 namespace fxpress::fx {
 
@@ -57,7 +58,6 @@ void initialize_symbols(PyObject* objects) {
 #define FXPRESS_NAME_AS(name, text) Py_XSETREF(names.name, check(PyUnicode_InternFromString(text)));
 #define FXPRESS_NAME(name) FXPRESS_NAME_AS(name, #name)
 #include "fx/attribute_names.def"
-#include "py/calls.h"
 #undef FXPRESS_NAME
 #undef FXPRESS_NAME_AS
   PyObject* const fields[] = {

@@ -3,12 +3,11 @@
 from fxpress._torch.probes import component
 
 with component("pipeline"):
-    from fxpress._distributed.pipeline.errors import PipelineError
+    from fxpress._distributed.errors import PipelineError, StageError
     from fxpress._distributed.pipeline.load import LoadedStage, load_stage, load_stages
     from fxpress._distributed.pipeline.pipe import to_pipe
     from fxpress._distributed.pipeline.placement import placement
     from fxpress._distributed.pipeline.schedule import build_schedule
-    from fxpress._distributed.stages.errors import StageError
     from fxpress._distributed.stages.plan import check, plan
     from fxpress._distributed.stages.planned import Plan, Shared
     from fxpress._distributed.stages.profile import Profile, profile

@@ -61,7 +61,7 @@ def test_files_that_get_shorter_while_they_are_open(
     path, size = tmp_path / "shorter.pt2", 24 << 20
     with archive.PT2ArchiveWriter(path) as writer:
         writer.write_bytes("large", bytes(size))
-    monkeypatch.setattr(reading, "_MAX_THREADS", threads)
+    monkeypatch.setattr(reading.PT2ArchiveReader, "_most_threads", threads)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     to = torch.zeros(size, dtype=torch.uint8)
     with archive.PT2ArchiveReader(path) as reader:

@@ -215,7 +215,7 @@ def test_old_weights_that_cannot_be_read(path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_records_of_places(text: str) -> None:
     with pytest.raises(ArchiveError):
-        replacing.Place.read(text)
+        replacing.place_of(text)
 
 
 def test_numbers_of_files(tmp_path: Path) -> None:

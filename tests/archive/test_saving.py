@@ -373,6 +373,12 @@ def test_a_writer_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_names_that_are_not_printable(program: Any, tmp_path: Path) -> None:
+    path = tmp_path / "\u3000.pt2"
+    archive.save(program, path, weights="safetensors")
+    assert archive.load(path).state_dict.keys() == program.state_dict.keys()
+
+
 def test_long_names(program: Any, tmp_path: Path) -> None:
     path = tmp_path / ("x" * 250 + ".pt2")
     archive.save(program, path)

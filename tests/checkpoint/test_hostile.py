@@ -188,12 +188,13 @@ def test_a_manifest_that_names_other_files(tmp_path: Path) -> None:
     save_stages(tied_program(), tmp_path / "stages", 2)
     path = tmp_path / "stages" / "manifest.json"
     said = json.loads(path.read_text())
+    del said["digest"]
     for name in ("/etc/passwd", "../stages/stage_0.pt2", "stage_0.pt2\0", "stage_0.txt"):
         said["stages"][0]["file"] = name
         path.write_text(json.dumps(said))
         assert "no file of the folder" in refused(tmp_path / "stages", some_state())
     path.write_text('{"format": "fxpress stages", "version": 99, "stages": []}')
-    assert "version 99" in refused(tmp_path / "stages", some_state())
+    assert "of another version" in refused(tmp_path / "stages", some_state())
 
 
 def test_a_file_that_changes_between_plan_and_reading(

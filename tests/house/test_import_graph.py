@@ -25,7 +25,7 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         *(("engine",), ("unflatten",), ("export",), ("trace",), ("decompose",)),
         *(("tracking",), ("capture",), ("split",), ("partition",)),
     ),
-    "_distributed": (("stages",), ("checkpoint",), ("pipeline",)),
+    "_distributed": (("errors",), ("stages",), ("checkpoint",), ("pipeline",)),
     "_tools": (("doctor",), ("inspect",), ("view",), ("cli",)),
 }
 LEVEL = {name: i for i, name in enumerate(PARTS)}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fxpress import pipeline
-from fxpress._distributed.pipeline.errors import PipelineError
+from fxpress._distributed.errors import PipelineError
 from fxpress._distributed.pipeline.given import Given
 from tests.support.pipeline_runs import stages_of
 from tests.support.pipelines import VOCABULARY, loss_of, tied

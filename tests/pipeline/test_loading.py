@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -228,7 +229,7 @@ def test_a_manifest_that_was_changed(
     save_stages(mixed()[0], tmp_path / "stages", 2)
     file = tmp_path / "stages" / "manifest.json"
     document = json.loads(file.read_text())
-    del document["checksum"]
+    del document["digest"]
     _change(document, path, value)
     file.write_text(json.dumps(document))
     with pytest.raises(fxpress.Error, match=text):
@@ -240,14 +241,33 @@ def test_a_manifest_that_is_damaged(tmp_path: Path) -> None:
     save_stages(mixed()[0], tmp_path / "stages", 2)
     file = tmp_path / "stages" / "manifest.json"
     data = file.read_bytes()
-    key = data.index(b'"checksum"')  # without it, it is one of an older version
+    key = data.rindex(b'"digest"')  # without it, it is one of an older version
     chance = random.Random(0)
     for _ in range(100):
-        at = chance.choice([*range(key), *range(key + 12, len(data))])
+        at = chance.choice([*range(key), *range(key + 8, len(data))])
         changed = bytearray(data)
         changed[at] ^= 1 << chance.randrange(8)
         file.write_bytes(changed)
         with pytest.raises(PipelineError, match=r"^the manifest of the stages"):
+            load_stage(tmp_path / "stages", 0)
+
+
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_a_manifest_of_an_earlier_version(has_checksum: bool, tmp_path: Path) -> None:
+    """It has the checksum of its text, or none, in place of a digest."""
+    save_stages(mixed()[0], tmp_path / "stages", 2)
+    file = tmp_path / "stages" / "manifest.json"
+    document = {"checksum": "0" * 64, **json.loads(file.read_text())}
+    del document["digest"]
+    if not has_checksum:
+        del document["checksum"]
+    text = json.dumps(document, indent=2) + "\n"
+    made = hashlib.sha256(text.encode()).hexdigest()
+    file.write_text(text.replace("0" * 64, made, 1) if has_checksum else text)
+    load_stage(tmp_path / "stages", 0)
+    if has_checksum:
+        file.write_text(text)
+        with pytest.raises(PipelineError, match="its checksum is wrong"):
             load_stage(tmp_path / "stages", 0)
 
 

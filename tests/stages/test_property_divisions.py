@@ -7,9 +7,9 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fxpress._distributed.stages.cheapest import cheapest, least_limit
 from fxpress._distributed.stages.lives import Lives, State
 from fxpress._distributed.stages.memory import Memory
+from fxpress._graphs.partition.runs import cheapest, least_limit
 from tests.support.generated import examples
 
 

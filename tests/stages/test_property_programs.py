@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.cut import Cut, cut
-from fxpress._distributed.stages.errors import StageError
 from fxpress._distributed.stages.plan import plan
 from fxpress.partition import SplitCallback
 from tests.support.generated import examples

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 import fxpress
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages import save
 from fxpress._distributed.stages.costs import By
-from fxpress._distributed.stages.errors import StageError
 from fxpress._distributed.stages.plan import plan
 from fxpress._distributed.stages.save import save_stages
 from fxpress._tools.cli.demo import Transformer

@@ -70,12 +70,7 @@ def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap
 def _parts(
     sizes: Sequence[int], order: Sequence[int], whole: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield begins and sizes of boxes that make up a box, in the order of their bytes.
-
-    Args:
-        order: its dimensions, the outermost first.
-        whole: the number of elements to read for it, which are shared out evenly.
-    """
+    """Yield begins and sizes of boxes that make up a box of `whole` bytes, in their order."""
     steps = list(sizes)
     for dim in order:
         if whole <= _MOST:
@@ -102,17 +97,9 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 def read_box(
     extent: Extent, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
 ) -> None:
-    """Copy a box of a tensor in a file into a tensor of the same sizes.
+    """Copy a box of a tensor in a file into a tensor of its sizes, and of any dtype.
 
-    Args:
-        extent: the tensor in the file.
-        offsets: where the box begins.
-        sizes: its lengths.
-        target: any tensor, whose dtype the elements are converted to.
-
-    Raises:
-        OSError: the file cannot be read.
-        ArchiveError: it ends too early, or, where all of a part is read, its checksum is wrong.
+    Where all of a part with a checksum is read, ArchiveError is raised for a wrong one.
     """
     if 0 in sizes:
         return

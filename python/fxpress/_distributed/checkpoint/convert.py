@@ -17,19 +17,18 @@ from torch.export import ExportedProgram
 
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._distributed.checkpoint.filling import Filling, fill
-from fxpress._distributed.checkpoint.programs import Asked, read_json, stage_files
+from fxpress._distributed.checkpoint.programs import Asked, stage_files
 from fxpress._distributed.checkpoint.sources import main_file, read_any_weights, read_weights
 from fxpress._distributed.checkpoint.streaming import save_all
 from fxpress._distributed.checkpoint.weights import Weights
 from fxpress._distributed.checkpoint.writer import ArchiveWriter
 from fxpress._distributed.stages.costs import By
+from fxpress._distributed.stages.manifest import facts_of_file, with_files
 from fxpress._distributed.stages.save import MANIFEST, PICTURE, STATE, save_stages
-from fxpress._distributed.stages.seal import sealed
 from fxpress._files.archive.files import is_path
 from fxpress._files.archive.folders import new_folder
 from fxpress._files.archive.load import load
 from fxpress._files.archive.package import save
-from fxpress._files.archive.stage_records import facts_of
 from fxpress._files.format import names
 from fxpress._files.serde.limits import Limits
 from fxpress._files.tensors.copies import on_other_storages
@@ -235,14 +234,12 @@ def _zeros(size: int) -> torch.Tensor:
 
 def _fill_stages(template: Path, weights: Weights, folder: Path, filling: Filling) -> None:
     """Write the stages of a folder into another one, with the weights of a checkpoint."""
-    files = stage_files(template, filling.limits)
-    path = template / MANIFEST
-    manifest, _ = read_json(path, filling.limits)
-    for stage, file in zip(manifest["stages"], files, strict=True):
+    files = []
+    for file in stage_files(template, filling.limits):
         made = folder / file.path.name
         fill(template / file.path.name, weights, made, filling)
-        stage.update(facts_of(made))
+        files.append(facts_of_file(made))
     for name in (PICTURE, STATE):
         if (template / name).is_file():
             shutil.copyfile(template / name, folder / name)
-    (folder / MANIFEST).write_text(sealed(manifest))
+    (folder / MANIFEST).write_text(with_files((template / MANIFEST).read_bytes(), files))

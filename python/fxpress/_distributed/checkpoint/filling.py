@@ -16,7 +16,7 @@ from fxpress._files.archive.contents import read_config, views_of
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.storages import View, bytes_by_record, make_all
-from fxpress._files.archive.weight_files import copy_values
+from fxpress._files.archive.weight_files import check_fits, copy_values
 from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
@@ -46,19 +46,6 @@ def fill(template: Path, weights: Weights, target: Path, filling: Filling) -> No
 
     The records are copied as they are, but for those of weights. A storage is made, filled and
     written, one after another.
-
-    Args:
-        template: the program; its weights need not be in it.
-        weights: the checkpoint, which may have more names.
-        target: the file, which is replaced when it is complete.
-        filling: what else there is to say.
-
-    Raises:
-        OSError: a file cannot be read or written.
-        fxpress.ArchiveError: a file is damaged, or the template has no program.
-        fxpress.LimitError: reading the program would cost more than the limits allow.
-        fxpress.SerializeError: a weight is missing, or has another shape or dtype.
-        fxpress.UnsupportedError: a weight of the program is pickled.
     """
     with PT2ArchiveReader(template, limits=filling.limits) as archive:
         views, config_record = _views(archive)
@@ -109,23 +96,15 @@ def _source(
         found = next(others, name)
     stored = weights.tensors.get(found)
     if stored is not None:
-        _check_fits(name, view, stored.dtype, stored.sizes)
+        check_fits(name, (stored.dtype, stored.sizes), (view.dtype, tuple(view.sizes)))
         return functools.partial(_fill, weights, found)
     own = None
     with contextlib.suppress(KeyError):
         own = None if filling.own is None else filling.own(name)
     if own is None:
         raise compat.SerializeError(f"there is no value for {name!r}")
-    _check_fits(name, view, own.dtype, tuple(own.shape))
+    check_fits(name, (own.dtype, tuple(own.shape)), (view.dtype, tuple(view.sizes)))
     return functools.partial(_copy_own, filling, name)
-
-
-def _check_fits(name: str, view: View, dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
-    if (dtype, sizes) != (view.dtype, tuple(view.sizes)):
-        raise compat.SerializeError(
-            f"the value for {name!r} is {dtype}{list(sizes)} instead of "
-            f"{view.dtype}{list(view.sizes)}"
-        )
 
 
 def _copy_own(filling: Filling, name: str, tensor: torch.Tensor) -> None:

@@ -41,14 +41,8 @@ def remove_left(folder: Path) -> None:
 def complete(folder: Path, files: Mapping[str, str], index: Any) -> None:
     """Put files in their places, then the index, and remove the files of the replaced index.
 
-    Args:
-        folder: where all of them are.
-        files: name -> the name that the file, which is complete and on the disk, has until now.
-        index: what the index says.
-
-    Raises:
-        OSError: a file is not there, or the index cannot be written; then the old index and its
-            files are as they were.
+    Until now, each file has the name that `files` maps its name to, and is on the disk. Where the
+    index cannot be written, the old one and its files are as they were.
     """
     written = AtomicFile(folder / INDEX)
     try:

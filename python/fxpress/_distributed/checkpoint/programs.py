@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from fxpress._distributed.checkpoint.boxes import Extent
-from fxpress._distributed.checkpoint.tensor_files import header_of, in_file
+from fxpress._distributed.checkpoint.tensor_files import in_file
 from fxpress._distributed.checkpoint.weights import (
     Place,
     Stored,
@@ -21,21 +20,24 @@ from fxpress._distributed.checkpoint.weights import (
     is_dense,
     whole,
 )
-from fxpress._distributed.stages.manifest import FORMAT, VERSION
+from fxpress._distributed.errors import StageError
+from fxpress._distributed.stages.manifest import read_manifest
 from fxpress._distributed.stages.save import MANIFEST
 from fxpress._files.archive.contents import Payload, read_config, read_values, views_of
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.remote_archive import RemoteArchive
 from fxpress._files.archive.storages import View, bytes_needed
+from fxpress._files.archive.tensor_file import TensorFile
+from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
-from fxpress._files.format.weights_location import read_place
-from fxpress._files.remote.ranges import Checked, File, LocalFile, UrlFile
-from fxpress._files.remote.url_path import AnyPath
+from fxpress._files.format.weights_location import is_file_name, read_place
+from fxpress._files.remote.ranges import Checked, File, LocalFile
+from fxpress._files.remote.remote_file import AnyPath, RemoteFile
 from fxpress._files.serde.limits import Budget, Limits
 
-_Archive: TypeAlias = PT2ArchiveReader | RemoteArchive
+_File: TypeAlias = LocalFile | RemoteFile
 
 
 class Asked(NamedTuple):
@@ -52,20 +54,13 @@ class Asked(NamedTuple):
 
 
 def add_program(weights: Weights, path: AnyPath, asked: Asked) -> None:
-    """Add the weights of a `.pt2` file.
-
-    Raises:
-        OSError: the file, or the file of weights beside it, cannot be read.
-        ArchiveError: it is damaged, or has no weights.
-        LimitError: reading it would cost more than the limits allow.
-        SerializeError: a weight needs `allow_pickle`.
-    """
+    """Add the weights of a `.pt2` file."""
     opened = asked.opened
     file = weights.files.file(path, None if opened is None else opened.file)
     _add_file(weights, file, asked)
 
 
-def _add_file(weights: Weights, file: LocalFile | UrlFile, asked: Asked) -> None:
+def _add_file(weights: Weights, file: _File, asked: Asked) -> None:
     with _archive_of(file, asked) as archive:
         try:
             _add_weights(weights, file, archive, asked)
@@ -73,9 +68,9 @@ def _add_file(weights: Weights, file: LocalFile | UrlFile, asked: Asked) -> None
             raise _naming(file.path, error) from None
 
 
-def _archive_of(file: LocalFile | UrlFile, asked: Asked) -> _Archive:
-    if isinstance(file, UrlFile):
-        return RemoteArchive(file.remote(), asked.limits) if asked.opened is None else asked.opened
+def _archive_of(file: _File, asked: Asked) -> PT2ArchiveReader:
+    if isinstance(file, RemoteFile):
+        return RemoteArchive(file, asked.limits) if asked.opened is None else asked.opened
     raw = file.raw()
     raw.seek(0)
     try:
@@ -89,7 +84,7 @@ def _naming(path: AnyPath, error: ArchiveError) -> ArchiveError:
     return error if text.startswith(str(path)) else type(error)(f"{path}: {text}")
 
 
-def _add_weights(weights: Weights, file: LocalFile | UrlFile, archive: Any, asked: Asked) -> None:
+def _add_weights(weights: Weights, file: _File, archive: PT2ArchiveReader, asked: Asked) -> None:
     if archive.find(f"{names.WEIGHTS_DIR}{asked.model}.pt") is not None:
         raise ArchiveError("the weights are of an older format: load the program, and save it")
     config = read_config(archive, names.weights_config_record(asked.model))
@@ -122,13 +117,11 @@ def _bytes_there(view: View) -> int:
 
 
 def _plain(
-    file: File, archive: _Archive, name: str, view: View, again: Place
+    file: File, archive: PT2ArchiveReader, name: str, view: View, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
     """Return a tensor that is a part of a record, and what tells the record from others."""
     record = archive.record(view.record)
     needed = bytes_needed(view)
-    if len(view.sizes) != len(view.strides):
-        raise ArchiveError(f"{name!r} has {len(view.sizes)} sizes and {len(view.strides)} strides")
     said = (record.crc, record.size, view.offset, view.strides)
     if record.size == 0 or record.is_deflated:  # zeros, which are not stored, or compressed
         return whole(view.dtype, view.sizes, lambda: again), said
@@ -152,15 +145,10 @@ def _plain(
 
 
 def _read_again(
-    file: LocalFile | UrlFile, before: _Archive, payload: Payload, asked: Asked, options: Options
+    file: _File, before: PT2ArchiveReader, payload: Payload, asked: Asked, options: Options
 ) -> torch.Tensor:
     """Return a tensor that has to be read as a whole."""
-    made: Any = (
-        before.holding([names.WEIGHTS_DIR + payload.record])
-        if isinstance(before, RemoteArchive)
-        else _archive_of(file, asked)
-    )
-    with made as archive:
+    with before if isinstance(before, RemoteArchive) else _archive_of(file, asked) as archive:
         try:
             values = read_values(archive, [payload], names.WEIGHTS_DIR, options)
         except ArchiveError as error:
@@ -170,7 +158,7 @@ def _read_again(
 
 
 def _pickled(
-    archive: Any, payload: Payload, options: Options, again: Place
+    archive: PT2ArchiveReader, payload: Payload, options: Options, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
     """Return a tensor of a class of its own. It is read once to see what it is."""
     record = archive.record(names.WEIGHTS_DIR + payload.record)
@@ -192,17 +180,15 @@ def _add_beside(
     except ValueError as error:
         raise ArchiveError(str(error)) from None
     real = Path(os.path.realpath(path)) if isinstance(path, Path) else path
-    file = weights.files.file(real.with_name(name))
-    header = header_of(file, budget)
-    header.check_number(number)
+    file = TensorFile(weights.files.file(real.with_name(name)), budget)
+    file.check_number(number, "checkpoint")
+    path_of_weights = str(file.file.path)
     for key, view in views.items():
-        stored = in_file(header, key)
-        if (stored.dtype, stored.sizes) != (view.dtype, tuple(view.sizes)):
-            raise ArchiveError(
-                f"{key!r} is {stored.dtype}{list(stored.sizes)} in {file.path}, and "
-                f"{view.dtype}{list(view.sizes)} in the program"
-            )
-        add(weights, key, stored, str(file.path))
+        stored = in_file(file, key)
+        found, wanted = (stored.dtype, stored.sizes), (view.dtype, tuple(view.sizes))
+        if difference := difference_of(found, wanted, f" in {path_of_weights}, and "):
+            raise ArchiveError(f"{key!r} is {difference} in the program")
+        add(weights, key, stored, path_of_weights)
 
 
 class StageFile(NamedTuple):
@@ -213,50 +199,25 @@ class StageFile(NamedTuple):
 
 
 def stage_files(folder: AnyPath, limits: Limits | None) -> list[StageFile]:
-    """Return the files that the manifest of a folder names, in the order of the stages.
-
-    Raises:
-        OSError: the manifest cannot be read.
-        ArchiveError: it is damaged, of another format, or names a file that is not in the folder.
-    """
+    """Return the files that the manifest of a folder names, in the order of the stages."""
     path = folder / MANIFEST
-    said, _ = read_json(path, limits)
+    data = path.read_bytes()
+    Budget(limits, len(data)).check_json(data, str(path))
     try:
-        if (said["format"], said["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")
-        found = [
-            StageFile(_beside(folder, each["file"]), int(each["bytes"])) for each in said["stages"]
-        ]
-        if not found:
-            raise ValueError("it has no stages")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArchiveError(f"{path} is damaged: {error!r}") from None
-    return found
+        stages = read_manifest(data).stages
+        return [StageFile(_beside(folder, each.file), each.file_bytes) for each in stages]
+    except (StageError, ValueError) as error:
+        raise ArchiveError(f"{path} is damaged: {error}") from None
 
 
 def _beside(folder: AnyPath, name: str) -> AnyPath:
-    if os.path.basename(name) != name or not name.endswith(".pt2") or not name.isprintable():
+    if not is_file_name(name, ".pt2"):
         raise ValueError(f"{name!r} is no file of the folder")
     return folder / name
 
 
-def read_json(path: AnyPath, limits: Limits | None) -> tuple[Any, Budget]:
-    """Return what a JSON file says, and the rest of the budget; ArchiveError if it is damaged."""
-    text = path.read_bytes()
-    budget = Budget(limits, len(text))
-    budget.check_json(text, str(path))
-    try:
-        return json.loads(text), budget
-    except (ValueError, RecursionError) as error:
-        raise ArchiveError(f"{path} is damaged: {error}") from None
-
-
 def add_stages(weights: Weights, folder: AnyPath, asked: Asked) -> None:
-    """Add the weights of all stages in a folder; those of several stages come from the first.
-
-    Raises:
-        OSError, ArchiveError, LimitError, SerializeError: as `add_program` does.
-    """
+    """Add the weights of all stages in a folder; those of several stages come from the first."""
     stages = stage_files(folder, asked.limits)
     files = [weights.files.file(path) for path, _ in stages]
     found = weights.files.each(lambda file: file.size, files)

@@ -32,7 +32,7 @@ from fxpress._files.archive.remote_archive import RemoteArchive
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.remote.ranges import Checked
-from fxpress._files.remote.url_path import AnyPath, UrlPath
+from fxpress._files.remote.remote_file import AnyPath, UrlPath
 from fxpress._files.remote.urls import local_path, opened_system, url_of
 from fxpress._files.serde.limits import Limits
 

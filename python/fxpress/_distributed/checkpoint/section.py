@@ -24,12 +24,14 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from fxpress._distributed.checkpoint.boxes import Extent
-from fxpress._distributed.checkpoint.tensor_files import DTYPES, Header, beside, header_of
+from fxpress._distributed.checkpoint.tensor_files import beside, extent_in
 from fxpress._distributed.checkpoint.values import from_json
 from fxpress._distributed.checkpoint.weights import Slice, Stored, Weights
+from fxpress._files.archive.tensor_file import DTYPES, TensorFile
 from fxpress._files.archive.tensor_file_writer import CODES
+from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
-from fxpress._files.remote.url_path import AnyPath
+from fxpress._files.remote.remote_file import AnyPath
 from fxpress._files.serde.limits import Budget
 
 KEY, FORMAT, VERSION = "fxpress", "fxpress checkpoint", 1
@@ -60,13 +62,7 @@ def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Seque
 
 
 def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dict[str, Any]:
-    """Return what the index of a checkpoint says.
-
-    Args:
-        metadata: torch's description of it.
-        results: what the ranks have written: a `Part` for a slice, JSON for other values.
-        number: of the save.
-    """
+    """Return what the index of a checkpoint says."""
     described = metadata.state_dict_metadata
     parts = [result for result in results if isinstance(result.storage_data, Part)]
     files = dict(sorted({(each.storage_data.file, each.storage_data.whole) for each in parts}))
@@ -119,56 +115,40 @@ class _Files:
             (weights.files.file(beside(index, str(name))), int(size))
             for name, size in said["files"]
         ]
-        self._headers: dict[int, Header] = {}
+        self._opened: dict[int, TensorFile] = {}
         self._budget = budget
-        self._lock = threading.Lock()  # several threads may ask for headers
+        self._lock = threading.Lock()  # several threads may need headers
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def header(self, number: int) -> Header:
-        """Return the header of a file, which has to be of the save that the index is of."""
+    def _file(self, number: int) -> TensorFile:
+        """Return a file, which has to be of the save that the index is of."""
         with self._lock:
-            if number not in self._headers:
-                self._headers[number] = self._read(number)
-            return self._headers[number]
-
-    def _read(self, number: int) -> Header:
-        file, size = self._files[number]
-        if file.size != size:
-            raise ArchiveError(f"{file.path} has {file.size} bytes, and {size} by the index")
-        header = header_of(file, self._budget)
-        header.check_number(self._number)
-        return header
+            if number not in self._opened:
+                file, size = self._files[number]
+                if file.size != size:
+                    raise ArchiveError(
+                        f"{file.path} has {file.size} bytes, and {size} by the index"
+                    )
+                opened = TensorFile(file, self._budget)
+                opened.check_number(self._number, "checkpoint")
+                self._opened[number] = opened
+            return self._opened[number]
 
     def find(
         self, number: int, key: str, dtype: torch.dtype, sizes: tuple[int, ...], crc: int
     ) -> Extent:
         """Return the place of a slice; ArchiveError where the file has another tensor there."""
-        header = self.header(number)
-        extent = header.extent(key, crc)
-        found = header.places[key].shape
-        if (extent.dtype, found) != (dtype, sizes):
-            raise ArchiveError(
-                f"{header.file.path}: {key!r} is {extent.dtype}{list(found)}, and "
-                f"{dtype}{list(sizes)} by the index"
-            )
+        file = self._file(number)
+        extent = extent_in(file, key, crc)
+        if difference := difference_of((extent.dtype, file.places[key].shape), (dtype, sizes)):
+            raise ArchiveError(f"{file.file.path}: {key!r} is {difference} by the index")
         return extent
 
 
 def add_section(weights: Weights, index: AnyPath, said: Any, budget: Budget) -> None:
-    """Add the tensors and values of a section.
-
-    Args:
-        weights: gets them.
-        index: the path of the index.
-        said: what the section says.
-        budget: the budget of the load.
-
-    Raises:
-        ArchiveError: the section is damaged, or the slices of a tensor are not all of it.
-        LimitError: it has more slices than the limits allow.
-    """
+    """Add the tensors and values of a section."""
     try:
         if (said["format"], said["version"]) != (FORMAT, VERSION):
             raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")

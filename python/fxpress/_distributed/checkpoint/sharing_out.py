@@ -73,15 +73,7 @@ def _is_needed(item: WriteItem) -> bool:
 
 
 def share_out(plans: list[list[WriteItem]], most: int) -> list[Work]:
-    """Return what each rank writes, for the items that it has.
-
-    Args:
-        plans: the items of each rank.
-        most: the bytes of a file, which a single larger tensor may exceed.
-
-    Raises:
-        UnsupportedError: two items of a file would have one name.
-    """
+    """Return what each rank writes, in files of `most` bytes, which a larger tensor may exceed."""
     number = secrets.token_hex(16)
     groups = [_groups(items, most) for items in plans]
     count = sum(map(len, groups))

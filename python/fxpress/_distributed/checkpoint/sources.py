@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from fxpress._distributed.checkpoint import tensor_files
-from fxpress._distributed.checkpoint.programs import Asked, add_program, add_stages, read_json
+from fxpress._distributed.checkpoint.programs import Asked, add_program, add_stages
 from fxpress._distributed.checkpoint.section import KEY, add_section
 from fxpress._distributed.checkpoint.torch_files import METADATA, add_torchs
 from fxpress._distributed.checkpoint.weights import Weights
 from fxpress._distributed.stages.save import MANIFEST
 from fxpress._files.errors import ArchiveError
-from fxpress._files.remote.url_path import AnyPath, UrlPath
-from fxpress._files.serde.limits import Budget
+from fxpress._files.remote.remote_file import AnyPath, UrlPath
+from fxpress._files.serde.limits import Budget, Limits
 
 
 def main_file(path: AnyPath) -> AnyPath:
-    """Return the file that says what a checkpoint has: a manifest, an index, or the file itself.
-
-    Raises:
-        FileNotFoundError: it is a folder without one.
-        ArchiveError: it is a folder that torch's writers have written.
-        OSError: a URL cannot be reached.
-    """
+    """Return the file that says what a checkpoint has: a manifest, an index, or the file itself."""
     if not _is_folder(path):
         return path
     for name in (MANIFEST, tensor_files.INDEX, tensor_files.ALONE):
@@ -47,18 +43,7 @@ def _is_folder(path: AnyPath) -> bool:
 
 
 def read_weights(path: AnyPath, asked: Asked) -> Weights:
-    """Return the tensors of a checkpoint: what they are, and where their bytes are.
-
-    Args:
-        path: what `main_file` returns.
-        asked: what the caller has chosen.
-
-    Raises:
-        OSError: a file cannot be read.
-        ArchiveError: a file is damaged.
-        LimitError: reading it would cost more than the limits allow.
-        SerializeError: a weight needs `allow_pickle`.
-    """
+    """Return the tensors of a checkpoint: what they are, and where their bytes are."""
     weights = Weights()
     try:
         _add(weights, path, asked)
@@ -69,11 +54,7 @@ def read_weights(path: AnyPath, asked: Asked) -> Weights:
 
 
 def read_any_weights(path: Path, asked: Asked) -> Weights:
-    """Return the tensors of a checkpoint, which torch's FileSystemWriter may have written.
-
-    Raises:
-        OSError, ArchiveError, LimitError, SerializeError: as `read_weights` does.
-    """
+    """Return the tensors of a checkpoint, which torch's FileSystemWriter may have written."""
     if not (path / METADATA).is_file():
         return read_weights(main_file(path), asked)
     weights = Weights()
@@ -89,7 +70,7 @@ def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
     if path.name == MANIFEST:
         add_stages(weights, path.parent, asked)
     elif path.name.endswith(".json"):
-        said, budget = read_json(path, asked.limits)
+        said, budget = _read_json(path, asked.limits)
         if isinstance(said, dict) and KEY in said:
             add_section(weights, path, said[KEY], budget)
         else:
@@ -98,3 +79,14 @@ def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
         tensor_files.add_file(weights, path, Budget(asked.limits, 0))
     else:
         add_program(weights, path, asked)
+
+
+def _read_json(path: AnyPath, limits: Limits | None) -> tuple[Any, Budget]:
+    """Return what a JSON file says, and the rest of the budget; ArchiveError if it is damaged."""
+    text = path.read_bytes()
+    budget = Budget(limits, len(text))
+    budget.check_json(text, str(path))
+    try:
+        return json.loads(text), budget
+    except (ValueError, RecursionError) as error:
+        raise ArchiveError(f"{path} is damaged: {error}") from None

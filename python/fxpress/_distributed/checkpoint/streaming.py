@@ -94,11 +94,7 @@ def _item(name: str, stored: Stored) -> WriteItem:
 
 
 def save_all(weights: Weights, writer: StorageWriter) -> None:
-    """Save all of a checkpoint with a writer.
-
-    Raises:
-        Exception: what reading and the writer raise.
-    """
+    """Save all of a checkpoint with a writer."""
     planner = _Planner(weights)
     with _errors_of_one_process():
         dcp.save({}, storage_writer=writer, planner=planner, no_dist=True)

@@ -18,13 +18,7 @@ _DEEPEST = 64  # containers within each other
 
 
 def as_json(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a value as JSON; UnsupportedError for a value of another kind.
-
-    Args:
-        name: the name of the value in messages.
-        value: None, a bool, int, float or str, or lists, tuples and dicts of them.
-        depth: containers that it is in.
-    """
+    """Return a value as JSON; UnsupportedError for a value of another kind."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if depth < _DEEPEST:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from fxpress._distributed.checkpoint.boxes import Extent, read_box, strides_of
+from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.remote.ranges import Files
 from fxpress._files.serde.limits import Budget
@@ -86,12 +87,7 @@ class Weights:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, name: str, target: torch.Tensor | None = None) -> torch.Tensor:
-        """Return a whole tensor.
-
-        Args:
-            name: the name of the tensor; KeyError when there is none.
-            target: the tensor to fill; None: a new one.
-        """
+        """Return a tensor, read into `target` if there is one; KeyError for an unknown name."""
         stored = self.tensors[name]
         if target is None:
             target = torch.empty(stored.sizes, dtype=stored.dtype)
@@ -144,14 +140,7 @@ def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def add(weights: Weights, name: str, stored: Stored, where: str) -> None:
-    """Add a tensor that may be in several files, and has to be the same in each.
-
-    Raises:
-        ArchiveError: it has another dtype or other sizes in a file.
-    """
+    """Add a tensor that may be in several files, and has to be the same in each."""
     known = weights.tensors.setdefault(name, stored)
-    if (known.dtype, known.sizes) != (stored.dtype, stored.sizes):
-        raise ArchiveError(
-            f"{where}: {name!r} is {stored.dtype}{list(stored.sizes)}, and "
-            f"{known.dtype}{list(known.sizes)} in a file before it"
-        )
+    if difference := difference_of((stored.dtype, stored.sizes), (known.dtype, known.sizes)):
+        raise ArchiveError(f"{where}: {name!r} is {difference} in a file before it")

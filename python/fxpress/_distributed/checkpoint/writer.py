@@ -24,6 +24,7 @@ from fxpress._distributed.checkpoint.values import as_json, unpickled
 from fxpress._files.archive import tensors
 from fxpress._files.archive.files import AtomicFile, is_path
 from fxpress._files.archive.tensor_file_writer import layout, write_all, write_tensor
+from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.format.tensor_header import NUMBER
 
 
@@ -209,8 +210,6 @@ def _plain(
 ) -> torch.Tensor:
     """Return a tensor as its bytes are written; ValueError unless it is what was planned."""
     plain = tensors.without_lazy_bits(found.detach()).cpu().contiguous()
-    if (plain.dtype, tuple(plain.shape)) != (dtype, sizes):
-        raise ValueError(
-            f"{key!r} is {plain.dtype}{list(plain.shape)}, and {dtype}{list(sizes)} by the plan"
-        )
+    if difference := difference_of((plain.dtype, tuple(plain.shape)), (dtype, sizes)):
+        raise ValueError(f"{key!r} is {difference} by the plan")
     return plain

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import distributed
 
-from fxpress._distributed.pipeline.errors import PipelineError, described
+from fxpress._distributed.errors import PipelineError, described
 from fxpress._distributed.pipeline.parallel import all_keys, check_keys
 from fxpress._torch.distributed import store_of
 
@@ -74,20 +74,10 @@ def agree(
 ) -> None:
     """Return if all ranks have the same. Every rank of the group has to call it.
 
-    Rank 0 reads all answers and judges, so that each of the others reads and writes few keys.
-
-    Args:
-        answer: of this rank.
-        group: the process group; None: all.
-        timeout: seconds.
-        names: of the ranks, for errors.
-        cause: of the error that this rank answers with.
-        explain: what finds the error of all ranks, also of those that have failed before they got
-            here; None: there are none.
-
-    Raises:
-        PipelineError: a rank does not answer in time, has failed, or has something else than
-            rank 0. All ranks raise the same text.
+    Rank 0 reads all answers and judges, so that each of the others reads and writes few keys. All
+    ranks raise the same PipelineError, also where one does not answer within `timeout` seconds. Its
+    cause is `cause` on a rank that answers with an error. `explain` finds the error of ranks that
+    have failed before they got here.
     """
     rank, store = distributed.get_rank(group), store_of(group)
     try:
@@ -112,10 +102,6 @@ def told(group: Any, stages: list[int]) -> Iterator[None]:
 
     The error itself is raised at once here, also if no other rank ever agrees on anything. A rank
     that tries again before the others have come takes part in the same round.
-
-    Args:
-        group: the process group; None: all.
-        stages: the numbers of this rank's stages; those that are known when it fails.
     """
     try:
         yield
@@ -210,11 +196,7 @@ def _answer_in(store: Any, key: str, end: float) -> Answer | None:
 
 
 def text_of(store: Any, key: str, seconds: float) -> str | None:
-    """Return the value of a key; None if there is none within some seconds.
-
-    Raises:
-        RuntimeError: the store cannot be reached.
-    """
+    """Return the value of a key, None after some seconds; RuntimeError for an unreachable store."""
     try:
         store.wait([key], datetime.timedelta(seconds=seconds))
     except distributed.DistStoreError:

@@ -11,26 +11,17 @@ from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from fxpress._distributed.pipeline.errors import PipelineError
+from fxpress._distributed.errors import PipelineError
 
 
 def check_stage(stage: int, count: int, name: str) -> None:
-    """Refuse the number of a stage.
-
-    Raises:
-        PipelineError: there is no such stage.
-    """
+    """Refuse the number of a stage."""
     if type(stage) is not int or not 0 <= stage < count:
         raise PipelineError(f"there is no stage {stage!r}: {name} has {count}, from 0")
 
 
 def check_device(device: Any) -> None:
-    """Refuse a device.
-
-    Raises:
-        TypeError: it is neither a device nor a name.
-        ValueError: torch has none of this name.
-    """
+    """Refuse a device."""
     if not isinstance(device, (torch.device, str, type(None))):
         raise TypeError(f"device is a torch.device or its name, not a {type(device).__name__}")
     try:
@@ -40,12 +31,7 @@ def check_device(device: Any) -> None:
 
 
 def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
-    """Refuse a mesh that a stage cannot be cut over, and what is no tensor-parallel plan.
-
-    Raises:
-        ValueError: it has no plan, or a plan has no mesh; or it is no mesh of one dimension; or
-            the plan has something else than names and styles.
-    """
+    """Refuse a mesh that a stage cannot be cut over, and what is no tensor-parallel plan."""
     if (mesh is None) != (plan is None):
         raise ValueError("mesh and plan belong together")
     if mesh is None:
@@ -62,11 +48,7 @@ def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
 
 
 def check_group(group: Any) -> None:
-    """Refuse a process group.
-
-    Raises:
-        ValueError: torch.distributed is not initialized, or this rank is not in the group.
-    """
+    """Refuse a process group."""
     if not distributed.is_available() or not distributed.is_initialized():
         raise ValueError("torch.distributed is not initialized: init_process_group does that")
     if distributed.get_rank(group) < 0:
@@ -74,31 +56,19 @@ def check_group(group: Any) -> None:
 
 
 def check_timeout(timeout: float) -> None:
-    """Refuse a number of seconds.
-
-    Raises:
-        ValueError: it is none that a rank can wait.
-    """
+    """Refuse a number of seconds."""
     is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if not is_number or not 0 < timeout < math.inf:
         raise ValueError(f"the timeout is a number of seconds above 0, not {timeout!r}")
 
 
 def check_loss(loss_fn: Callable[..., Any] | None) -> None:
-    """Refuse a loss function.
-
-    Raises:
-        TypeError: it cannot be called.
-    """
+    """Refuse a loss function."""
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"loss_fn is a function, not a {type(loss_fn).__name__}")
 
 
 def check_parts(number: int) -> None:
-    """Refuse a number of microbatches.
-
-    Raises:
-        ValueError: it is no whole number above 0.
-    """
+    """Refuse a number of microbatches."""
     if type(number) is not int or number < 1:
         raise ValueError(f"n_microbatches is a whole number above 0, not {number!r}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fxpress._distributed.pipeline.errors import PipelineError
+from fxpress._distributed.errors import PipelineError
 from fxpress._torch.decompose import pytree
 
 _Facts = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # of tensors, by their places
@@ -17,9 +17,6 @@ class Given:
 
     torch's schedules send tensors of the sizes of the first part, also for others, and merge what
     comes of it without a word.
-
-    Args:
-        parts: the number of microbatches.
     """
 
     def __init__(self, parts: int) -> None:
@@ -27,15 +24,7 @@ class Given:
         self._before: dict[str, _Facts] = {}
 
     def begin(self, trains: bool, target: Any) -> None:
-        """Check the target of a step that begins.
-
-        Args:
-            trains: whether the step has a backward. When that changes, torch takes sizes anew.
-            target: of the whole batch; None: there is none, or it is cut already.
-
-        Raises:
-            PipelineError: it is not divided by the number of microbatches, or has changed.
-        """
+        """Check the target of a step, None if there is none; `trains`: the step has a backward."""
         if trains != self._trains:
             self._trains, self._before = trains, {}
         if not isinstance(target, torch.Tensor):
@@ -46,16 +35,7 @@ class Given:
         self._compare("the target", {"the target": (target.dtype, tuple(target.shape))})
 
     def check(self, args: Any, kwargs: Any) -> None:
-        """Check the inputs of a step.
-
-        Args:
-            args: of each microbatch; None: there are none.
-            kwargs: of each microbatch; None: there are none.
-
-        Raises:
-            PipelineError: there are not as many as microbatches, or tensors of one are not those of
-                another or of the step before.
-        """
+        """Check the inputs of a step, one entry for each microbatch; None: there are none."""
         for each in (args, kwargs):
             if each is not None and len(each) != self._parts:
                 raise PipelineError(

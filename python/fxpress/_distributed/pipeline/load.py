@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._distributed.errors import PipelineError, described
 from fxpress._distributed.pipeline.agreement import Answer, agree, name_of, told
 from fxpress._distributed.pipeline.arguments import (
     check_device,
@@ -20,13 +21,12 @@ from fxpress._distributed.pipeline.arguments import (
     check_stage,
     check_timeout,
 )
-from fxpress._distributed.pipeline.crossing import check_crossing
-from fxpress._distributed.pipeline.errors import PipelineError, described
-from fxpress._distributed.pipeline.manifest import Manifest
 from fxpress._distributed.pipeline.module import StageModule
-from fxpress._distributed.pipeline.parallel import check_keys, fill, parallelize
+from fxpress._distributed.pipeline.parallel import check_crossing, check_keys, fill, parallelize
 from fxpress._distributed.pipeline.placement import placement
-from fxpress._distributed.pipeline.source import Source, changes_named, options_of
+from fxpress._distributed.pipeline.source import Source, changes_named
+from fxpress._distributed.stages.manifest import Manifest
+from fxpress._files.archive.load_options import Options
 from fxpress._files.serde.gate import check_input_keys
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.treespecs import load_treespec
@@ -115,12 +115,11 @@ def load_stage(
     Args:
         path: a folder or an archive that `save_stages` has written; or its URL, such as
             `s3://bucket/stages`, for which fsspec has what reads it. A URL that ends in ".pt2" is
-            an archive. What belongs to the stage is read by ranges, into a temporary file of this
-            machine that has no name.
+            an archive, of which the ranges that the stage needs are read.
         stage: the number of the stage, from 0.
         device: the device for all tensors; None: the devices that they were saved from.
-        mmap: read weights from the file when they are used; see `fxpress.load`. For a URL, from
-            the temporary file.
+        mmap: read weights from the file when they are used; see `fxpress.load`. Weights at a
+            URL are read at once.
         load_weights: False: the state has tensors on the meta device, to be filled from a
             checkpoint; see `fxpress.checkpoint`.
         mesh: devices to cut the modules of the stage over, of one dimension. Of each weight, a rank
@@ -133,7 +132,7 @@ def load_stage(
             what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
-        OSError: a file cannot be read, or there is no space for the temporary file.
+        OSError: a file cannot be read.
         PipelineError: there are no such stages, the files do not belong together or change while
             they are read, or the plan cannot be applied or divided by the mesh, cuts the names of
             one weight differently, or cuts a value that passes from this stage to another.
@@ -163,7 +162,8 @@ def load_stage(
     budget = Budget(limits, len(manifest.in_spec))
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
-    program = source.load(stage, options_of(device, mmap, load_weights and mesh is None, progress))
+    loads_weights = load_weights and mesh is None
+    program = source.load(stage, Options(device, mmap, loads_weights, progress=progress))
     state = {each.target for each in program.graph_signature.input_specs if each.target}
     module = StageModule(program, manifest, stage, in_spec)
     loaded = LoadedStage(source, stage, module, state, limits)

@@ -1,27 +1,27 @@
-"""The module of a stage: what it takes from the stage before, and gives to the next."""
+"""The module of a stage: what it takes from the stage before, and gives to the next.
+
+The values that pass are found by `route`, and sent as `packed` and `unpacked` have them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import sympy
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from fxpress._distributed.pipeline.calls import number_calls, plain
-from fxpress._distributed.pipeline.errors import PipelineError
-from fxpress._distributed.pipeline.manifest import Manifest, Value
-from fxpress._distributed.pipeline.order import restore_order
-from fxpress._distributed.pipeline.rehearsal import fakes_of, fill
-from fxpress._distributed.pipeline.route import route
-from fxpress._distributed.pipeline.ties import kept
-from fxpress._distributed.pipeline.values import as_result, packed, unpacked
+from fxpress._distributed.errors import PipelineError
+from fxpress._distributed.pipeline.names import kept, number_calls, plain, restore_order
+from fxpress._distributed.stages.manifest import Manifest, Value
 from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.decompose import pytree
 from fxpress._torch.export import reorder_kwargs
 
 _Tensor = TypeVar("_Tensor", bound=torch.Tensor)
+_DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 
 
 class StageModule(nn.Module):  # type: ignore[misc]
@@ -30,15 +30,6 @@ class StageModule(nn.Module):  # type: ignore[misc]
     The first stage takes what the program takes. Another takes the tensors that the one before
     gives. The last gives the program's results as a tensor or a tuple of tensors; see
     `LoadedStage.results`.
-
-    Args:
-        program: of the stage.
-        manifest: of all stages.
-        number: of this stage.
-        in_spec: the tree of what the whole program takes.
-
-    Raises:
-        PipelineError: a value that passes from stage to stage cannot.
     """
 
     def __init__(
@@ -95,9 +86,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.
 
-        Raises:
-            PipelineError: the arguments are not those that the stage takes, or its weights were not
-                loaded.
+        Raises PipelineError for arguments that the stage does not take, or without its weights.
         """
         if not self._is_filled:
             self._check_state()
@@ -199,3 +188,127 @@ def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, 
     for name in further:
         if plain(name) not in names:
             state.pop(plain(name), None)
+
+
+def route(manifest: Manifest) -> list[list[Value]]:
+    """Return the values that each stage takes from the one before; the first takes none.
+
+    They are in the order in which they are made: inputs of the whole come first.
+    """
+    made: dict[str, tuple[int, Value]] = {each.name: (0, each) for each in manifest.inputs}
+    for number, stage in enumerate(manifest.stages):
+        made.update((each.name, (number, each)) for each in stage.outputs)
+    last_use: dict[str, int] = {}
+    for number, stage in enumerate(manifest.stages):
+        last_use.update((each.source[1], number) for each in stage.inputs if each.source)
+    end = len(manifest.stages) - 1
+    last_use.update((each.source[1], end) for each in manifest.results if each.source)
+    taken: list[list[Value]] = [[] for _ in manifest.stages]
+    for name, (maker, value) in made.items():
+        for number in range(maker + 1, last_use.get(name, 0) + 1):
+            if value.type not in ("tensor", "int", "float", "bool"):
+                raise PipelineError(
+                    f"{name} passes from stage {number - 1} to {number}, and is of type "
+                    f"{value.type}: only tensors and numbers can"
+                )
+            taken[number].append(value)
+    return taken
+
+
+def fakes_of(program: ExportedProgram) -> dict[str, Any]:
+    """Return what the metadata says of each value that a stage takes, by name."""
+    return {
+        node.name: node.meta["val"]
+        for node in program.graph.nodes
+        if node.op == "placeholder" and "val" in node.meta
+    }
+
+
+def fill(tensors: Sequence[torch.Tensor], takes: Sequence[Value], fakes: dict[str, Any]) -> None:
+    """Write to memory that is not initialized what a stage can be run with.
+
+    Tensors become zeros, which are indices into anything. A number that the sizes of the tensors
+    determine becomes that, any other becomes one.
+    """
+    known: dict[Any, Any] = {}
+    for facts, tensor in zip(takes, tensors, strict=True):
+        fake = fakes.get(facts.name)
+        if isinstance(fake, torch.Tensor):
+            order = facts.order or range(fake.dim())
+            for dimension, size in zip(order, tensor.shape, strict=True):
+                symbol = fake.shape[dimension]
+                if isinstance(symbol, torch.SymInt) and symbol.node.expr.is_symbol:
+                    known[symbol.node.expr] = sympy.Integer(size)
+    with torch.no_grad():
+        for facts, tensor in zip(takes, tensors, strict=True):
+            fake = fakes.get(facts.name)
+            tensor.fill_(0 if facts.type == "tensor" else _number(fake, known))
+
+
+def _number(fake: Any, known: dict[Any, Any]) -> Any:
+    if not isinstance(fake, (torch.SymInt, torch.SymFloat)):
+        return 1
+    found = fake.node.expr.xreplace(known)
+    return float(found) if found.is_number else 1
+
+
+class _Received(torch.autograd.Function):  # type: ignore[misc]
+    """Passes a tensor on; its gradient is sent back, and so has to be contiguous."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.contiguous()
+
+
+class _Given(torch.autograd.Function):  # type: ignore[misc]
+    """Gives a tensor as another object, which is no view and which no operator has saved.
+
+    torch detaches what a stage gives in place, while the rest of its backward is still to come.
+    """
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def packed(value: Any, facts: Value) -> torch.Tensor:
+    """Return a contiguous tensor for a tensor or a number.
+
+    A tensor whose dimensions are in another order in memory is sent in that order, so that it
+    arrives with its strides.
+    """
+    if not isinstance(value, torch.Tensor):
+        return torch.tensor(value, dtype=_DTYPES[facts.type])
+    if facts.order is not None:
+        value = value.permute(facts.order)
+    return _given(value.contiguous())
+
+
+def as_result(value: Any, facts: Value) -> torch.Tensor:
+    """Return a tensor for a result of the whole, with the strides that it has."""
+    return _given(value) if isinstance(value, torch.Tensor) else packed(value, facts)
+
+
+def _given(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that torch may detach in place."""
+    return _Given.apply(tensor) if tensor.requires_grad else tensor.detach()
+
+
+def unpacked(tensor: torch.Tensor, facts: Value) -> Any:
+    """Return what `packed` was given."""
+    if facts.type != "tensor":
+        return tensor.item()
+    if tensor.requires_grad:
+        tensor = _Received.apply(tensor)
+    if facts.order is None:
+        return tensor
+    back = sorted(range(len(facts.order)), key=facts.order.__getitem__)
+    return tensor.permute(back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
 from collections.abc import Iterable
@@ -15,9 +16,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from fxpress._distributed.checkpoint.reader import ArchiveReader
-from fxpress._distributed.pipeline.calls import plain
-from fxpress._distributed.pipeline.errors import PipelineError
-from fxpress._distributed.pipeline.ties import tensor_of, tie, tied
+from fxpress._distributed.errors import PipelineError
+from fxpress._distributed.pipeline.module import StageModule
+from fxpress._distributed.pipeline.names import plain, tensor_of, tie, tied
+from fxpress._torch.decompose import pytree
 
 # What styles of torch look for in a module, and handle by its weights alone.
 _KINDS: dict[str, Any] = {
@@ -32,20 +34,8 @@ def parallelize(
     """Apply a tensor-parallel plan of torch to the modules of a stage, whose tensors are on meta.
 
     All calls of a module that is called several times are cut as the module is. Weights that were
-    one stay one.
-
-    Args:
-        module: of the stage.
-        mesh: of one dimension.
-        plan: name of a module, which may have stars, -> style. Names that are in other stages do
-            nothing.
-
-    Returns:
-        Whether the stage has a module for each name.
-
-    Raises:
-        PipelineError: a weight cannot be divided by the mesh, the plan cuts the names of one
-            weight differently, or torch refuses the plan.
+    one stay one. Return for each name of the plan, which may have stars, whether the stage has a
+    module for it.
     """
     for each in filter(_runs, module.modules()):
         kind = _KINDS.get(each.type_name() or "")
@@ -73,11 +63,7 @@ def parallelize(
 
 
 def all_keys(stages: Iterable[dict[str, bool]]) -> dict[str, bool]:
-    """Return for each name of plans whether one of several stages has a module for it.
-
-    Args:
-        stages: what `parallelize` has returned for each.
-    """
+    """Return for each name of plans whether one of several stages has a module for it."""
     known: dict[str, bool] = {}
     for keys in stages:
         for name, has_module in keys.items():
@@ -86,14 +72,7 @@ def all_keys(stages: Iterable[dict[str, bool]]) -> dict[str, bool]:
 
 
 def check_keys(keys: dict[str, bool]) -> None:
-    """Refuse names of tensor-parallel plans that no stage has a module for.
-
-    Args:
-        keys: of all stages.
-
-    Raises:
-        PipelineError: there is such a name.
-    """
+    """Refuse names of tensor-parallel plans that no stage has a module for."""
     for name, has_module in keys.items():
         if not has_module:
             raise PipelineError(
@@ -157,10 +136,6 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
     """Make the tensors of a stage on a device, and read them; of a shard, only its bytes.
 
     torch's `load` would wrap what the reader raises.
-
-    Raises:
-        OSError: the file cannot be read.
-        fxpress.ArchiveError: the file is damaged.
     """
     module._apply(functools.partial(_made, device=device))
     state = {
@@ -177,3 +152,51 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
 def _made(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return torch.empty_like(tensor, device=device) if local.is_meta else tensor.to(device)
+
+
+def check_crossing(module: StageModule, number: int) -> None:
+    """Refuse a plan by which a stage gives parts of what a later stage takes as a whole.
+
+    That is so where a module that cuts its output is in one stage, and the one that takes parts is
+    in the next. The stage is run on the meta device, where nothing is computed or sent. Where that
+    cannot be done, the step itself tells.
+    """
+    made: Any = None
+    with contextlib.suppress(Exception):  # values decide what runs, or an operator has no such form
+        made = _run(module)
+    if made is None:
+        return
+    for value, facts in zip(made, module.facts.outputs, strict=True):
+        if not isinstance(value, torch.Tensor):
+            continue
+        sizes = list(value.to_local().shape if isinstance(value, DTensor) else value.shape)
+        pairs = zip(sizes, facts.shape, strict=True)
+        if isinstance(value, DTensor) or any(
+            isinstance(wanted, int) and size != wanted for size, wanted in pairs
+        ):
+            raise PipelineError(
+                f"the plan cuts {facts.name!r}, which stage {number} gives to another: a rank has "
+                f"{sizes} of it, and not {list(facts.shape)}. Let the module before the cut give "
+                "all of it (output_layouts=Replicate()), or have both modules in one stage"
+            )
+
+
+def _run(module: StageModule) -> tuple[Any, ...]:
+    """Return what the stage gives, on the meta device."""
+    values = pytree.tree_map_only(torch.Tensor, _on_meta, module.given_fakes())
+    program: Any = module.program
+    real = {
+        name: torch.empty_like(tensor, device="meta")
+        for name, tensor in program.named_buffers(remove_duplicate=False)
+        if not tensor.is_meta
+    }
+    with torch.no_grad():
+        return tuple(torch.func.functional_call(program, real, tuple(values)))
+
+
+def _on_meta(fake: torch.Tensor) -> torch.Tensor:
+    return torch.empty([_hint(size) for size in fake.shape], dtype=fake.dtype, device="meta")
+
+
+def _hint(size: Any) -> int:
+    return int(size) if isinstance(size, int) else int(size.node.hint)

@@ -10,16 +10,15 @@ from torch.distributed.pipelining import Pipe
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.build import build
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.cut import Cut, Stage, cut
-from fxpress._distributed.stages.ends import is_mutation
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.ends import is_mutation, value_of
 from fxpress._distributed.stages.plan import check
 from fxpress._distributed.stages.plan import plan as make_plan
 from fxpress._distributed.stages.planned import Plan
 from fxpress._distributed.stages.shared import shared_of_cut
-from fxpress._distributed.stages.sizes import value_of
 from fxpress._graphs.export.guards import argument_names
 from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.fx import pytree_codegen
@@ -127,12 +126,7 @@ def _pass_ends(whole: Cut) -> None:
 
 
 def _check_values(whole: Cut) -> None:
-    """Refuse what torch's stages fail with when they run, and only on some of the ranks.
-
-    Raises:
-        StageError: a stage takes something else than a tensor, or a size that is a symbol from
-            another stage.
-    """
+    """Refuse what torch's stages fail with when they run, and only on some of the ranks."""
     for stage in whole.stages:
         for node in stage.inputs:
             value = value_of(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fxpress._distributed.pipeline.errors import PipelineError
+from fxpress._distributed.errors import PipelineError
 from fxpress._torch.distributed import V_SCHEDULES, SingleSchedule, schedule_class
 
 

@@ -6,23 +6,26 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from torch.export import ExportedProgram
 
 from fxpress import _native
-from fxpress._base.observing.progress import Progress
 from fxpress._distributed.checkpoint.reader import ArchiveReader, reader_of
-from fxpress._distributed.pipeline.errors import PipelineError
-from fxpress._distributed.pipeline.manifest import Manifest, StageFacts, read_manifest
+from fxpress._distributed.errors import PipelineError, StageError
+from fxpress._distributed.stages.manifest import (
+    Manifest,
+    StageFacts,
+    digest_of_records,
+    read_manifest,
+)
 from fxpress._distributed.stages.save import MANIFEST, program_name
-from fxpress._files.archive.contents import read_parts
+from fxpress._files.archive.contents import read_parts, records_of
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.remote_archive import RemoteArchive
-from fxpress._files.archive.stage_records import digest_of, records_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
+from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.remote_file import ChangedFileError, RemoteFile
 from fxpress._files.remote.urls import is_archive, joined, local_path, shown, url_of
 from fxpress._files.serde.limits import Budget, Limits
@@ -31,20 +34,10 @@ from fxpress._files.serde.limits import Budget, Limits
 class Source(os.PathLike[str]):
     """Stages that can be read one by one; it stands for its path, of which it reads once.
 
-    Args:
-        path: a folder or an archive that `save_stages` has written; or the URL of one.
-        limits: the limits on the cost of reading.
-
     Attributes:
         name: of the place, for errors.
         manifest: what is known of the stages.
         digest: of all that the stages consist of: equal where the files are.
-
-    Raises:
-        OSError: a file cannot be read.
-        PipelineError: there are no stages at the path, or the manifest is damaged.
-        fxpress.ArchiveError: the archive is damaged.
-        fxpress.UnsupportedError: there is nothing that reads from the URL.
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
@@ -63,9 +56,13 @@ class Source(os.PathLike[str]):
                 if archive.find(names.EXTRA_DIR + MANIFEST) is None:
                     raise PipelineError(f"{self.name} has no stages: save them with save_stages")
                 data = archive.read_bytes(names.EXTRA_DIR + MANIFEST)
-                self._records = digest_of(archive, archive.get_file_names())
-        self.manifest: Manifest = read_manifest(data)
-        self.digest = self.manifest.digest if self._is_folder else self._records
+                self.digest = digest_of_records(archive, archive.get_file_names())
+        try:
+            self.manifest: Manifest = read_manifest(data)
+        except StageError as error:
+            raise PipelineError(str(error)) from None
+        if self._is_folder:
+            self.digest = self.manifest.digest
 
     def __fspath__(self) -> str:
         return self._given
@@ -75,95 +72,84 @@ class Source(os.PathLike[str]):
             if self._url is None:
                 return (self._path / MANIFEST).read_bytes()
             file = RemoteFile(joined(self._url, MANIFEST))
+            size = file.size
         except FileNotFoundError:
             raise PipelineError(
                 f"{self.name} has no stages: there is no {MANIFEST} in it"
             ) from None
-        Budget(self._limits, 0).charge(file.size, f"the manifest of {self.name}")
-        data = b"".join(file.pieces(0, file.size))
+        Budget(self._limits, 0).charge(size, f"the manifest of {self.name}")
         with changes_named():
-            file.check()
-        return data
+            return file.read_all()
 
-    def _opened(self, path: Path, stack: contextlib.ExitStack) -> Any:
+    def _opened(self, path: Path, stack: contextlib.ExitStack) -> PT2ArchiveReader:
         """Return a reader of an archive, of which the directory is read."""
         if self._url is None:
             return stack.enter_context(PT2ArchiveReader(path, limits=self._limits))
-        url = joined(self._url, path.name) if self._is_folder else self._url
+        return self._remote_archive(path)
+
+    def _remote_archive(self, path: Path) -> RemoteArchive:
+        url = self._url_of(path)
         if url not in self._remote:
             self._remote[url] = RemoteArchive(RemoteFile(url), self._limits)
         return self._remote[url]
+
+    def _url_of(self, path: Path) -> str:
+        assert self._url is not None
+        return joined(self._url, path.name) if self._is_folder else self._url
 
     def _file_of(self, number: int) -> Path:
         if not self._is_folder:
             return self._path
         name = self.manifest.stages[number].file
-        if name != Path(name).name or name in ("", ".", ".."):
+        if not is_file_name(name, ".pt2"):
             raise PipelineError(f"the manifest is damaged: {name!r} is not the name of a file")
         return self._path / name
 
     def reader_of(self, number: int) -> ArchiveReader:
-        """Return a reader of the weights of a stage, whose program was loaded without them.
-
-        Raises:
-            OSError: the file cannot be read.
-            PipelineError: the manifest names a file that is elsewhere, or the file is not the one
-                that was written with the manifest.
-            fxpress.ArchiveError: it is damaged.
-        """
+        """Return a reader of the weights of a stage, whose program was loaded without them."""
         model, path = self._program_of(number), self._file_of(number)
         if self._url is None:
             return ArchiveReader(path, model=model, limits=self._limits)
-        with self._checked(number) as archive:
-            return reader_of(archive, model, self._limits)
+        with self._named(path):
+            archive = self._remote_archive(path)
+            self._check(archive, self.manifest.stages[number])
+        return reader_of(archive, model, self._limits)
 
     def _program_of(self, number: int) -> str:
         """Return the name of a stage's program in its file."""
         return names.MODEL if self._is_folder else program_name(number)
 
     def load(self, number: int, options: Options) -> ExportedProgram:
-        """Return the program of a stage; the records of other stages are not read.
-
-        Raises:
-            OSError: the file cannot be read.
-            PipelineError: the file is not the one that was written with the manifest.
-            fxpress.ArchiveError, fxpress.SerializeError, fxpress.LimitError: it is damaged.
-        """
+        """Return the program of a stage; the records of other stages are not read."""
         model, path = self._program_of(number), self._file_of(number)
         with changes_named(), self._named(path), contextlib.ExitStack() as stack:
-            archive = stack.enter_context(self._checked(number))
-            if self._url is None:
-                options = Options(**{**vars(options), "path": os.fspath(path)})
+            archive = self._opened(path, stack)
+            if isinstance(archive, RemoteArchive):
+                stack.enter_context(archive.loading(model))
             else:
-                archive = stack.enter_context(archive.copied(model, weights=options.load_weights))
+                options = Options(**{**vars(options), "path": os.fspath(path)})
+            self._check(archive, self.manifest.stages[number])
             parts = read_parts(archive, model, options)
         with self._named(path), _native.GcPause():
             return parts.decode(options)
 
     @contextlib.contextmanager
-    def _checked(self, number: int) -> Iterator[Any]:
-        """Return a block with a reader of a stage's archive, which the manifest belongs to."""
-        with contextlib.ExitStack() as stack:
-            archive = self._opened(self._file_of(number), stack)
-            self._check(archive, self.manifest.stages[number])
-            yield archive
-
-    @contextlib.contextmanager
     def _named(self, path: Path) -> Iterator[None]:
-        """Let errors of the block say which file is damaged; those of URLs do so themselves."""
+        """Let errors of the block say which file is damaged."""
         try:
             yield
         except ArchiveError as error:
-            if self._url is not None:
+            name = str(path) if self._url is None else shown(self._url_of(path))
+            if str(error).startswith(name):
                 raise
-            raise type(error)(f"{path}: {error}") from error
+            raise type(error)(f"{name}: {error}") from error
 
-    def _check(self, archive: Any, facts: StageFacts) -> None:
+    def _check(self, archive: PT2ArchiveReader, facts: StageFacts) -> None:
         if self._is_folder:
-            found, wanted = digest_of(archive, records_of(archive, names.MODEL)), facts.records
+            found = digest_of_records(archive, records_of(archive, names.MODEL))
         else:
-            found, wanted = digest_of(archive, archive.get_file_names()), self._records
-        if found != wanted:
+            found = digest_of_records(archive, archive.get_file_names())
+        if found != (facts.records if self._is_folder else self.digest):
             raise PipelineError(
                 f"{facts.file or self._path.name} has changed since it was written with its "
                 "manifest"
@@ -177,8 +163,3 @@ def changes_named() -> Iterator[None]:
         yield
     except ChangedFileError as error:
         raise PipelineError(str(error)) from error
-
-
-def options_of(device: Any, mmap: bool, load_weights: bool, progress: Progress) -> Options:
-    """Return the options that a stage is loaded with."""
-    return Options(map_location=device, mmap=mmap, load_weights=load_weights, progress=progress)

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import distributed
 
+from fxpress._distributed.errors import PipelineError, described
 from fxpress._distributed.pipeline.agreement import out_of_reach, rounds, text_of
-from fxpress._distributed.pipeline.errors import PipelineError, described
 from fxpress._torch.distributed import store_of
 
 _BEAT = 0.5  # seconds between signs of life
@@ -22,16 +22,10 @@ _LONGEST_LOOK = 5.0  # seconds that a failed rank looks for the cause
 class Watch:
     """Signs of life of this rank, and what the others' tell when something fails.
 
-    Args:
-        group: the process group; None: all.
-        names: of the ranks, for errors.
-        timeout: seconds after which a rank that waits for another fails, with the cause.
+    A rank that waits for another for `timeout` seconds fails, with the cause.
 
     Attributes:
         patience: seconds of it that operations may wait; the rest is for finding the cause.
-
-    Raises:
-        PipelineError: the store cannot be reached.
     """
 
     def __init__(self, group: Any, names: list[str], timeout: float) -> None:
@@ -86,12 +80,7 @@ class Watch:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Return a block in which a failure is explained.
-
-        Raises:
-            PipelineError: the block failed, here or on another rank; the message names the rank,
-                its stages and the cause. Or an earlier one has.
-        """
+        """Return a block whose failure is raised as a PipelineError that names rank and cause."""
         if self._failure:
             raise PipelineError(self._failure)
         try:
@@ -111,12 +100,7 @@ class Watch:
             yield
 
     def settled(self, text: str, *, is_late: bool) -> str:
-        """Return the error of all ranks, some of which may have failed before they agreed on it.
-
-        Args:
-            text: the error, if no rank has found another one.
-            is_late: whether a rank is missing, so that it is worth while to look for the cause.
-        """
+        """Return the error of all ranks, some of which may have failed before they agreed on it."""
 
         def find() -> str:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,13 +11,12 @@ from torch.export import graph_signature as torch_signature
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.fx import Graph, GraphModule, Node
 
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.cut import Stage
-from fxpress._distributed.stages.ends import Ends
-from fxpress._distributed.stages.errors import StageError
-from fxpress._distributed.stages.sizes import value_of
-from fxpress._distributed.stages.symbols import ranges_in
+from fxpress._distributed.stages.ends import Ends, value_of
 from fxpress._torch import serde as compat
 from fxpress._torch.decompose import pytree
+from fxpress._torch.symbols import KINDS
 
 _KINDS: tuple[tuple[type, Any], ...] = (
     (torch.Tensor, torch_signature.TensorArgument),
@@ -24,6 +24,7 @@ _KINDS: tuple[tuple[type, Any], ...] = (
     (torch.SymFloat, torch_signature.SymFloatArgument),  # as results of the whole
     (torch.SymBool, torch_signature.SymBoolArgument),
 )
+_NUMBERS = tuple(KINDS)
 
 
 def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram:
@@ -123,3 +124,38 @@ def _argument(node: Node) -> Any:
         if isinstance(value_of(node), kind):
             return argument(name=node.name)
     raise StageError(f"{node} passes between stages, and is neither a tensor nor a number")
+
+
+def ranges_in(
+    program: ExportedProgram, nodes: Iterable[Node], bodies: Iterable[Any]
+) -> dict[Any, Any]:
+    """Return the ranges of those symbols of a program that nodes have; of others, a load warns."""
+    missing = set(program.range_constraints)
+    for values in (_values(nodes), *map(_values_in, bodies)):
+        for value in values:
+            if not missing:
+                return dict(program.range_constraints)
+            missing -= _symbols(value)
+    return {s: limits for s, limits in program.range_constraints.items() if s not in missing}
+
+
+def _values(nodes: Iterable[Node]) -> Iterator[Any]:
+    for node in nodes:
+        value = value_of(node)
+        yield from pytree.tree_leaves(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _values_in(body: Any) -> Iterator[Any]:
+    for module in body.modules() if isinstance(body, GraphModule) else ():
+        if isinstance(module, GraphModule):
+            yield from _values(module.graph.nodes)
+
+
+def _symbols(value: Any) -> set[Any]:
+    if isinstance(value, _NUMBERS):
+        return set(value.node.expr.free_symbols)
+    if not isinstance(value, torch.Tensor):
+        return set()
+    strided = value.layout is torch.strided
+    sizes = [*value.shape, *((*value.stride(), value.storage_offset()) if strided else ())]
+    return set().union(*(_symbols(size) for size in sizes if type(size) is not int))

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from torch.fx import Node
 from torch.utils.flop_counter import FlopCounterMode
 
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.lives import Lives
 from fxpress._distributed.stages.on_meta import Arguments, call_key
 from fxpress._distributed.stages.profile import Profile
@@ -22,16 +22,9 @@ By = Literal["parameters", "bytes", "flops", "time", "module"]
 def weights_of(reading: Reading, lives: Lives, by: By, profile: Profile | None = None) -> list[int]:
     """Return the weight of each operation of a program's own graph, in order.
 
-    Args:
-        reading: of the program.
-        lives: of its values.
-        by: "parameters" or "bytes" of the state that the operation is the first to use, "flops" as
-            `torch.utils.flop_counter` counts them for the sizes in the metadata, or "time" in
-            nanoseconds. "module" weighs as "parameters".
-        profile: the times of this program; by others, it is not looked at.
-
-    Raises:
-        StageError: all weights are zero, or there are no times.
+    It is the elements or the bytes of the state that the operation is the first to use, what
+    `torch.utils.flop_counter` counts for the sizes in the metadata, or nanoseconds. "module" weighs
+    as "parameters".
     """
     if by not in get_args(By):
         raise StageError(f"cannot weigh by {by!r}, only by {', '.join(get_args(By))}")

@@ -9,7 +9,7 @@ from torch.export.graph_signature import OutputSpec
 from torch.fx import Node
 
 from fxpress._distributed.stages.ends import Ends, is_mutation
-from fxpress._distributed.stages.unused import unused_state
+from fxpress._distributed.stages.reading import unused_state
 from fxpress._graphs.partition.callback import SplitCallback
 
 

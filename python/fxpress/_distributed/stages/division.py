@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NoReturn
 
-from fxpress._distributed.stages.cheapest import Reach, cheapest, farthest, least_limit
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.lives import Lives
 from fxpress._distributed.stages.memory import Memory
 from fxpress._distributed.stages.places import places_of_modules
 from fxpress._distributed.stages.reading import Reading
+from fxpress._graphs.partition.runs import Reach, cheapest, farthest, least_limit
 
 _EVEN = 1.25  # times the weight of the heaviest stage that cuts anywhere: even enough
 
@@ -18,15 +18,9 @@ _EVEN = 1.25  # times the weight of the heaviest stage that cuts anywhere: even 
 class Division:
     """Finds the ends of stages among places where a cut may be.
 
-    Args:
-        reading: of the program.
-        lives: of its values.
-        before: the weight in front of each operation, and that of all.
-        stages: how many.
-        limits: the most bytes of each; None: any.
-        slack: how much heavier the heaviest may be than it has to be, as a part of its weight.
-
-    Its methods raise StageError where there are too few places or the limits cannot be kept.
+    `before` has the weight in front of each operation, and that of all; `limits` the most bytes of
+    each stage, None for any; `slack` is a part of the least weight of the heaviest stage. Methods
+    raise StageError where there are too few places or the limits cannot be kept.
     """
 
     def __init__(

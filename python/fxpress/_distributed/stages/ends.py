@@ -1,7 +1,9 @@
-"""What a program takes and gives: its state, its inputs, its outputs, what it writes."""
+"""State, inputs and outputs of a program, what it writes, and the bytes of values."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from math import prod
 from typing import Any
 
 import torch
@@ -11,16 +13,15 @@ from torch.fx import Node
 
 from fxpress._torch.decompose import pytree
 from fxpress._torch.export import reorder_kwargs
+from fxpress._torch.tracking import size_hint
 
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 _OUTPUTS = (*_MUTATIONS, "USER_OUTPUT")
+_NUMBER = 8  # bytes of an integer or a float
 
 
 class Ends:
     """The placeholders and results of a program, with what the signature says of each.
-
-    Args:
-        program: the program.
 
     Attributes:
         inputs: specification of each placeholder that the caller gives.
@@ -92,3 +93,40 @@ def flat_inputs(program: ExportedProgram, inputs: Any) -> list[Any] | None:
 def copied(value: Any) -> Any:
     """Return a copy of a tensor, and other values themselves."""
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def value_of(node: Node) -> Any:
+    """Return what the metadata says of a node's value."""
+    return node.meta.get("val")
+
+
+def bytes_of(node: Node) -> int:
+    """Return the bytes of a node's value: of a tensor, a number, or tensors of a list.
+
+    A size that is a symbol is the one that the program was exported with; 1 where none is known.
+    """
+    return _bytes(value_of(node))
+
+
+def size_of(size: Any) -> int:
+    """Return a size as a number; for a symbol, that of the example."""
+    if type(size) is int:
+        return size
+    hint = size_hint(size)
+    return 1 if hint is None else hint
+
+
+def storage_of(value: Any) -> Hashable:
+    """Return what is equal for tensors of one storage."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return int(value.untyped_storage()._cdata)
+    return "object", id(value)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return prod(map(size_of, value.shape)) * int(value.dtype.itemsize)
+    if isinstance(value, (tuple, list)):
+        return sum(map(_bytes, value))
+    is_number = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+    return _NUMBER if is_number else 0

@@ -11,9 +11,8 @@ import torch
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from fxpress._distributed.stages.ends import is_mutation, state_of
+from fxpress._distributed.stages.ends import bytes_of, is_mutation, state_of, storage_of
 from fxpress._distributed.stages.reading import Reading
-from fxpress._distributed.stages.sizes import bytes_of, storage_of
 
 
 @dataclasses.dataclass(frozen=True)

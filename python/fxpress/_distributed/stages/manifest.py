@@ -1,8 +1,18 @@
-"""Describe the stages of a program, as JSON can hold it."""
+"""The manifest of stages, and the file of their state: only this module knows the fields.
+
+`manifest_of` describes stages that are written, and `read_manifest` reads the text, which may be
+damaged or hostile.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import importlib.metadata
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,33 +20,32 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.cut import Cut, Stage
-from fxpress._distributed.stages.ends import is_mutation, state_of
+from fxpress._distributed.stages.documents import Fields, read, sealed
+from fxpress._distributed.stages.ends import is_mutation, state_of, storage_of, value_of
 from fxpress._distributed.stages.planned import Plan
 from fxpress._distributed.stages.shared import shared_of_cut
-from fxpress._distributed.stages.sizes import storage_of, value_of
+from fxpress._files.archive.contents import records_of
+from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.format import names
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
 
 FORMAT, STATE_FORMAT, VERSION = "fxpress stages", "fxpress state of stages", 1
+# Manifests of earlier versions have the SHA-256 of their text, with zeros in its place, or nothing.
+_OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 
 
 def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict[str, Any]]) -> Any:
     """Return what the file `manifest.json` says: what each rank reads, whatever its stage.
 
     So it has nothing that is as long as the program, such as names of weights.
-
-    Args:
-        program: the whole program.
-        cut: its stages.
-        plan: that it was cut by, which every process that reads the manifest can compare.
-        files: of each stage where it is: "file" or "program", and digests.
     """
     ends = cut.ends
     return {
         "format": FORMAT,
         "version": VERSION,
-        "checksum": "",  # of the text, which `sealed` makes
         "fxpress": _version(),
         "torch": torch.__version__,
         "by": plan.by,
@@ -177,3 +186,240 @@ def _output_paths(program: ExportedProgram, count: int) -> list[str]:
     spec = program.call_spec.out_spec
     numbered = pytree.tree_unflatten(list(range(count)), spec)
     return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(numbered)[0]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A value that a stage or the whole program takes or gives.
+
+    Attributes:
+        name: of its node.
+        type: "tensor", or the type of a number.
+        dtype: of a tensor, such as "float32".
+        shape: of a tensor; a size that is not a number is an expression of symbols.
+        order: the dimensions from the outermost in memory to the innermost; None: as they are.
+        source: of an input of a stage: the number of the stage that makes it, or None if the caller
+            gives it, and its name there.
+    """
+
+    name: str
+    type: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    order: tuple[int, ...] | None
+    source: tuple[int | None, str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A result of the whole program: a value of a stage or an input, or a constant."""
+
+    source: tuple[int | None, str] | None
+    constant: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFacts:
+    """What a manifest says of a stage.
+
+    Attributes:
+        file: the name of its file; "" where all stages are in one archive.
+        file_bytes: of its file; 0 where all stages are in one archive.
+        records: the digest of the records of its file; "" where all stages are in one archive.
+        inputs, outputs: in order.
+        bytes: of its parameters, buffers and constants.
+    """
+
+    file: str
+    file_bytes: int
+    records: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a manifest says.
+
+    Attributes:
+        digest: SHA-256 of its bytes.
+        plan: the digest of the plan that the program was cut by.
+        torch: the version of torch that wrote it.
+        graph_hash: of the whole program.
+        in_spec, out_spec: the trees of what the program takes and returns, as texts.
+        inputs: of the whole program, in order.
+        results: of the whole program, in order.
+        stages: in order.
+        shared: the tensors of which several stages have a copy: their names, and the stages.
+    """
+
+    digest: str
+    plan: str
+    torch: str
+    graph_hash: str
+    in_spec: str
+    out_spec: str
+    inputs: tuple[Value, ...]
+    results: tuple[Result, ...]
+    stages: tuple[StageFacts, ...]
+    shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
+
+
+def facts_of_file(path: Path) -> dict[str, Any]:
+    """Return what a manifest says of the file of a stage.
+
+    Raises:
+        OSError, fxpress.ArchiveError: the file cannot be read.
+    """
+    with PT2ArchiveReader(path) as reader:
+        records = digest_of_records(reader, records_of(reader, names.MODEL))
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            whole.update(part)
+    return {
+        "file": path.name,
+        "bytes": path.stat().st_size,
+        "sha256": whole.hexdigest(),
+        "records": records,
+    }
+
+
+def digest_of_records(archive: Any, records: Iterable[str]) -> str:
+    """Return the SHA-256 of the names, sizes and checksums of records; their bytes are not read.
+
+    Raises:
+        fxpress.ArchiveError: a record is missing.
+    """
+    made = hashlib.sha256()
+    for name in records:
+        record = archive.record(name)
+        made.update(f"{name}\0{record.size}\0{record.crc}\n".encode())
+    return made.hexdigest()
+
+
+def with_files(data: bytes, files: list[dict[str, Any]]) -> str:
+    """Return the text of a manifest with the facts of other files of its stages."""
+    said = json.loads(data)
+    for stage, file in zip(said["stages"], files, strict=True):
+        stage.update(file)
+    content = {name: said[name] for name in said if name not in ("checksum", "digest")}
+    return json.dumps(sealed(content), indent=2) + "\n"
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """Return what a manifest says.
+
+    Raises:
+        StageError: it is no manifest, or damaged; the message says where.
+    """
+    if _has_wrong_checksum(data):
+        raise StageError("the manifest of the stages is damaged: its checksum is wrong")
+    try:
+        fields = read(data.decode(), FORMAT, VERSION)
+        if fields.has("digest"):
+            fields.check_digest()
+        made = _manifest(fields, hashlib.sha256(data).hexdigest())
+    except UnicodeDecodeError:
+        raise StageError("the manifest of the stages is no text") from None
+    except StageError as error:
+        raise StageError(f"the manifest of the stages: {error}") from None
+    _check_sources(made)
+    return made
+
+
+def _has_wrong_checksum(data: bytes) -> bool:
+    found = _OLD_CHECKSUM.search(data)
+    if found is None:
+        return False
+    begin, end = found.span(1)
+    text = data[:begin] + b"0" * (end - begin) + data[end:]
+    return hashlib.sha256(text).hexdigest() != found[1].decode()
+
+
+def _manifest(fields: Fields, digest: str) -> Manifest:
+    stages = tuple(_stage_in(each) for each in fields.parts("stages"))
+    shared = []
+    for each in fields.parts("shared"):
+        numbers = each.integers("stages")
+        each.require(all(number < len(stages) for number in numbers), "stages")
+        shared.append((each.texts("names"), numbers))
+    return Manifest(
+        digest=digest,
+        plan=fields.part("plan").text("digest"),
+        torch=fields.text("torch"),
+        graph_hash=fields.part("source").text("graph_hash"),
+        in_spec=fields.text("in_spec"),
+        out_spec=fields.text("out_spec"),
+        inputs=tuple(_value_in(each) for each in fields.parts("inputs")),
+        results=tuple(_result_in(each) for each in fields.parts("outputs")),
+        stages=stages,
+        shared=tuple(shared),
+    )
+
+
+def _check_sources(made: Manifest) -> None:
+    """Raise StageError where a value comes from nowhere, or from a stage that runs later."""
+    given = {each.name for each in made.inputs}
+    outputs = [{each.name for each in stage.outputs} for stage in made.stages]
+    wanted = [
+        (number, value.source)
+        for number, stage in enumerate(made.stages)
+        for value in stage.inputs
+        if value.source is not None
+    ]
+    wanted += [(len(outputs), each.source) for each in made.results if each.source is not None]
+    for user, (maker, name) in wanted:
+        known = given if maker is None else outputs[maker] if 0 <= maker < user else ()
+        if name not in known:
+            raise StageError(f"the manifest is damaged: stage {user} takes {name!r} from nowhere")
+    every = [*given, *(name for each in outputs for name in each)]
+    if len(set(every)) < len(every) or not made.stages:
+        raise StageError("the manifest is damaged: it has no stages, or a name twice")
+
+
+def _optional(fields: Fields, name: str) -> str | None:
+    return fields.text(name) if fields.has(name) else None
+
+
+def _stage_in(fields: Fields) -> StageFacts:
+    return StageFacts(
+        file=_optional(fields, "file") or "",
+        file_bytes=fields.integer("bytes") if fields.has("bytes") else 0,
+        records=_optional(fields, "records") or "",
+        inputs=tuple(_value_in(each, is_input=True) for each in fields.parts("inputs")),
+        outputs=tuple(_value_in(each) for each in fields.parts("outputs")),
+        bytes=fields.integer("state_bytes"),
+    )
+
+
+def _value_in(fields: Fields, *, is_input: bool = False) -> Value:
+    kind = fields.text("type")
+    is_tensor = kind == "tensor"
+    shape = fields.plain("shape") if is_tensor else []
+    fields.require(
+        isinstance(shape, list) and all(isinstance(size, (int, str)) for size in shape), "shape"
+    )
+    order = fields.integers("order") if fields.has("order") else None
+    fields.require(order is None or sorted(order) == list(range(len(shape))), "order")
+    return Value(
+        name=fields.text("name"),
+        type=kind,
+        dtype=fields.text("dtype") if is_tensor else "",
+        shape=tuple(shape),
+        order=order,
+        source=_source_in(fields.part("from")) if is_input else None,
+    )
+
+
+def _source_in(fields: Fields) -> tuple[int | None, str]:
+    if fields.has("input"):
+        return None, fields.text("input")
+    return fields.integer("stage"), fields.text("output")
+
+
+def _result_in(fields: Fields) -> Result:
+    if fields.has("from"):
+        return Result(_source_in(fields.part("from")), None)
+    return Result(None, fields.plain("constant"))

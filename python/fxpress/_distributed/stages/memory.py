@@ -6,18 +6,12 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import pairwise
 
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.lives import Lives
 
 
 class Memory:
-    """The memory of runs of operations that begin and end at places.
-
-    Args:
-        lives: of the program.
-        places: 0, and the numbers of the operations before which a cut may be; the last is the
-            number of operations.
-    """
+    """The memory of runs of operations that begin and end at places, from 0 to their number."""
 
     def __init__(self, lives: Lives, places: list[int]) -> None:
         self._sizes = {key: state.nbytes for key, state in lives.state.items()}
@@ -44,11 +38,7 @@ class Memory:
         return self.state(start, end) + self.activations(start, end)
 
     def reach(self, limit: int) -> list[int]:
-        """Return for each place but the last how far a run goes that begins there.
-
-        Args:
-            limit: the most bytes; where no run from a place has as few, the place itself is found.
-        """
+        """Return for each place but the last how far a run of at most `limit` bytes goes."""
         ends, end = [], 0
         held: Counter[Hashable] = Counter()
         state = written = 0
@@ -101,11 +91,7 @@ class Memory:
 
 
 def limits_of(memory: int | Sequence[int] | None, stages: int) -> list[int] | None:
-    """Return the limit of each stage; None: there are none.
-
-    Raises:
-        StageError: it is neither a number of bytes nor one for each stage.
-    """
+    """Return the limit of each stage; None: there are none."""
     if memory is None:
         return None
     limits = memory if isinstance(memory, Sequence) else [memory] * stages

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fxpress._distributed.stages.sizes import size_of
+from fxpress._distributed.stages.ends import size_of
 from fxpress._torch.decompose import pytree
 
 _PLAIN = {type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout}
@@ -18,9 +18,6 @@ class Arguments:
     """What an operator is given, as tensors on the meta device with the sizes of the metadata.
 
     Sizes that are symbols are those that the program was exported with.
-
-    Args:
-        node: a call of an operator.
     """
 
     def __init__(self, node: Node) -> None:

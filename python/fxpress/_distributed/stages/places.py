@@ -1,31 +1,26 @@
-"""Find where a program may be cut."""
+"""Find where a program may be cut, and which of its operations have to be in one stage."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
-from fxpress._distributed.stages.errors import StageError
+import torch
+from torch.fx import Node
+
+from fxpress._distributed.errors import StageError
+from fxpress._distributed.stages.ends import value_of
 from fxpress._distributed.stages.lives import Lives
 from fxpress._distributed.stages.reading import Reading
-from fxpress._distributed.stages.spans import Span
 from fxpress._graphs.partition.by_module import by_module
 
 _MOST_COMPONENTS = 100  # of a module's path
+_PASSED = (torch.Tensor, torch.SymInt)  # torch's files have no other inputs of programs
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
-    """Return 0, the number of operations, and where a cut may be: before an operation.
-
-    Args:
-        count: the number of operations.
-        spans: what has to stay together.
-        stages: how many the places have to allow.
-
-    Raises:
-        StageError: they do not.
-    """
+    """Return 0, the number of operations, and where a cut may be: before an operation."""
     spans = list(spans)
     changes = [0] * (count + 1)  # of the number of spans around a place, from one to the next
     for span in spans:
@@ -73,3 +68,49 @@ def _deepest(nodes: list[Any]) -> int:
     )
     most = max((path.count(".") + path.count("[") for path in paths), default=0) + 1
     return min(most, _MOST_COMPONENTS)
+
+
+class Span(NamedTuple):
+    """Operations between which no cut may be.
+
+    Attributes:
+        first, last: their numbers in the order of the graph.
+        reason: why, for an error.
+    """
+
+    first: int
+    last: int
+    reason: str
+
+
+def spans_of(reading: Reading) -> Iterator[Span]:
+    """Yield what has to stay together.
+
+    A state or an input that is written is read and written in one stage, as each stage has a copy
+    of its own. So is another value, up to its last write. Lists and objects are used where they are
+    made: only tensors and integers pass from a stage to another.
+    """
+    places, ends = reading.numbers, reading.ends
+    objects = ends.objects()
+    for node, storage in reading.storages.items():
+        if node in ends.written:
+            touching = [*storage.touching, ends.written[node]]
+        elif not storage.writing and node not in objects:
+            continue
+        else:
+            touching = storage.touching
+            if node.op != "placeholder":
+                last = max(places[each] for each in storage.writing)
+                touching = [each for each in touching if places[each] <= last]
+        yield from _around(touching, places, f"{node} is written")
+    for node in reading.operations:
+        if not isinstance(value_of(node), _PASSED):
+            yield from _around(
+                [node, *node.users], places, f"{node} is neither a tensor nor an integer"
+            )
+
+
+def _around(nodes: Iterable[Any], places: dict[Node, int], reason: str) -> Iterator[Span]:
+    numbers = [places[each] for each in nodes if each in places]
+    if numbers and min(numbers) < max(numbers):
+        yield Span(min(numbers), max(numbers), reason)

@@ -10,18 +10,17 @@ from typing import Any, Literal, get_args
 from torch.export import ExportedProgram
 
 from fxpress import _native
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.costs import By, weights_of
 from fxpress._distributed.stages.division import Division
-from fxpress._distributed.stages.errors import StageError
 from fxpress._distributed.stages.lives import lives_of
 from fxpress._distributed.stages.memory import Memory, limits_of
-from fxpress._distributed.stages.places import places_of, spans_of_parameters
+from fxpress._distributed.stages.places import places_of, spans_of, spans_of_parameters
 from fxpress._distributed.stages.planned import Plan, check_whole
 from fxpress._distributed.stages.profile import Profile
 from fxpress._distributed.stages.profile import profile as measured
 from fxpress._distributed.stages.reading import Reading, reading_of
 from fxpress._distributed.stages.shared import shared_of
-from fxpress._distributed.stages.spans import spans_of
 from fxpress._files.serde.hashing import graph_hash
 from fxpress._graphs.partition.callback import operations
 

@@ -10,12 +10,15 @@ from typing import Any, get_args
 
 from torch.export import ExportedProgram
 
+from fxpress._base.errors import NoRendererError
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.documents import Fields, digest_of, read, sealed
-from fxpress._distributed.stages.errors import StageError
-from fxpress._distributed.stages.order import operations_of
-from fxpress._distributed.stages.picture import picture_of
+from fxpress._distributed.stages.ends import state_of
+from fxpress._distributed.stages.reading import operations_of
 from fxpress._graphs.partition.callback import SplitCallback
+from fxpress._graphs.partition.draw import draw
+from fxpress._graphs.split.split_module import split_module
 
 FORMAT, VERSION = "fxpress plan", 1
 
@@ -175,7 +178,8 @@ class Plan:
         """
         fields = read(text, FORMAT, VERSION)
         plan = _plan_of(fields)
-        fields.end_sealed(plan._content())
+        fields.check_digest()
+        fields.end()
         return plan
 
     def digest(self) -> str:
@@ -206,11 +210,7 @@ class Plan:
 
 
 def check_whole(plan: Plan) -> None:
-    """Refuse a plan that no text could have given: a caller may have made it field by field.
-
-    Raises:
-        StageError: a field of the plan is not what it has to be.
-    """
+    """Refuse a plan that no text could have given: a caller may have made it field by field."""
     try:
         content = plan._content()
     except (AttributeError, TypeError):
@@ -219,11 +219,7 @@ def check_whole(plan: Plan) -> None:
 
 
 def _plan_of(fields: Fields) -> Plan:
-    """Return the plan of fields, which is one that a program could be cut by.
-
-    Raises:
-        StageError: a field is not what it has to be.
-    """
+    """Return the plan of fields, which is one that a program could be cut by."""
     operations = fields.integer("operations")
     ends = fields.integers("ends")
     n = len(ends)
@@ -261,3 +257,17 @@ def _check_ends(ends: tuple[int, ...], operations: int) -> None:
         raise StageError(
             f"the last stage of the plan ends at operation {ends[-1]}, and not at {operations}"
         )
+
+
+def picture_of(program: ExportedProgram, stage_of: SplitCallback) -> str | None:
+    """Return the stages and the values between them as an SVG file; None where nothing draws it."""
+    split = split_module(program.graph_module, None, stage_of, keep_original_order=True)
+    try:
+        return draw(
+            split,
+            format="svg",
+            signature=program.graph_signature,
+            state_dict=state_of(program),
+        )
+    except (ImportError, NoRendererError):
+        return None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable, Iterator
 
+import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Graph, GraphModule, Node
 
-from fxpress._distributed.stages.ends import Ends
-from fxpress._distributed.stages.order import operations_of
-from fxpress._distributed.stages.unused import unused_state
+from fxpress._distributed.stages.ends import Ends, state_of, storage_of
 from fxpress._distributed.stages.writes import Storage, storages_of
-from fxpress._graphs.partition.callback import operations
+from fxpress._graphs.partition.callback import SplitCallback, operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,3 +49,57 @@ def reading_of(program: ExportedProgram) -> Reading:
         for storage in storages.values():
             storage.touching.sort(key=numbers.__getitem__)
     return Reading(program, nodes, numbers, sources, ends, storages)
+
+
+def operations_of(module: GraphModule) -> list[Node]:
+    """Return the operations in the order of the graph, but copies at its end after what they copy.
+
+    Export writes `self.steps += 1` as a copy into the buffer behind all else, which would keep all
+    between in one stage. A stage runs its operations in the order of the graph.
+    """
+    nodes = list(operations(module))
+    copies: dict[Node, list[Node]] = {}
+    last = list(_last_copies(module.graph))
+    for node in reversed(last):
+        copies.setdefault(node.args[1], []).append(node)
+    if not last:
+        return nodes
+    kept = nodes[: -len(last)]
+    return [each for node in kept for each in (node, *copies.get(node, ()))]
+
+
+def _last_copies(graph: Graph) -> Iterator[Node]:
+    """Yield copies of operations' values into placeholders, from the end of the graph on."""
+    node = graph.output_node().prev
+    while node.target is torch.ops.aten.copy_.default and not node.users and len(node.args) == 2:
+        target, value = node.args
+        if not isinstance(target, Node) or target.op != "placeholder":
+            return
+        if not isinstance(value, Node) or value.op != "call_function":
+            return
+        if value.target is torch.ops.aten.copy_.default:
+            return
+        yield node
+        node = node.prev
+
+
+def unused_state(
+    program: ExportedProgram, ends: Ends, places: SplitCallback | dict[Node, int]
+) -> Iterator[tuple[Node, int]]:
+    """Yield the placeholders of state that is neither read nor written, and their places.
+
+    The place is the first that uses the state in front of it, which is of the same module or of one
+    near it. Further names of a tensor that is used are left out: they go with the tensor.
+    """
+    used = {node for node in ends.state if node.users or node in ends.written}
+    if len(used) == len(ends.state):
+        return
+    values = state_of(program)
+    keys = {node: storage_of(values.get(str(spec.target))) for node, spec in ends.state.items()}
+    known = {keys[node] for node in used}
+    place = 0
+    found: dict[Hashable, int] = {}  # by storage: one that has several names has one place
+    for node in ends.state:
+        place = min((places[user] for user in node.users if user in places), default=place)
+        if keys[node] not in known:
+            yield node, found.setdefault(keys[node], place)

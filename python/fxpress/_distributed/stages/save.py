@@ -6,27 +6,36 @@ import contextlib
 import functools
 import json
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from torch.export import ExportedProgram
 
+from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.build import build
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.cut import Cut, cut
-from fxpress._distributed.stages.errors import StageError
-from fxpress._distributed.stages.manifest import manifest_of, state_of_stages
-from fxpress._distributed.stages.picture import picture_of
+from fxpress._distributed.stages.documents import sealed
+from fxpress._distributed.stages.manifest import facts_of_file, manifest_of, state_of_stages
 from fxpress._distributed.stages.plan import check
 from fxpress._distributed.stages.plan import plan as make_plan
-from fxpress._distributed.stages.planned import Plan
-from fxpress._distributed.stages.seal import sealed
-from fxpress._distributed.stages.upload import uploaded
+from fxpress._distributed.stages.planned import Plan, picture_of
 from fxpress._files.archive.folders import new_folder
 from fxpress._files.archive.package import package_pt2, save
-from fxpress._files.archive.stage_records import facts_of
-from fxpress._files.remote.urls import is_archive, local_path, url_of
+from fxpress._files.remote.urls import (
+    is_archive,
+    joined,
+    local_path,
+    opened_system,
+    reaching,
+    shown,
+    url_of,
+)
 from fxpress._torch.watching import operation
 
 MANIFEST, STATE, PICTURE = "manifest.json", "state.json", "stages.svg"
@@ -118,11 +127,11 @@ def _describe(
     program: ExportedProgram, whole: Cut, plan: Plan, drawn: str | None, files: list[dict[str, Any]]
 ) -> tuple[Any, dict[str, str]]:
     """Return the manifest, and the texts of the files beside the programs; the manifest is last."""
-    manifest = manifest_of(program, whole, plan, files)
-    manifest["picture"] = None if drawn is None else PICTURE
+    picture = None if drawn is None else PICTURE
+    manifest = sealed({**manifest_of(program, whole, plan, files), "picture": picture})
     texts = {} if drawn is None else {PICTURE: drawn}
     texts[STATE] = json.dumps(state_of_stages(program, whole)) + "\n"
-    texts[MANIFEST] = sealed(manifest)
+    texts[MANIFEST] = json.dumps(manifest, indent=2) + "\n"
     return manifest, texts
 
 
@@ -139,8 +148,42 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
         for number, stage in enumerate(stages):
             path = place / f"{program_name(number)}.pt2"
             save(stage, path, progress=progress)
-            files.append(facts_of(path))
+            files.append(facts_of_file(path))
         manifest, texts = describe(files)
         for name, text in texts.items():
             (place / name).write_text(text)
     return manifest
+
+
+@contextlib.contextmanager
+def uploaded(url: str, last: str) -> Iterator[Path]:
+    """Return a block that writes files here, which go to a URL at its end, that named `last` last.
+
+    Raises StageError where there is something in the folder already.
+    """
+    if urlsplit(url).scheme in ("http", "https"):
+        raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")
+    system, place = opened_system(url)
+    alone = is_archive(url)
+    if not alone:
+        with reaching(url):
+            is_there = system.exists(place)
+        if is_there:
+            raise StageError(f"{shown(url)} is there already")
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / (Path(urlsplit(url).path).name or "stages")
+        yield target
+        files = [target] if alone else sorted(target.iterdir(), key=lambda f: (f.name == last, f))
+        with contextlib.ExitStack() as on_errors:
+            for file in files:
+                one = url if alone else joined(url, file.name)
+                with reaching(one):
+                    system.put_file(str(file), place if alone else opened_system(one)[1])
+                on_errors.callback(_remove, one)
+            on_errors.pop_all()
+
+
+def _remove(url: str) -> None:
+    system, place = opened_system(url)
+    with contextlib.suppress(OSError), reaching(url):
+        system.rm_file(place)

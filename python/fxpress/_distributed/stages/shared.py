@@ -8,19 +8,13 @@ from itertools import pairwise
 from torch.export import ExportedProgram
 
 from fxpress._distributed.stages.cut import Cut
-from fxpress._distributed.stages.ends import state_of
+from fxpress._distributed.stages.ends import state_of, storage_of
 from fxpress._distributed.stages.lives import Lives
 from fxpress._distributed.stages.planned import Shared
-from fxpress._distributed.stages.sizes import storage_of
 
 
 def shared_of(lives: Lives, ends: list[int]) -> tuple[Shared, ...]:
-    """Return the state that several stages use, in the order in which the program first does.
-
-    Args:
-        lives: of the program.
-        ends: the end of each stage.
-    """
+    """Return the state that several stages use, in the order in which the program first does."""
     bounds = pairwise([0, *ends])
     stages = _in_several(
         (key, stage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch.export import ExportedProgram
@@ -52,6 +53,23 @@ def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
         raise
     except compat.SerializeError as e:
         raise ArchiveError(f"record {record!r} is damaged: {e}") from e
+
+
+def records_of(archive: PT2ArchiveReader, model: str) -> Iterator[str]:
+    """Yield the names of the records that a program is read from, its graph first.
+
+    Raises:
+        fxpress.ArchiveError: a record is missing or damaged.
+    """
+    yield names.model_record(model)
+    yield names.sample_inputs_record(model)
+    for config, folder in (
+        (names.weights_config_record(model), names.WEIGHTS_DIR),
+        (names.constants_config_record(model), names.CONSTANTS_DIR),
+    ):
+        yield config
+        for payload in read_config(archive, config):
+            yield folder + payload.record
 
 
 def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, View]:

@@ -63,11 +63,7 @@ class Output:
         """Put the file in its place. The file has to be synced."""
 
     def is_in_place(self) -> bool:
-        """Return whether the file has taken its place, also when `put_in_place` was interrupted.
-
-        Raises:
-            OSError: the file or its place cannot be examined.
-        """
+        """Return whether the file has taken its place, also when `put_in_place` was interrupted."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), self.target.stat())
         except FileNotFoundError:
@@ -229,16 +225,10 @@ def _reserve(descriptor: int, old: int, new: int) -> None:
 
 
 def open_output(path: str | os.PathLike[str], *, in_place: bool = False) -> Output:
-    """Return a file to write.
+    """Return a file to write: an `InPlaceFile` if `in_place`, else an `AtomicFile`.
 
-    Args:
-        path: the target. A link stays a link: the file that it leads to is replaced.
-        in_place: return an `InPlaceFile` instead of an `AtomicFile`. A target that is not a regular
-            file is written to directly.
-
-    Raises:
-        OSError: the file cannot be written. The error names `path`.
-        ValueError: `path` has a null character.
+    A link stays a link: the file that it leads to is replaced. A target that is not a regular file
+    is written to directly.
     """
     target = Path(os.path.realpath(os.fspath(path)))
     try:

@@ -24,8 +24,6 @@ from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
 
-_MAX_THREADS = 8
-
 
 class Target(NamedTuple):
     """The place that some bytes of a record are read into."""
@@ -68,6 +66,8 @@ class PT2ArchiveReader:
         'pt2'
     """
 
+    _most_threads = 8  # that read records
+
     def __init__(
         self, archive_path_or_buffer: Any, *, check_crc: bool = True, limits: Limits | None = None
     ) -> None:
@@ -87,13 +87,17 @@ class PT2ArchiveReader:
         reader._open(f, check_crc, limits)
         return reader
 
-    def _open(self, f: Any, check_crc: bool, limits: Limits | None) -> None:
-        self._check_crc = bool(check_crc)
+    def _set_up(self, check_crc: bool) -> None:
+        self._check_crc = check_crc
         self._file: int | None = None  # the reader's own descriptor
         self._native: Any = None
         self._begun: dict[str, int] = {}  # record -> checksum of the parts that were read
-        self._views = [] if is_path(f) else _views_of(f)
+        self._views: list[memoryview] = []
         self._start = 0  # where in the file the archive begins, bytes
+
+    def _open(self, f: Any, check_crc: bool, limits: Limits | None) -> None:
+        self._set_up(bool(check_crc))
+        self._views = [] if is_path(f) else _views_of(f)
         if is_path(f):
             self._file = os.open(os.fspath(f), os.O_RDONLY | os.O_CLOEXEC)
         elif not self._views:
@@ -104,14 +108,16 @@ class PT2ArchiveReader:
                 self._start = _position_of(f)
                 self._file = os.dup(descriptor)
         try:
-            with archive_errors():
-                source = self._views[0] if self._file is None else self._file
-                self._native = _native.ArchiveReader(source, self._start)
-                self._records = self._native.records()
+            self._read_directory(self._views[0] if self._file is None else self._file)
             self.budget = Budget(limits, self._size())
         except BaseException:
             self.close()
             raise
+
+    def _read_directory(self, source: Any) -> None:
+        with archive_errors():
+            self._native = _native.ArchiveReader(source, self._start)
+            self._records = self._native.records()
 
     def _size(self) -> int:
         if self._file is None:
@@ -144,7 +150,7 @@ class PT2ArchiveReader:
             raise ValueError("the archive is closed")
         return self._native
 
-    def mapped(self) -> torch.UntypedStorage:
+    def mapped(self) -> torch.UntypedStorage | None:
         """Return the file mapped into memory. Writes to it stay in this process."""
         assert self._file is not None
         size = os.fstat(self._file).st_size
@@ -214,7 +220,7 @@ class PT2ArchiveReader:
         Args:
             report: called with the bytes done since the last call.
         """
-        threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+        threads = min(self._most_threads, len(os.sched_getaffinity(0)))
         with archive_errors():
             crcs = self._reader.read_into(targets, self._check_crc, threads, report)
         for (name, start, size, _), of_part in zip(targets, crcs, strict=self._check_crc):

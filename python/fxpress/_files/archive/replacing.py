@@ -10,11 +10,9 @@ file the names of weights that no program needs.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fxpress._files.archive.files import AtomicFile, DirectFile, Output
 from fxpress._files.archive.folders import abandoned, beside, locked_folder, sync_folder
@@ -22,42 +20,27 @@ from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.tensor_file_writer import number_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
-from fxpress._files.format.weights_location import read_place
+from fxpress._files.format.weights_location import Place, read_place
 
 _SUFFIX = ".safetensors"
 
 
-class Place(NamedTuple):
-    """An archive's record of a file beside it, which holds the weights of a program."""
-
-    file: str  # its name
-    number: str  # of the save, which is in the file too
-
-    def text(self) -> str:
-        """Return the text of the record."""
-        return json.dumps(self._asdict())
-
-    @classmethod
-    def read(cls, text: str) -> Place:
-        """Read the text of a record; ArchiveError for a file that is not beside the archive."""
-        try:
-            return cls(*read_place(text))
-        except ValueError as e:
-            raise ArchiveError(str(e)) from None
+def place_of(text: str) -> Place:
+    """Read the record of a file of weights; ArchiveError for a file that is in another folder."""
+    try:
+        return read_place(text)
+    except ValueError as e:
+        raise ArchiveError(str(e)) from None
 
 
 def _named_by(path: Path) -> set[Place]:
-    """Return the weights that the archive at a path names; none where there is no archive.
-
-    Raises:
-        OSError: the file cannot be read, and may be an archive.
-    """
+    """Return the weights that the archive at a path names; none where there is no archive."""
     found = set()
     with contextlib.suppress(ArchiveError), PT2ArchiveReader.of_any_format(path) as archive:
         for record in archive.get_file_names():
             if names.is_weights_file_record(record) and (text := archive.read_string(record)):
                 with contextlib.suppress(ArchiveError):
-                    found.add(Place.read(text))
+                    found.add(place_of(text))
     return found
 
 
@@ -75,11 +58,7 @@ def _named_in(folder: Path, but: Path | None) -> Iterator[Place]:
 
 
 def _remove(places: set[Place], folder: Path, but: Path | None = None) -> None:
-    """Remove weights that no archive of a folder names, except for the archive at `but`.
-
-    Raises:
-        OSError: the folder's archives cannot be read, or a file cannot be removed.
-    """
+    """Remove weights that no archive of a folder names, except for the archive at `but`."""
     if places:
         places = places.difference(_named_in(folder, but))
     for place in places:
@@ -137,14 +116,10 @@ class _Replaced:
 
 
 def put_together(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """Put a complete archive and its weights in their places.
+    """Put a complete archive and its weights, whose names are new, in their places.
 
-    Args:
-        weights: the files that the archive names. Their names have not been used before.
-
-    Raises:
-        OSError: the files could not be written, and the old program and its weights are there; or
-            the names may not be on the disk, and the new ones are there.
+    After an OSError, the old program and its weights are there; or the new ones are, and their
+    names may not be on the disk.
     """
     try:
         for file in (*weights, program):

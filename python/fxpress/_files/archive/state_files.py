@@ -162,7 +162,7 @@ def _values(
     if isinstance(source, Mapping):
         yield source.__getitem__
     elif is_path(source) and os.fsdecode(source).endswith(".safetensors"):
-        with open_weights(Path(os.fsdecode(source)), budget=Budget(limits, 0)) as get:
+        with open_weights(Path(os.fsdecode(source)), Budget(limits, 0)) as get:
             yield get
     else:  # read and compared with its checksums as a whole, before anything is changed
         yield read(source, map_location=device, limits=limits, progress=progress).pop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import math
@@ -17,6 +18,8 @@ from fxpress._files.archive import tensors
 from fxpress._files.archive.tensor_file import DTYPES, TensorFile
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format.tensor_header import METADATA, NUMBER
+from fxpress._files.remote.ranges import Files
+from fxpress._files.serde.limits import Budget
 from fxpress._torch.fx import is_fake
 
 _ALIGNMENT = 8  # bytes
@@ -30,17 +33,7 @@ def write_tensors(
     number: str,
     report: Callable[[int], None] | None = None,
 ) -> None:
-    """Write tensors. Those that share a storage, or are parts of one, have bytes of their own.
-
-    Args:
-        descriptor: the descriptor of a file at its start.
-        number: the number of the save, for `number_of`.
-        report: called with the bytes done since the last call.
-
-    Raises:
-        fxpress.UnsupportedError: the format has no such dtype.
-        OSError: the file cannot be written.
-    """
+    """Write tensors. Those that share a storage, or are parts of one, have bytes of their own."""
     described = {
         name: (_dtype_of(name, tensor), tuple(tensor.shape)) for name, tensor in state_dict.items()
     }
@@ -116,8 +109,7 @@ def number_of(path: Path) -> str | None:
         OSError: the file cannot be read.
     """
     try:
-        with TensorFile(path) as file:
-            number = file.metadata.get(NUMBER)
+        with contextlib.closing(Files()) as files:
+            return TensorFile(files.file(path), Budget(None, 0)).number
     except ArchiveError:
         return None
-    return number if isinstance(number, str) else None

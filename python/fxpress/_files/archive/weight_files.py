@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -19,17 +19,19 @@ from fxpress._files.archive.files import AtomicFile
 from fxpress._files.archive.folders import short
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.payloads import Config, check_state
-from fxpress._files.archive.replacing import Place
+from fxpress._files.archive.replacing import place_of
 from fxpress._files.archive.storages import View, bytes_by_record, make_all
 from fxpress._files.archive.tensor_file import TensorFile
 from fxpress._files.archive.tensor_file_writer import write_tensors
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
-from fxpress._files.format.tensor_header import NUMBER
+from fxpress._files.format.weights_location import Place
+from fxpress._files.remote.ranges import Files
 from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 
 _DIGITS = 16  # of the number of a save, in the name of a file
+Form: TypeAlias = tuple[torch.dtype, tuple[int, ...]]  # of a tensor: its dtype and sizes
 
 
 def describe(state_dict: Mapping[str, Any]) -> Config:
@@ -98,11 +100,7 @@ def write_beside(
 def read(
     place: str, views: Mapping[str, View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Return the weights of an archive that are outside of it.
-
-    Args:
-        place: the name of the file beside the archive; "" when they were not saved.
-    """
+    """Return the weights of an archive in the file named `place` next to it; "": not saved."""
     if not options.load_weights:
         return assemble(views, None, budget)
     if not place:
@@ -113,27 +111,26 @@ def read(
     if options.path is None:
         raise ArchiveError(f"the weights are in {place} beside the archive: load it from a path")
     budget.check_json(place, "the record of the weights' file")
-    name, number = Place.read(place)
+    name, number = place_of(place)
     path = Path(os.path.realpath(options.path)).with_name(name)
-    with open_weights(path, number, budget) as get:
+    with open_weights(path, budget, number) as get:
         return assemble(views, get, budget, options.progress)
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_weights(
-    path: Path, number: str | None = None, budget: Budget | None = None
+    path: Path, budget: Budget, number: str | None = None
 ) -> Iterator[Callable[[str], torch.Tensor]]:
     """Yield a function: name -> tensor of a safetensors file, KeyError for a missing name.
 
-    Args:
-        number: the number of the save that the file has to belong to; None: any.
-        budget: the budget of the load, which grows by the size of the file.
+    The budget grows by the size of the file, which has to be of the save with `number`; None: any.
     """
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    with TensorFile(path, budget) as file:
-        if number is not None and file.metadata.get(NUMBER) != number:
-            raise ArchiveError(f"{path} belongs to another archive, or to another save of it")
+    with contextlib.closing(Files()) as files:
+        file = TensorFile(files.file(path), budget)
+        if number is not None:
+            file.check_number(number, "archive")
         yield file.read
 
 
@@ -143,15 +140,7 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors that the views describe, which share storages where the views do.
-
-    Args:
-        get: returns the value of a name; None: the tensors are on the meta device.
-        progress: shows the copying of values.
-
-    Raises:
-        SerializeError: a value is missing, or has another shape or dtype.
-    """
+    """Return the tensors that views describe, which share storages too; no `get`: on meta."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -189,11 +178,7 @@ def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:
-    """Return the value of that name; SerializeError where there is none that fits.
-
-    Args:
-        target: the tensor or the view that the value is for.
-    """
+    """Return the value of that name; SerializeError where there is none that fits."""
     sizes = tuple(target.sizes if isinstance(target, View) else target.shape)
     try:
         value = get(name)
@@ -201,9 +186,18 @@ def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch
         raise compat.SerializeError(f"there is no value for {name!r}") from None
     if not isinstance(value, torch.Tensor):
         raise compat.SerializeError(f"the value for {name!r} is a {type(value).__name__}")
-    if tuple(value.shape) != sizes or value.dtype != target.dtype:
-        raise compat.SerializeError(
-            f"the value for {name!r} is {value.dtype}{list(value.shape)} instead of "
-            f"{target.dtype}{list(sizes)}"
-        )
+    check_fits(name, (value.dtype, tuple(value.shape)), (target.dtype, sizes))
     return value
+
+
+def check_fits(name: str, found: Form, wanted: Form) -> None:
+    """Raise SerializeError for a value of another dtype or other sizes."""
+    if difference := difference_of(found, wanted, " instead of "):
+        raise compat.SerializeError(f"the value for {name!r} is {difference}")
+
+
+def difference_of(found: Form, wanted: Form, between: str = ", and ") -> str:
+    """Return both dtypes and sizes as text; "" where they are equal."""
+    if found == wanted:
+        return ""
+    return between.join(f"{dtype}{list(sizes)}" for dtype, sizes in (found, wanted))

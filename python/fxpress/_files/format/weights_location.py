@@ -1,15 +1,42 @@
-"""The record of an archive that names the file of weights beside it."""
+"""The record of an archive that names the file of weights next to it, and names of such files."""
 
 from __future__ import annotations
 
 import json
 import os
+import unicodedata
+from typing import NamedTuple
 
 _SUFFIX = ".safetensors"
 
 
-def read_place(text: str) -> tuple[str, str]:
-    """Return the name of the file, and the number of the save that it has to be of.
+def is_file_name(text: str, suffix: str = "") -> bool:
+    """Return whether a text from a file names another file in the same folder.
+
+    A path is not such a name, nor is a text with control characters, or one that no file can have.
+    """
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    is_plain = all(unicodedata.category(character) != "Cc" for character in text)
+    is_path = os.path.basename(text) != text or text in ("", ".", "..")
+    return is_plain and not is_path and text.endswith(suffix)
+
+
+class Place(NamedTuple):
+    """The contents of the record: a file next to the archive, with the weights of a program."""
+
+    file: str  # its name
+    number: str  # of the save, which is in the file too
+
+    def text(self) -> str:
+        """Return the text of the record."""
+        return json.dumps(self._asdict())
+
+
+def read_place(text: str) -> Place:
+    """Return the contents of the record.
 
     Raises:
         ValueError: the record is damaged, or the file is not beside the archive.
@@ -19,6 +46,6 @@ def read_place(text: str) -> tuple[str, str]:
         file, number = str(said["file"]), str(said["number"])
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise ValueError(f"the record of the weights' file is damaged: {e!r}") from None
-    if os.path.basename(file) != file or not file.endswith(_SUFFIX) or "\0" in file:
+    if not is_file_name(file, _SUFFIX):
         raise ValueError(f"the weights are not beside the archive, but in {file!r}")
-    return file, number
+    return Place(file, number)

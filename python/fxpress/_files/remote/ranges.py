@@ -1,8 +1,4 @@
-"""Files of which ranges of bytes are read.
-
-The checkpoint component reads files through `File.read_into` only. A file at a URL is another class
-with the same methods.
-"""
+"""Files of which ranges of bytes are read: of this machine, or at a URL."""
 
 from __future__ import annotations
 
@@ -16,11 +12,10 @@ from typing import IO, Protocol, TypeVar
 
 from fxpress import _native
 from fxpress._files.errors import ArchiveError
-from fxpress._files.remote.remote_file import RemoteFile
-from fxpress._files.remote.url_path import AnyPath, UrlPath
+from fxpress._files.remote.remote_file import AnyPath, RemoteFile
 
 _MOST_OPEN = 64  # files at a time, far below what a process may have
-_PIECE = 1 << 22  # bytes that are checked at a time, or that a request is for
+_PIECE = 1 << 22  # bytes that are checked at a time
 _REQUESTS = 8  # at a time
 _AT_ONCE = 32  # tensors from files elsewhere that are read together
 _Item = TypeVar("_Item")
@@ -51,8 +46,8 @@ class File(Protocol):
             ArchiveError: it ends before, or has changed.
         """
 
-    def read(self, begin: int, size: int) -> bytes:
-        """Return bytes of the file; raises as `read_into` does."""
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes from `begin` up to `end`; raises as `read_into` does."""
 
 
 class LocalFile:
@@ -124,72 +119,14 @@ class LocalFile:
                 raise ArchiveError(f"{self.path} is damaged: it ends too early")
             done += got
 
-    def read(self, begin: int, size: int) -> bytes:
-        """Return bytes of the file."""
-        return _read(self, begin, size)
-
-
-class UrlFile:
-    """A file at a URL.
-
-    Args:
-        path: where it is.
-        remote: the file, if it is open already.
-
-    Attributes:
-        path: where it is.
-        gap: see `File`.
-    """
-
-    gap = 1 << 14
-
-    def __init__(self, path: UrlPath, remote: RemoteFile | None = None) -> None:
-        self.path = path
-        self._remote = remote
-
-    def remote(self) -> RemoteFile:
-        """Return the open file.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
-        if self._remote is None:
-            self._remote = RemoteFile(self.path.url)
-        return self._remote
-
-    @property
-    def size(self) -> int:
-        """The bytes of the file, when it was opened."""
-        return self.remote().size
-
-    def check(self) -> None:
-        """Raise ArchiveError when the file is not the one that was opened."""
-        if self._remote is not None:
-            self._remote.check()
-
-    def read_into(self, begin: int, target: memoryview) -> None:
-        """Fill memory with the bytes of the file from `begin` on, from any thread.
-
-        Raises:
-            OSError: it cannot be read.
-            ArchiveError: it ends before.
-        """
-        for piece in self.remote().pieces(begin, begin + len(target), _PIECE):
-            target[: len(piece)] = piece
-            target = target[len(piece) :]
-
-    def read(self, begin: int, size: int) -> bytes:
-        """Return bytes of the file."""
-        return _read(self, begin, size)
-
-
-def _read(file: File, begin: int, size: int) -> bytes:
-    if begin + size > file.size:  # before memory is taken for what a damaged file says
-        raise ArchiveError(f"{file.path} is damaged: it ends too early")
-    data = bytearray(size)
-    with memoryview(data) as view:
-        file.read_into(begin, view)
-    return bytes(data)
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes from `begin` up to `end`; raises as `read_into` does."""
+        if not begin <= end <= self.size:  # before memory is used for what a damaged file says
+            raise ArchiveError(f"{self.path} is damaged: it ends too early")
+        data = bytearray(end - begin)
+        with memoryview(data) as view:
+            self.read_into(begin, view)
+        return bytes(data)
 
 
 class Files:
@@ -197,18 +134,13 @@ class Files:
 
     def __init__(self) -> None:
         self._open: OrderedDict[int, LocalFile] = OrderedDict()
-        self._elsewhere: list[UrlFile] = []
+        self._elsewhere: list[RemoteFile] = []
 
-    def file(self, path: AnyPath, remote: RemoteFile | None = None) -> LocalFile | UrlFile:
-        """Return a file.
-
-        Args:
-            path: where it is.
-            remote: the file, if it is at a URL and open already.
-        """
+    def file(self, path: AnyPath, opened: RemoteFile | None = None) -> LocalFile | RemoteFile:
+        """Return the file at a path, which may be open already if it is at a URL."""
         if isinstance(path, Path):
             return LocalFile(path, self)
-        file = UrlFile(path, remote)
+        file = RemoteFile(path.url) if opened is None else opened
         self._elsewhere.append(file)
         return file
 
@@ -230,7 +162,7 @@ class Files:
         Raises:
             OSError: it cannot be reached.
         """
-        self.each(UrlFile.check, self._elsewhere)
+        self.each(RemoteFile.check, self._elsewhere)
 
     def used(self, file: LocalFile) -> None:
         """Take note that a file is in use, and close one that has not been used for long."""

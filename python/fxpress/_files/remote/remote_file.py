@@ -1,14 +1,17 @@
-"""Read ranges of a file by its URL."""
+"""Files at a URL: their paths, and reading them by ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from fxpress._files.errors import ArchiveError
-from fxpress._files.remote.urls import opened_system, reaching, shown
+from fxpress._files.remote.urls import joined, opened_system, reaching, shown
 
 PIECE = 16 << 20  # bytes of one request
+_SMALL_PIECE = 4 << 20  # bytes of one request for a part of a tensor, of which there are several
 # What file systems say of a version of a file; of each, what they have.
 _VERSION = (
     *("size", "ETag", "etag", "mtime", "created", "LastModified", "last_modified", "generation"),
@@ -20,54 +23,110 @@ class ChangedFileError(ArchiveError):
     """A file is not the one that was opened."""
 
 
-class RemoteFile:
-    """A file that is read by ranges, none of which it keeps.
+class UrlPath:
+    """A path at a URL, with the methods of `pathlib.Path` that finding a checkpoint needs.
 
-    Args:
-        url: of the file.
+    As a text, it is without what may be secret in it.
 
     Attributes:
-        url: of the file.
-        shown: the URL, for errors.
-        size: bytes.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        OSError: it cannot be reached, or its server gives no ranges or says no size.
-        fxpress.UnsupportedError: fsspec has nothing for the URL.
+        url: its URL.
     """
 
     def __init__(self, url: str) -> None:
-        self.url, self.shown = url, shown(url)
-        self._system, self._path = opened_system(url)
-        self._version = self._described()
-        size = self._version.get("size")
-        if type(size) is not int or size < 0:
-            raise OSError(f"{self.shown}: its server does not say how large it is")
-        self.size = size
-        self._idle: list[Any] = [self._opened()]  # files of fsspec that no thread reads from
+        self.url = url
+
+    def __str__(self) -> str:
+        return shown(self.url)
+
+    @property
+    def name(self) -> str:
+        """The part after the last slash."""
+        parts = urlsplit(self.url)
+        return PurePosixPath(parts.netloc + parts.path).name  # memory://model.pt2 has no path
+
+    @property
+    def parent(self) -> UrlPath:
+        """The folder that it is in."""
+        parts = urlsplit(self.url)
+        path = parts.path.rstrip("/").rpartition("/")[0]
+        return UrlPath(parts._replace(path=path).geturl())
+
+    def __truediv__(self, name: str) -> UrlPath:
+        return UrlPath(joined(self.url, name))
+
+    def with_name(self, name: str) -> UrlPath:
+        """Return the path of another file in its folder."""
+        return self.parent / name
+
+    def is_file(self) -> bool:
+        """Return whether there is a file; OSError where the URL cannot be reached."""
+        system, path = opened_system(self.url)
+        try:
+            with reaching(self.url):
+                system.invalidate_cache(path)
+                return bool(system.info(path)["type"] == "file")
+        except FileNotFoundError:
+            return False
+
+    def read_bytes(self) -> bytes:
+        """Return the bytes of the file; OSError, or ArchiveError where it changes meanwhile."""
+        return RemoteFile(self.url).read_all()
+
+
+AnyPath: TypeAlias = Path | UrlPath
+
+
+class RemoteFile:
+    """A file at a URL that is read by ranges, none of which it keeps. Any thread may read.
+
+    It is opened when something of it is needed first, which raises FileNotFoundError where there is
+    no such file, OSError where it cannot be reached, or its server gives no ranges or no size, and
+    UnsupportedError where fsspec has nothing for the URL.
+
+    Attributes:
+        url: of the file.
+        path: the URL, for errors.
+        gap: see `ranges.File`.
+    """
+
+    gap = 1 << 14
+
+    def __init__(self, url: str) -> None:
+        self.url, self.path = url, UrlPath(url)
+        self._system, self._place = opened_system(url)
+        self._version: dict[str, Any] = {}  # empty: it is not open
+        self._idle: list[Any] = []  # files of fsspec that no thread reads from
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file, when it was opened."""
+        if not self._version:
+            version = self._described()
+            if type(version.get("size")) is not int or version["size"] < 0:
+                raise OSError(f"{self.path}: its server does not say how large it is")
+            self._idle.append(self._opened())
+            self._version = version
+        return int(self._version["size"])
 
     def _opened(self) -> Any:
         with reaching(self.url):
-            return self._system.open(self._path, "rb", block_size=PIECE, cache_type="none")
+            return self._system.open(self._place, "rb", block_size=PIECE, cache_type="none")
 
     def _described(self) -> dict[str, Any]:
         with reaching(self.url):
-            self._system.invalidate_cache(self._path)
-            found = self._system.info(self._path)
+            self._system.invalidate_cache(self._place)
+            found = self._system.info(self._place)
             return {name: found[name] for name in _VERSION if found.get(name) is not None}
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes from `begin` up to `end`, which are in the file.
-
-        Several threads may read at once.
+        """Return the bytes from `begin` up to `end`, by one request.
 
         Raises:
             OSError: they cannot be read, or are fewer or more.
             ArchiveError: the file has no such bytes.
         """
         if not 0 <= begin <= end <= self.size:
-            raise ArchiveError(f"{self.shown} is damaged: it has no bytes {begin} to {end}")
+            raise ArchiveError(f"{self.path} is damaged: it has no bytes {begin} to {end}")
         if begin == end:
             return b""
         try:
@@ -80,22 +139,33 @@ class RemoteFile:
         self._idle.append(file)
         if len(data) != end - begin:
             raise OSError(
-                f"{self.shown}: its server gave {len(data)} bytes instead of those from {begin} "
+                f"{self.path}: its server gave {len(data)} bytes instead of those from {begin} "
                 f"to {end}"
             )
         return data
 
+    def read_into(self, begin: int, target: memoryview) -> None:
+        """Fill memory with the bytes of the file from `begin` on; raises as `read` does."""
+        for piece in self.pieces(begin, begin + len(target), _SMALL_PIECE):
+            target[: len(piece)] = piece
+            target = target[len(piece) :]
+
+    def read_all(self) -> bytes:
+        """Return the bytes of the file; ChangedFileError where it changes meanwhile."""
+        data = b"".join(self.pieces(0, self.size))
+        self.check()
+        return data
+
     def pieces(self, begin: int, end: int, most: int = PIECE) -> Iterator[bytes]:
-        """Yield the bytes from `begin` up to `end` in pieces of `most` bytes."""
+        """Yield the bytes from `begin` up to `end`, by requests of at most `most` bytes."""
         for start in range(begin, end, most):
             yield self.read(start, min(start + most, end))
 
     def check(self) -> None:
-        """Refuse a file that is not the one that was opened.
+        """Raise ChangedFileError for a file that is not the one that was opened.
 
         Raises:
             OSError: it cannot be reached.
-            ChangedFileError: it has changed.
         """
-        if self._described() != self._version:
-            raise ChangedFileError(f"{self.shown} has changed while it was read")
+        if self._version and self._described() != self._version:
+            raise ChangedFileError(f"{self.path} has changed while it was read")

@@ -148,12 +148,7 @@ def _copy_storages(
     but_on: torch.device,
     alone: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Return copies of tensors, made by copying whole storages.
-
-    Args:
-        device: where they go; None: where they are.
-        but_on, alone: see `on_other_storages`.
-    """
+    """Return copies of tensors on `device`, None for theirs, made by copying whole storages."""
 
     def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return to_device(storages_of(first), device)

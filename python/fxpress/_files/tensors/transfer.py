@@ -26,11 +26,7 @@ def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> 
 
 
 def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Copy tensors of bytes on one device to others of the same sizes on one device.
-
-    Raises:
-        NotImplementedError: the sources are on the meta device, where there are no bytes.
-    """
+    """Copy tensors of bytes on one device, not meta, to others of the same sizes on one device."""
     here, there = sources[0].device, targets[0].device
     if there.type == "meta":
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fxpress._graphs.partition.callback import SplitCallback, operations
+from fxpress._graphs.partition.runs import cheapest, least_limit
 from fxpress._graphs.partition.state import StateReader, byte_count, element_count
 
 if TYPE_CHECKING:
@@ -85,59 +85,11 @@ def balanced(
 def linear_partition(weights: list[int], n: int) -> list[int]:
     """Cut `weights`, none negative, into `n` non-empty runs with the least possible maximum."""
     before = [0, *accumulate(weights)]  # before[i]: the weight of the items in front of i
-    limit = _bottleneck(before, max(weights), n)
-    earliest = _earliest_ends(before, limit, n)
-    ends: list[int] = []
-    start = 0
-    for run in range(n - 1):
-        runs_after = n - 1 - run
-        first = max(earliest[run], start + 1)
-        last = bisect_right(before, before[start] + limit) - 1
-        last = min(last, len(weights) - runs_after)  # each of the later runs needs an item
-        share = (before[-1] - before[start]) / (runs_after + 1)
-        start = _closest(before, before[start] + share, first, last)
-        ends.append(start)
-    return [*ends, len(weights)]
-
-
-def _bottleneck(before: list[int], heaviest: int, n: int) -> int:
-    """Return the least limit on the weight of a run with which `n` runs hold all items."""
-    low, high = max(heaviest, -(-before[-1] // n)), before[-1]
-    while low < high:
-        limit = (low + high) // 2
-        if _fits(before, limit, n):
-            high = limit
-        else:
-            low = limit + 1
-    return low
-
-
-def _fits(before: list[int], limit: int, n: int) -> bool:
-    """Return whether `n` runs of at most `limit` hold all items, each run filled to the limit."""
-    end = 0
-    for _ in range(n):
-        end = bisect_right(before, before[end] + limit) - 1
-    return end == len(before) - 1
-
-
-def _earliest_ends(before: list[int], limit: int, n: int) -> list[int]:
-    """Return, for each run, the least end after which the later runs still hold the rest."""
-    ends = [len(before) - 1]
-    for _ in range(n - 1):
-        ends.append(bisect_left(before, before[ends[-1]] - limit))
-    return ends[::-1]
-
-
-def _closest(before: list[int], weight: float, first: int, last: int) -> int:
-    """Return the cut from `first` to `last` for which the weight before it is closest to `weight`.
-
-    Of several such cuts it is the last: items without weight stay with the weight before them.
-    """
-    above = bisect_left(before, weight, first, last)
-    cut = above
-    if above > first and weight - before[above - 1] < before[above] - weight:
-        cut = above - 1
-    return bisect_right(before, before[cut], cut, last + 1) - 1
+    reach = [[len(weights)] * len(weights)] * n  # a run may end anywhere
+    limit = least_limit(before, reach)
+    ends = None if limit is None else cheapest(before, None, reach, limit)
+    assert ends is not None, "there are at least as many items as runs"
+    return ends
 
 
 def state_weights(m: GraphModule, state: StateReader, by: str) -> list[int]:

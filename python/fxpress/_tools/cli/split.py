@@ -12,8 +12,8 @@ from torch.export import ExportedProgram
 
 from fxpress._base.errors import Error
 from fxpress._base.observing.text import bytes_text, printable
+from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.costs import By
-from fxpress._distributed.stages.errors import StageError
 from fxpress._distributed.stages.plan import plan
 from fxpress._distributed.stages.profile import Profile
 from fxpress._distributed.stages.profile import profile as measured

@@ -52,7 +52,9 @@ def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
     return places
 
 
-def cheapest(before: list[int], costs: list[int], reach: Reach, limit: int) -> list[int] | None:
+def cheapest(
+    before: list[int], costs: list[int] | None, reach: Reach, limit: int
+) -> list[int] | None:
     """Return the ends of runs, none of them empty, whose cuts cost least; None: there are none.
 
     Of divisions of the same cost it is the one in which each run in turn is closest to an equal
@@ -60,38 +62,46 @@ def cheapest(before: list[int], costs: list[int], reach: Reach, limit: int) -> l
 
     Args:
         before: the weight in front of each place.
-        costs: of a cut at each place.
+        costs: of a cut at each place; None: all are equal.
         reach: of each run.
         limit: the most weight of a run.
     """
     by_weight = _ends_by_weight(before, limit)
-    made = {id(each): list(map(min, by_weight, each)) for each in reach}
+    different = {id(each): each for each in reach}
+    made = {key: list(map(min, by_weight, each)) for key, each in different.items()}
     ends = [made[id(each)] for each in reach]
     starts = _starts(ends)
     if starts is None:
         return None
-    never = sum(costs) + 1
-    values = [[0] * len(starts[-1])]  # for each run, from the last: the least cost behind a start
-    for run in range(len(reach) - 2, -1, -1):
-        nexts = starts[run + 1]
-        sums = list(map(add, costs[nexts.start : nexts.stop], values[-1]))
-        values.append(_least(sums, starts[run], nexts, ends[run], never))
-    values.reverse()
-    if values[0][0] >= never:
-        return None
+    values = None
+    if costs is not None:
+        never = sum(costs) + 1
+        values = _least_costs(costs, starts, ends, never)
+        if values[0][0] >= never:
+            return None
     found, start = [], 0
     for run in range(len(reach) - 1):
-        nexts, later = starts[run + 1], values[run + 1]
-        least = values[run][start - starts[run].start]
+        nexts = starts[run + 1]
         first, last = max(start + 1, nexts.start), min(ends[run][start], nexts[-1])
-        places = [
-            place
-            for place in range(first, last + 1)
-            if costs[place] + later[place - nexts.start] == least
-        ]
+        places: Sequence[int] = range(first, last + 1)
+        if costs is not None and values is not None:
+            later, least = values[run + 1], values[run][start - starts[run].start]
+            places = [at for at in places if costs[at] + later[at - nexts.start] == least]
         start = _closest(before, places, start, len(reach) - run)
         found.append(start)
     return [*found, len(before) - 1]
+
+
+def _least_costs(
+    costs: list[int], starts: list[range], ends: list[list[int]], never: int
+) -> list[list[int]]:
+    """Return for each run and each place where it may begin the least cost of all cuts behind."""
+    values = [[0] * len(starts[-1])]
+    for run in range(len(starts) - 2, -1, -1):
+        nexts = starts[run + 1]
+        sums = list(map(add, costs[nexts.start : nexts.stop], values[-1]))
+        values.append(_least(sums, starts[run], nexts, ends[run], never))
+    return values[::-1]
 
 
 def _ends_by_weight(before: list[int], limit: int) -> list[int]:
@@ -105,11 +115,7 @@ def _ends_by_weight(before: list[int], limit: int) -> list[int]:
 
 
 def _starts(ends: list[list[int]]) -> list[range] | None:
-    """Return the places where each run may begin, with all others; None: there are none.
-
-    Args:
-        ends: of each run, for each place where it may begin, the last where it may end.
-    """
+    """Return the places where each run may begin, with all others; None: there are none."""
     n, last = len(ends), len(ends[0])
     latest = [0]
     for each in ends[:-1]:
@@ -132,14 +138,8 @@ def _least(
 
     Each start has a window of places, whose bounds never fall. So a place that is the last of a
     window is in those of all starts before it: their least values are those from their first place
-    to it, and from it to their last place.
-
-    Args:
-        values: of the places in `nexts`.
-        starts: where the run may begin.
-        nexts: where it may end.
-        ends: the last place where it may end, for all places where it may begin.
-        never: the value where it has no end.
+    to it, and from it to their last place. `values` belong to `nexts`; a start without a place
+    gets `never`.
     """
     found: list[int] = []
     start = starts.start
@@ -161,7 +161,7 @@ def _least(
     return found
 
 
-def _closest(before: list[int], places: list[int], start: int, runs: int) -> int:
+def _closest(before: list[int], places: Sequence[int], start: int, runs: int) -> int:
     """Return the place at which a run is closest to an equal share of the weight that is left."""
     share = before[start] * runs + before[-1] - before[start]  # times `runs`
     above = bisect_left(places, share, key=lambda place: before[place] * runs)

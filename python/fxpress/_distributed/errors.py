@@ -1,8 +1,21 @@
-"""What is raised for stages that cannot be loaded or run."""
+"""What is raised for programs that cannot be cut, and for stages that cannot be loaded or run."""
 
 from __future__ import annotations
 
 from fxpress._base.errors import Error
+
+
+class StageError(Error):
+    """A program cannot be cut into stages in this way. torch has no such class.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> try:
+        ...     pipeline.plan(program, 10_000)
+        ... except pipeline.StageError as error:
+        ...     print("cannot make 10000 stages" in str(error))
+        True
+    """
 
 
 class PipelineError(Error):
