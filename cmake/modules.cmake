@@ -33,7 +33,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/split.cpp
   csrc/bind/tracking.cpp
   csrc/bind/unflatten.cpp
-  csrc/bind/view.cpp
   csrc/capture/clean.cpp
   csrc/capture/rewrite.cpp
   csrc/decompose/recipe.cpp
@@ -84,9 +83,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/unflatten/state.cpp
   csrc/unflatten/unflatten.cpp
   csrc/unflatten/write.cpp
-  csrc/view/graph_writer.cpp
-  csrc/view/json_value.cpp
-  csrc/view/written_graph.cpp
 )
 target_link_libraries(_native PRIVATE fxpress_core)
 target_compile_definitions(_native PRIVATE

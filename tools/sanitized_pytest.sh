@@ -23,7 +23,6 @@ short=(
   tests/export/test_native.py
   tests/fx/test_provenance.py
   tests/all_components/test_concurrent_first_calls.py
-  tests/view/test_native.py
 )
 
 python=$(command -v python || command -v python3)

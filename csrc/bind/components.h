@@ -28,7 +28,6 @@ void bind_serde(py::module_& module);
 void bind_split(py::module_& module);
 void bind_tracking(py::module_& module);
 void bind_unflatten(py::module_& module);
-void bind_view(py::module_& module);
 
 }  // namespace fxpress::bind
 

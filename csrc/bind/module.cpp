@@ -46,7 +46,6 @@ PYBIND11_MODULE(_native, m) {
   bind_expressions(m);
   bind_tracking(m);
   bind_process(m);
-  bind_view(m);
   // Functions on graphs appear only once the tables are filled, so that none can be called too
   // early.
   m.def(

@@ -43,16 +43,6 @@ Plain find_plain(std::string_view text) {
   return {at, (seen & kHighest) == 0};
 }
 
-// A lexer of one quoted text, which was read before.
-class TextLexer final : public JsonLexer {
- public:
-  explicit TextLexer(std::string_view text) : JsonLexer(text, nullptr) {}
-  std::string_view read(std::string& unescaped) { return read_string(unescaped); }
-
- private:
-  std::string place() const override { return "a text"; }
-};
-
 }  // namespace
 
 std::string shown(std::string_view text) {
@@ -68,11 +58,6 @@ std::string shown(std::string_view text) {
     }
   }
   return result;
-}
-
-std::string_view unquoted(std::string_view text, std::string& unescaped) {
-  if (text.find('\\') == std::string_view::npos) return text.substr(1, text.size() - 2);
-  return TextLexer(text).read(unescaped);
 }
 
 void JsonLexer::fail(const std::string& what) const {

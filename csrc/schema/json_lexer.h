@@ -21,9 +21,6 @@ inline constexpr size_t kMaxDepth = 1000;  // values within each other: as in Py
 // A piece of a text in an error: printable ASCII.
 std::string shown(std::string_view text);
 
-// What a quoted text says that was read before. Valid as long as the text, or as `unescaped`.
-std::string_view unquoted(std::string_view text, std::string& unescaped);
-
 // What readers of JSON have in common. Errors are JsonError, or LimitReached of the budget.
 class JsonLexer {
  protected:

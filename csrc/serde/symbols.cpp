@@ -1,6 +1,7 @@
 #include "serde/symbols.h"
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::serde {
 
@@ -9,7 +10,6 @@ core::ReadTensorFacts read_tensor_facts = nullptr;
 
 void initialize_symbols(PyObject* objects) {
 #define FXPRESS_SYMBOL(name) fill_slot(symbols.name, objects, #name);
-#include "py/calls.h"
 #include "serde/symbols.def"
 #undef FXPRESS_SYMBOL
   if (symbols.tensor_facts != Py_None) {

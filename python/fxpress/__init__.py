@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING, Any
 from fxpress._base.errors import Error, InternalError, UnsupportedError, UnsupportedTorchError
 
 if TYPE_CHECKING:
-    from fxpress import view
+    from fxpress import (
+        archive,
+        checkpoint,
+        decompose,
+        export,
+        functional_export,
+        nn_module,
+        partition,
+        pipeline,
+        serialize,
+        split_module,
+        state,
+        unflatten,
+        view,
+    )
     from fxpress._base.observing.event import Event
     from fxpress._files.archive.load import load
     from fxpress._files.archive.package import save
@@ -34,20 +48,35 @@ __all__ = [
     "SerializeError",
     "UnsupportedError",
     "UnsupportedTorchError",
+    "archive",
     "build_info",
+    "checkpoint",
+    "decompose",
     "diff",
+    "export",
+    "functional_export",
     "graph_hash",
     "install",
     "installed",
     "is_installed",
     "load",
+    "nn_module",
+    "partition",
+    "pipeline",
     "profile",
     "save",
+    "serialize",
+    "split_module",
+    "state",
+    "unflatten",
     "uninstall",
     "view",
 ]
 
-
+_SUBMODULES = (
+    *("archive", "checkpoint", "decompose", "export", "functional_export", "nn_module"),
+    *("partition", "pipeline", "serialize", "split_module", "state", "unflatten", "view"),
+)
 _MODULES = {
     "ArchiveError": "fxpress._files.errors",
     "Difference": "fxpress._files.serde.difference",
@@ -82,8 +111,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fxpress")
-    if name == "view":  # the module can be called
-        return importlib.import_module("fxpress.view")
+    if name in _SUBMODULES:
+        return importlib.import_module(f"fxpress.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES[name]
@@ -100,4 +129,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, "__version__", "view"})
+    return sorted({*globals(), *_MODULES, *_SUBMODULES, "__version__"})

@@ -223,49 +223,6 @@ def is_nested_deeper(text: str | bytes, depth: int, /) -> bool: ...
 def scan_pickle(data: bytes, budget: Budget, /) -> tuple[int, int, bool]: ...
 
 @final
-class JsonValue(metaclass=_ClosedClass):
-    @property
-    def cost(self) -> int: ...
-    def __init__(self, text: bytes, budget: Budget, /) -> None: ...
-    def field(self, key: str, /) -> JsonValue: ...
-    def load(self) -> Any: ...
-
-@final
-class GraphWriter(metaclass=_ClosedClass):
-    @property
-    def nodes(self) -> list[dict[str, Any]]: ...
-    @property
-    def number(self) -> int: ...
-    def __init__(
-        self,
-        graph: JsonValue,
-        functions: dict[str, Any],
-        metadata: dict[str, Callable[[Any], list[dict[str, Any]]]],
-        charge: Callable[[int], None],
-        /,
-    ) -> None: ...
-    def stacks(self) -> dict[str, int]: ...
-    def add(
-        self,
-        id: str,
-        label: str,
-        layer: str,
-        attributes: list[dict[str, Any]],
-        given: list[tuple[str, str]],
-        /,
-    ) -> dict[str, Any]: ...
-    def write_inputs(
-        self, specs: JsonValue | None, state: dict[str, str], layer: Callable[[str, int], str], /
-    ) -> None: ...
-    def write(
-        self,
-        layer: Callable[[str], str],
-        bodies: Callable[[int, str, list[tuple[str, int, JsonValue]]], list[str]],
-        /,
-    ) -> None: ...
-    def add_users(self) -> None: ...
-
-@final
 class SchemaClasses(metaclass=_ClosedClass):
     def __init__(
         self, schema: Schema, classes: list[type[Any]], make_tag: Callable[[str, type[Any]], str], /

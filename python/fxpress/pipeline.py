@@ -10,23 +10,23 @@ with component("pipeline"):
     from fxpress._distributed.pipeline.schedule import build_schedule
     from fxpress._distributed.stages.plan import check, plan
     from fxpress._distributed.stages.planned import Plan, Shared
-    from fxpress._distributed.stages.profile import Profile, profile
+    from fxpress._distributed.stages.profile import OperationTimes, measure_times
     from fxpress._distributed.stages.save import save_stages
 
 __all__ = [
     "LoadedStage",
+    "OperationTimes",
     "PipelineError",
     "Plan",
-    "Profile",
     "Shared",
     "StageError",
     "build_schedule",
     "check",
     "load_stage",
     "load_stages",
+    "measure_times",
     "placement",
     "plan",
-    "profile",
     "save_stages",
     "to_pipe",
 ]

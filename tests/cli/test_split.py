@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress._tools.cli import app
-from fxpress.pipeline import Profile, plan
+from fxpress.pipeline import OperationTimes, plan
 from tests.support.command_line import run
 from tests.support.staged import Chain, assert_same_values
 
@@ -59,7 +59,7 @@ def test_how_it_is_planned(
     given = [*base, "--by", "time", "--profile", str(times), "--example-inputs", str(inputs)]
     assert app.run([*given, "-o", str(tmp_path / "first")]) == 0
     first = json.loads(capsys.readouterr().out)
-    profile = Profile.from_json(times.read_text())
+    profile = OperationTimes.from_json(times.read_text())
     assert app.run([*given, "-o", str(tmp_path / "second")]) == 0
     second = json.loads(capsys.readouterr().out)
     assert first["plan"] == second["plan"] == plan(program, 2, "time", profile=profile).document()

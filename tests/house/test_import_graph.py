@@ -101,8 +101,6 @@ def test_there_is_no_cycle() -> None:
 
 def test_no_part_imports_a_part_above_it() -> None:
     for name, other in edges():
-        if (name, other) == ("fxpress._tools.cli.view", "fxpress.view"):
-            continue  # it serves what the public module makes
         assert level(other) <= level(name), f"{name} imports {other}"
 
 

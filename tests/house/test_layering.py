@@ -12,8 +12,7 @@ ROOT = Path(__file__).parents[2]
 INCLUDE = re.compile(r'#include ["<]([^">]+)[">]')
 # What the files of each folder of csrc may include of ours, besides those of the folder itself.
 COMPONENTS = {
-    *("split", "unflatten", "export", "decompose", "capture", "tracking", "serde", "install"),
-    "view",
+    *("split", "unflatten", "export", "decompose", "capture", "tracking", "serde", "install")
 }
 ALLOWED: dict[str, set[str]] = {
     "core": set(),
@@ -34,7 +33,6 @@ ALLOWED: dict[str, set[str]] = {
     "tracking": {"py"},
     "serde": {"core", "py", "fx", "schema"},
     "install": {"py"},
-    "view": {"core", "py", "schema"},
     "engine": {"core", "py", "fx"},
     "tensor": {"core", "py"},
     "bind": {

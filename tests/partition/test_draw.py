@@ -127,12 +127,11 @@ def test_draw_adds_up_what_values_hold() -> None:
 @pytest.mark.parametrize(
     ("count", "text"),
     [
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1 << 20, "1.0 MiB"),
-        ((1 << 20) - 1, "1.0 MiB"),
-        (3 << 29, "1.5 GiB"),
-        (5 << 50, "5120.0 TiB"),
+        (999, "999 B"),
+        (1024, "1.02 kB"),
+        (1 << 20, "1.05 MB"),
+        (3 << 29, "1.61 GB"),
+        (5 << 50, "5.63 PB"),
     ],
 )
 def test_draw_units_of_bytes(count: int, text: str) -> None:

@@ -20,7 +20,16 @@ from torch.export import Dim, ExportedProgram, export
 import fxpress
 from fxpress import partition
 from fxpress._base import pictures
-from fxpress.pipeline import Plan, Profile, StageError, check, plan, profile, save_stages, to_pipe
+from fxpress.pipeline import (
+    OperationTimes,
+    Plan,
+    StageError,
+    check,
+    measure_times,
+    plan,
+    save_stages,
+    to_pipe,
+)
 from fxpress.split_module import split_module
 from tests.support.made_programs import Maker, aten, layers
 from tests.support.staged import Chain, assert_same_values
@@ -90,13 +99,15 @@ def variants(value: Any) -> list[Any]:
     return [each for each in found if each != value or type(each) is not type(value)]
 
 
-@pytest.mark.parametrize("kind", [Plan, Profile])
+@pytest.mark.parametrize("kind", [Plan, OperationTimes])
 def test_damaged_texts(kind: Any) -> None:
     program = model()
-    made = plan(program, 3) if kind is Plan else profile(program, program.example_inputs)
+    made = plan(program, 3) if kind is Plan else measure_times(program, program.example_inputs)
     content = json.loads(made.to_json())
     other = json.loads(
-        (profile(program, program.example_inputs) if kind is Plan else plan(program, 3)).to_json()
+        (
+            measure_times(program, program.example_inputs) if kind is Plan else plan(program, 3)
+        ).to_json()
     )
     texts = ["", "{", "null", "7", "[]", "{}", "[" * 100_000, '{"format": []}', json.dumps(other)]
     texts += [made.to_json()[:-9], "NaN", "9" * 100_000, "\ud800"]
@@ -245,9 +256,9 @@ def test_what_is_alive() -> None:
     assert made.activation_bytes == (16 + 1 + 16,)
 
 
-def even_profile(program: ExportedProgram) -> Profile:
+def even_profile(program: ExportedProgram) -> OperationTimes:
     count = sum(node.op == "call_function" for node in program.graph.nodes)
-    return Profile(fxpress.graph_hash(program), (1,) * count)
+    return OperationTimes(fxpress.graph_hash(program), (1,) * count)
 
 
 def test_slack_passes_fewer_bytes() -> None:
@@ -286,8 +297,8 @@ def test_shared_parameters() -> None:
 
 def test_profile() -> None:
     program = model()
-    times = profile(program, program.example_inputs)
-    assert Profile.from_json(times.to_json()) == times
+    times = measure_times(program, program.example_inputs)
+    assert OperationTimes.from_json(times.to_json()) == times
     made = plan(program, 2, "time", profile=times)
     assert made == plan(model(), 2, "time", profile=times)
     assert sum(made.weights) == sum(times.nanoseconds)
@@ -299,7 +310,7 @@ def test_profile() -> None:
     with pytest.raises(StageError, match="another program"):
         plan(program, 2, "time", profile=dataclasses.replace(times, nanoseconds=(1,)))
     with pytest.raises(StageError, match="there are none"):
-        profile(program, None)
+        measure_times(program, None)
 
 
 def test_symbols_have_the_sizes_of_the_example() -> None:

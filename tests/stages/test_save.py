@@ -18,7 +18,6 @@ from fxpress._distributed.stages import save
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.plan import plan
 from fxpress._distributed.stages.save import save_stages
-from fxpress._tools.cli.demo import Transformer
 from tests.support.exported import (
     exportdb_cases,
     exportdb_program,
@@ -27,6 +26,36 @@ from tests.support.exported import (
 )
 from tests.support.found import find_faults
 from tests.support.staged import Chain, assert_same_values, names_of_state
+
+WIDTH = 32
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+        self.mixed = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.mixed(self.norms[0](x)).chunk(3, dim=-1)
+        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+        return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
+
+
+class Transformer(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(64, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        self.head = nn.Linear(WIDTH, 64)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
 
 
 def chained(program: ExportedProgram, folder: Path, n: int, runs: int = 1, **options: Any) -> Any:

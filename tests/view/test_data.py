@@ -13,6 +13,7 @@ from torch.export import ExportedProgram, export
 
 import fxpress
 from fxpress import decompose
+from fxpress._tools.view.data import _path
 from fxpress.functional_export import reuse_report
 from fxpress.view import data
 
@@ -79,10 +80,10 @@ def test_what_a_capture_says() -> None:
     for number, node in enumerate(calls):
         stack = node.meta.get("nn_module_stack", {})
         path = list(stack.values())[-1][0] if stack else ""
-        around = [c for c in report.calls if f"{path}.".startswith(f"{data._path(c.path)}.")]
+        around = [c for c in report.calls if f"{path}.".startswith(f"{_path(c.path)}.")]
         inner = max(around, key=lambda call: len(call.path), default=None)
         if inner is not None and inner.stamped_from is not None:
-            assert found[f"node {number}"] == f"stamped from {data._path(inner.stamped_from)}"
+            assert found[f"node {number}"] == f"stamped from {_path(inner.stamped_from)}"
         elif inner is not None:
             assert found[f"node {number}"] == f"traced: {inner.reason}"
 
@@ -111,7 +112,7 @@ def test_kinds(program: ExportedProgram) -> None:
 
 def test_files_are_written(program: ExportedProgram, tmp_path: Path) -> None:
     overlays = data.overlays(program)
-    paths = data.write(tmp_path / "new", overlays)
+    paths = data.write_overlays(tmp_path / "new", overlays)
     assert [json.loads(path.read_text()) for path in paths] == list(overlays.values())
     assert paths[0].name == "bytes_of_state.json"
     first, second = data.difference(program, program)

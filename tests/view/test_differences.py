@@ -18,11 +18,9 @@ from torch.fx import Node
 import fxpress
 import fxpress.view
 from fxpress._tools.cli import app
-from fxpress._tools.view.arguments import source_of
-from fxpress._tools.view.comparison import compare, name_of
-from fxpress._tools.view.facts import facts_of
+from fxpress._tools.view.comparison import compare
 from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME, Matching
-from fxpress._tools.view.side_by_side import align
+from fxpress._tools.view.sources import source_of
 
 _NODE = re.compile(r"graph_module\.graph\.nodes\[(\d+)\]")
 
@@ -155,24 +153,6 @@ def test_modules_of_other_names() -> None:
     assert ALONE not in matching.states[1].values()
 
 
-def test_counterparts_have_one_id(tmp_path: Path) -> None:
-    sources = [source_of(p, n) for n, p in (("a", exported()), ("b", exported(is_longer=True)))]
-    compared = compare(*sources)
-    (before,) = (each.matching for each in compared)
-    assert before is not None
-    names = [{node["id"]: name_of(node) for node in s.all_graphs()[0]["nodes"]} for s in sources]
-    align(sources[1], compared)
-    after = {node["id"]: node for node in sources[1].all_graphs()[0]["nodes"]}
-    for mine, theirs in before.pairs.items():
-        assert name_of(after[mine]) == names[1][theirs]
-    alone = [node for node in after if node not in names[0]]
-    assert [name_of(after[node]) for node in alone] == ["cos"]
-    for node in after.values():  # ids that others name
-        assert all(edge["sourceNodeId"] in after for edge in node["incomingEdges"])
-        users = facts_of(node).get("users", {"nodeIds": []})["nodeIds"]
-        assert all(user in after for user in users)
-
-
 def test_as_a_command(tmp_path: Path) -> None:
     for name, program in (("a", exported()), ("b", exported(is_longer=True))):
         torch.export.save(program, tmp_path / f"{name}.pt2")
@@ -199,12 +179,11 @@ def test_what_cannot_be_hashed(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     found = compare(*(source_of(tmp_path / "a.pt2", name) for name in "ab"))
     assert [each.is_same for each in found] == [None]
     assert "fxpress_view.twice" in found[0].reason
-    fxpress.view.export(tmp_path / "page.html", tmp_path / "a.pt2", tmp_path / "a.pt2")
+    fxpress.view.write_page(tmp_path / "page.html", tmp_path / "a.pt2", tmp_path / "a.pt2")
     assert "cannot be told" in (tmp_path / "page.html").read_text()
 
 
 def test_a_file_without_programs(tmp_path: Path) -> None:
-    pytest.importorskip("model_explorer", reason="no Model Explorer")
     torch.export.save(exported(), tmp_path / "a.pt2")
     with (
         zipfile.ZipFile(tmp_path / "a.pt2") as archive,
@@ -213,7 +192,5 @@ def test_a_file_without_programs(tmp_path: Path) -> None:
         for name in archive.namelist():
             if "/models/" not in name:
                 empty.writestr(name, archive.read(name))
-    config = fxpress.view.config(tmp_path / "a.pt2", tmp_path / "empty.pt2")
-    assert "uiState" not in config.to_url_param_value()
-    fxpress.view.export(tmp_path / "page.html", tmp_path / "a.pt2", tmp_path / "empty.pt2")
+    fxpress.view.write_page(tmp_path / "page.html", tmp_path / "a.pt2", tmp_path / "empty.pt2")
     assert "empty.pt2" in (tmp_path / "page.html").read_text()

@@ -21,14 +21,13 @@ from fxpress._tools.view.namespaces import Namespaces
 _OLD = """
 import gc, sys
 at_start = gc.get_freeze_count()
-from fxpress._tools.view import collector
-from fxpress._tools.view.graphs import graphs_of_file
-collector._MANY = 0
+from fxpress._tools.view import graphs
+graphs._MANY = 0
 if sys.argv[2] == "frozen":
     gc.freeze()
-graph, *_ = graphs_of_file(sys.argv[1])
+graph, *_ = graphs.graphs_of_file(sys.argv[1])
 assert gc.isenabled()
-young = any(each is graph["nodes"] for each in gc.get_objects(generation=0))
+young = any(each is graph.nodes for each in gc.get_objects(generation=0))
 print(young, gc.get_freeze_count() > at_start, at_start > 0)
 """
 
@@ -65,9 +64,7 @@ def text_of(document: dict[str, Any], count: int) -> bytes:
 def test_zeros_have_their_signs(tmp_path: Path) -> None:
     text = json.dumps(document_of(Floats(), tmp_path / "model.pt2")).encode()
     (graph,) = graphs_of_text(text, "model", "here")
-    found = [
-        pair["value"] for node in graph["nodes"] for pair in node["attrs"] if pair["key"] == "min"
-    ]
+    found = [text for node in graph.nodes for name, text in node.constants if name == "min"]
     assert found == ["-0.0", "0.0"]
 
 
@@ -77,18 +74,18 @@ def test_a_value_that_is_computed_twice(tmp_path: Path) -> None:
     nodes = document["graph_module"]["graph"]["nodes"]
     nodes.append(nodes[-1])
     (graph,) = graphs_of_text(json.dumps(document).encode(), "model", "here")
-    *_, first, second, _ = graph["nodes"]
-    assert first["outputsMetadata"] == second["outputsMetadata"]
-    assert "float32[3]" in str(second["outputsMetadata"])
+    *_, first, second, _ = graph.nodes
+    assert first.results == second.results
+    assert str(second.results[0].tensor.tensor) == "float32[3]"
 
 
 def test_the_last_class_of_a_module_is_shown() -> None:
     """A damaged file says twice what a module is; what it says last holds, as in `inspect`."""
     outer, other = "k,a,lib.One", "k,a,lib.Two"
     stacks = [f"{outer};k,a.b,lib.Leaf", other, f"{outer};k,a.c,lib.Leaf"]
-    assert Namespaces(dict.fromkeys(stacks, 1)).of_stack[stacks[0]] == "a: One/b: Leaf"
+    assert Namespaces(dict.fromkeys(stacks, 1)).of_stack(stacks[0])[0] == "a: One/b: Leaf"
     stacks = [stacks[0], stacks[2], other]
-    assert Namespaces(dict.fromkeys(stacks, 1)).of_stack[stacks[0]] == "a: Two/b: Leaf"
+    assert Namespaces(dict.fromkeys(stacks, 1)).of_stack(stacks[0])[0] == "a: Two/b: Leaf"
 
 
 @pytest.mark.parametrize("kept", ["frozen", "free"])

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import pytest
 
-from fxpress._tools.view.facts import module_of
+from fxpress._tools.view.nodes import Graph, Node
 from fxpress._tools.view.ranges import MOST, cut_long_layers
 
 
-def graph_of(*layers: str) -> dict[str, Any]:
+def graph_of(*layers: str) -> Graph:
     """A graph with a node in each layer, which is named after its module."""
-    nodes = [{"id": f"node {i}", "namespace": layer} for i, layer in enumerate(layers)]
+    nodes = [Node(f"node {i}", "", layer, "") for i, layer in enumerate(layers)]
     facts = {layer: {"module": layer.replace("/", ".")} for layer in dict.fromkeys(layers) if layer}
-    return {"id": "graph", "nodes": nodes, "groupNodeAttributes": facts}
+    return Graph("graph", nodes, facts)
 
 
-def members_of(graph: dict[str, Any]) -> dict[str, list[str]]:
+def members_of(graph: Graph) -> dict[str, list[str]]:
     """The members of each layer in their order, nodes by their ids."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
-    for node in graph["nodes"]:
-        member, layer = node["id"], node["namespace"]
+    for node in graph.nodes:
+        member, layer = node.id, node.layer
         while True:
             found[layer].setdefault(member)
             if not layer:
                 break
             member, layer = layer, layer.rpartition("/")[0]
     return {layer: list(members) for layer, members in found.items()}
+
+
+def modules_of(graph: Graph) -> list[str]:
+    """The module that each node is shown in."""
+    return [graph.layers.get(node.layer, {}).get("module", "") for node in graph.nodes]
 
 
 PROGRAMS = {
@@ -43,13 +47,13 @@ PROGRAMS = {
 @pytest.mark.parametrize("layers", PROGRAMS.values(), ids=PROGRAMS)
 def test_no_layer_is_long(layers: list[str]) -> None:
     graph = graph_of(*layers)
-    modules = [module_of(graph, node) for node in graph["nodes"]]
+    modules = modules_of(graph)
     assert max(map(len, members_of(graph).values())) > MOST
     cut_long_layers(graph)
     found = members_of(graph)
     assert max(map(len, found.values())) <= MOST
-    assert [module_of(graph, node) for node in graph["nodes"]] == modules
-    assert [node["id"] for node in graph["nodes"]] == [f"node {i}" for i in range(len(layers))]
+    assert modules_of(graph) == modules
+    assert [node.id for node in graph.nodes] == [f"node {i}" for i in range(len(layers))]
 
 
 def test_ranges_say_what_is_in_them() -> None:
@@ -64,17 +68,18 @@ def test_short_layers_stay() -> None:
     layers = [f"layers/{i}/{part}" for i in range(MOST) for part in "abc"]
     graph = graph_of(*layers)
     cut_long_layers(graph)
-    assert graph == graph_of(*layers)
+    assert [node.layer for node in graph.nodes] == layers
+    assert graph.layers == graph_of(*layers).layers
 
 
 def test_layers_without_nodes_keep_their_facts() -> None:
     graph = graph_of(*["block"] * (MOST + 1))
-    graph["groupNodeAttributes"][""] = {"module calls": "1"}
-    graph["groupNodeAttributes"]["other"] = {"module": "other"}
+    graph.layers[""] = {"module calls": "1"}
+    graph.layers["other"] = {"module": "other"}
     cut_long_layers(graph)
-    assert graph["groupNodeAttributes"][""] == {"module calls": "1"}
-    assert graph["groupNodeAttributes"]["other"] == {"module": "other"}
-    assert graph["groupNodeAttributes"]["block"] == {"module": "block"}
+    assert graph.layers[""] == {"module calls": "1"}
+    assert graph.layers["other"] == {"module": "other"}
+    assert graph.layers["block"] == {"module": "block"}
 
 
 def test_ranges_grow_with_the_layer() -> None:

@@ -59,7 +59,7 @@ def saved(program: ExportedProgram, folder: Path, name: str = "model.pt2") -> Pa
 
 def page_of(*paths: Path) -> Page:
     target = paths[0].with_name("page.html")
-    fxpress.view.export(target, *paths)
+    fxpress.view.write_page(target, *paths)
     return Page(target.read_text())
 
 
@@ -135,7 +135,7 @@ def test_partitions_are_drawn(tmp_path: Path, inputs: Any) -> None:
     order = {n: i for i, n in enumerate(n for n in traced.graph.nodes if n.op == "call_module")}
     split = split_module(traced, None, lambda node: order.get(node, 0))
     path = saved(export(split, (torch.ones(5, 8),)), tmp_path)
-    fxpress.view.export(tmp_path / "page.html", path)
+    fxpress.view.write_page(tmp_path / "page.html", path)
     svg = re.findall(r"<svg.*?</svg>", (tmp_path / "page.html").read_text(), re.S)[0]
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     assert [t for t in texts if t.startswith("submod_")] == ["submod_0", "submod_1", "submod_2"]
@@ -192,7 +192,7 @@ def test_characters_that_move_others_are_escaped(tmp_path: Path) -> None:
 def test_programs_and_files_give_the_same(tmp_path: Path, inputs: Any) -> None:
     program = export(Layers(), inputs)
     path = saved(program, tmp_path)
-    fxpress.view.export(tmp_path / "program.html", program)
+    fxpress.view.write_page(tmp_path / "program.html", program)
     rows = [Page((tmp_path / "program.html").read_text()).row("inner"), page_of(path).row("inner")]
     assert rows[0] == rows[1]
 

@@ -75,12 +75,14 @@ from fxpress import _native
 Translator: TypeAlias = InstructionTranslatorBase
 Args: TypeAlias = list[VariableTracker]
 Kwargs: TypeAlias = dict[str, VariableTracker]
-TorchNNModuleVariable = torch_tracking.NNModuleVariable
-TorchUnspecializedNNModuleVariable = torch_tracking.UnspecializedNNModuleVariable
+TorchNNModuleVariable: TypeAlias = torch_tracking.NNModuleVariable
+TorchUnspecializedNNModuleVariable: TypeAlias = torch_tracking.UnspecializedNNModuleVariable
 # The fields of the variable itself, which the traced program does not see.
 PLAIN_FIELDS_OF_UNSPECIALIZED = frozenset(TorchUnspecializedNNModuleVariable._nonvar_fields)
-TorchUnspecializedBuiltinNNModuleVariable = torch_tracking.UnspecializedBuiltinNNModuleVariable
-TorchFSDPManagedNNModuleVariable = torch_tracking.FSDPManagedNNModuleVariable
+TorchUnspecializedBuiltinNNModuleVariable: TypeAlias = (
+    torch_tracking.UnspecializedBuiltinNNModuleVariable
+)
+TorchFSDPManagedNNModuleVariable: TypeAlias = torch_tracking.FSDPManagedNNModuleVariable
 # torch's classes of variables that stand for a module. fxpress derives its own from them.
 TRACKED_MODULES = (TorchNNModuleVariable, TorchUnspecializedNNModuleVariable)
 UserDefinedObjectVariable = variables.UserDefinedObjectVariable

@@ -6,7 +6,9 @@ from typing import Any
 
 from model_explorer import Adapter, AdapterMetadata, graph_builder
 
-from fxpress._tools.view.graphs import Graph, graphs_of_file
+from fxpress._tools.view.graphs import graphs_of_file
+from fxpress._tools.view.model_explorer import plain_graph
+from fxpress._tools.view.nodes import Graph
 
 
 class ProgramAdapter(Adapter):  # type: ignore[misc]
@@ -46,5 +48,6 @@ class _Plain:
 
 
 def _as_objects(graph: Graph) -> Any:
-    nodes, attributes = _Plain(graph["nodes"]), graph["groupNodeAttributes"]
-    return graph_builder.Graph(graph["id"], nodes, groupNodeAttributes=attributes)
+    plain = plain_graph(graph)
+    nodes, attributes = _Plain(plain["nodes"]), plain["groupNodeAttributes"]
+    return graph_builder.Graph(plain["id"], nodes, groupNodeAttributes=attributes)

@@ -15,6 +15,11 @@ def bytes_text(count: int) -> str:
     return f"{count} B" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
 
 
+def counted_text(count: int, noun: str) -> str:
+    """Return a number with a noun, such as "1 value" and "2,000 values"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def duration_text(seconds: float) -> str:
     """Return a time in s, ms or us."""
     if seconds >= 0.9995:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.lives import Lives
 from fxpress._distributed.stages.on_meta import Arguments, call_key
-from fxpress._distributed.stages.profile import Profile
+from fxpress._distributed.stages.profile import OperationTimes
 from fxpress._distributed.stages.reading import Reading
 from fxpress._graphs.partition.state import byte_count, element_count
 from fxpress._torch import fx as torch_fx
@@ -19,7 +19,9 @@ from fxpress._torch import fx as torch_fx
 By = Literal["parameters", "bytes", "flops", "time", "module"]
 
 
-def weights_of(reading: Reading, lives: Lives, by: By, profile: Profile | None = None) -> list[int]:
+def weights_of(
+    reading: Reading, lives: Lives, by: By, profile: OperationTimes | None = None
+) -> list[int]:
     """Return the weight of each operation of a program's own graph, in order.
 
     It is the elements or the bytes of the state that the operation is the first to use, what

@@ -17,8 +17,7 @@ from fxpress._distributed.stages.lives import lives_of
 from fxpress._distributed.stages.memory import Memory, limits_of
 from fxpress._distributed.stages.places import places_of, spans_of, spans_of_parameters
 from fxpress._distributed.stages.planned import Plan, check_whole
-from fxpress._distributed.stages.profile import Profile
-from fxpress._distributed.stages.profile import profile as measured
+from fxpress._distributed.stages.profile import OperationTimes, measure_times
 from fxpress._distributed.stages.reading import Reading, reading_of
 from fxpress._distributed.stages.shared import shared_of
 from fxpress._files.serde.hashing import graph_hash
@@ -34,7 +33,7 @@ def plan(
     *,
     memory: int | Sequence[int] | None = None,
     inputs: Any = None,
-    profile: Profile | None = None,
+    profile: OperationTimes | None = None,
     slack: float = 0.05,
     shared: Sharing = "list",
 ) -> Plan:
@@ -56,7 +55,7 @@ def plan(
         memory: the most bytes of a stage, or of each: its state, and the values that are alive at
             once when it runs without gradients.
         inputs: (args, kwargs) to measure times with where there is no profile.
-        profile: the times to share out, from `profile`.
+        profile: the times to share out, from `measure_times`.
         slack: how much heavier the heaviest stage may be than it has to be, as a part of its
             weight.
         shared: whether a parameter that several operations use may be cut between them, so that
@@ -151,10 +150,10 @@ def _check_operations(reading: Reading, stages: int) -> None:
 
 
 def _profile_for(
-    program: ExportedProgram, graph_hash: str, profile: Profile | None, inputs: Any
-) -> Profile:
+    program: ExportedProgram, graph_hash: str, profile: OperationTimes | None, inputs: Any
+) -> OperationTimes:
     if profile is None:
-        return measured(program, inputs)
+        return measure_times(program, inputs)
     count = sum(1 for _ in operations(program.graph_module))
     if profile.graph_hash != graph_hash or len(profile.nanoseconds) != count:
         raise StageError("the profile is for another program: their graph_hash differs")

@@ -25,7 +25,7 @@ _RUNS = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Profile:
+class OperationTimes:
     """How long the operations of a program take. torch has no such class.
 
     Attributes:
@@ -34,8 +34,8 @@ class Profile:
 
     Example:
         >>> from fxpress import pipeline
-        >>> times = pipeline.profile(program, program.example_inputs)
-        >>> pipeline.Profile.from_json(times.to_json()) == times
+        >>> times = pipeline.measure_times(program, program.example_inputs)
+        >>> pipeline.OperationTimes.from_json(times.to_json()) == times
         True
     """
 
@@ -47,7 +47,7 @@ class Profile:
         return json.dumps(sealed(self._content())) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Profile:
+    def from_json(cls, text: str) -> OperationTimes:
         """Return the profile that `to_json` gave a text of.
 
         Args:
@@ -68,7 +68,7 @@ class Profile:
         return {**header, "graph_hash": self.graph_hash, "nanoseconds": times}
 
 
-def profile(program: ExportedProgram, inputs: Any) -> Profile:
+def measure_times(program: ExportedProgram, inputs: Any) -> OperationTimes:
     """Measure how long each operation of a program takes here. torch has no such function.
 
     It is the median of five runs, after one that warms up. The program's state and the inputs stay
@@ -84,7 +84,7 @@ def profile(program: ExportedProgram, inputs: Any) -> Profile:
 
     Example:
         >>> from fxpress import pipeline
-        >>> times = pipeline.profile(program, program.example_inputs)
+        >>> times = pipeline.measure_times(program, program.example_inputs)
         >>> pipeline.plan(program, 2, "time", profile=times).stages
         2
     """
@@ -92,7 +92,7 @@ def profile(program: ExportedProgram, inputs: Any) -> Profile:
         raise StageError("times are measured with example inputs, and there are none: give inputs=")
     taken = seconds_of(program, inputs)
     nodes = operations_of(program.graph_module)
-    return Profile(
+    return OperationTimes(
         graph_hash(program), tuple(int(taken[node] * _NANOSECONDS) + 1 for node in nodes)
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch.fx import GraphModule, Node
 
+from fxpress._base.observing.text import bytes_text, counted_text
 from fxpress._graphs.partition.callback import operations
 from fxpress._graphs.partition.state import StateReader, byte_count, element_count, meta_value
 
@@ -136,8 +137,8 @@ def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> s
             tensors += state.brought_by(source)
     distinct = {id(tensor): tensor for tensor in tensors}.values()
     elements = sum(element_count(tensor) or 0 for tensor in distinct)
-    size = _bytes(sum(byte_count(tensor) or 0 for tensor in distinct))
-    lines = [str(call.target), f"{_counted(count, 'node')}, {elements:,} parameters ({size})"]
+    size = bytes_text(sum(byte_count(tensor) or 0 for tensor in distinct))
+    lines = [str(call.target), f"{counted_text(count, 'node')}, {elements:,} parameters ({size})"]
     if inputs := module.graph.find_nodes(op="placeholder"):
         lines.append(f"in: {_names(inputs)}")
     if outputs := module.graph.output_node().all_input_nodes:
@@ -162,7 +163,7 @@ def _values_by_source(
 
 
 def _describe_values(values: list[Any]) -> str:
-    lines = [_counted(len(values), "value")]
+    lines = [counted_text(len(values), "value")]
     known = 0
     symbolic: list[str] = []
     for leaf in _leaves(values):
@@ -177,7 +178,7 @@ def _describe_values(values: list[Any]) -> str:
         elif leaf is None:  # no metadata: a sum would say too little
             return lines[0]
     if known:
-        lines.append(_bytes(known))
+        lines.append(bytes_text(known))
     lines += symbolic[:_MOST_NAMES]
     if len(symbolic) > _MOST_NAMES:
         lines.append(f"{len(symbolic) - _MOST_NAMES} more")
@@ -209,18 +210,3 @@ def _names(nodes: list[Node]) -> str:
     if len(nodes) > _MOST_NAMES:
         names.append(f"{len(nodes) - _MOST_NAMES} more")
     return ", ".join(names)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _bytes(count: int) -> str:
-    """Return a text for `count` bytes in the largest unit of which there is at least one."""
-    if count < 1024:
-        return f"{count} B"
-    size, units = count / 1024, ["KiB", "MiB", "GiB", "TiB"]
-    # 1023.95 rounds to 1024.0, which is 1.0 of the next unit.
-    while size >= 1023.95 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:.1f} {units[0]}"

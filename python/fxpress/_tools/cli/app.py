@@ -231,45 +231,29 @@ def split(
 
 @app.command()
 @_files
-@click.option("--json", type=_PATH, help="Write the graphs into this file instead.")
-@click.option("--export", type=_PATH, help="Write a page that needs no server instead.")
-@click.option("--port", default=8080, show_default=True, help="Of the local server.")
-@click.option("--browser/--no-browser", default=True, show_default=True, help="Open a browser.")
+@click.option("--json", type=_PATH, help="Write the graphs for Model Explorer into this file.")
+@click.option("--export", type=_PATH, help="Write the page into this file.")
+@click.option(
+    "--open/--no-open", "opens", default=None, help="Open the page.  [default: without a file]"
+)
 def view(
-    files: tuple[Path, ...], json: Path | None, export: Path | None, port: int, browser: bool
+    files: tuple[Path, ...], json: Path | None, export: Path | None, opens: bool | None
 ) -> None:
-    """Show programs in a browser; two files side by side.
+    """Show a page about programs in the browser; of two files with their differences.
 
-    The extra `view` brings Model Explorer, the extra `report` what `--export` needs.
+    It is written into a temporary file unless --export names one, and needs no server. The extra
+    `report` brings what it takes.
     """
     from fxpress._tools.cli import view as command
 
-    if export is not None:
-        command.write_page(list(files), export)
-    if json is not None:
-        command.write_graphs(list(files), json)
-    if json is None and export is None:
-        command.show(list(files), port, browser)
+    command.show(list(files), json, export, opens)
 
 
-@app.command()
-@click.option(
-    "--layers",
-    type=click.IntRange(min=1, max=200),
-    default=16,
-    show_default=True,
-    help="Of the model.",
-)
-@_json
-def demo(layers: int, as_json: bool) -> None:
-    """Show torch's times beside fxpress's.
-
-    A small model is exported, saved, loaded, decomposed, split, unflattened and run by both.
-    """
-    with working(_STARTING):
-        from fxpress._tools.cli import demo as command
-
-    command.show(layers, as_json)
+@app.command(hidden=True, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1)
+def demo(arguments: tuple[str, ...]) -> None:
+    """Say what replaces this command, until the next release."""
+    raise click.UsageError("fxpress demo was removed: run python examples/demo.py of the sources")
 
 
 @app.command()

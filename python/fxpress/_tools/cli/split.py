@@ -15,8 +15,7 @@ from fxpress._base.observing.text import bytes_text, printable
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.plan import plan
-from fxpress._distributed.stages.profile import Profile
-from fxpress._distributed.stages.profile import profile as measured
+from fxpress._distributed.stages.profile import OperationTimes, measure_times
 from fxpress._distributed.stages.save import MANIFEST, STATE, save_stages
 from fxpress._files.archive.load import load
 from fxpress._tools.cli.inputs import example_inputs_of
@@ -65,11 +64,11 @@ def split(
         out.print(Text("no picture: pip install 'fxpress[draw]' brings what draws it"))
 
 
-def _profile(path: Path, program: ExportedProgram, inputs: Any) -> Profile:
+def _profile(path: Path, program: ExportedProgram, inputs: Any) -> OperationTimes:
     """Return the profile in a file; where there is no file, measure one and write it."""
     if path.exists():
-        return Profile.from_json(path.read_text(errors="replace"))
-    made = measured(program, inputs)
+        return OperationTimes.from_json(path.read_text(errors="replace"))
+    made = measure_times(program, inputs)
     path.write_text(made.to_json())
     return made
 

@@ -1,79 +1,40 @@
-"""`fxpress view`: programs in a browser, their graphs in a file, or a page about them."""
+"""`fxpress view`: a page about programs in the browser or in a file, or their graphs in a file."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+
+import click
 
 from fxpress._tools.cli.output import naming
-from fxpress._tools.view.comparison import compare
-from fxpress._tools.view.names import names_of
-from fxpress._tools.view.overlays import overlays_of
-from fxpress._tools.view.page import page_of
-from fxpress._tools.view.side_by_side import TITLE, differences_of, mapping_of
-from fxpress._tools.view.sources import Source, source_of_file, tell_apart
+from fxpress._tools.view.model_explorer import write_graphs
+from fxpress._tools.view.show import open_page, write_page
+from fxpress._tools.view.sources import names_of, source_of_file
 
 
-def write_graphs(paths: list[Path], target: Path) -> None:
-    """Write the graphs of files as Model Explorer reads them, and their overlays beside.
+def show(paths: list[Path], graphs: Path | None, page: Path | None, opens: bool | None) -> None:
+    """Write the graphs of files, a page about them, or both.
 
-    Of two files the differences, and which nodes correspond, are written too.
+    Args:
+        paths: the files.
+        graphs: the file for the graphs, if they are wanted.
+        page: the file for the page; None: a temporary one, unless only graphs are wanted.
+        opens: whether the browser opens the page; None: if it is a temporary file.
 
     Raises:
-        OSError: a file cannot be read, or the target cannot be written.
+        fxpress.UnsupportedError: the extra `report` is not installed, or no browser was found.
+        OSError: a file cannot be read, or a target cannot be written.
         InspectionError: a file holds no exported programs, or it is damaged.
     """
-    sources = _read(paths)
-    tell_apart(sources)
-    beside: dict[str, dict[str, Any]] = {}
-    if len(sources) == 2:
-        first, second = sources
-        compared = compare(first, second)
-        differences = differences_of(first, second, compared)
-        beside[TITLE] = {}
-        for difference in differences:
-            beside[TITLE] |= difference
-        beside["counterparts"] = mapping_of(compared)
-    graphs = []
-    for source in sources:
-        graphs += source.all_graphs()
-        for title, data in overlays_of(source.graphs).items():
-            beside.setdefault(title, {}).update(data)
-    texts = {target: json.dumps({"graphs": graphs})}
-    for title, data in beside.items():
-        place = target.with_name(f"{target.stem}.{title.replace(' ', '_')}.json")
-        texts[place] = json.dumps(data)
-    for place, text in texts.items():
-        place.write_text(text)
-
-
-def write_page(paths: list[Path], target: Path) -> None:
-    """Write a page about files that opens from disk; of two files it tells the differences.
-
-    Raises:
-        fxpress.UnsupportedError: the extra `report` is not installed.
-        OSError, InspectionError: as `write_graphs`.
-    """
-    target.write_text(page_of(_read(paths)), encoding="utf-8")
-
-
-def show(paths: list[Path], port: int, opens_browser: bool) -> None:
-    """Serve a page with the programs of files until the process is interrupted.
-
-    Raises:
-        fxpress.UnsupportedError: Model Explorer is not installed.
-        OSError, InspectionError: as `write_graphs`.
-    """
-    from fxpress.view import config_of, serve
-
-    serve(config_of(_read(paths)), port=port, no_open_in_browser=not opens_browser)
-
-
-def _read(paths: list[Path]) -> list[Source]:
-    """Return the files, each with a name of its own; errors name the file."""
     sources = []
     for name, path in zip(names_of(paths), paths, strict=True):
         with naming(path):
             sources.append(source_of_file(path, name))
-    return sources
+    if page is not None or graphs is None or opens:
+        written = write_page(sources, page)
+        if page is None:
+            click.echo(written)
+        if opens or (opens is None and page is None):
+            open_page(written)
+    if graphs is not None:
+        write_graphs(sources, graphs)

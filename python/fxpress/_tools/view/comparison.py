@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fxpress._base.errors import Error
-from fxpress._tools.view.facts import TAG, facts_of, module_of
-from fxpress._tools.view.graphs import Graph
 from fxpress._tools.view.matching import ALONE, CHANGED, Matching, comparable, match
+from fxpress._tools.view.nodes import Graph, Node
+from fxpress._tools.view.overlays import Overlay, difference_of
 from fxpress._tools.view.sources import Source
+
+TITLE = "difference"  # of the overlay that marks differences
 
 
 @dataclasses.dataclass
@@ -71,18 +73,38 @@ def compare(first: Source, second: Source) -> list[Comparison]:
 
 def differences(first: Graph, second: Graph, matching: Matching) -> Iterator[Difference]:
     """Yield the nodes that differ otherwise than by what they are computed from."""
-    nodes = {node["id"]: node for node in second["nodes"]}
-    for node in first["nodes"]:
-        state = matching.states[0][node["id"]]
-        module = module_of(first, node)
+    nodes = {node.id: node for node in second.nodes}
+    for node in first.nodes:
+        state = matching.states[0][node.id]
         if state == ALONE:
-            yield Difference(module, name_of(node), "", [])
+            yield Difference(node.module, name_of(node), "", [])
         elif state == CHANGED:
-            other = nodes[matching.pairs[node["id"]]]
-            yield Difference(module, name_of(node), name_of(other), _what(node, other))
-    for node in second["nodes"]:
-        if matching.states[1][node["id"]] == ALONE:
-            yield Difference(module_of(second, node), "", name_of(node), [])
+            other = nodes[matching.pairs[node.id]]
+            yield Difference(node.module, name_of(node), name_of(other), _what(node, other))
+    for node in second.nodes:
+        if matching.states[1][node.id] == ALONE:
+            yield Difference(node.module, "", name_of(node), [])
+
+
+def differences_of(
+    first: Source, second: Source, compared: list[Comparison]
+) -> tuple[Overlay, Overlay]:
+    """Return for each of two sources the overlay that marks how it differs from the other."""
+    overlays: tuple[Overlay, Overlay] = ({}, {})
+    for each in compared:
+        if each.matching is not None:
+            for side, source in enumerate((first, second)):
+                graph = source.graphs[each.names[side]][0]
+                overlays[side].update(difference_of(graph, each.matching.states[side]))
+    return overlays
+
+
+def mapping_of(compared: list[Comparison]) -> dict[str, Any]:
+    """Return which nodes correspond, as a file that Model Explorer's "Sync navigation" takes."""
+    pairs: dict[str, str] = {}
+    for each in compared:
+        pairs |= each.matching.pairs if each.matching is not None else {}
+    return {"mapping": pairs, "showDiffHighlights": True, "disableMappingFallback": True}
 
 
 def state_counts(matching: Matching) -> tuple[Counter[str], Counter[str]]:
@@ -91,14 +113,12 @@ def state_counts(matching: Matching) -> tuple[Counter[str], Counter[str]]:
     return first, second
 
 
-def name_of(node: dict[str, Any]) -> str:
+def name_of(node: Node) -> str:
     """Return the name of a node, or that of its first result, or what else it is called."""
-    results = node["outputsMetadata"][:1]
-    name = facts_of(node).get("name") or (facts_of(results[0])[TAG] if results else "")
-    return str(name or node["label"])
+    return node.name or (node.results[0].name if node.results else node.label)
 
 
-def _what(node: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def _what(node: Node, other: Node) -> list[str]:
     mine, theirs = comparable(node), comparable(other)
     keys = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
     if not keys:

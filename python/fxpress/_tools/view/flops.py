@@ -1,4 +1,4 @@
-"""Count floating-point operations by the shapes that a graph of Model Explorer tells.
+"""Count floating-point operations by the shapes of a graph.
 
 Products of matrices, convolutions and attention count, by the formulas of
 `torch.utils.flop_counter`: two operations for each product that is added.
@@ -10,9 +10,8 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
-from fxpress._tools.view.facts import facts_of, given_to, sizes_of
+from fxpress._tools.view.nodes import Graph, Node, Value
 
 _Sizes = list[int]
 _Shapes = dict[str, _Sizes]  # by the name of the argument
@@ -46,49 +45,37 @@ class Count:
     unknown: dict[str, set[str]]
 
 
-def count_flops(graphs: list[dict[str, Any]]) -> Count:
-    """Count the operations of a program.
-
-    Args:
-        graphs: its own graph, then those of the bodies of its operators.
-    """
+def count_flops(graphs: list[Graph]) -> Count:
+    """Count the operations of a program by its graph and the graphs of its operators' bodies."""
     counting = _Counting(graphs)
-    total = counting.of_graph(graphs[0]["id"]).total()
+    total = counting.of_graph(graphs[0]).total()
     return Count(counting.by_node, total, dict(counting.left_out), counting.unknown)
 
 
 class _Counting:
-    def __init__(self, graphs: list[dict[str, Any]]) -> None:
-        self._graphs = {graph["id"]: graph for graph in graphs}
-        self.by_node: dict[str, dict[str, int]] = {graph["id"]: {} for graph in graphs}
+    def __init__(self, graphs: list[Graph]) -> None:
+        self.by_node: dict[str, dict[str, int]] = {graph.id: {} for graph in graphs}
         self.left_out = Counter[str]()
-        self.unknown: dict[str, set[str]] = {graph["id"]: set() for graph in graphs}
-        self._counted: dict[str, Counter[str]] = {}  # graphs may be asked for more than once
+        self.unknown: dict[str, set[str]] = {graph.id: set() for graph in graphs}
 
-    def of_graph(self, graph_id: str) -> Counter[str]:
+    def of_graph(self, graph: Graph) -> Counter[str]:
         """Return the operations of a graph by the names of operators."""
-        if graph_id in self._counted:
-            return self._counted[graph_id]
-        by_operator = self._counted[graph_id] = Counter[str]()
-        by_node = self.by_node[graph_id]
-        nodes = {node["id"]: node for node in self._graphs[graph_id]["nodes"]}
-        for node in nodes.values():
+        by_operator = Counter[str]()
+        for node in graph.nodes:
             before = self.left_out.total()
-            found = self._of_node(node, nodes)
-            inside = (self.unknown[body] for body in node.get("subgraphIds", ()))
+            found = self._of_node(node)
+            inside = (self.unknown[body.id] for body in node.bodies)
             if self.left_out.total() > before or any(inside):
-                self.unknown[graph_id].add(node["id"])
+                self.unknown[graph.id].add(node.id)
             if found is not None:
-                by_node[node["id"]] = found.total()
+                self.by_node[graph.id][node.id] = found.total()
                 by_operator.update(found)
         return by_operator
 
-    def _of_node(
-        self, node: dict[str, Any], nodes: dict[str, dict[str, Any]]
-    ) -> Counter[str] | None:
-        label = node["label"]
-        if bodies := node.get("subgraphIds"):
-            inside = [self.of_graph(body) for body in bodies]
+    def _of_node(self, node: Node) -> Counter[str] | None:
+        label = node.label
+        if node.bodies:
+            inside = [self.of_graph(body) for body in node.bodies]
             if label == "cond":
                 most = Counter[str]()
                 for each in inside:
@@ -98,35 +85,32 @@ class _Counting:
                 return sum(inside, Counter[str]())
             self.left_out[f"{label}: how often its body runs is not known"] += 1
             return None
-        if label in _MADE_OF_PRODUCTS and node["id"].startswith("node "):
-            self.left_out[f"{label}: there is no formula"] += 1
-        if label not in _RULES or not node["id"].startswith("node "):
+        if node.target is None or not is_product(label):
             return None
-        number = _flops(node, nodes)
+        if label in _MADE_OF_PRODUCTS:
+            self.left_out[f"{label}: there is no formula"] += 1
+            return None
+        number = _flops(node)
         if number is None:
             self.left_out[f"{label}: a size is a symbol"] += 1
             return None
         return Counter({label: number})
 
 
-def _flops(node: dict[str, Any], nodes: dict[str, dict[str, Any]]) -> int | None:
-    """Return the operations of a node; None: an operator without a formula, or a size is a symbol.
-
-    Bodies do not count.
-    """
-    rule = _RULES.get(node["label"])
-    if rule is None:
-        return None
-    given = given_to(node, nodes)
-    shapes = {name: sizes_of(facts.get("shape", "")) for name, facts in given.items()}
-    results = [facts_of(item) for item in node["outputsMetadata"][:1]]
-    result = sizes_of(results[0].get("shape", "")) if results else None
-    if facts_of(node).get("transposed") == "True":
-        rule = _transposed
+def _flops(node: Node) -> int | None:
+    """Return the operations of an operator with a formula; None: a size is a symbol."""
+    shapes = {each.name: _sizes(each.value) for each in node.arguments}
+    result = _sizes(node.results[0]) if node.results else None
+    is_transposed = ("transposed", "True") in node.constants
+    rule = _transposed if is_transposed else _RULES[node.label]
     try:
         return rule(shapes, result)  # type: ignore[arg-type]  # None is a TypeError here
     except (KeyError, IndexError, TypeError, ZeroDivisionError):
         return None
+
+
+def _sizes(value: Value) -> _Sizes | None:
+    return None if value.tensor is None else value.tensor.sizes()
 
 
 def is_product(label: str) -> bool:

@@ -1,12 +1,12 @@
-"""Make the graphs that Model Explorer draws of a program's text.
-
-A graph is plain data, as in the JSON files that Model Explorer reads: nodes with an id, a label, a
-namespace ("a/b": nested layers), attributes, incoming edges and facts of inputs and outputs.
-"""
+"""Read the graphs of a program from its JSON text."""
 
 from __future__ import annotations
 
+import gc
+import json
+import marshal
 import os
+from collections import Counter, deque
 from typing import Any
 
 from fxpress import _native
@@ -18,44 +18,29 @@ from fxpress._files.format.fields import (
     damage,
     damage_is_named,
     one_of,
+    parse,
 )
 from fxpress._files.format.package import Allowance, InspectionError, Package
-from fxpress._files.format.places import read_places
 from fxpress._files.format.stored import STATE
-from fxpress._files.format.tensors import expression
-from fxpress._tools.inspect.arguments import readable
+from fxpress._files.format.tensors import expression, size_of, tensor_of
+from fxpress._tools.inspect.arguments import bodies_in, readable, values_in
 from fxpress._tools.inspect.summary import kind_of, model_records
-from fxpress._tools.view.collector import make_old
 from fxpress._tools.view.namespaces import Namespaces
+from fxpress._tools.view.nodes import Ancestor, Argument, Graph, Node, TensorFacts, Value
 from fxpress._tools.view.ranges import cut_long_layers
-from fxpress._tools.view.shared import (
-    METADATA,
-    NO_TENSOR,
-    Attribute,
-    cut,
-    describe_argument,
-    describe_kind,
-    describe_persistent,
-    describe_target,
-    describe_tensor,
-    names_in,
-    pairs,
-)
 
-Graph = dict[str, Any]
+_LONGEST = 400  # characters of a text that is shown
 _LONGEST_NAME = 100  # characters of a part of a graph's id
-_DEPTH = 60  # graphs within each other
-_DESCRIBE: dict[str, Any] = {
-    "kind": describe_kind,
-    "persistent": describe_persistent,
-    "target": describe_target,
-    "argument": describe_argument,
-    "results": names_in,
-    "tensor": describe_tensor,
-    "no_tensor": NO_TENSOR,
-}
+_DEPTH = 60  # graphs within each other, and objects in the history of a node
 # The kind of an input in a signature -> the field with its name in the state.
 _KINDS = {**{kind: place.field for kind, place in STATE.items()}, "custom_obj": "custom_obj_name"}
+_MANY = 20_000  # young objects: the collector examines fewer of them quickly
+# Bytes of the objects of Python, and of the plain data that is made from them.
+_NODE_BYTES = 2000
+_EDGE_BYTES = 400
+_RESULT_BYTES = 700
+_TEXT_BYTES = 300
+_LAYER_BYTES = 2000
 
 
 def graphs_of_file(path: str | os.PathLike[str]) -> list[Graph]:
@@ -76,14 +61,19 @@ def graphs_by_program(path: str | os.PathLike[str]) -> dict[str, list[Graph]]:
     """
     with Package(path) as package:
         kind_of(package)
+        memory = Allowance(package.bytes)
         return {
-            name: graphs_of_text(package.read(record), name, record, package)
+            name: graphs_of_text(package.read(record), name, record, package, memory)
             for name, record in model_records(package)
         }
 
 
 def graphs_of_text(
-    text: bytes, name: str, record: str, memory: Allowance | None = None
+    text: bytes,
+    name: str,
+    record: str,
+    package: Allowance | None = None,
+    memory: Allowance | None = None,
 ) -> list[Graph]:
     """Return the graphs of a program's JSON text.
 
@@ -91,20 +81,41 @@ def graphs_of_text(
         text: what `fxpress.serialize` writes.
         name: the program's name.
         record: where the text is from, for errors.
-        memory: what is charged, such as the file that it is of; None: the text is all of it.
+        package: is charged for the objects of the text; None: only the text is limited.
+        memory: is charged for the graphs; likewise.
 
     Raises:
         InspectionError: the text is damaged.
     """
-    memory = memory or Allowance(len(text))
     with _native.GcPause():  # none of the values that are made here are garbage at the end
-        made = _Program(record, memory).graphs(read_places(text, record, memory), name)
+        document = parse(text, record, package)
+        made = _Program(record, memory or Allowance(len(text))).graphs(document, name)
         make_old()
     return made
 
 
+def make_old() -> None:
+    """Let the collector count all objects as old.
+
+    The first collection after a pause would otherwise examine millions of new objects, and the next
+    ones once more, although none of them is garbage: a fifth of the time. The next full collection
+    finds objects that are garbage by now.
+
+    Where the process keeps objects from the collector with `gc.freeze`, nothing is done: they would
+    not be kept from it any more.
+    """
+    if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:
+        gc.freeze()
+        gc.unfreeze()
+
+
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    """Return a text, or its beginning where it is long."""
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
 class _Program:
-    """Makes the graphs of a program.
+    """Makes the graphs of a program; what many nodes share is described once.
 
     Args:
         record: where its text is from.
@@ -114,43 +125,85 @@ class _Program:
     def __init__(self, record: str, memory: Allowance) -> None:
         self._record, self._memory = record, memory
         self.made: list[Graph] = []  # each followed by those of its operators' bodies
+        self._tensors: dict[bytes, TensorFacts] = {}
+        self._targets: dict[str, tuple[str, str]] = {}
+        self._sources: dict[str, tuple[str, str]] = {}
 
-    def graphs(self, document: _native.JsonValue, name: str) -> list[Graph]:
+    def graphs(self, document: dict[str, Any], name: str) -> list[Graph]:
         """Return the graphs of a document, the program's own with this name."""
         with damage_is_named(f"record {self._record!r}"):
-            module = document.field("graph_module")
-            signature = module.field("signature")
-            graph = module.field("graph")
+            module = an_object(document["graph_module"])
+            signature = an_object(module["signature"])
+            graph = module["graph"]
         _Writer(self, graph, signature, name, f"record {self._record!r}: graph", 0)
-        attributes = self.made[0]["groupNodeAttributes"].setdefault("", {})
+        facts = self.made[0].layers.setdefault("", {})
         with damage_is_named(f"record {self._record!r}: range_constraints"):
-            for symbol, bounds in an_object(
-                self._optional(document, "range_constraints", {})
-            ).items():
+            for symbol, bounds in an_object(document.get("range_constraints") or {}).items():
                 lower, upper = (an_object(bounds).get(end) for end in ("min_val", "max_val"))
-                attributes[f"symbol {expression(symbol)}"] = f"{lower} to {upper}"
-            for number, guard in enumerate(a_list(self._optional(document, "guards_code", []))):
-                attributes[f"guard {number}"] = cut(a_text(guard))
+                facts[f"symbol {expression(symbol)}"] = f"{lower} to {upper}"
+            for number, guard in enumerate(a_list(document.get("guards_code") or [])):
+                facts[f"guard {number}"] = _cut(a_text(guard))
         return self.made
-
-    def load(self, value: _native.JsonValue) -> Any:
-        """Return a value of the text as Python's own."""
-        self.charge(value.cost)
-        return value.load()
 
     def charge(self, size: int) -> None:
         """Take memory; InspectionError when too little is left."""
         self._memory.charge(size, self._record)
 
-    def _optional(self, document: _native.JsonValue, key: str, otherwise: Any) -> Any:
-        try:
-            return self.load(document.field(key)) or otherwise
-        except KeyError:
-            return otherwise
+    def tensor(self, meta: Any) -> TensorFacts:
+        """Return a tensor; equal descriptions, whose bytes are equal, give one object."""
+        key = marshal.dumps(meta, 2)
+        known = self._tensors.get(key)
+        if known is None:
+            self.charge(len(key) + _RESULT_BYTES)
+            tensor = tensor_of(meta)
+            strides = [size_of(stride) for stride in a_list(meta["strides"])]
+            device = an_object(meta["device"])
+            index = device.get("index")
+            where = a_text(device["type"]) + ("" if index is None else f":{index}")
+            known = self._tensors[key] = TensorFacts(tensor, strides, where)
+        return known
+
+    def target(self, target: Any) -> tuple[str, str]:
+        """Return the label of an operator, and the operator."""
+        known = self._targets.get(a_text(target))
+        if known is None:
+            plain = target.removeprefix("torch.ops.")
+            parts = plain.split(".")  # library, name and overload
+            is_operator = target.startswith("torch.ops.") and len(parts) > 1
+            known = self._targets[target] = parts[1] if is_operator else parts[-1], plain
+        return known
+
+    def source(self, stack: Any) -> tuple[str, str]:
+        """Return the line that a stack trace ends in, and the trace where it has several."""
+        known = self._sources.get(a_text(stack))
+        if known is None:
+            lines = [line.strip() for line in stack.strip().split("\n")]
+            places = sum(line.startswith("File ") for line in lines)
+            source = _cut("\n".join(lines[-2:])) if places else ""
+            whole = "\n".join(map(_cut, lines)) if places > 1 else ""
+            self.charge(2 * (len(source) + len(whole)))
+            known = self._sources[stack] = source, whole
+        return known
+
+    def ancestors(self, history: Any) -> tuple[Ancestor, ...]:
+        """Return the nodes that a node was made from, the latest first."""
+        if history in ("", "[]"):
+            return ()
+        if _native.is_nested_deeper(a_text(history).encode(), _DEPTH):
+            raise InspectionError("from_node is nested too deeply")
+        found = []
+        waiting = deque(a_list(json.loads(history)))
+        while waiting:
+            each = an_object(waiting.popleft())
+            texts = (str(each.get(key) or "") for key in ("name", "target", "pass_name"))
+            found.append(Ancestor(*map(_cut, texts)))
+            waiting += a_list(each.get("from_node") or [])
+        self.charge(_TEXT_BYTES * len(found))
+        return tuple(found)
 
 
 class _Writer:
-    """One graph: native code writes its nodes, in order.
+    """Makes one graph.
 
     Args:
         program: what the graph is added to.
@@ -164,56 +217,124 @@ class _Writer:
     def __init__(
         self,
         program: _Program,
-        graph: _native.JsonValue,
-        signature: _native.JsonValue | None,
+        graph: Any,
+        signature: dict[str, Any] | None,
         name: str,
         place: str,
         depth: int,
     ) -> None:
         if depth > _DEPTH:
             raise InspectionError(f"{place}: more than {_DEPTH} graphs within each other")
-        self._program, self._name, self._place, self._depth = program, name, place, depth
+        self._program, self._place, self._depth = program, place, depth
+        self._values: dict[str, tuple[Node, int]] = {}  # name -> the node that computes it
+        self._made = Graph(name)
+        program.made.append(self._made)
         with damage_is_named(place):
-            self._native = _native.GraphWriter(graph, _DESCRIBE, METADATA, program.charge)
-            self._namespaces = Namespaces(self._native.stacks())
-        made = {"id": name, "nodes": self._native.nodes, "groupNodeAttributes": {}}
-        program.made.append(made)
+            self._tensors = an_object(an_object(graph)["tensor_values"])
+            nodes = a_list(graph["nodes"])
+            stacks = Counter(map(_stack_of, nodes))
+            program.charge(sum(_LAYER_BYTES + 4 * len(stack) for stack in stacks))
+            self._namespaces = Namespaces(stacks)
         with damage_is_named(f"{place}.inputs"):
-            specs = None if signature is None else signature.field("input_specs")
-            self._native.write_inputs(specs, _KINDS, self._namespaces.of_state)
+            specs = [] if signature is None else a_list(signature["input_specs"])
+            for number, given in enumerate(a_list(graph["inputs"])):
+                spec = specs[number] if number < len(specs) else None
+                self._input(number, given, spec)
+        number = 0
         try:
-            self._native.write(self._namespaces.of_stack.__getitem__, self._bodies)
+            for number, node in enumerate(nodes):
+                self._node(number, an_object(node))
         except DAMAGE as error:
-            raise damage(f"{place}.nodes[{self._native.number}]", error) from None
+            raise damage(f"{place}.nodes[{number}]", error) from None
         with damage_is_named(f"{place}.outputs"):
-            outputs = [] if signature is None else program.load(signature.field("output_specs"))
-            self._outputs(a_list(program.load(graph.field("outputs"))), a_list(outputs))
-        self._native.add_users()
-        made["groupNodeAttributes"] = self._namespaces.attributes()
-        cut_long_layers(made)
+            specs = [] if signature is None else a_list(signature["output_specs"])
+            self._outputs(a_list(graph["outputs"]), specs)
+        self._made.layers = self._namespaces.attributes()
+        cut_long_layers(self._made)
 
-    def _bodies(
-        self, number: int, node: str, bodies: list[tuple[str, int, _native.JsonValue]]
-    ) -> list[str]:
-        """Write the graphs that a node is given, and return their ids.
+    def _add(self, node: Node) -> None:
+        self._program.charge(
+            _NODE_BYTES
+            + _TEXT_BYTES * len(node.constants)
+            + _EDGE_BYTES * len(node.arguments)
+            + _RESULT_BYTES * len(node.results)
+        )
+        for number, value in enumerate(node.results):
+            self._values[value.name] = node, number
+        self._made.nodes.append(node)
 
-        Args:
-            number: the place of the node.
-            node: its name.
-            bodies: the argument that each is in, its number there, and the graph.
-        """
-        ids = []
-        for name, body_number, body in bodies:
-            inside = f"{self._name}/{cut(node, _LONGEST_NAME)}/{cut(name, _LONGEST_NAME)}"
-            inside += f" {body_number}" if body_number else ""
-            place = f"{self._place}.nodes[{number}].{name}"
-            _Writer(self._program, body, None, inside, place, self._depth + 1)
-            ids.append(inside)
-        return ids
+    def _value(self, name: str) -> Value:
+        meta = self._tensors.get(name)
+        return Value(name, None if meta is None else self._program.tensor(meta))
+
+    def _argument(self, name: str, value: str) -> Argument:
+        source = self._values.get(value)
+        if source is None:
+            raise ValueError(f"no value {value!r} was computed before")
+        return Argument(name, *source)
+
+    def _input(self, number: int, given: Any, spec: Any) -> None:
+        names = _names_in(given)
+        if not names:
+            return  # a constant
+        value = self._value(names[0])
+        node = Node(f"input {number}", names[0], "inputs", "", names[0], results=[value])
+        if spec is None:
+            node.kind = "input"
+        else:
+            kind, held = one_of(spec)
+            held = an_object(held or {})
+            node.kind = kind.replace("_", " ")
+            if _KINDS.get(kind) in held:
+                node.state = a_text(held[_KINDS[kind]])
+            if kind == "buffer":
+                node.persistent = str(held["persistent"])
+        if node.state:
+            self._program.charge(_LAYER_BYTES)
+            node.module, _, own = node.state.rpartition(".")
+            node.label = own or names[0]
+            node.layer = self._namespaces.of_state(node.module, value.bytes or 0)
+        self._add(node)
+
+    def _node(self, number: int, node: dict[str, Any]) -> None:
+        metadata = an_object(node["metadata"])
+        label, target = self._program.target(node["target"])
+        name = a_text(node.get("name") or "")
+        stack = a_text(metadata.get("nn_module_stack", ""))
+        layer, module = self._namespaces.of_stack(stack)
+        made = Node(f"node {number}", label, layer, module, name, target)
+        bodies: list[tuple[str, int, Any]] = []
+        for position, argument in enumerate(a_list(node["inputs"])):
+            named = a_text(an_object(argument)["name"]) or str(position)
+            given = argument["arg"]
+            if (tensor := _tensor_in(given)) is not None:  # most arguments
+                made.arguments.append(self._argument(named, tensor))
+                continue
+            bodies += [(named, count, body) for count, body in enumerate(bodies_in(given))]
+            values = _names_in(given)
+            made.arguments += [self._argument(named, value) for value in values]
+            if not values and (shown := _shown(given)) is not None:
+                made.constants.append((named, shown))
+        if trace := metadata.get("stack_trace"):
+            made.source, made.stack = self._program.source(trace)
+        if history := metadata.get("from_node"):
+            made.ancestors = self._program.ancestors(history)
+        made.torch_function = _cut(a_text(metadata.get("torch_fn") or ""))
+        made.custom = _cut(a_text(metadata.get("custom") or ""))
+        outputs = node["outputs"]
+        if type(outputs) is not dict and type(outputs) is not str:
+            a_list(outputs)
+        made.results = [self._value(value) for value in _names_in(outputs)]
+        self._add(made)
+        for named, count, body in bodies:
+            inside = f"{_cut(name or made.id, _LONGEST_NAME)}/{_cut(named, _LONGEST_NAME)}"
+            inside = f"{self._made.id}/{inside}{f' {count}' if count else ''}"
+            place = f"{self._place}.nodes[{number}].{named}"
+            written = _Writer(self._program, body, None, inside, place, self._depth + 1)
+            made.bodies.append(written._made)
 
     def _outputs(self, outputs: list[Any], specs: list[Any]) -> None:
-        taken: list[tuple[str, str]] = []
-        attributes: list[Attribute] = []
+        made = Node("output", "outputs", "", "")
         for number, given in enumerate(outputs):
             what = str(number)
             if number < len(specs):
@@ -221,8 +342,36 @@ class _Writer:
                 held = an_object(held)
                 target = next((v for k, v in held.items() if k != "arg" and type(v) is str), "")
                 what += "" if kind == "user_output" else f" {kind.replace('_', ' ')} {target}"
-            values = names_in(given)
-            taken += [(value, what) for value in values]
-            shown = values[0] if values else cut(str(readable(given)))
-            attributes += pairs({f"output {what}": shown})
-        self._native.add("output", "outputs", "", attributes, taken)
+            values = _names_in(given)
+            made.arguments += [self._argument(what, value) for value in values]
+            if shown := values[0] if values else _cut(str(readable(given))):
+                made.constants.append((f"output {what}", shown))
+        self._add(made)
+
+
+def _stack_of(node: Any) -> str:
+    """Return the modules in which a node was traced; damage is found where it is read."""
+    metadata = node.get("metadata") if type(node) is dict else None
+    stack = metadata.get("nn_module_stack") if type(metadata) is dict else None
+    return stack if type(stack) is str else ""
+
+
+def _tensor_in(argument: Any) -> str | None:
+    """Return the name of the tensor that an argument is; None: it is something else."""
+    if type(argument) is dict and len(argument) == 1:
+        tensor = argument.get("as_tensor")
+        name = tensor.get("name") if type(tensor) is dict else None
+        return name if type(name) is str else None
+    return None
+
+
+def _names_in(value: Any) -> list[str]:
+    """Return the names of the values of a graph in arguments or results."""
+    return [name for _, name in values_in(value)]
+
+
+def _shown(value: Any) -> str | None:
+    """Return the text of an argument that is not a value; None: there is nothing to show."""
+    shown = _cut(str(readable(value)))
+    is_empty_text = type(value) is dict and len(value) == 1 and "" in value.values()
+    return shown if shown or is_empty_text else None

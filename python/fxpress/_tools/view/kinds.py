@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from fxpress._tools.view.facts import facts_of
 from fxpress._tools.view.flops import is_product
+from fxpress._tools.view.nodes import Node
 
 _PARTITION = re.compile(r"(?:^|\.)submod_(\d+)(?:\.|$)")  # as `split_module` names partitions
 _NORMALIZATION = re.compile(r"(_norm|norm$|dropout)")
@@ -64,12 +63,12 @@ _COLORS = {
 }
 
 
-def kind_of(node: dict[str, Any]) -> str | None:
+def kind_of(node: Node) -> str | None:
     """Return of what kind a node's operator is; None: an input or the outputs."""
-    if not node["id"].startswith("node "):
+    label, target = node.label, node.target
+    if target is None:
         return None
-    label, target = node["label"], facts_of(node).get("target", "")
-    if node.get("subgraphIds"):
+    if node.bodies:
         return "with bodies"
     if not target.startswith("aten."):
         return "size or check" if target.startswith(("_operator", "math.")) else "another library"

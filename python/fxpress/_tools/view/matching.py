@@ -10,19 +10,15 @@ import dataclasses
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from difflib import SequenceMatcher
-from typing import Any
 
-from fxpress._tools.view.facts import TAG, facts_of, module_of
-from fxpress._tools.view.graphs import Graph
+from fxpress._tools.view.nodes import Graph, Node
 
 SAME = "same"
 CHANGED = "changed"
 FOLLOWS = "follows"  # only what it is computed from differs
 ALONE = "only here"
-_Node = dict[str, Any]
 _MOST_STEPS = 250_000  # of a comparison of two sequences, by the product of their lengths
 _MOST_IN_ALL = 20_000_000  # of those of two programs
-_NOT_COMPARED = ("name", "users", "source", "stack", "from", "torch function", "custom")
 
 
 @dataclasses.dataclass
@@ -54,7 +50,7 @@ class _Matcher:
         self, first: Graph, second: Graph, hashes: tuple[list[bytes], list[bytes]]
     ) -> None:
         self._graphs = first, second
-        self._nodes = tuple({node["id"]: node for node in g["nodes"]} for g in self._graphs)
+        self._nodes = tuple({node.id: node for node in g.nodes} for g in self._graphs)
         self.pairs: dict[str, str] = {}
         self._same: set[str] = set()  # of the first
         self._steps_left = _MOST_IN_ALL
@@ -63,8 +59,8 @@ class _Matcher:
         self._match_alike()
         self._back = {theirs: mine for mine, theirs in self.pairs.items()}
         self._states: dict[str, str] = {}  # of the first
-        for node in first["nodes"]:
-            self._states[node["id"]] = self._state(node)
+        for node in first.nodes:
+            self._states[node.id] = self._state(node)
 
     def states_of_first(self) -> dict[str, str]:
         return self._states
@@ -75,12 +71,12 @@ class _Matcher:
             for each in self._nodes[1]
         }
 
-    def _left(self, side: int, prefix: str) -> list[_Node]:
+    def _left(self, side: int, prefix: str) -> list[Node]:
         known = self.pairs.keys() if side == 0 else set(self.pairs.values())
-        nodes = self._graphs[side]["nodes"]
-        return [n for n in nodes if n["id"].startswith(prefix) and n["id"] not in known]
+        nodes = self._graphs[side].nodes
+        return [n for n in nodes if n.id.startswith(prefix) and n.id not in known]
 
-    def _pair_in_order(self, prefix: str, *keys: Callable[[_Node], Hashable]) -> list[str]:
+    def _pair_in_order(self, prefix: str, *keys: Callable[[Node], Hashable]) -> list[str]:
         """Pair the nodes of a key that are left; return those of the first.
 
         Args:
@@ -89,17 +85,17 @@ class _Matcher:
         """
         others: dict[Hashable, deque[str]] = defaultdict(deque)
         for node in self._left(1, prefix):
-            others[keys[-1](node)].append(node["id"])
+            others[keys[-1](node)].append(node.id)
         found = []
         for node in self._left(0, prefix):
             if queue := others.get(keys[0](node)):
-                self.pairs[node["id"]] = queue.popleft()
-                found.append(node["id"])
+                self.pairs[node.id] = queue.popleft()
+                found.append(node.id)
         return found
 
     def _match_inputs(self) -> None:
-        self._pair_in_order("input ", _state_name)
-        self._pair_in_order("input ", lambda node: (_kind(node), *_results(node)))
+        self._pair_in_order("input ", _state_key)
+        self._pair_in_order("input ", _input_key)
         self.pairs["output"] = "output"
 
     def _match_equal(self, hashes: tuple[list[bytes], list[bytes]]) -> None:
@@ -107,20 +103,20 @@ class _Matcher:
             {f"node {number}": digest for number, digest in enumerate(digests)}
             for digests in hashes
         )
-        of_mine, of_theirs = (lambda node: mine[node["id"]]), (lambda node: theirs[node["id"]])
+        of_mine, of_theirs = (lambda node: mine[node.id]), (lambda node: theirs[node.id])
         self._same.update(self._pair_in_order("node ", of_mine, of_theirs))
 
     def _match_alike(self) -> None:
-        by_module: list[dict[str, list[_Node]]] = [defaultdict(list), defaultdict(list)]
+        by_module: list[dict[str, list[Node]]] = [defaultdict(list), defaultdict(list)]
         for side, modules in enumerate(by_module):
             for node in self._left(side, "node "):
-                modules[module_of(self._graphs[side], node)].append(node)
+                modules[node.module].append(node)
         for path, mine in by_module[0].items():
             self._align(mine, by_module[1].get(path, []))
         self._align(self._left(0, "node "), self._left(1, "node "))
         self._pair_in_order("node ", _target)
 
-    def _align(self, mine: list[_Node], theirs: list[_Node]) -> None:
+    def _align(self, mine: list[Node], theirs: list[Node]) -> None:
         """Pair nodes of the longest runs of equal operators, and those that stand between them."""
         steps = len(mine) * len(theirs)
         if not 0 < steps <= min(_MOST_STEPS, self._steps_left):
@@ -131,59 +127,53 @@ class _Matcher:
         for kind, start, end, other, other_end in matcher.get_opcodes():
             if kind in ("equal", "replace"):
                 for one, two in zip(mine[start:end], theirs[other:other_end], strict=False):
-                    self.pairs[one["id"]] = two["id"]
+                    self.pairs[one.id] = two.id
 
-    def _state(self, node: _Node) -> str:
-        other = self.pairs.get(node["id"])
+    def _state(self, node: Node) -> str:
+        other = self.pairs.get(node.id)
         if other is None:
             return ALONE
-        if node["id"] in self._same:
+        if node.id in self._same:
             return SAME
         counterpart = self._nodes[1][other]
         if comparable(node) != comparable(counterpart):
             return CHANGED
-        sources = [(e["sourceNodeId"], e["sourceNodeOutputId"]) for e in node["incomingEdges"]]
-        theirs = [
-            (self._back.get(e["sourceNodeId"]), e["sourceNodeOutputId"])
-            for e in counterpart["incomingEdges"]
-        ]
+        sources = [(each.node.id, each.output) for each in node.arguments]
+        theirs = [(self._back.get(e.node.id), e.output) for e in counterpart.arguments]
         if sources != theirs:
             return CHANGED
-        if not node["id"].startswith("node "):
+        if node.target is None:
             return self._of_ends(node)
         follows = any(self._states[source] != SAME for source, _ in sources)
         return FOLLOWS if follows else CHANGED  # in another order of writes or effects
 
-    def _of_ends(self, node: _Node) -> str:
+    def _of_ends(self, node: Node) -> str:
         """Return the state of an input or of the outputs, of which nothing but sources differs."""
-        sources = (self._states[edge["sourceNodeId"]] for edge in node["incomingEdges"])
+        sources = (self._states[each.node.id] for each in node.arguments)
         return SAME if all(state == SAME for state in sources) else FOLLOWS
 
 
-def comparable(node: _Node) -> dict[str, Any]:
+def comparable(node: Node) -> dict[str, str]:
     """Return what two nodes that compute the same have in common, apart from their sources."""
-    facts = {key: value for key, value in facts_of(node).items() if key not in _NOT_COMPARED}
-    if node["id"] == "output":
-        computed = {f"output {facts_of(item)[TAG]}" for item in node["inputsMetadata"]}
-        facts = {key: "" if key in computed else value for key, value in facts.items()}
-    for number, shape in enumerate(_results(node)):
-        facts[f"result {number}"] = shape
-    arguments = (str(facts_of(item)[TAG]) for item in node["inputsMetadata"])
-    return {**facts, "arguments": ", ".join(arguments)}
+    facts = {"target": node.target or "", "kind": node.kind, "state": node.state}
+    facts["persistent"] = node.persistent
+    computed = {f"output {each.name}" for each in node.arguments} if node.id == "output" else ()
+    facts |= {name: "" if name in computed else text for name, text in node.constants}
+    for number, value in enumerate(node.results):
+        facts[f"result {number}"] = "" if value.tensor is None else str(value.tensor.tensor)
+        facts |= value.tensor.shown() if value.tensor and node.target is None else {}
+    return {**facts, "arguments": ", ".join(each.name for each in node.arguments)}
 
 
-def _results(node: _Node) -> tuple[str, ...]:
-    return tuple(facts_of(item).get("shape", "") for item in node["outputsMetadata"])
+def _target(node: Node) -> str:
+    return node.target or ""
 
 
-def _target(node: _Node) -> str:
-    return str(facts_of(node).get("target"))
+def _input_key(node: Node) -> tuple[str, ...]:
+    """Return the kind of an input, and the types of its values."""
+    return node.kind, *("" if v.tensor is None else str(v.tensor.tensor) for v in node.results)
 
 
-def _kind(node: _Node) -> Any:
-    return facts_of(node).get("kind")
-
-
-def _state_name(node: _Node) -> tuple[Any, ...]:
+def _state_key(node: Node) -> tuple[str, str]:
     """Return what tells an input from others: the name of a state, or the kind of another."""
-    return _kind(node), facts_of(node).get("state")
+    return node.kind, node.state

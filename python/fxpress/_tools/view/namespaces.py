@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from fxpress._files.format.package import InspectionError
 from fxpress._tools.inspect.modules import MOST_MODULES, entries_of
-from fxpress._tools.view.shared import Once
 
 _LONGEST_PATH = 4000  # characters
 _LONGEST_NAME = 100  # characters of the name of a class
@@ -20,16 +19,13 @@ class Namespaces:
 
     Args:
         stacks: the modules in which nodes were traced, as files have them, and how many nodes.
-
-    Attributes:
-        of_stack: such modules -> the layer of their nodes.
     """
 
     def __init__(self, stacks: Mapping[str, int]) -> None:
         self._classes: dict[str, str] = {}  # path of a module -> name of its class
         self._layers: dict[str, str] = {"": ""}  # path of a module -> its layer
         self._around: dict[str, str] = {}  # path -> that of the module around it
-        # Path -> numbers of what is counted there. A module stands behind that around it.
+        # Path -> numbers of what is counted there. A module comes after the one around it.
         self._counts: dict[str, list[int]] = {"": [0, 0, 0]}
         self._operators = Counter[str]()  # path -> number
         self._paths: dict[str, str] = {}  # stack -> path of the innermost module
@@ -41,15 +37,14 @@ class Namespaces:
                 path = self._known[outer] = self._read(outer, "")
             path = self._paths[stack] = self._read(innermost, path)
             self._operators[path] += number
-        self.of_stack = Once[str, str](lambda stack: self._of(self._paths[stack]))
+
+    def of_stack(self, stack: str) -> tuple[str, str]:
+        """Return the layer of the nodes of a stack, and the path of their module."""
+        path = self._paths[stack]
+        return self._layers.get(path) or self._of(path), path
 
     def of_state(self, path: str, size: int) -> str:
-        """Return the layer of a parameter or buffer, which is counted in it.
-
-        Args:
-            path: the path of its module.
-            size: its bytes.
-        """
+        """Count a parameter or buffer of some bytes in its module; return the layer of this."""
         layer = self._layers.get(path)
         if layer is None:
             layer = self._of(path)
@@ -61,7 +56,6 @@ class Namespaces:
     def attributes(self) -> dict[str, dict[str, str]]:
         """Return what is to be shown of each layer."""
         shown = {}
-        texts = Once[int, str](lambda number: f"{number:,}")
         totals = {path: counts.copy() for path, counts in self._counts.items()}
         for path, number in self._operators.items():
             totals[path][2] = number
@@ -76,20 +70,15 @@ class Namespaces:
             if class_name := self._classes.get(path):
                 facts["class"] = class_name
             if tensors:
-                facts["tensors of the state"] = texts[tensors]
-                facts["bytes of the state"] = texts[size]
+                facts["tensors of the state"] = f"{tensors:,}"
+                facts["bytes of the state"] = f"{size:,}"
             if operators:
-                facts["operators"] = texts[operators]
+                facts["operators"] = f"{operators:,}"
             shown[self._layers[path]] = facts
         return shown
 
     def _read(self, stack: str, path: str) -> str:
-        """Note the classes of a stack's modules; return the path of the innermost one.
-
-        Args:
-            stack: the modules.
-            path: that of the module around them, which is returned where there are none.
-        """
+        """Note the classes of a stack's modules; return the innermost path, or the one around."""
         innermost = path
         for innermost, class_name in entries_of(stack):
             if self._classes.setdefault(innermost, class_name) != class_name:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fxpress._tools.view.facts import bytes_of, facts_of, module_of
 from fxpress._tools.view.flops import count_flops
-from fxpress._tools.view.graphs import Graph
 from fxpress._tools.view.kinds import color_of, kind_of, partition_of
 from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME
+from fxpress._tools.view.nodes import Graph, Node
 
 Overlay = dict[str, Any]  # a graph's id -> the value of each node
 _GRADIENT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e8710a"}]
@@ -37,28 +36,23 @@ def overlays_of(graphs: dict[str, list[Graph]]) -> dict[str, Overlay]:
             for count in counts
             for graph_id, numbers in count.items()
         },
-        "kind of operator": {g["id"]: {"results": _kinds(g)} for g in everything},
+        "kind of operator": {g.id: {"results": _kinds(g)} for g in everything},
     }
-    partitions = {g["id"]: {"results": _partitions(g)} for g in everything}
+    partitions = {g.id: {"results": _partitions(g)} for g in everything}
     if any(each["results"] for each in partitions.values()):
         found["partition"] = partitions
     return found
 
 
 def difference_of(graph: Graph, states: dict[str, str]) -> Overlay:
-    """Return the overlay that marks how a program differs from another.
-
-    Args:
-        graph: its own graph.
-        states: id of a node -> its state, as `matching.match` tells it.
-    """
+    """Return the overlay that marks how a program differs: the states of the nodes of its graph."""
     results = {node: {"value": state, "bgColor": _STATES[state]} for node, state in states.items()}
-    return {graph["id"]: {"results": results}}
+    return {graph.id: {"results": results}}
 
 
 def marked(graph: Graph, texts: dict[str, str]) -> Overlay:
     """Return an overlay with texts, by the ids of nodes."""
-    return {graph["id"]: {"results": {node: {"value": text} for node, text in texts.items()}}}
+    return {graph.id: {"results": {node: {"value": text} for node, text in texts.items()}}}
 
 
 def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
@@ -70,10 +64,10 @@ def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
     """
     known: dict[str, str | None] = {}
     found: dict[str, str] = {}
-    for node in graph["nodes"]:
-        if not node["id"].startswith("node "):
+    for node in graph.nodes:
+        if node.target is None:
             continue
-        path = module_of(graph, node)
+        path = node.module
         if path not in known:
             around = path
             while around and around not in texts:
@@ -81,50 +75,46 @@ def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
             known[path] = texts.get(around)
         text = known[path]
         if text is not None:
-            found[node["id"]] = text
+            found[node.id] = text
     return marked(graph, found)
 
 
 def shaded(graph: Graph, numbers: dict[str, float]) -> Overlay:
     """Return an overlay with numbers, the largest in the darkest color."""
-    return {graph["id"]: _shaded({node: {"value": number} for node, number in numbers.items()})}
+    return {graph.id: _shaded({node: {"value": number} for node, number in numbers.items()})}
 
 
 def _shaded(results: _Values) -> dict[str, Any]:
     return {"results": results, "gradient": _GRADIENT}
 
 
-def _numbers(graphs: list[Graph], rule: Callable[[dict[str, Any]], int | None]) -> Overlay:
+def _numbers(graphs: list[Graph], rule: Callable[[Node], int | None]) -> Overlay:
     found = {}
     for graph in graphs:
-        values = ((node["id"], rule(node)) for node in graph["nodes"])
+        values = ((node.id, rule(node)) for node in graph.nodes)
         results = {node: {"value": value} for node, value in values if value is not None}
-        found[graph["id"]] = _shaded(results)
+        found[graph.id] = _shaded(results)
     return found
 
 
-def _is_state(node: dict[str, Any]) -> bool:
-    return "state" in facts_of(node)
+def _state_bytes(node: Node) -> int | None:
+    return node.result_bytes() if node.state else None
 
 
-def _state_bytes(node: dict[str, Any]) -> int | None:
-    return bytes_of(node["outputsMetadata"]) if _is_state(node) else None
-
-
-def _result_bytes(node: dict[str, Any]) -> int | None:
-    return None if _is_state(node) else bytes_of(node["outputsMetadata"])
+def _result_bytes(node: Node) -> int | None:
+    return None if node.state else node.result_bytes()
 
 
 def _kinds(graph: Graph) -> _Values:
-    kinds = ((node["id"], kind_of(node)) for node in graph["nodes"])
+    kinds = ((node.id, kind_of(node)) for node in graph.nodes)
     return {node: {"value": kind, "bgColor": color_of(kind)} for node, kind in kinds if kind}
 
 
 def _partitions(graph: Graph) -> _Values:
     found: _Values = {}
-    for node in graph["nodes"]:
-        number = partition_of(module_of(graph, node))
+    for node in graph.nodes:
+        number = partition_of(node.module)
         if number is not None:
             color = _PARTITIONS[number % len(_PARTITIONS)]
-            found[node["id"]] = {"value": number, "bgColor": color}
+            found[node.id] = {"value": number, "bgColor": color}
     return found

@@ -10,8 +10,8 @@ from typing import Any
 from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.text import printable
 from fxpress._tools.view.comparison import Comparison, compare, differences, state_counts
-from fxpress._tools.view.graphs import Graph
 from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME
+from fxpress._tools.view.nodes import Graph
 from fxpress._tools.view.report import FilePart, ProgramPart, Table, file_part
 from fxpress._tools.view.sources import Source
 

@@ -8,11 +8,10 @@ from collections import Counter
 from typing import Any
 
 from fxpress._base.errors import UnsupportedError
-from fxpress._base.observing.text import bytes_text, printable
+from fxpress._base.observing.text import bytes_text, counted_text, printable
 from fxpress._tools.inspect.modules import Module
-from fxpress._tools.view.facts import bytes_of, facts_of, module_of
-from fxpress._tools.view.graphs import Graph
 from fxpress._tools.view.kinds import partition_of
+from fxpress._tools.view.nodes import Graph, Value
 
 _MOST_CHILDREN = 6  # of a module that are drawn
 _MOST_MODULES = 30
@@ -44,16 +43,7 @@ class Picture:
 
 
 def picture_of(graph: Graph, root: Module, flops: dict[str, int]) -> Picture:
-    """Draw the partitions of a program, or the tree of its modules where it has none.
-
-    Args:
-        graph: its own graph.
-        root: its modules.
-        flops: of each of its nodes.
-
-    Raises:
-        fxpress.UnsupportedError: the packages that draw are missing, or drawing fails.
-    """
+    """Draw the partitions of a program, or its tree of modules; UnsupportedError: it cannot."""
     try:
         import graphviz
 
@@ -82,11 +72,6 @@ def _line(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with a noun, such as "1 value" and "2,000 values"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _draw_modules(drawn: Any, root: Module, escape: Any) -> None:
     """Draw modules with the ones that they consist of; many of one module are a box."""
     waiting = [(0, "", root)]
@@ -97,7 +82,7 @@ def _draw_modules(drawn: Any, root: Module, escape: Any) -> None:
         drawn_count += 1
         name = module.path.rpartition(".")[2] or "(root)"
         class_name = (module.class_name or "").rpartition(".")[2]
-        sizes = f"{counted(module.operators, 'operator')}, {bytes_text(module.bytes)}"
+        sizes = f"{counted_text(module.operators, 'operator')}, {bytes_text(module.bytes)}"
         lines = [_line(f"{name} {class_name}".strip()), sizes]
         drawn.node(box, escape("\n".join(lines)))
         if above:
@@ -120,25 +105,22 @@ class _Partitions:
         self.operators = Counter[int]()
         self._flops = Counter[int]()
         self._state: dict[int, dict[str, int]] = {}
-        self._values: dict[tuple[int, int], dict[tuple[str, str], int | None]] = {}
-        nodes = {node["id"]: node for node in graph["nodes"]}
-        numbers = {each: partition_of(module_of(graph, node)) for each, node in nodes.items()}
-        for node_id, node in nodes.items():
-            number = numbers[node_id]
-            if number is None or not node_id.startswith("node "):
+        self._values: dict[tuple[int, int], dict[tuple[str, int], Value]] = {}
+        numbers = {node.id: partition_of(node.module) for node in graph.nodes}
+        for node in graph.nodes:
+            number = numbers[node.id]
+            if number is None or node.target is None:
                 continue
             self.operators[number] += 1
-            self._flops[number] += flops.get(node_id, 0)
-            for edge in node["incomingEdges"]:
-                source = edge["sourceNodeId"]
-                if "state" in facts_of(nodes[source]):
-                    size = bytes_of(nodes[source]["outputsMetadata"]) or 0
-                    self._state.setdefault(number, {})[source] = size
-                elif (other := numbers[source]) is not None and other != number:
-                    output = edge["sourceNodeOutputId"]
-                    made = [m for m in nodes[source]["outputsMetadata"] if m["id"] == output]
+            self._flops[number] += flops.get(node.id, 0)
+            for given in node.arguments:
+                source = given.node
+                if source.state:
+                    size = source.result_bytes() or 0
+                    self._state.setdefault(number, {})[source.id] = size
+                elif (other := numbers[source.id]) is not None and other != number:
                     values = self._values.setdefault((other, number), {})
-                    values[source, output] = bytes_of(made)
+                    values[source.id, given.output] = given.value
 
     def draw(self, drawn: Any, escape: Any) -> None:
         """Draw a box for each partition, and an arrow for all values between two."""
@@ -146,7 +128,7 @@ class _Partitions:
         for number in shown:
             lines = [
                 f"submod_{number}",
-                counted(self.operators[number], "operator"),
+                counted_text(self.operators[number], "operator"),
                 f"{bytes_text(sum(self._state.get(number, {}).values()))} of state",
                 f"{self._flops[number]:,} FLOPs",
             ]
@@ -155,8 +137,8 @@ class _Partitions:
             drawn.node("more", f"{left:,} more", style="dashed")
         for (source, target), values in sorted(self._values.items()):
             if source in shown and target in shown:
-                sizes = [size for size in values.values() if size is not None]
-                text = counted(len(values), "value")
+                sizes = [each.bytes for each in values.values() if each.bytes is not None]
+                text = counted_text(len(values), "value")
                 text += f"\n{bytes_text(sum(sizes))}" if len(sizes) == len(values) else ""
                 drawn.edge(f"p{source}", f"p{target}", escape(text))
 

@@ -8,48 +8,40 @@ it connects the whole graph a second time.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+
+from fxpress._tools.view.nodes import Graph
 
 MOST = 1000  # members of a layer, as many as Model Explorer leaves together
 _RANGE = 250  # members of a range
 
 
-def cut_long_layers(graph: dict[str, Any]) -> None:
-    """Give the nodes of a graph namespaces in which no layer has more than `MOST` members.
+def cut_long_layers(graph: Graph) -> None:
+    """Change the layers of a graph so that none has more than `MOST` members.
 
     A range has the attribute "module" of its layer. Of layers with more than `MOST * MOST` members
     the ranges are longer than that.
-
-    Args:
-        graph: a graph of Model Explorer; nodes and attributes of layers are changed.
     """
-    nodes = graph["nodes"]
-    counts = _members(Counter([node["namespace"] for node in nodes]))
+    counts = _members(Counter([node.layer for node in graph.nodes]))
     if max(counts.values()) <= MOST:
         return
     layers = _Layers(counts)
     cut: dict[str, str] = {}  # range -> its layer
-    for node in nodes:
-        layer = node["namespace"]
+    for node in graph.nodes:
+        layer = node.layer
         name = layers[layer]
         if layer in layers.long:
             around, name = name, _within(name, layers.take(layer))
             cut.setdefault(name, around)
-        node["namespace"] = name
-    old = graph["groupNodeAttributes"]
-    attributes = {layers.get(layer, layer): facts for layer, facts in old.items()}
+        node.layer = name
+    attributes = {layers.get(layer, layer): facts for layer, facts in graph.layers.items()}
     for name, around in cut.items():
         if module := attributes.get(around, {}).get("module"):
             attributes.setdefault(name, {"module": module})
-    graph["groupNodeAttributes"] = attributes
+    graph.layers = attributes
 
 
 def _members(counts: Counter[str]) -> dict[str, int]:
-    """Return how many members each layer has: nodes and layers.
-
-    Args:
-        counts: how many nodes each layer has.
-    """
+    """Return how many members, nodes and layers, each layer has, from its number of nodes."""
     members = {"": 0, **counts}
     for layer in counts:
         inner = layer
@@ -64,11 +56,7 @@ def _members(counts: Counter[str]) -> dict[str, int]:
 
 
 class _Long:
-    """A layer that is cut, whose members come one after the other.
-
-    Args:
-        count: how many there are.
-    """
+    """A layer that is cut, whose members come one after the other."""
 
     def __init__(self, count: int) -> None:
         self._count, self._taken, self._range = count, 0, ""

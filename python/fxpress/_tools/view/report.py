@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from fxpress._base.errors import UnsupportedError
-from fxpress._base.observing.text import bytes_text
+from fxpress._base.observing.text import bytes_text, counted_text
 from fxpress._tools.inspect.modules import Module, lines_of
 from fxpress._tools.inspect.program import Program, Value, Weight
 from fxpress._tools.inspect.summary import Summary
-from fxpress._tools.view.facts import module_of
 from fxpress._tools.view.flops import Count, count_flops
-from fxpress._tools.view.graphs import Graph
-from fxpress._tools.view.pictures import Picture, counted, picture_of
+from fxpress._tools.view.nodes import Graph
+from fxpress._tools.view.pictures import Picture, picture_of
 from fxpress._tools.view.sources import Source
 
 _MOST_ROWS = 500  # of a table
@@ -102,11 +101,7 @@ class FilePart:
 
 
 def file_part(source: Source) -> FilePart:
-    """Return what the page says of a source.
-
-    Raises:
-        OSError, InspectionError: the file can no longer be read.
-    """
+    """Describe a source; OSError, InspectionError: it cannot be read any more."""
     summary = source.summary()
     parts = [
         _program(program, source.graphs[program.name])
@@ -135,7 +130,7 @@ def _file_facts(summary: Summary) -> Iterator[tuple[str, str]]:
     version = f", version {summary.format_version}" if summary.format_version else ""
     yield "kind", f"{summary.kind}{version}"
     if summary.bytes:
-        yield "size", f"{bytes_text(summary.bytes)} in {counted(summary.records, 'record')}"
+        yield "size", f"{bytes_text(summary.bytes)} in {counted_text(summary.records, 'record')}"
     if summary.compiled:
         yield "compiled models", ", ".join(summary.compiled[:_MOST_ROWS])
     files = [f"{name} ({bytes_text(size)})" for name, size in summary.extra_files.items()]
@@ -151,7 +146,7 @@ def _program(program: Program, graphs: list[Graph]) -> ProgramPart:
     modules = list(_module_rows(program, _flops_by_module(graphs[0], count)))
     picture, no_picture = None, ""
     try:
-        picture = picture_of(graphs[0], program.root, count.by_node[graphs[0]["id"]])
+        picture = picture_of(graphs[0], program.root, count.by_node[graphs[0].id])
     except UnsupportedError as error:
         no_picture = str(error)
     number = sum(1 for row in modules if row.step != "close")
@@ -173,7 +168,7 @@ def _program(program: Program, graphs: list[Graph]) -> ProgramPart:
         dtypes=_dtype_bars(program),
         modules=modules,
         modules_left=sum(1 for _ in lines_of(program.root)) - number,
-        notes=[f"{why} ({counted(n, 'operator')})" for why, n in count.left_out.items()],
+        notes=[f"{why} ({counted_text(n, 'operator')})" for why, n in count.left_out.items()],
         picture=picture,
         no_picture=no_picture,
     )
@@ -242,13 +237,12 @@ def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
     Where operators are left out they are "at least" a number, or not known at all.
     """
     numbers, left_out = Counter[str](), set[str]()
-    by_node, unknown = count.by_node[graph["id"]], count.unknown[graph["id"]]
-    for node in graph["nodes"]:
-        around = [*_around(module_of(graph, node))]
-        for path in around if node["id"] in unknown else ():
-            left_out.add(path)
-        for path in around if by_node.get(node["id"]) else ():
-            numbers[path] += by_node[node["id"]]
+    by_node, unknown = count.by_node[graph.id], count.unknown[graph.id]
+    for node in graph.nodes:
+        around = [*_around(node.module)]
+        left_out.update(around if node.id in unknown else ())
+        for path in around if by_node.get(node.id) else ():
+            numbers[path] += by_node[node.id]
     texts = {path: f"{number:,}" for path, number in numbers.items()}
     return texts | {p: f"\u2265 {texts[p]}" if p in texts else _NOT_KNOWN for p in left_out}
 

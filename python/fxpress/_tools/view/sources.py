@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from fxpress._tools.inspect.hashes import hash_nodes
+from fxpress._files.format.fields import parse
+from fxpress._tools.inspect.hashes import hash_nodes, split_digests
+from fxpress._tools.inspect.program import read_program
 from fxpress._tools.inspect.summary import Summary, summarize
-from fxpress._tools.view.graphs import Graph, graphs_by_program
+from fxpress._tools.view.graphs import graphs_by_program, graphs_of_text
+from fxpress._tools.view.nodes import Graph
+
+_NAME = "model"  # of a program in memory
 
 
 @dataclasses.dataclass
@@ -18,8 +25,8 @@ class Source:
     Attributes:
         name: the name of the file, or of the program.
         graphs: name of a program -> its graph, then those of its operators' bodies.
-        summary: tells what the file holds.
-        hashes: tells for each program its hash and those of the nodes of its own graph. Raises
+        summary: returns what the file holds.
+        hashes: returns for each program its hash, and a hash for each node of its graph. Raises
             fxpress.Error where something cannot be hashed.
     """
 
@@ -32,17 +39,19 @@ class Source:
         """Return the graphs of all programs."""
         return [graph for graphs in self.graphs.values() for graph in graphs]
 
-    def outer_id(self, graph_id: str) -> str:
-        """Return the id of a graph among those of several sources."""
-        return f"{self.name}: {graph_id}"
 
-    def tell_apart(self) -> None:
-        """Let the ids of the graphs be other than those of other sources."""
-        for graph in self.all_graphs():
-            graph["id"] = self.outer_id(graph["id"])
-            for node in graph["nodes"]:
-                if "subgraphIds" in node:
-                    node["subgraphIds"] = [self.outer_id(inner) for inner in node["subgraphIds"]]
+def source_of(program: Any, name: str) -> Source:
+    """Return a path or an ExportedProgram to be viewed.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
+            cannot be serialized.
+        TypeError: `program` is neither.
+    """
+    if isinstance(program, (str, os.PathLike)):
+        return source_of_file(program, name)
+    return _source_of_program(program, name)
 
 
 def source_of_file(path: str | os.PathLike[str], name: str) -> Source:
@@ -56,7 +65,37 @@ def source_of_file(path: str | os.PathLike[str], name: str) -> Source:
     return Source(name, graphs, lambda: summarize(path), lambda: hash_nodes(path))
 
 
+def _source_of_program(program: Any, name: str) -> Source:
+    from fxpress._base.arguments import check_program  # these import torch
+    from fxpress._files.serde.hashing import hash_parts
+    from fxpress._files.serde.program import encode
+
+    check_program(program, "program")
+    text, _ = encode(program, None)
+
+    def summary() -> Summary:
+        read = read_program(parse(text, "the program"), _NAME, "the program", None)
+        return Summary(name, 0, "exported program in memory", "", 0, [read], [], {}, {})
+
+    def hashes() -> dict[str, tuple[str, list[bytes]]]:
+        _, whole, _, nodes = hash_parts(program, False)
+        return {_NAME: (whole.hex(), split_digests(nodes))}
+
+    return Source(name, {_NAME: graphs_of_text(text, _NAME, "the program")}, summary, hashes)
+
+
+def names_of(programs: Sequence[Any]) -> list[str]:
+    """Return a name for each path or program, in order; equal names get a number."""
+    names = [
+        os.path.basename(os.fspath(each)) if isinstance(each, (str, os.PathLike)) else "program"
+        for each in programs
+    ]
+    counts = Counter(names)
+    return [f"{i} {name}" if counts[name] > 1 else name for i, name in enumerate(names)]
+
+
 def tell_apart(sources: Sequence[Source]) -> None:
     """Give the graphs of several sources ids of their own; those of one keep theirs."""
     for source in sources if len(sources) > 1 else ():
-        source.tell_apart()
+        for graph in source.all_graphs():
+            graph.id = f"{source.name}: {graph.id}"

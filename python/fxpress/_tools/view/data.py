@@ -1,0 +1,274 @@
+"""Data over the nodes of a program, which `fxpress.view.data` offers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from fxpress._tools.view.comparison import compare, differences_of
+from fxpress._tools.view.nodes import Graph, Node
+from fxpress._tools.view.overlays import Overlay, by_module, marked, overlays_of, shaded
+from fxpress._tools.view.sources import source_of
+
+if TYPE_CHECKING:
+    from fxpress._graphs.decompose.report import Report
+    from fxpress._graphs.tracking.reuse.report import ReuseReport
+
+_ROOT = "L['self']"  # of the paths in reports of captures
+_EXPORT_ROOT = "_export_root"
+_RUN = "a run of fxpress.view.data.times"
+_AHEAD = 50  # operators that may be missing among the events of a profile
+
+
+def overlays(program: Any) -> dict[str, Overlay]:
+    """Return the overlays that need nothing but the program.
+
+    torch has no such function.
+
+    These are bytes of state, bytes of results, FLOPs, kinds of operators, and partitions where
+    modules are named as `split_module` names partitions.
+
+    Args:
+        program: a path or an ExportedProgram.
+
+    Raises:
+        OSError: a file cannot be read.
+        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
+            cannot be serialized.
+        TypeError: it is neither a path nor a program.
+
+    Example:
+        >>> from fxpress.view import data
+        >>> sorted(data.overlays(program))
+        ['FLOPs', 'bytes of results', 'bytes of state', 'kind of operator']
+    """
+    return overlays_of(source_of(program, "program").graphs)
+
+
+def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
+    """Return the overlays that mark how two programs differ, one for each.
+
+    torch has no such function.
+
+    A node is "same" where both compute it the same, "changed", "follows" where only what it is
+    computed from differs, or "only here". Names do not matter.
+
+    Args:
+        first, second: paths or ExportedPrograms.
+
+    Raises:
+        OSError, fxpress.Error, TypeError: as `fxpress.view.graphs_of`; or a program cannot be
+            hashed.
+
+    Example:
+        >>> from fxpress.view import data
+        >>> gelu = torch.export.export(torch.nn.GELU(), (x,))
+        >>> relu = torch.export.export(torch.nn.ReLU(), (x,))
+        >>> _, marks = data.difference(gelu, relu)
+        >>> [mark["value"] for graph in marks.values() for mark in graph["results"].values()]
+        ['same', 'changed', 'follows']
+    """
+    sources = source_of(first, "first"), source_of(second, "second")
+    for each in sources:
+        each.hashes()  # raises what `compare` would tell
+    return differences_of(*sources, compare(*sources))
+
+
+def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
+    """Run a program on the engine and return the time of each operator, in microseconds.
+
+    torch has no such function.
+
+    The program is unflattened, runs once to warm up, and then under torch's profiler. A time is the
+    median of the runs, on the processor. Operators that the engine does not call through torch's
+    dispatcher have none.
+
+    Args:
+        program: an ExportedProgram.
+        args, kwargs: its inputs.
+        runs: how many runs are measured.
+
+    Raises:
+        ValueError: `runs` is not positive.
+        OSError: a file cannot be read.
+        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
+            cannot be serialized.
+        TypeError: it is neither a path nor a program.
+        Exception: what the program raises for the inputs.
+
+    Example:
+        >>> from fxpress.view import data
+        >>> (measured,) = data.times(program, x, runs=1).values()
+        >>> all(time["value"] > 0 for time in measured["results"].values())
+        True
+    """
+    if runs < 1:
+        raise ValueError(f"runs must be positive, not {runs}")
+    graph = _graph(program)
+    operators = [node for node in graph.nodes if node.target is not None]
+    names = [_event_name(node) for node in operators]
+    found: dict[str, list[float]] = {}
+    for events in _events_of_runs(program, args, kwargs, runs):
+        for number, microseconds in _aligned(names, events):
+            found.setdefault(operators[number].id, []).append(microseconds)
+    return shaded(graph, {node: round(median(each), 3) for node, each in found.items()})
+
+
+def reuse(program: Any, report: ReuseReport) -> Overlay:
+    """Return for each module from which other a capture stamped it, or why it was traced.
+
+    torch has no such function.
+
+    Args:
+        program: a path or an ExportedProgram, of strict export.
+        report: `fxpress.functional_export.reuse_report()` after that export.
+
+    Raises:
+        OSError: a file cannot be read.
+        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
+            cannot be serialized.
+        TypeError: it is neither a path nor a program.
+
+    Example:
+        >>> from fxpress.functional_export import reuse_report
+        >>> from fxpress.view import data
+        >>> with fxpress.installed():
+        ...     strict = torch.export.export(model, (x,), strict=True)
+        >>> (marks,) = data.reuse(strict, reuse_report()).values()
+        >>> marks["results"]["node 0"]["value"]
+        'traced: no call before was like it'
+    """
+    texts = {
+        _path(call.path): f"stamped from {_path(call.stamped_from)}"
+        if call.stamped_from is not None
+        else f"traced: {call.reason}"
+        for call in report.calls
+    }
+    return by_module(_graph(program), texts)
+
+
+def decomposition(program: Any, report: Report) -> Overlay:
+    """Return for each node how many calls of the operator that it was made from were stamped.
+
+    torch has no such function.
+
+    A report counts by operator, not by call: all nodes that were made from one operator have the
+    same text, which names the operator.
+
+    Args:
+        program: a path or an ExportedProgram, the result of `run_decompositions`.
+        report: `fxpress.decompose.report()` after it.
+
+    Raises:
+        OSError: a file cannot be read.
+        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
+            cannot be serialized.
+        TypeError: it is neither a path nor a program.
+
+    Example:
+        >>> from fxpress import decompose
+        >>> from fxpress.view import data
+        >>> decomposed = decompose.run_decompositions(program)
+        >>> (marks,) = data.decomposition(decomposed, decompose.report()).values()
+        >>> marks["results"]["node 0"]["value"]
+        'of all 2 calls of aten.layer_norm.default, 2 were stamped'
+    """
+    graph = _graph(program)
+    latest = {node.id: node.ancestors[0] for node in graph.nodes if node.ancestors}
+    known = {node: each for node, each in latest.items() if each.target}
+    calls = Counter(operator for _, operator in {each[:2] for each in known.values()})
+    values = {
+        node: f"of all {calls[each.target]} calls of {each.target.removeprefix('torch.ops.')}, "
+        f"{report.by_operator.get(each.target, 0)} were stamped"
+        for node, each in known.items()
+    }
+    return marked(graph, values)
+
+
+def write_overlays(folder: str | os.PathLike[str], overlays: Mapping[str, Overlay]) -> list[Path]:
+    """Write overlays as files that Model Explorer's "Add per-node data" reads; return their paths.
+
+    torch has no such function.
+
+    Args:
+        folder: is made where there is none.
+        overlays: by their names, which the files get.
+
+    Raises:
+        OSError: a file cannot be written.
+
+    Example:
+        >>> from fxpress.view import data
+        >>> for path in data.write_overlays("overlays", data.overlays(program)):
+        ...     print(path)
+        overlays/bytes_of_state.json
+        overlays/bytes_of_results.json
+        overlays/FLOPs.json
+        overlays/kind_of_operator.json
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, overlay in overlays.items():
+        paths.append(Path(folder, f"{name.replace(' ', '_')}.json"))
+        paths[-1].write_text(json.dumps(overlay))
+    return paths
+
+
+def _graph(program: Any) -> Graph:
+    return source_of(program, "program").all_graphs()[0]
+
+
+def _path(text: str) -> str:
+    """Return the path of a module as the program has it."""
+    parts = text.removeprefix(_ROOT).split(".")
+    return ".".join(part for part in parts if part not in ("", _EXPORT_ROOT))
+
+
+def _event_name(node: Node) -> str:
+    """Return what a profile calls the operator of a node."""
+    library, _, name = (node.target or "").partition(".")
+    return f"{library}::{name.partition('.')[0]}"
+
+
+def _events_of_runs(
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], runs: int
+) -> list[list[tuple[str, float]]]:
+    """Return for each run the operators that it called, in order, and their microseconds.
+
+    Operators that others call count in these.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    from fxpress._graphs.unflatten.modules import unflatten
+
+    module = unflatten(program)
+    with torch.no_grad():
+        module(*args, **kwargs)
+        with profile(activities=[ProfilerActivity.CPU]) as profiled:
+            for _ in range(runs):
+                with record_function(_RUN):
+                    module(*args, **kwargs)
+    found = []
+    for run in (event for event in profiled.events() if event.name == _RUN):
+        called = [event for event in run.cpu_children if "::" in event.name]
+        called.sort(key=lambda event: event.time_range.start)
+        found.append([(each.name, each.time_range.elapsed_us()) for each in called])
+    return found
+
+
+def _aligned(names: Sequence[str], events: Sequence[tuple[str, float]]) -> list[tuple[int, float]]:
+    """Return for the events of a run the number of the operator that each is of, and its time."""
+    found, place = [], 0
+    for name, microseconds in events:
+        ahead = range(place, min(place + _AHEAD, len(names)))
+        number = next((i for i in ahead if names[i] == name), None)
+        if number is not None:
+            found.append((number, microseconds))
+            place = number + 1
+    return found

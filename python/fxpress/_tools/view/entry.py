@@ -1,0 +1,91 @@
+"""The functions of `fxpress.view`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fxpress._tools.view.model_explorer import plain_graph
+from fxpress._tools.view.show import open_page, show_in_notebook, sources_of
+from fxpress._tools.view.show import write_page as write_page_of
+from fxpress._tools.view.sources import source_of
+
+
+def graphs_of(program: Any) -> list[dict[str, Any]]:
+    """Return the graphs of a program, as Model Explorer reads them from JSON.
+
+    torch has no such function.
+
+    Args:
+        program: a path, or an ExportedProgram.
+
+    Returns:
+        The graph of each program, and one for each body of an operator.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
+            cannot be serialized.
+        TypeError: `program` is neither.
+
+    Example:
+        >>> import fxpress.view
+        >>> (graph,) = fxpress.view.graphs_of(program)
+        >>> "linear" in {node["label"] for node in graph["nodes"]}
+        True
+    """
+    return [plain_graph(graph) for graph in source_of(program, "program").all_graphs()]
+
+
+def write_page(target: str | os.PathLike[str], *programs: Any) -> None:
+    """Write a page about programs that opens from disk, without a server or a script.
+
+    torch has no such function.
+
+    It has the tree of modules with parameters, bytes, operators and FLOPs, tables of inputs,
+    outputs, symbols and weights, the picture of partitions or modules, and for two programs their
+    differences.
+
+    Args:
+        target: the file to write.
+        programs: paths and ExportedPrograms.
+
+    Raises:
+        fxpress.UnsupportedError: the extra `report` is not installed.
+        OSError: a file cannot be read, or the target cannot be written.
+        fxpress.Error, TypeError: as `graphs_of` raises them.
+
+    Example:
+        >>> import pathlib
+        >>> import fxpress.view
+        >>> fxpress.view.write_page("page.html", program)
+        >>> pathlib.Path("page.html").read_text().startswith("<!DOCTYPE html>")
+        True
+    """
+    write_page_of(sources_of(programs), Path(target))
+
+
+def show(*programs: Any) -> None:
+    """Open a page about programs in the browser, or show it in the cell of a notebook.
+
+    torch has no such function.
+
+    It is the page that `write_page` writes, in a temporary file; of two programs it begins with
+    their differences. In a notebook it is a frame of the cell, in which no script can run.
+
+    Args:
+        programs: paths and ExportedPrograms.
+
+    Raises:
+        fxpress.UnsupportedError: the extra `report` is not installed, or no browser was found; the
+            error then names the file.
+        OSError, fxpress.Error, TypeError: as `graphs_of` raises them.
+
+    Example:
+        >>> import fxpress.view
+        >>> fxpress.view.show(program)  # doctest: +SKIP
+    """
+    sources = sources_of(programs)
+    if not show_in_notebook(sources):
+        open_page(write_page_of(sources))

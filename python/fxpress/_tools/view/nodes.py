@@ -1,0 +1,134 @@
+"""The graph of a program as it is viewed: typed nodes, their values, arguments and modules."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from fxpress._files.format.tensors import Tensor
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class TensorFacts:
+    """A tensor. Values with equal descriptions share one; nobody may change it.
+
+    Attributes:
+        tensor: type, sizes and bytes.
+        strides: ints, or expressions as text.
+        device: such as "cpu" or "cuda:0".
+    """
+
+    tensor: Tensor
+    strides: list[int | str]
+    device: str
+
+    def shown(self) -> dict[str, str]:
+        """Return what is shown of it."""
+        size = self.tensor.bytes
+        shown = {
+            "shape": str(self.tensor),
+            "strides": ", ".join(map(str, self.strides)),
+            "device": self.device,
+            "bytes": "" if size is None else f"{size:,}",
+        }
+        return {key: text for key, text in shown.items() if text}
+
+    def sizes(self) -> list[int] | None:
+        """Return the sizes; None where one is a symbol."""
+        sizes = [size for size in self.tensor.shape if isinstance(size, int)]
+        return sizes if len(sizes) == len(self.tensor.shape) else None
+
+
+class Value(NamedTuple):
+    """A value that a node computes; `tensor` is None where the file does not describe one."""
+
+    name: str
+    tensor: TensorFacts | None
+
+    @property
+    def bytes(self) -> int | None:
+        """The bytes of its items; None: they are not known."""
+        return None if self.tensor is None else self.tensor.tensor.bytes
+
+
+class Ancestor(NamedTuple):
+    """A node that another was made from, its operator, and the pass that did it; or empty texts."""
+
+    name: str
+    target: str
+    made_by: str
+
+
+class Argument(NamedTuple):
+    """An argument that is a value: the output with this number of another node."""
+
+    name: str
+    node: Node
+    output: int
+
+    @property
+    def value(self) -> Value:
+        """The value."""
+        return self.node.results[self.output]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Node:
+    """An input of a graph, an operator, or the outputs.
+
+    Attributes:
+        id: "input 0", "node 0", and so on; "output".
+        label: what is written on it.
+        layer: the layer that it is drawn in, such as "layers/0: Block".
+        module: the path of the module that it is in; the root's is empty.
+        name: its name in the program, where that is known.
+        target: the operator, such as "aten.add.Tensor"; None: this is not an operator.
+        kind, state, persistent: of an input, as its signature has them; or empty.
+        constants: name and text of each argument that is not a value.
+        arguments: the values that it takes.
+        results: the values that it computes.
+        source, stack: the line of source that it is from, and the calls that led to it.
+        ancestors: the nodes that it was made from, the latest first.
+        torch_function, custom: of its metadata.
+        bodies: the graphs that the operator is given.
+    """
+
+    id: str
+    label: str
+    layer: str
+    module: str
+    name: str = ""
+    target: str | None = None
+    kind: str = ""
+    state: str = ""
+    persistent: str = ""
+    constants: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    arguments: list[Argument] = dataclasses.field(default_factory=list)
+    results: list[Value] = dataclasses.field(default_factory=list)
+    source: str = ""
+    stack: str = ""
+    ancestors: tuple[Ancestor, ...] = ()
+    torch_function: str = ""
+    custom: str = ""
+    bodies: list[Graph] = dataclasses.field(default_factory=list)
+
+    def result_bytes(self) -> int | None:
+        """Return the bytes of all results; None where there are none or one is not known."""
+        sizes = [value.bytes for value in self.results]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if sizes and len(known) == len(sizes) else None
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Graph:
+    """A graph of a program, or of the body of an operator.
+
+    Attributes:
+        id: the name of the program; of a body, the path to it.
+        nodes: inputs, operators and outputs, in this order.
+        layers: what is shown of each layer.
+    """
+
+    id: str
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    layers: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
