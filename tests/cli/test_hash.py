@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from torch.export import ExportedProgram
-from torch.testing._internal.hop_db import hop_db
 
 import fxpress
 from fxpress._files.format.package import InspectionError
@@ -29,57 +28,12 @@ from fxpress._tools.cli import app
 from fxpress._tools.inspect.hashes import UnknownOperatorError, hash_programs
 from fxpress.archive import package_pt2
 from tests.support.command_line import assert_without_torch
-from tests.support.exported import (
-    exportdb_cases,
-    exportdb_program,
-    module_db_cases,
-    operator_samples,
-    skipped_unless_exported,
-)
-from tests.unflatten.test_differential_hop_db import Call
-
-
-def assert_hashed_as_loaded(program: ExportedProgram, path: Path) -> None:
-    torch.export.save(program, path)
-    for include_state in (False, True):
-        loaded = fxpress.graph_hash(fxpress.load(path), include_state=include_state)
-        assert hash_programs(path, include_state=include_state) == [("model", loaded)]
+from tests.support.found import assert_hashed_as_loaded
 
 
 def test_as_of_the_loaded_program(program: ExportedProgram, tmp_path: Path) -> None:
-    assert_hashed_as_loaded(program, tmp_path / "file.pt2")
-
-
-@pytest.mark.deep("each program is exported by torch")
-@pytest.mark.parametrize("name", sorted(exportdb_cases()))
-def test_exportdb(name: str, tmp_path: Path) -> None:
-    with skipped_unless_exported():
-        program = exportdb_program(name)
-    assert_hashed_as_loaded(program, tmp_path / "file.pt2")
-
-
-@pytest.mark.deep("each program is exported by torch")
-@pytest.mark.parametrize("case", module_db_cases(), ids=lambda case: case[0])
-def test_module_db(case: tuple[str, Any, Any], tmp_path: Path) -> None:
-    _, given, build = case
-    with skipped_unless_exported():
-        program = torch.export.export(build().eval(), tuple(given.args), dict(given.kwargs))
-    assert_hashed_as_loaded(program, tmp_path / "file.pt2")
-
-
-@pytest.mark.deep("each program is exported by torch")
-@pytest.mark.parametrize("info", hop_db, ids=lambda info: info.name)
-def test_hop_db(info: Any, tmp_path: Path) -> None:
-    with skipped_unless_exported():
-        sample = next(operator_samples(info, torch.float32))
-        model = Call(info.op, sample.args, sample.kwargs)
-        program = torch.export.export(model, (sample.input,))
-        torch.export.save(program, tmp_path / "file.pt2")
-    if info.name == "auto_functionalize":  # of an operator that the test has defined
-        with pytest.raises(UnknownOperatorError, match="testlib"):
-            hash_programs(tmp_path / "file.pt2")
-        return
-    assert_hashed_as_loaded(program, tmp_path / "file.pt2")
+    torch.export.save(program, tmp_path / "file.pt2")
+    assert_hashed_as_loaded(tmp_path / "file.pt2")
 
 
 def tensors() -> Iterator[torch.Tensor]:
@@ -123,7 +77,8 @@ def test_values_of_constants(tmp_path: Path) -> None:
     hashes = []
     for value in (1.0, 2.0):
         program = torch.export.export(Constants(value), (torch.ones(2, 3),))
-        assert_hashed_as_loaded(program, tmp_path / "file.pt2")
+        torch.export.save(program, tmp_path / "file.pt2")
+        assert_hashed_as_loaded(tmp_path / "file.pt2")
         hashes.append(hash_programs(tmp_path / "file.pt2"))
     assert hashes[0] != hashes[1]
 

@@ -19,12 +19,6 @@ from fxpress._tools.cli import app
 from fxpress._tools.inspect.verification import Fault, check_file
 from tests.fuzz.make_hostile import frozen
 from tests.support.command_line import assert_without_torch, run
-from tests.support.exported import (
-    exportdb_cases,
-    exportdb_program,
-    module_db_cases,
-    skipped_unless_exported,
-)
 from tests.support.found import find_faults
 
 MODEL = "models/model.json"
@@ -37,24 +31,6 @@ def test_sound_files(path: Path, program: ExportedProgram, tmp_path: Path) -> No
         target = tmp_path / f"{weights}.pt2"
         fxpress.save(program, target, weights=weights)
         assert find_faults(target) == [], weights
-
-
-@pytest.mark.deep("each program is exported by torch")
-@pytest.mark.parametrize("name", sorted(exportdb_cases()))
-def test_exportdb(name: str, tmp_path: Path) -> None:
-    with skipped_unless_exported():
-        torch.export.save(exportdb_program(name), tmp_path / "file.pt2")
-    assert find_faults(tmp_path / "file.pt2") == []
-
-
-@pytest.mark.deep("each program is exported by torch")
-@pytest.mark.parametrize("case", module_db_cases(), ids=lambda case: case[0])
-def test_module_db(case: tuple[str, Any, Any], tmp_path: Path) -> None:
-    _, given, build = case
-    with skipped_unless_exported():
-        program = torch.export.export(build().eval(), tuple(given.args), dict(given.kwargs))
-    torch.export.save(program, tmp_path / "file.pt2")
-    assert find_faults(tmp_path / "file.pt2") == []
 
 
 def changed(change: Callable[[Any], None]) -> Callable[[bytes], bytes]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing._internal.hop_db import hop_db
 
+from tests.corpus.programs import Call
 from tests.support.exported import (
     exportdb_cases,
     module_db_cases,
@@ -13,7 +14,6 @@ from tests.support.exported import (
     skipped_unless_exported,
 )
 from tests.support.programs import assert_exports_as_torch
-from tests.unflatten.test_differential_hop_db import Call
 
 pytestmark = pytest.mark.deep("hundreds of exports by torch and by us")
 

@@ -19,8 +19,6 @@ from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.plan import plan
 from fxpress._distributed.stages.save import save_stages
 from tests.support.exported import (
-    exportdb_cases,
-    exportdb_program,
     skipped_unless_exported,
     transformer_configs,
 )
@@ -195,23 +193,6 @@ def test_transformers(name: str, tmp_path: Path) -> None:
     with skipped_unless_exported():
         program = program.run_decompositions()
     chained(program, tmp_path / "decomposed", 3, by="bytes")
-
-
-@pytest.mark.slow("each program is exported by torch")
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sorted(exportdb_cases()))
-def test_exportdb(name: str, tmp_path: Path) -> None:
-    """Wherever two stages can be made, they compute the same."""
-    with skipped_unless_exported():
-        program = exportdb_program(name)
-    operations = [node for node in program.graph.nodes if node.op == "call_function"]
-    try:
-        chained(program, tmp_path / "out", 2, by="time")
-    except StageError as refused:
-        error = str(refused)
-    else:
-        return
-    assert len(operations) < 2 or "places to cut at" in error
 
 
 class Several(nn.Module):

@@ -24,7 +24,6 @@ from fxpress._tools.view.overlays import overlays_of
 from fxpress.view import graphs_of
 from tests.fuzz.make_hostile import frozen
 from tests.support.command_line import assert_without_torch, dynamic_program
-from tests.support.exported import exportdb_cases, exportdb_program, skipped_unless_exported
 
 
 @pytest.fixture(scope="module")
@@ -89,18 +88,6 @@ def test_edges_are_those_of_the_program(path: Path, program: ExportedProgram) ->
     assert len(bodies) == 4
     inside = [each for node in graph["nodes"] for each in node.get("subgraphIds", [])]
     assert inside == [body["id"] for body in bodies]
-
-
-@pytest.mark.deep("each program is exported by torch")
-@pytest.mark.parametrize("name", sorted(exportdb_cases()))
-def test_exportdb(name: str, tmp_path: Path) -> None:
-    with skipped_unless_exported():
-        program = exportdb_program(name)
-        torch.export.save(program, tmp_path / "file.pt2")
-    graph, *_ = graphs_of(tmp_path / "file.pt2")
-    calls = [n for n in program.graph.nodes if n.op == "call_function"]
-    calls = [n for n in calls if n.target is not operator.getitem]
-    assert sum(node["id"].startswith("node ") for node in graph["nodes"]) == len(calls)
 
 
 def test_layers_are_the_modules(path: Path, program: ExportedProgram) -> None:

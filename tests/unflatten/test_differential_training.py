@@ -1,4 +1,4 @@
-"""unflatten against torch, and against eager, on torch's own case collections."""
+"""unflatten against torch, and against eager, on modules of torch's module_db in training."""
 
 from __future__ import annotations
 
@@ -8,50 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.export import ExportedProgram
 from torch.testing._internal.common_modules import module_db
 
-from tests.support.exported import exportdb_cases, exported_or_skipped, module_db_cases
+from tests.corpus.programs import runs
+from tests.support.exported import exported_or_skipped
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 
 pytestmark = pytest.mark.slow("each case is done by torch too")
-
-MODULES = {name: (sample, build) for name, sample, build in module_db_cases()}
-STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
-
-
-def runs(program: ExportedProgram, args: Any, kwargs: Any) -> bool:
-    """Whether torch itself runs what it exported: a copy of it, whose buffers it may write."""
-    try:
-        copied = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
-        copy.deepcopy(program).module()(*copied[0], **copied[1])
-    except Exception:
-        return False
-    return True
-
-
-@STRICT
-@pytest.mark.parametrize("name", sorted(exportdb_cases()))
-def test_exportdb(name: str, strict: bool) -> None:
-    case = exportdb_cases()[name]
-    args, kwargs = case.example_args, case.example_kwargs or {}
-    program = exported_or_skipped(
-        case.model, args, kwargs, dynamic_shapes=case.dynamic_shapes, strict=strict
-    )
-    eager = copy.deepcopy(case.model) if runs(program, args, kwargs) else None
-    assert_unflattens_as_torch(program, eager, args, kwargs)
-
-
-@STRICT
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_module_db(name: str, strict: bool) -> None:
-    sample, build = MODULES[name]
-    torch.manual_seed(0)
-    model = build().eval()
-    program = exported_or_skipped(model, sample.args, sample.kwargs, strict=strict)
-    eager = copy.deepcopy(model) if runs(program, sample.args, sample.kwargs) else None
-    assert_unflattens_as_torch(program, eager, sample.args, sample.kwargs)
-
 
 TRAINED = (
     "nn.BatchNorm1d",

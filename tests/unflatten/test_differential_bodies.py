@@ -1,4 +1,4 @@
-"""unflatten against torch, and against eager, on the higher-order operators of torch's hop_db."""
+"""unflatten against torch, and against eager, on higher-order operators in submodules."""
 
 from __future__ import annotations
 
@@ -8,53 +8,11 @@ import pytest
 import torch
 from torch.export import export
 from torch.nn import Module
-from torch.testing._internal.hop_db import hop_db
 
-from tests.support.exported import operator_samples, skipped_unless_exported
+from tests.support.exported import skipped_unless_exported
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 
 pytestmark = pytest.mark.slow("each case is done by torch too")
-
-CASES = {info.name: info for info in hop_db}
-
-
-class Inner(Module):
-    def __init__(self, op: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        super().__init__()
-        self.op = op
-        self.rest = (args, kwargs)
-        self.scale = torch.nn.Parameter(torch.ones(()))
-
-    def forward(self, x: torch.Tensor) -> object:
-        args, kwargs = self.rest
-        return self.op(x * self.scale, *args, **kwargs)
-
-
-class Call(Module):
-    """Calls the operator in a submodule, between two operations of the root's."""
-
-    def __init__(self, op: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        super().__init__()
-        self.inner = Inner(op, args, kwargs)
-
-    def forward(self, x: torch.Tensor) -> object:
-        result = self.inner(x.sin().cos())
-        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.neg(), result)
-
-
-@pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_hop_db(name: str, strict: bool) -> None:
-    info = CASES[name]
-    with skipped_unless_exported():
-        sample = next(operator_samples(info, torch.float32))
-        model: Any = Call(info.op, sample.args, sample.kwargs)
-        program = export(model, (sample.input,), strict=strict)
-    try:
-        program.module()(sample.input.clone())
-    except Exception:
-        model = None  # torch does not run it
-    assert_unflattens_as_torch(program, model, (sample.input,))
 
 
 class Branches(Module):

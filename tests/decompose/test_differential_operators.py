@@ -1,4 +1,4 @@
-"""torch's collections of programs, modules and operators."""
+"""torch's collection of operators."""
 
 from __future__ import annotations
 
@@ -11,37 +11,12 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.support.decompose_cases import assert_decomposed_as_torch
 from tests.support.exported import (
-    exportdb_cases,
-    exportdb_program,
     exported_or_skipped,
-    module_db_cases,
     operator_samples,
-    skipped_unless_exported,
 )
 from tests.support.sampled import sampled
 
 pytestmark = pytest.mark.deep("hundreds of programs, decomposed by torch and by us")
-
-
-@pytest.mark.parametrize("name", sorted(exportdb_cases()))
-def test_exportdb(name: str) -> None:
-    with skipped_unless_exported():
-        program = exportdb_program(name)
-    for table in ("default", "empty"):
-        assert_decomposed_as_torch(program, table, symbols=bool(program.range_constraints))
-
-
-_MODULES = {f"{name}": (inputs, build) for name, inputs, build in module_db_cases()}
-
-
-@pytest.mark.parametrize("name", sampled(sorted(_MODULES), 20, seed=0))
-def test_modules(name: str) -> None:
-    inputs, build = _MODULES[name]
-    with skipped_unless_exported():
-        module = build().eval()
-        program = torch.export.export(module, tuple(inputs.args), dict(inputs.kwargs), strict=False)
-    for table in ("default", "empty"):
-        assert_decomposed_as_torch(program, table)
 
 
 class Twice(nn.Module):

@@ -1,0 +1,166 @@
+"""The comparison that each component makes of a program of the corpus."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+
+import fxpress
+from fxpress._distributed.stages.errors import StageError
+from fxpress._tools.cli import app
+from fxpress._tools.inspect.hashes import UnknownOperatorError, hash_programs
+from fxpress._tools.view.graphs import graphs_of_file
+from tests.corpus.programs import Case, Entry
+from tests.serde.test_graph_deserializer import assert_graph_read_as_torch
+from tests.serde.test_graph_serializer import assert_graph_written_as_torch
+from tests.stages.test_save import chained
+from tests.support.decompose_cases import assert_decomposed_as_torch
+from tests.support.found import assert_all_are_found, assert_hashed_as_loaded, find_faults
+from tests.support.serialized import assert_travels_as_torch, both_ways
+from tests.support.split_cases import assert_split_as_torch, consecutive, levels
+from tests.support.unflatten_cases import assert_unflattens_as_torch
+from tests.support.unlifted import assert_module_as_torch
+
+
+def split(case: Case) -> None:
+    """Cut the graph and its module into blocks and levels; run one of the results."""
+    module = case.program.module()
+    for each in (module, case.program.graph_module):
+        for size in (1, 3):
+            assert_split_as_torch(each, consecutive(each.graph, size).__getitem__)
+        kept = {"keep_original_order": True, "keep_original_node_name": True, "tuple_return": True}
+        assert_split_as_torch(each, consecutive(each.graph, 2).__getitem__, **kept)
+        for seed in (0, 1):
+            callback = levels(each.graph, 3, seed).__getitem__
+            assert_split_as_torch(each, callback)
+            assert_split_as_torch(each, callback, keep_original_order=True)
+    if case.eager is None or case.entry.collection != "module_db":
+        return
+    ours = assert_split_as_torch(module, consecutive(module.graph, 2).__getitem__)
+    assert ours is not None
+    ours.graph.set_codegen(module.graph._codegen)
+    ours.recompile()
+    expected = _seeded(module, case)
+    torch.testing.assert_close(_seeded(ours, case), expected, rtol=0, atol=0, equal_nan=True)
+
+
+def _seeded(module: Any, case: Case) -> list[Any]:
+    torch.manual_seed(0)  # some modules draw numbers
+    return pytree.tree_leaves(module(*case.args, **case.kwargs))
+
+
+def unflatten(case: Case) -> None:
+    assert_unflattens_as_torch(case.program, case.eager, case.args, case.kwargs)
+
+
+def module(case: Case) -> None:
+    assert_module_as_torch(case.program, case.args, case.kwargs)
+
+
+def decompose(case: Case) -> None:
+    for table in ("default", "empty"):
+        symbols = bool(case.program.range_constraints)
+        assert_decomposed_as_torch(case.program, table, symbols=symbols)
+
+
+def serialize(case: Case) -> None:
+    """Write and read the program, as bytes and in files."""
+    both_ways(case.program)
+
+
+def decomposed(case: Case) -> None:
+    """Write and read what torch's decompositions make of the program, and its module."""
+    if case.decomposed is None:
+        return
+    assert_travels_as_torch(case.decomposed)
+    if case.entry.collection == "exportdb" and case.entry.mode == "nonstrict":
+        assert_module_as_torch(case.decomposed, case.args, case.kwargs)
+
+
+def write_graph(case: Case) -> None:
+    assert_graph_written_as_torch(case.program)
+
+
+def read_graph(case: Case) -> None:
+    assert_graph_read_as_torch(case.program)
+
+
+def stages(case: Case) -> None:
+    """Wherever two stages can be made, they compute the same."""
+    operations = [node for node in case.program.graph.nodes if node.op == "call_function"]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            chained(case.program, case.folder / "stages", 2, by="time")
+    except StageError as error:
+        refused = str(error)
+    else:
+        return
+    assert len(operations) < 2 or "places to cut at" in refused
+
+
+def verify(case: Case) -> None:
+    assert find_faults(case.path) == []
+
+
+def hashes(case: Case) -> None:
+    if case.entry.name.startswith("auto_functionalize"):  # of an operator that the test has defined
+        with pytest.raises(UnknownOperatorError, match="testlib"):
+            hash_programs(case.path)
+        return
+    assert_hashed_as_loaded(case.path)
+
+
+def diff(case: Case) -> None:
+    """The program differs in nothing from what is loaded from its file."""
+    loaded = fxpress.load(case.path)
+    assert fxpress.diff(case.program, loaded, include_state=True) == []
+    assert fxpress.graph_hash(case.program) == fxpress.graph_hash(loaded)
+
+
+def inspect(case: Case) -> None:
+    assert_all_are_found(case.program, case.path)
+    assert app.run(["inspect", str(case.path)]) == 0
+
+
+def view(case: Case) -> None:
+    graph, *_ = graphs_of_file(case.path)
+    calls = [n for n in case.program.graph.nodes if n.op == "call_function"]
+    calls = [n for n in calls if n.target is not operator.getitem]
+    assert sum(node["id"].startswith("node ") for node in graph["nodes"]) == len(calls)
+
+
+Component = Callable[[Case], None]
+# Each with the programs that it compares: the letters of exportdb, module_db, hop_db, by mode. The
+# stages come first: torch does not copy the program any more after it has decomposed it.
+_APPLIED: dict[Component, dict[str, str]] = {
+    stages: {"nonstrict": "e"},
+    write_graph: {"nonstrict": "e"},
+    read_graph: {"nonstrict": "e"},
+    serialize: {"nonstrict": "emh", "strict": "emh", "dynamic": "m"},
+    decomposed: {"nonstrict": "emh", "strict": "e"},
+    decompose: {"nonstrict": "e"},
+    verify: {"nonstrict": "em"},
+    hashes: {"nonstrict": "emh", "dynamic": "m"},
+    diff: {"nonstrict": "emh", "dynamic": "m"},
+    inspect: {"nonstrict": "e"},
+    view: {"nonstrict": "e"},
+    split: {"nonstrict": "emh", "dynamic": "m"},
+    module: {"nonstrict": "emh", "strict": "eh", "dynamic": "m"},
+    unflatten: {"nonstrict": "emh", "strict": "emh", "dynamic": "m"},
+}
+# In the comparisons of the others, torch decomposes or runs the program.
+LEFT_AS_IT_IS = (write_graph, read_graph, serialize, verify, hashes, diff, inspect, view)
+
+
+def components_of(entry: Entry) -> Iterator[Component]:
+    """Yield the components that compare a program, in the order of `_APPLIED`."""
+    for component, applied in _APPLIED.items():
+        if entry.collection[0] in applied.get(entry.mode, ""):
+            yield component
