@@ -12,7 +12,7 @@ import torch
 import torch.utils._pytree as pytree
 
 import fxpress
-from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.errors import StageError
 from fxpress._tools.cli import app
 from fxpress._tools.inspect.hashes import UnknownOperatorError, hash_programs
 from fxpress._tools.view.graphs import graphs_of_file
