@@ -7,9 +7,9 @@ import gc
 import importlib.util
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import torch
@@ -55,17 +55,18 @@ def measure(layers: int, rounds: int, depths: Depths, *, every_model: bool) -> l
     Args:
         layers: the number of layers of the transformer.
         depths: numbers of stack frames; captures are timed once below each.
-        every_model: measure a CNN and, with `transformers`, a Llama as well, and the growth; the
-            function of the guards and the rewrite are those of all layers, not of 8.
+        every_model: measure captures with the light check, compilations, the function of the guards
+            and the rewrite as well; a CNN and, with `transformers`, a Llama; and the growth.
     """
-    figures = _measure_whole(_transformer(layers), depths)
-    small = _transformer(layers if every_model else min(layers, 8))
-    figures.append(_measure_guards(small, rounds, depths))
-    figures += _measure_rewrite(small, rounds)
-    if every_model:
-        for model in (convolutions(2 * layers), *llama()):
-            figures += _measure_whole(model, depths)
-        figures.append(_measure_growth(rounds))
+    transformer = _transformer(layers)
+    if not every_model:
+        return _measure_whole(transformer, depths, IN_SHORT_TABLE)
+    figures = _measure_whole(transformer, depths, ROWS)
+    figures.append(_measure_guards(transformer, rounds, depths))
+    figures += _measure_rewrite(transformer, rounds)
+    for model in (convolutions(2 * layers), *llama()):
+        figures += _measure_whole(model, depths, ROWS)
+    figures.append(_measure_growth(rounds))
     return figures
 
 
@@ -207,39 +208,27 @@ def _measure_growth(rounds: int) -> Figure:
     return growth_over_floor("rewrite and cleaning", ratios, rounds)
 
 
-def _measure_whole(model: Model, depths: Depths) -> list[Figure]:
-    """Measure strict capture, strict export and compilation, once at each depth."""
-    assert_same_results(model)
-    rows = (
-        ("torch / strict capture", capture, "guards", model.capture, "capture, strict"),
-        ("the same, light check", capture, "light", model.light, ""),
-        ("torch / strict export", export, "guards", model.export, "export, strict"),
-        (
-            "torch / torch.compile, eager backend",
-            compile_,
-            "guards",
-            model.compile_,
-            "torch.compile",
-        ),
-    )
+def _measure_whole(model: Model, depths: Depths, rows: Sequence[Row]) -> list[Figure]:
+    """Measure rows of the table, once at each depth."""
+    assert_same_results(model, [row.call for row in rows])
     actions: dict[Any, Action] = {}
-    for _, call, check, _, _ in rows:
-        timed = functools.partial(call, model)
-        actions |= {call: settled(timed), (call, check): installed(timed, check)}
+    for row in rows:
+        timed = functools.partial(row.call, model)
+        actions |= {row.call: settled(timed), row: installed(timed, row.check)}
     seconds = _at_depths(actions, 1, depths)
     return [
         Figure(
             model.name,
-            what,
+            row.what,
             "s",
-            per_node(seconds[call, check], 1) / 1e6,
-            per_node(seconds[call], 1) / 1e6,
-            ratio(seconds[call], seconds[call, check]),
+            per_node(seconds[row], 1) / 1e6,
+            per_node(seconds[row.call], 1) / 1e6,
+            ratio(seconds[row.call], seconds[row]),
             len(depths),
-            goal,
-            operation,
+            row.goal(model),
+            row.operation,
         )
-        for what, call, check, goal, operation in rows
+        for row in rows
     ]
 
 
@@ -264,16 +253,60 @@ def compile_(model: Model) -> torch.Tensor:
     return result if isinstance(result, torch.Tensor) else result[0]
 
 
-def assert_same_results(model: Model) -> None:
-    """Assert that captures, with and without guards, and exports are those of torch."""
+def assert_same_results(model: Model, calls: Sequence[Callable[[Model], Any]]) -> None:
+    """Assert that these calls have the results of torch, captures with the light check too."""
+    ours = {}
     with fxpress.installed():
-        compiled = compile_(model)
-        ours = str(capture(model).graph), str(export(model))
-        with functional_export.check_constraints("light"):
-            assert str(capture(model).graph) == ours[0]
-    eager = model.module(*model.inputs)
-    assert torch.equal(compiled, eager if isinstance(eager, torch.Tensor) else eager[0])
-    assert ours == (str(capture(model).graph), str(export(model)))
+        for call in calls:
+            ours[call] = _text(call(model))
+        if capture in calls:
+            with functional_export.check_constraints("light"):
+                assert _text(capture(model)) == ours[capture]
+    for call in calls:
+        assert _text(call(model)) == ours[call]
+
+
+def _text(made: Any) -> str:
+    """Return a text of a captured graph, of a program, or of all elements of a tensor."""
+    if isinstance(made, torch.Tensor):
+        return str(made.tolist())
+    return str(made.graph if isinstance(made, GraphModule) else made)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A call to measure with fxpress installed, and without it.
+
+    Attributes:
+        what: the name of the figure.
+        call: the call, of a model.
+        check: how fxpress checks constraints.
+        goal: the goal of the figure for a model.
+        operation: its name in the short table, or an empty text.
+    """
+
+    what: str
+    call: Callable[[Model], Any]
+    check: Literal["guards", "light"]
+    goal: Callable[[Model], Goal]
+    operation: str
+
+
+IN_SHORT_TABLE = (
+    Row("torch / strict capture", capture, "guards", lambda m: m.capture, "capture, strict"),
+    Row("torch / strict export", export, "guards", lambda m: m.export, "export, strict"),
+)
+ROWS = (
+    *IN_SHORT_TABLE,
+    Row("torch / strict capture, light check", capture, "light", lambda m: m.light, ""),
+    Row(
+        "torch / torch.compile, eager backend",
+        compile_,
+        "guards",
+        lambda m: m.compile_,
+        "torch.compile",
+    ),
+)
 
 
 def settled(call: Callable[[], Any]) -> Action:

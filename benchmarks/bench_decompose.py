@@ -45,10 +45,13 @@ def measure(layers: int, rounds: int, *, every_model: bool) -> list[Figure]:
     Args:
         layers: the number of layers of the transformer.
         rounds: how often each is measured.
-        every_model: measure a CNN and, with `transformers`, a Llama as well, and the growth.
+        every_model: measure the empty table, a CNN and, with `transformers`, a Llama as well, and
+            the growth.
     """
-    figures = _measure(_transformer(layers), rounds)
+    case = _transformer(layers)
+    figures = _measure_table(case, "default table", None, rounds, case.default)
     if every_model:
+        figures += _measure_table(case, "empty table", {}, rounds, case.empty)
         for case in (*_further(2 * layers), _dynamic(layers // 2), _half_clean(layers // 2)):
             figures += _measure(case, rounds)
         figures.append(_measure_growth(rounds))

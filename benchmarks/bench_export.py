@@ -17,15 +17,20 @@ OVER_TORCH = Goal(10, more_is_better=True)
 WITH_CODE = Goal(4, more_is_better=True)
 
 
-def measure(layers: int, rounds: int) -> list[Figure]:
-    """Measure a transformer, a CNN of twice as many blocks, and a Llama of half as many layers."""
-    made = [programs.transformer(layers), programs.convolutions(2 * layers)]
-    llama = programs.llama(layers // 2)
-    return [
-        figure
-        for program in (*made, *([llama] if llama else []))
-        for figure in measure_program(program, rounds)
-    ]
+def measure(layers: int, rounds: int, *, every_model: bool) -> list[Figure]:
+    """Measure a transformer.
+
+    Args:
+        layers: the number of layers of the transformer.
+        rounds: how often each is measured.
+        every_model: measure a CNN of twice as many blocks and, with `transformers`, a Llama of half
+            as many layers as well.
+    """
+    figures = measure_program(programs.transformer(layers), rounds)
+    if every_model:
+        for program in (programs.convolutions(2 * layers), programs.llama(layers // 2)):
+            figures += measure_program(program, rounds) if program else []
+    return figures
 
 
 def measure_program(program: Program, rounds: int) -> list[Figure]:

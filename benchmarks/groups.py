@@ -49,13 +49,13 @@ def _split(effort: Effort, progress: Progress) -> list[Figure]:
     progress(f"split_module: exporting a transformer of {effort.layers} layers")
     module, flat = graphs.transformer_cases(effort.layers)
     progress(f"split_module: {module.nodes:,} nodes, {module.partitions} partitions")
+    if not effort.every_model:
+        return bench_split.measure_split(module, effort.rounds)
     figures = _all_of(module, effort.rounds, progress)
-    if effort.cold_rounds:
-        progress("split_module: cold starts")
-        figures += bench_cold.measure(module, effort.cold_rounds)
-    if effort.every_model:
-        progress(f"split_module: {flat.name}")
-        figures += bench_split.measure_split(flat, effort.rounds)
+    progress("split_module: cold starts")
+    figures += bench_cold.measure(module, effort.cold_rounds)
+    progress(f"split_module: {flat.name}")
+    figures += bench_split.measure_split(flat, effort.rounds)
     progress("split_module_simple")
     return figures + bench_split.measure_simple(flat, effort.rounds)
 
@@ -108,7 +108,8 @@ def _unflatten(effort: Effort, progress: Progress) -> list[Figure]:
 
 def _export(effort: Effort, progress: Progress) -> list[Figure]:
     progress("export: modules of programs")
-    return bench_export.measure(min(effort.layers, 32), effort.rounds)
+    layers = min(effort.layers, 32)
+    return bench_export.measure(layers, effort.rounds, every_model=effort.every_model)
 
 
 def _forward(effort: Effort, progress: Progress) -> list[Figure]:
@@ -137,8 +138,10 @@ def _archives(effort: Effort, progress: Progress) -> list[Figure]:
     progress("save and load")
     program = programs.transformer(effort.layers)
     figures = bench_archive.measure(program, effort.rounds_of_torch)
-    progress(f"save and load: {effort.weight_bytes / 2**30:g} GiB of weights")
-    return figures + bench_archive.measure_large(effort.weight_bytes, effort.rounds_of_torch)
+    if effort.every_model:
+        progress(f"save and load: {effort.weight_bytes / 2**30:g} GiB of weights")
+        figures += bench_archive.measure_large(effort.weight_bytes, effort.rounds_of_torch)
+    return figures
 
 
 def _clones(effort: Effort, progress: Progress) -> list[Figure]:
@@ -185,16 +188,16 @@ def _sizes(effort: Effort, progress: Progress) -> list[Figure]:
 
 
 GROUPS = {
-    "split": Group(_split, 22, 60),
-    "unflatten": Group(_unflatten, 10, 90),
-    "export": Group(_export, 20, 25),
-    "forward": Group(_forward, 14, 60),
-    "serialize": Group(_serialize, 30, 600),
-    "archives": Group(_archives, 19, 120),
+    "split": Group(_split, 10, 60),
+    "unflatten": Group(_unflatten, 8, 90),
+    "export": Group(_export, 8, 25),
+    "forward": Group(_forward, 11, 60),
+    "serialize": Group(_serialize, 24, 600),
+    "archives": Group(_archives, 10, 120),
     "clones": Group(_clones, 17, 60),
-    "capture": Group(_capture, 40, 300),
+    "capture": Group(_capture, 28, 300),
     "architectures": Group(_architectures, 150, 150),
-    "decompose": Group(_decompose, 60, 600),
+    "decompose": Group(_decompose, 26, 600),
     "whole": Group(_whole, 450, 450),
     "scale": Group(_scale, 10, 300),
     "growth": Group(_growth, 0, 300),
@@ -211,9 +214,7 @@ SHORT_GROUPS = (
     "forward",
     "serialize",
     "archives",
-    "clones",
     "capture",
     "decompose",
-    "scale",
 )
-FULL_GROUPS = (*SHORT_GROUPS, "whole", "architectures", "growth", "pipeline")
+FULL_GROUPS = (*SHORT_GROUPS, "clones", "scale", "whole", "architectures", "growth", "pipeline")
