@@ -81,12 +81,8 @@ SLOTS = ("fxpress._native.ComputedAttribute.", "fxpress._native.DeferredAttribut
 
 
 @pytest.mark.parametrize("path", sorted(ALL))
-def test_a_sentence_and_named_arguments(path: str) -> None:
-    doc = inspect.getdoc(ALL[path]) or ""
-    assert "arg0" not in doc
-    if doc.startswith(f"{ALL[path].__name__}("):  # the signature, by pybind11
-        doc = doc.partition("\n\n")[2]
-    assert doc.strip().endswith((".", ")")), doc
+def test_arguments_have_names(path: str) -> None:
+    assert "arg0" not in (inspect.getdoc(ALL[path]) or "")
 
 
 @pytest.mark.parametrize("path", sorted(ALL))
