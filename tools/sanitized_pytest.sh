@@ -53,4 +53,4 @@ if [ "$loaded" != "$package/__init__.py" ]; then
   exit 1
 fi
 [ $# -gt 0 ] || set -- "${short[@]}"
-exec "$python" -m pytest -n 0 -p no:cacheprovider -o timeout=0 -m "not deep" "$@"
+exec "$python" -m pytest -n 2 -p no:cacheprovider -o timeout=0 -m "not deep" "$@"

@@ -117,5 +117,9 @@ def test_ci_runs_the_commands_of_the_readme_first() -> None:
         'install "${needed[@]:2}"',
         *(f'as_in_the_readme "$(readme_block {n})"' for n in (1, 2)),
     ]
-    places = [script.index(text) for text in [*steps, "install cmake"]]
+    places = [script.index(text) for text in steps]
     assert places == sorted(places)
+    jobs = re.search(r"^run_jobs (.*?) &$", script, re.DOTALL | re.MULTILINE)
+    assert jobs is not None
+    names = jobs[1].replace("\\", "").split()
+    assert names.index("await_readme") < names.index("get_programs")
