@@ -15,7 +15,7 @@ import fxpress
 from fxpress._distributed.errors import StageError
 from fxpress._tools.cli import app
 from fxpress._tools.inspect.hashes import UnknownOperatorError, hash_programs
-from fxpress._tools.view.graphs import graphs_of_file
+from fxpress.view import graphs_of
 from tests.corpus.programs import Case, Entry
 from tests.serde.test_graph_deserializer import assert_graph_read_as_torch
 from tests.serde.test_graph_serializer import assert_graph_written_as_torch
@@ -130,7 +130,7 @@ def inspect(case: Case) -> None:
 
 
 def view(case: Case) -> None:
-    graph, *_ = graphs_of_file(case.path)
+    graph, *_ = graphs_of(case.path)
     calls = [n for n in case.program.graph.nodes if n.op == "call_function"]
     calls = [n for n in calls if n.target is not operator.getitem]
     assert sum(node["id"].startswith("node ") for node in graph["nodes"]) == len(calls)
