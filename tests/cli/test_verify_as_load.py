@@ -148,10 +148,6 @@ def write_a_parameter(document: Any) -> None:
 CHANGES = (rename, rename_result, drop_a_spec, other_version, write_a_parameter)
 
 
-# Integers that require a gradient, and an unknown device.
-LEFT_TO_A_LOAD = {"lie 12", "lie 13"}
-
-
 def test_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = saved_by_us(export(damage.Model(), (damage.X,)))
     path = tmp_path / "file.pt2"
@@ -169,7 +165,7 @@ def test_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
             left.add(name)
     assert len(files) > 70
     assert not wrong
-    assert left == LEFT_TO_A_LOAD
+    assert not left
 
 
 def swap_names(text: bytes) -> bytes:

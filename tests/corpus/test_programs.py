@@ -30,7 +30,7 @@ _ORDINARY = {
     "exportdb-model_attr_mutation-nonstrict",
     "exportdb-tensor_setattr-strict",
     "exportdb-user_input_mutation-nonstrict",
-    "hop_db-while_loop-nonstrict",
+    "hop_db-while_loop_simple-nonstrict",
     "module_db-nn.BatchNorm2d-nonstrict",
     "module_db-nn.GRU-nonstrict",
     "module_db-nn.TransformerEncoderLayer-nonstrict",
