@@ -239,10 +239,10 @@ def split(
 def view(
     files: tuple[Path, ...], json: Path | None, export: Path | None, opens: bool | None
 ) -> None:
-    """Show a page about programs in the browser; of two files with their differences.
+    """Show a page about programs in the browser.
 
-    It is written into a temporary file unless --export names one, and needs no server. The extra
-    `report` brings what it takes.
+    Of two files it has the differences. It is written into a temporary file unless --export names
+    one, and needs no server. The extra `report` brings what it takes.
     """
     from fxpress._tools.cli import view as command
 
