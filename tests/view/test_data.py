@@ -14,6 +14,7 @@ from torch.export import ExportedProgram, export
 import fxpress
 from fxpress import decompose
 from fxpress._tools.view.data import _path
+from fxpress._tools.view.overlays import Overlay
 from fxpress.functional_export import reuse_report
 from fxpress.view import data
 
@@ -46,7 +47,7 @@ def program() -> ExportedProgram:
     return export(Layers(), (X,))
 
 
-def values_of(overlay: data.Overlay) -> dict[str, Any]:
+def values_of(overlay: Overlay) -> dict[str, Any]:
     (graph,) = overlay.values()
     return {node: each["value"] for node, each in graph["results"].items()}
 

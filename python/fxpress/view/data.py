@@ -15,6 +15,5 @@ from fxpress._tools.view.data import (
     times,
     write_overlays,
 )
-from fxpress._tools.view.overlays import Overlay
 
-__all__ = ["Overlay", "decomposition", "difference", "overlays", "reuse", "times", "write_overlays"]
+__all__ = ["decomposition", "difference", "overlays", "reuse", "times", "write_overlays"]

@@ -241,8 +241,8 @@ def view(
 ) -> None:
     """Show a page about programs in the browser.
 
-    Of two files it shows the differences, too. It is written into a temporary file unless --export names one, and needs no server. The extra
-    `report` brings what it takes.
+    Of two files it has the differences. It is written into a temporary file unless --export names
+    one, and needs no server. The extra `report` brings what it takes.
     """
     from fxpress._tools.cli import view as command
 
