@@ -9,7 +9,7 @@ import torch
 
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format.dtypes import BY_CODE
-from fxpress._files.format.tensor_header import LONGEST, NUMBER, Place, read_header
+from fxpress._files.format.tensor_header import NUMBER, Place, header_length, read_header
 from fxpress._files.remote.ranges import File
 from fxpress._files.serde.limits import Budget
 
@@ -42,9 +42,11 @@ class TensorFile:
     def __init__(self, file: File, budget: Budget) -> None:
         self.file = file
         whole = file.size
-        length = int.from_bytes(file.read(0, 8), "little") if whole >= 8 else 0
-        if length > min(LONGEST, whole - 8):
-            raise self._damaged("its header is too long" if whole >= 8 else "it ends too early")
+        begin = file.read(0, min(8, whole))
+        try:
+            length = header_length(begin, whole)
+        except ValueError as e:
+            raise self._damaged(str(e)) from None
         budget.grow(whole)
         text = file.read(8, 8 + length)
         budget.check_json(text, str(file.path))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fxpress._files.format.dtypes import BY_CODE
 
-LONGEST = 100_000_000  # bytes, by the format
+_LONGEST = 100_000_000  # bytes, by the format
 METADATA = "__metadata__"
 NUMBER = "fxpress_save"  # the key of the save's number in the metadata
 
@@ -27,6 +27,16 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
     begin: int
     size: int
+
+
+def header_length(begin: bytes, whole: int) -> int:
+    """Return the bytes of the header of a file of `whole` bytes, from its first eight bytes."""
+    if whole < 8:
+        raise ValueError("it ends too early")
+    length = int.from_bytes(begin, "little")
+    if length > min(_LONGEST, whole - 8):
+        raise ValueError("its header is too long")
+    return length
 
 
 def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Place]]:

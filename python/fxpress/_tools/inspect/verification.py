@@ -5,15 +5,20 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from fxpress import _native
 from fxpress._files.format import names
 from fxpress._files.format.fields import (
+    DEPTH,
     a_list,
+    an_int,
     an_object,
     damage_is_named,
+    objects_of,
     one_of,
     parse,
     read_document,
@@ -27,9 +32,11 @@ from fxpress._files.format.stored import (
     is_beside,
     stored_tensors,
 )
+from fxpress._files.format.tensor_header import NUMBER, Place, header_length, read_header
+from fxpress._files.format.tensors import dtype_of
 from fxpress._files.format.torch_facts import operators, torch_version
 from fxpress._files.format.views import View
-from fxpress._tools.inspect.checks_of_weights_file import check_weights_file
+from fxpress._files.format.weights_location import read_place
 from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
 _MAJOR = 8  # of the schema
@@ -184,7 +191,7 @@ class _Checks:
         place = names.weights_file_record(model)
         if beside and self._is_readable(place):
             text = self._package.read(place).decode()
-            self._add_all(place, check_weights_file(self._path, text, found))
+            self._add_all(place, _check_weights_file(self._path, text, found))
         self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - set(found))]
 
     def _stored(self, config: str, stored: StoredTensor) -> None:
@@ -277,3 +284,56 @@ def _name_of(argument: Any, kind: str) -> str | None:
         name = held.get("name", held.get("as_name"))
         return name if type(name) is str else None
     return None
+
+
+def _check_weights_file(
+    archive: str | os.PathLike[str], text: str, wanted: Mapping[str, dict[str, Any]]
+) -> Found:
+    """Yield the faults of the file of weights that the record `text` names; "": not saved.
+
+    Values are not read. `wanted` has the `TensorMeta` of each weight by name.
+    """
+    if not text:
+        yield "the weights were not saved: a load takes load_weights=False", True
+        return
+    if _native.is_nested_deeper(text, DEPTH):
+        yield f"it has more than {DEPTH} values within each other", False
+        return
+    try:
+        name, number = read_place(text)
+        path = Path(os.path.realpath(archive)).with_name(name)
+        metadata, places = _header(path)
+    except (OSError, ValueError) as e:
+        said = f"{e.filename}: {e.strerror}" if isinstance(e, OSError) else str(e)
+        yield said, False
+        return
+    if metadata.get(NUMBER) != number:
+        yield f"{path} belongs to another archive, or to another save of it", False
+    for weight, meta in wanted.items():
+        place = places.get(weight)
+        if place is None:
+            yield f"{path} has no {weight!r}", False
+            continue
+        dtype, _ = dtype_of(an_int(meta["dtype"]))
+        sizes = tuple(size.get("as_int") for size in meta["sizes"])
+        if (place.dtype, place.shape) != (dtype, sizes):
+            found = f"{place.dtype}{list(place.shape)}"
+            yield f"{path}: {weight!r} is {found} instead of {dtype}{list(sizes)}", False
+
+
+def _header(path: Path) -> tuple[dict[str, Any], dict[str, Place]]:
+    with path.open("rb") as file:
+        whole = os.fstat(file.fileno()).st_size
+        try:
+            text = file.read(header_length(file.read(8), whole))
+        except ValueError as e:
+            raise ValueError(f"{path} is damaged: {e}") from None
+    if _native.is_nested_deeper(text, DEPTH):
+        raise ValueError(f"{path} is damaged: more than {DEPTH} values within each other")
+    left = memory_for(whole)
+    if objects_of(text, left) > left:
+        raise ValueError(f"{path}: its header needs too much memory for a file of this size")
+    try:
+        return read_header(text, whole)
+    except ValueError as e:
+        raise ValueError(f"{path} is damaged: {e}") from None
