@@ -42,10 +42,13 @@ std::optional<std::vector<int64_t>> numbers_of(const py::sequence& ints) {
 
 std::optional<uint64_t> bytes_needed(const py::sequence& sizes, const py::sequence& strides,
                                      const py::int_& offset, uint64_t item) {
-  const auto all = {numbers_of(sizes), numbers_of(strides), numbers_of(py::make_tuple(offset))};
-  const auto* const each = all.begin();
-  if (!each[0] || !each[1] || !each[2] || each[0]->size() != each[1]->size()) return std::nullopt;
-  return core::bytes_needed(*each[0], *each[1], each[2]->front(), item);
+  const auto all_sizes = numbers_of(sizes);
+  const auto all_strides = numbers_of(strides);
+  const auto start = numbers_of(py::make_tuple(offset));
+  if (!all_sizes || !all_strides || !start || all_sizes->size() != all_strides->size()) {
+    return std::nullopt;
+  }
+  return core::bytes_needed(*all_sizes, *all_strides, start->front(), item);
 }
 
 uint32_t crc32(const py::handle& data) {

@@ -25,7 +25,8 @@ enum class SpecTarget : uint8_t {
   kLiteralName,  // of a constant input; in torch's objects it is the argument's name
 };
 
-struct SpecInfo {
+// The fields are in the order in which the rows of the table are read.
+struct SpecInfo {  // NOLINT(clang-analyzer-optin.performance.Padding)
   Field tag;                   // of InputSpec or OutputSpec
   const char* torch_name;      // the member of torch's InputKind or OutputKind
   Field argument;              // of the record
