@@ -26,7 +26,7 @@ enum class SpecTarget : uint8_t {
 };
 
 // The fields are in the order in which the rows of the table are read.
-struct SpecInfo {  // NOLINT(clang-analyzer-optin.performance.Padding)
+struct SpecInfo {              // NOLINT(clang-analyzer-optin.performance.Padding)
   Field tag;                   // of InputSpec or OutputSpec
   const char* torch_name;      // the member of torch's InputKind or OutputKind
   Field argument;              // of the record
