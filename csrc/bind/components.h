@@ -1,4 +1,4 @@
-// A list of bindings for each room. Every function has the names of its arguments and a sentence.
+// A list of bindings for each component. Every function has named arguments and a sentence.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -28,7 +28,7 @@ uintptr_t find_stack_end();
 // Python.
 inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
 
-// Whether the stack of this thread has room for one more level of a recursion, and for what the
+// Whether the stack of this thread has space for one more level of a recursion, and for what the
 // last level calls.
 inline bool stack_has_space() {
   const char here = 0;

@@ -106,7 +106,7 @@ std::string NameTable::digits(int64_t number) const {
 }
 
 int64_t NameTable::successor(int64_t number) {
-  if (number >= 0) return number + 1;  // 18 digits leave room for more names than there can be
+  if (number >= 0) return number + 1;  // 18 digits leave space for more names than there can be
   std::string next = digits(number);
   const size_t last = next.find_last_not_of('9');
   std::fill(

@@ -6,7 +6,7 @@
 namespace fxpress::engine {
 
 // Until here instructions name values; from here on they name slots. A slot serves one value after
-// the other, so that a run needs room for those that live at one time.
+// the other, so that a run needs space for those that live at one time.
 void Builder::assign_slots() {
   find_last_uses();
   note_dying();

@@ -216,7 +216,7 @@ struct Plan {
   bool stale = false;                     // some inlined part was found changed
   std::vector<Refusal> refusals;          // when one of these changes the plan is made anew
   uint32_t walk = 0;                      // number of the last walk, see ModuleRef::checked
-  uint32_t slots = 0;                     // how many values a run needs room for
+  uint32_t slots = 0;                     // how many values a run needs space for
   std::vector<Placeholder> placeholders;  // of the root's graph
   std::vector<Instruction> instructions;
   std::vector<uint32_t> events;  // instructions that are looked at ahead of a stretch

@@ -1,4 +1,4 @@
-// Objects of pybind11 from what the rooms return.
+// Objects of pybind11 from what the components return.
 #pragma once
 
 #include <pybind11/pybind11.h>

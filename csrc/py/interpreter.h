@@ -62,7 +62,7 @@ inline uint64_t own_dict_version(PyObject*) {
 inline void (*dict_changes)() = nullptr;  // see watch_changes()
 
 // Lets a function be called before a watched dict changes or dies: the watcher's number, or -1 when
-// Python has no room for another. To be called once.
+// Python has no space for another. To be called once.
 inline int watch_changes(void (*changes)()) {
   dict_changes = changes;
   const int watcher = PyDict_AddWatcher([](PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) {

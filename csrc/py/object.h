@@ -168,7 +168,7 @@ inline void poll_signals(size_t step) {
 
 }  // namespace fxpress::cpython
 
-// Every room holds objects of Python: the names of this folder are seen in all of fxpress.
+// Every component holds objects of Python: the names of this folder are seen in all of fxpress.
 namespace fxpress {
 using namespace cpython;
 }

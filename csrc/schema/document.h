@@ -116,7 +116,7 @@ class DocumentBuilder final : public EventSink {
   void reuse(const Value& value) { add(value); }
   // A value that is kept elsewhere, under this number.
   void kept(size_t number);
-  // Makes room for values, and for the bytes of their texts.
+  // Makes space for values, and for the bytes of their texts.
   void reserve(size_t values, size_t text);
 
   // Returns the document; exactly one value must have been built.

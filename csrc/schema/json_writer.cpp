@@ -91,7 +91,7 @@ void StringBuffer::grow(size_t capacity) {
 }
 
 void write_json_string(Buffer& out, std::string_view text) {
-  constexpr size_t kBlock = 512;  // bytes looked at before there is room for what they become
+  constexpr size_t kBlock = 512;  // bytes looked at before there is space for what they become
   constexpr size_t kLongest = 6;  // bytes that one byte may become
   out.append("\"");
   for (size_t i = 0; i < text.size();) {

@@ -21,7 +21,7 @@ class Buffer {
   size_t size() const { return size_; }
 
  protected:
-  // Makes room for at least `capacity` bytes: sets data_ and capacity_.
+  // Makes space for at least `capacity` bytes: sets data_ and capacity_.
   virtual void grow(size_t capacity) = 0;
 
   char* data_ = nullptr;  // the memory

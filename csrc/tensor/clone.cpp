@@ -220,7 +220,7 @@ class Memory {
     return slab_->take(size);
   }
 
-  std::unique_ptr<Slab, Release> slab_;  // that has room
+  std::unique_ptr<Slab, Release> slab_;  // that has space
 };
 
 // The bytes of a part and their destination. Threads that copy read this, not the storages: the
