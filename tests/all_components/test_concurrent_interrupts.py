@@ -30,7 +30,7 @@ from fxpress._torch import serde as compat
 
 pytestmark = pytest.mark.slow("processes of their own")
 
-QUICK, MANY = 150, 1000  # interrupts
+QUICK, MANY = 150, 500  # interrupts
 
 
 class Strike(Exception):
@@ -164,7 +164,7 @@ def strike_installed(count: int) -> int:
 
 @pytest.mark.parametrize(
     "count",
-    [QUICK, pytest.param(MANY, marks=pytest.mark.deep("1,000 signals"))],
+    [QUICK, pytest.param(MANY, marks=pytest.mark.deep("500 signals"))],
     ids=["quick", "many"],
 )
 def test_interrupts_of_installed(count: int) -> None:

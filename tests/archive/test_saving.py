@@ -87,13 +87,13 @@ print(beside)
 """
 
 
-@pytest.mark.deep("200 kills")
+@pytest.mark.deep("100 kills")
 def test_kills_at_any_moment_leave_a_whole_file(large: Any, tmp_path: Path) -> None:
     path = tmp_path / "folder" / "model.pt2"
     path.parent.mkdir()
     source = tmp_path / "source.pt2"
     archive.save(large, source)
-    kills = 200
+    kills = 100
     package = Path(archive.__file__).parents[1]
     command = [sys.executable, "-c", KILLS, path, package, source, str(kills)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -24,6 +25,13 @@ from tests.support.decompose_cases import MODELS, TABLES
 pytestmark = pytest.mark.deep("each model is decomposed by torch with its backward")
 
 CLIENTS: dict[str, Callable[[], Any]] = {**TABLES, "inductor": select_decomp_table}
+
+
+def pairs(models: Iterable[str], times: int) -> Any:
+    """Each table with some models: over all tables, each model has its turn."""
+    turns = itertools.cycle(models)
+    chosen = [(next(turns), table) for table in CLIENTS for _ in range(times)]
+    return pytest.mark.parametrize(("model", "table"), chosen)
 
 
 class Loss(nn.Module):
@@ -80,8 +88,7 @@ def test_joint_graphs(model: str, training: bool) -> None:
     assert make(decompose._decompose_exported_program) == theirs
 
 
-@pytest.mark.parametrize("table", CLIENTS)
-@pytest.mark.parametrize("model", ["attention", "convolutions", "names"])
+@pairs(["attention", "convolutions", "names"], 1)
 def test_joint_graphs_decomposed_again(model: str, table: str) -> None:
     program = with_loss(model, training=True)
 
@@ -91,8 +98,7 @@ def test_joint_graphs_decomposed_again(model: str, table: str) -> None:
     assert make(decompose.run_decompositions) == make(ExportedProgram.run_decompositions)
 
 
-@pytest.mark.parametrize("table", CLIENTS)
-@pytest.mark.parametrize("model", MODELS)
+@pairs(MODELS, 2)
 def test_training_programs_decomposed_twice(model: str, table: str) -> None:
     program = with_loss(model, training=True)
 

@@ -24,7 +24,7 @@ from tests.support.ranks import ranks, run_ranks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RANKS, RUNS = 4, 50
+RANKS, RUNS = 4, 24
 TIMEOUT = 8.0
 PHASES = ("load", "build", "first step", "second step")  # the first exchanges metadata
 
@@ -149,7 +149,7 @@ def test_a_rank_that_fails_before_it_agrees(stages: Path) -> None:
     assert set(found) == {"PipelineError: rank 1 (stage 1) has died: it gives no sign of life"}
 
 
-@pytest.mark.slow("50 runs of four processes")
+@pytest.mark.slow("24 runs of four processes")
 def test_ranks_killed_at_random(stages: Path, calls: list[dict[str, int]]) -> None:
     """While they load, agree and make groups, exchange metadata, and take a step."""
     chance = random.Random(0)

@@ -251,4 +251,4 @@ def test_many_nodes(path: Path) -> None:
     parsed = time.process_time()
     made = graphs_of_text(text, "model", "here")
     assert time.process_time() - parsed < 3.5 * (parsed - start)
-    assert len(made[0]["nodes"]) > 100_000
+    assert len(made[0].nodes) > 100_000
