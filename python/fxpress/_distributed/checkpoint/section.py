@@ -27,8 +27,7 @@ from fxpress._distributed.checkpoint.boxes import Extent
 from fxpress._distributed.checkpoint.tensor_files import beside, extent_in
 from fxpress._distributed.checkpoint.values import from_json
 from fxpress._distributed.checkpoint.weights import Slice, Stored, Weights
-from fxpress._files.archive.tensor_file import DTYPES, TensorFile
-from fxpress._files.archive.tensor_file_writer import CODES
+from fxpress._files.archive.tensor_file import CODES, DTYPES, TensorFile
 from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.remote.remote_file import AnyPath

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from fxpress._base.errors import UnsupportedError
 from fxpress._distributed.checkpoint.section import key_of
-from fxpress._files.archive.tensor_file_writer import CODES
+from fxpress._files.archive.tensor_file import CODES
 from fxpress._files.format.tensor_header import METADATA
 
 DIGITS = 16  # of the number of a save, in the names of its files

@@ -21,11 +21,10 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from fxpress._distributed.errors import StageError
-from fxpress._distributed.stages.cut import Cut, Stage
+from fxpress._distributed.stages.cut import Cut, Stage, shared_of_cut
 from fxpress._distributed.stages.documents import Fields, read, sealed
 from fxpress._distributed.stages.ends import is_mutation, state_of, storage_of, value_of
 from fxpress._distributed.stages.planned import Plan
-from fxpress._distributed.stages.shared import shared_of_cut
 from fxpress._files.archive.contents import records_of
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.format import names

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any, NamedTuple
 
-from fxpress._files.format.dtypes import BY_CODE
+from fxpress._files.format.torch_facts import BY_CODE
 
 _LONGEST = 100_000_000  # bytes, by the format
 METADATA = "__metadata__"

@@ -24,7 +24,7 @@ from fxpress._graphs.decompose.values import (
 )
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
-from fxpress._torch.kernels import is_replaced
+from fxpress._torch.origins import is_replaced
 
 
 class Ahead:

@@ -24,7 +24,7 @@ from torch.export.graph_signature import OutputKind
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress
-from fxpress._files.tensors.batches import copy_in_parts
+from fxpress._files.tensors.copies import copy_in_parts
 from fxpress._graphs.unflatten import aliases
 from fxpress._graphs.unflatten.attributes import check_constant
 from fxpress._torch import aten
