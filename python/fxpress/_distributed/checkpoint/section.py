@@ -38,19 +38,12 @@ _SLICE_BYTES = 300  # of the objects for a slice, as an estimate
 
 
 class Part(NamedTuple):
-    """What a rank says of a slice that it has written.
+    """What a rank says of a slice that it has written."""
 
-    Attributes:
-        file: the name of the file.
-        temporary: the name that it has until the checkpoint is complete.
-        whole: bytes of the file.
-        crc: CRC-32 of the slice.
-    """
-
-    file: str
-    temporary: str
-    whole: int
-    crc: int
+    file: str  # the name of the file
+    temporary: str  # the name that it has until the checkpoint is complete
+    whole: int  # bytes of the file
+    crc: int  # CRC-32 of the slice
 
 
 def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> str:

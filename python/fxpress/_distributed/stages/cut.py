@@ -19,39 +19,29 @@ from fxpress._graphs.partition.callback import SplitCallback
 
 @dataclasses.dataclass
 class Stage:
-    """What a stage takes, does and gives; nodes are those of the whole program.
+    """What a stage takes, does and gives; nodes are those of the whole program."""
 
-    Attributes:
-        number: its place among the stages.
-        operations: in order.
-        state: the placeholders of the parameters, buffers and constants that it has: those that it
-            uses, and some that nothing uses.
-        inputs: the placeholders and the values of earlier stages that it takes.
-        mutations: what it writes to state and inputs: value and specification.
-        outputs: the values that later stages take or that are results of the whole.
-    """
-
-    number: int
+    number: int  # its place among the stages
     operations: list[Node] = dataclasses.field(default_factory=list)
+    # The placeholders of the parameters, buffers and constants that it has: those that it uses, and
+    # some that nothing uses.
     state: dict[Node, None] = dataclasses.field(default_factory=dict)
+    # The placeholders and the values of earlier stages that it takes.
     inputs: dict[Node, None] = dataclasses.field(default_factory=dict)
+    # What it writes to state and inputs: value and specification.
     mutations: list[tuple[Node, OutputSpec]] = dataclasses.field(default_factory=list)
+    # The values that later stages take or that are results of the whole.
     outputs: dict[Node, None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class Cut:
-    """A program in stages.
+    """A program in stages."""
 
-    Attributes:
-        stages: in the order in which they run.
-        maker: the stage that gives each value that passes between stages or is a result.
-        ends: what the whole takes and gives.
-    """
-
-    stages: list[Stage]
+    stages: list[Stage]  # in the order in which they run
+    # The stage that gives each value that passes between stages or is a result.
     maker: dict[Node, int]
-    ends: Ends
+    ends: Ends  # what the whole takes and gives
 
 
 def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:

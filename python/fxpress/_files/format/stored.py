@@ -27,19 +27,12 @@ STATE = {
 
 
 class StoredTensor(NamedTuple):
-    """An entry of a config.
+    """An entry of a config."""
 
-    Attributes:
-        name: its name in the state.
-        record: the record that holds its data.
-        is_pickled: whether the record is a pickle.
-        meta: its `TensorMeta`; None for objects.
-    """
-
-    name: str
-    record: str
-    is_pickled: bool
-    meta: dict[str, Any] | None
+    name: str  # its name in the state
+    record: str  # the record that holds its data
+    is_pickled: bool  # whether the record is a pickle
+    meta: dict[str, Any] | None  # its `TensorMeta`; None for objects
 
     def is_meta(self) -> bool:
         """Return whether the tensor was on the meta device, which has no data."""

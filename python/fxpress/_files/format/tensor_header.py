@@ -14,19 +14,12 @@ NUMBER = "fxpress_save"  # the key of the save's number in the metadata
 
 
 class Place(NamedTuple):
-    """Where a tensor is.
+    """Where a tensor is."""
 
-    Attributes:
-        dtype: torch's name.
-        shape: its sizes.
-        begin: its first byte, from the begin of the file.
-        size: its bytes.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    size: int
+    dtype: str  # torch's name
+    shape: tuple[int, ...]  # its sizes
+    begin: int  # its first byte, from the begin of the file
+    size: int  # its bytes
 
 
 def header_length(begin: bytes, whole: int) -> int:

@@ -33,19 +33,12 @@ _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
 
 
 class Input(NamedTuple):
-    """An input of the new program.
+    """An input of the new program."""
 
-    Attributes:
-        old: its placeholder in the old graph.
-        spec: its entry in the old signature.
-        state: the parameter, buffer or constant; None for what the user gives.
-        value: its tensor or number in the new trace; None for a constant.
-    """
-
-    old: Node
-    spec: InputSpec
-    state: torch.Tensor | None
-    value: Value | Number | None
+    old: Node  # its placeholder in the old graph
+    spec: InputSpec  # its entry in the old signature
+    state: torch.Tensor | None  # the parameter, buffer or constant; None for what the user gives
+    value: Value | Number | None  # its tensor or number in the new trace; None for a constant
 
 
 def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:

@@ -23,29 +23,18 @@ _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
 
 @dataclasses.dataclass
 class Summary:
-    """What a file holds.
-
-    Attributes:
-        path: the file.
-        bytes: its size.
-        kind: "pt2 archive", or "exported program, of before torch 2.9".
-        format_version: of an archive; empty for older files.
-        records: the number of records.
-        programs: the exported programs.
-        compiled: the names of compiled models (AOTInductor's).
-        runs: the records that hold pickles or code, which nothing here opens: record -> what it is.
-        extra_files: names and sizes in bytes of what was saved with the programs.
-    """
+    """What a file holds."""
 
     path: str
-    bytes: int
-    kind: str
-    format_version: str
-    records: int
-    programs: list[Program]
-    compiled: list[str]
+    bytes: int  # its size
+    kind: str  # "pt2 archive", or "exported program, of before torch 2.9"
+    format_version: str  # of an archive; empty for older files
+    records: int  # the number of records
+    programs: list[Program]  # the exported programs
+    compiled: list[str]  # the names of compiled models (AOTInductor's)
+    # The records that hold pickles or code, which nothing here opens: record -> what it is.
     runs: dict[str, str]
-    extra_files: dict[str, int]
+    extra_files: dict[str, int]  # names and sizes in bytes of what was saved with the programs
 
     def plain(self) -> dict[str, Any]:
         """Return the same as values that JSON can hold; modules are a list, parents first."""

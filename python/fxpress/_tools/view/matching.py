@@ -23,14 +23,10 @@ _MOST_IN_ALL = 20_000_000  # of those of two programs
 
 @dataclasses.dataclass
 class Matching:
-    """How the nodes of two graphs correspond.
+    """How the nodes of two graphs correspond."""
 
-    Attributes:
-        pairs: id of a node of the first -> id of its counterpart.
-        states: for each side, id of a node -> one of SAME, CHANGED, FOLLOWS and ALONE.
-    """
-
-    pairs: dict[str, str]
+    pairs: dict[str, str]  # id of a node of the first -> id of its counterpart
+    # For each side, id of a node -> one of SAME, CHANGED, FOLLOWS and ALONE.
     states: tuple[dict[str, str], dict[str, str]]
 
 
