@@ -45,12 +45,7 @@ class Cut:
 
 
 def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:
-    """Return the stages of a program.
-
-    Args:
-        program: the program.
-        stage_of: the stage of each operation, from `plan`.
-    """
+    """Return the stages of a program; `stage_of` has the stage of each operation, from `plan`."""
     ends = Ends(program)
     stages = [Stage(number) for number in range(stage_of.count)]
     made = Cut(stages, {}, ends)
@@ -121,9 +116,7 @@ def shared_of(lives: Lives, ends: list[int]) -> tuple[Shared, ...]:
 def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], list[int]]]:
     """Return the tensors of which several stages have a copy: their names, and the stages.
 
-    Args:
-        program: the program.
-        cut: its stages, which may have more state than a plan knows: results that are state.
+    Stages may have more state than a plan knows: results that are state.
     """
     values = state_of(program)
     names: dict[Hashable, dict[str, None]] = {}

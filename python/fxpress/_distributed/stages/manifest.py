@@ -241,11 +241,7 @@ class Manifest:
 
 
 def facts_of_file(path: Path) -> dict[str, Any]:
-    """Return what a manifest says of the file of a stage.
-
-    Raises:
-        OSError, fxpress.ArchiveError: the file cannot be read.
-    """
+    """Return what a manifest says of a stage's file; OSError, ArchiveError: it cannot be read."""
     with PT2ArchiveReader(path) as reader:
         records = digest_of_records(reader, records_of(reader, names.MODEL))
     whole = hashlib.sha256()
@@ -263,8 +259,7 @@ def facts_of_file(path: Path) -> dict[str, Any]:
 def digest_of_records(archive: Any, records: Iterable[str]) -> str:
     """Return the SHA-256 of the names, sizes and checksums of records; their bytes are not read.
 
-    Raises:
-        fxpress.ArchiveError: a record is missing.
+    ArchiveError where a record is missing.
     """
     made = hashlib.sha256()
     for name in records:
@@ -283,11 +278,7 @@ def with_files(data: bytes, files: list[dict[str, Any]]) -> str:
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Return what a manifest says.
-
-    Raises:
-        StageError: it is no manifest, or damaged; the message says where.
-    """
+    """Return what a manifest says; StageError, with the place, where it is damaged or none."""
     if _has_wrong_checksum(data):
         raise StageError("the manifest of the stages is damaged: its checksum is wrong")
     try:

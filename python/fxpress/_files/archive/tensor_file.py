@@ -128,9 +128,7 @@ def layout(
 ) -> tuple[bytes, list[str]]:
     """Return the begin of a file, and the names of its tensors in the order of their bytes.
 
-    Args:
-        described: the dtype, which the format has to have, and the sizes of each tensor.
-        metadata: texts that the file carries.
+    `described` has dtypes of the format and sizes; `metadata` the texts that the file carries.
     """
     entries: dict[str, Any] = {METADATA: dict(metadata)}
     # Dtypes with larger elements come first, so that all tensors are aligned.
@@ -183,11 +181,7 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 
 def number_of(path: Path) -> str | None:
-    """Return the number of the save that wrote a file; None when the file has no such number.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the number of the save that wrote a file, None without one; OSError: unreadable."""
     try:
         with contextlib.closing(Files()) as files:
             return TensorFile(files.file(path), Budget(None, 0)).number

@@ -41,8 +41,7 @@ class StoredTensor(NamedTuple):
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
         """Return bytes of an item, sizes, strides and offset.
 
-        Raises:
-            KeyError, TypeError, ValueError: a field is damaged, or the type is not known.
+        KeyError, TypeError, ValueError: a field is damaged, or the type is not known.
         """
         assert self.meta is not None
         number = an_int(self.meta["dtype"])
@@ -67,11 +66,7 @@ def is_beside(package: Package, model: str) -> bool:
 
 
 def stored_tensors(package: Package, model: str, folder: str) -> Iterator[StoredTensor]:
-    """Yield the entries of a config; nothing where there is none.
-
-    Raises:
-        InspectionError: the config is damaged.
-    """
+    """Yield the entries of a config, nothing where there is none; InspectionError: damaged."""
     record = config_record(model, folder)
     if record not in package.records:
         return

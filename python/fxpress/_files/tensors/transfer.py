@@ -188,9 +188,7 @@ def upload(
 ) -> None:
     """Fill tensors of bytes on one device.
 
-    Args:
-        targets: the tensors.
-        fill: writes the bytes of some parts, one behind the other, into a buffer.
+    `fill` writes the bytes of some parts, one behind the other, into a buffer.
     """
     batches = _parts([target.numel() for target in targets])
     if not batches:

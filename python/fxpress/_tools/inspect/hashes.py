@@ -55,9 +55,7 @@ def hash_nodes(path: str | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]
     """Return for each program in a file its hash, and those of the nodes of its own graph.
 
     Nodes of two programs that compute the same, apart from values of weights, have equal hashes.
-
-    Raises:
-        OSError, InspectionError, UnknownOperatorError: as `hash_programs`.
+    Errors are those of `hash_programs`.
     """
     with Package(path) as package:
         found = {}

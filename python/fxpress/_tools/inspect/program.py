@@ -60,16 +60,9 @@ class Program:
 def read_program(
     document: dict[str, Any], name: str, record: str, weights: list[Weight] | None
 ) -> Program:
-    """Return what a program is.
+    """Return what a program is; InspectionError where it is damaged.
 
-    Args:
-        document: the program, as JSON gives it.
-        name: its name.
-        record: the record that it is of, for errors.
-        weights: what else the file says of its weights; None: nothing.
-
-    Raises:
-        InspectionError: it is damaged.
+    `record` is the record that it is of, for errors; `weights` is what else the file says of them.
     """
     place = f"record {record!r}"
     with damage_is_named(place):

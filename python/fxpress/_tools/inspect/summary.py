@@ -45,12 +45,7 @@ class Summary:
 def summarize(path: str | os.PathLike[str]) -> Summary:
     """Return what a file holds. Weights are not read and pickles are not opened.
 
-    Args:
-        path: the file.
-
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no file of exported programs, or it is damaged.
+    OSError where the file cannot be read; InspectionError where it is damaged or no such file.
     """
     with Package(path) as package:
         kind = kind_of(package)
@@ -79,11 +74,7 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
 
 
 def kind_of(package: Package) -> str:
-    """Return what kind of file it is.
-
-    Raises:
-        InspectionError: it is no file of exported programs.
-    """
+    """Return what kind of file it is; InspectionError: it is no file of exported programs."""
     if names.ARCHIVE_FORMAT_PATH in package.records:
         if package.read(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE.encode():
             raise InspectionError("an archive of another format than pt2")

@@ -30,9 +30,7 @@ class ComparisonPart:
 def page_of(sources: Sequence[Source]) -> str:
     """Return the page; of two sources it also tells the differences.
 
-    Raises:
-        fxpress.UnsupportedError: the package jinja2 is missing.
-        OSError, InspectionError: a file can no longer be read.
+    UnsupportedError without jinja2; OSError or InspectionError: a file can no longer be read.
     """
     try:
         import jinja2

@@ -52,9 +52,7 @@ def source_of(program: Any, name: str) -> Source:
 def source_of_file(path: str | os.PathLike[str], name: str) -> Source:
     """Return a file to be viewed.
 
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no file of exported programs, or it is damaged.
+    OSError where it cannot be read; InspectionError where it is damaged or no such file.
     """
     graphs = graphs_by_program(path)
     return Source(name, graphs, lambda: summarize(path), lambda: hash_nodes(path))
