@@ -226,7 +226,7 @@ def _reserve(descriptor: int, old: int, new: int) -> None:
         os.posix_fallocate(descriptor, 0, new)
     except OSError as e:
         if e.errno in NOT_THERE:
-            return  # only the copy shows whether there is component
+            return  # only the copy shows whether there is space
         os.ftruncate(descriptor, old)
         raise
 
