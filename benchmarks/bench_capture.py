@@ -25,7 +25,7 @@ from floor import creation_times
 from fxpress import functional_export
 from fxpress._graphs.capture import functional_export as capturing
 from fxpress._graphs.capture.guard_function import build_guard_function
-from fxpress._graphs.capture.rewrite import rewrite_and_clean
+from fxpress._graphs.capture.transformer import rewrite_and_clean
 from timing import Action, interleaved, per_node, ratio, stopwatch
 
 _Function = Callable[[list[str], str], tuple[str, str]]

@@ -15,7 +15,7 @@ import fxpress
 import graphs
 from figures import Figure, Goal, growth
 from fxpress import decompose
-from fxpress._graphs.decompose.difference import difference
+from fxpress._graphs.decompose.check import difference
 from timing import Action, interleaved, per_node, ratio
 
 TABLES: dict[str, Any] = {"default table": None, "empty table": {}}

@@ -11,13 +11,7 @@ from fxpress._torch.probes import component
 with component("serialize"):
     from fxpress._files.serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
     from fxpress._files.serde.artifacts import save_artifact as serialize_torch_artifact
-    from fxpress._files.serde.canonical import _canonicalize_graph, canonicalize
     from fxpress._files.serde.dynamic_shapes import _dump_dynamic_shapes, _load_dynamic_shapes
-    from fxpress._files.serde.extensions import (
-        _get_schema_from_target,
-        _registered_extension_types,
-        register_extension,
-    )
     from fxpress._files.serde.facts import (
         _int_to_sympy_int,
         _print_sympy,
@@ -41,10 +35,17 @@ with component("serialize"):
     from fxpress._files.serde.objects import (
         EnumEncoder,
         _bytes_to_dataclass,
+        _canonicalize_graph,
         _dataclass_to_dict,
         _dict_to_dataclass,
         _resolve_schema_cls,
         _to_json_bytes,
+        canonicalize,
+    )
+    from fxpress._files.serde.operators import (
+        _get_schema_from_target,
+        _registered_extension_types,
+        register_extension,
     )
     from fxpress._files.serde.program import serialize
     from fxpress._files.serde.program_classes import (

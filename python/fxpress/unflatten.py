@@ -30,7 +30,6 @@ with component("unflatten"):
         _outline_submodules,
         _SubmoduleEntry,
     )
-    from fxpress._graphs.unflatten.ivals import _IVals
     from fxpress._graphs.unflatten.modules import (
         InterpreterModule,
         InterpreterModuleDispatcher,
@@ -48,6 +47,7 @@ with component("unflatten"):
         _root_module_type,
         _sink_params,
     )
+    from fxpress._graphs.unflatten.source import _IVals
     from fxpress._graphs.unflatten.switch import _disable_interpreter as _disable_interpreter
     from fxpress._torch.export import AttrKind as _AttrKind
     from fxpress._torch.export import FlatArgsAdapter

@@ -16,7 +16,7 @@ import torch
 from torch.export import ExportedProgram, export
 
 from fxpress import UnsupportedError, archive
-from fxpress._files.archive import folders, replacing, tensor_file_writer, weight_files
+from fxpress._files.archive import folders, replacing, tensor_file, weight_files
 from fxpress._files.archive.files import open_output
 from fxpress._files.errors import ArchiveError
 from tests.support.archived import OneWeight
@@ -221,7 +221,7 @@ def test_records_of_places(text: str) -> None:
 def test_numbers_of_files(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(b"no tensors")
-    assert tensor_file_writer.number_of(path) is None
+    assert tensor_file.number_of(path) is None
 
 
 # ---- in place -----------------------------------------------------------------------------------
@@ -298,9 +298,9 @@ def test_progress_of_weights(tmp_path: Path) -> None:
     done: list[int] = []
     tensors = {"a": torch.ones(3), "b": torch.ones(0), "c": torch.ones(5, dtype=torch.int8)}
     with open(tmp_path / "a.safetensors", "wb") as file:
-        tensor_file_writer.write_tensors(file.fileno(), tensors, "1", done.append)
+        tensor_file.write_tensors(file.fileno(), tensors, "1", done.append)
     assert sum(done) == 17
-    assert tensor_file_writer.number_of(tmp_path / "a.safetensors") == "1"
+    assert tensor_file.number_of(tmp_path / "a.safetensors") == "1"
 
 
 def test_weights_for_which_there_is_no_space(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

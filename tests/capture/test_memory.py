@@ -9,7 +9,7 @@ import pytest
 from torch.fx import Graph, GraphModule
 
 from fxpress import _native
-from fxpress._graphs.capture.rewrite import rewrite_captured
+from fxpress._graphs.capture.transformer import rewrite_captured
 from fxpress.functional_export import clean_nn_module_stack_and_source_fn
 from tests.capture.test_rewrite import captured, native, plan
 from tests.support.memory import check_no_blocks_leak

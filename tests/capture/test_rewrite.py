@@ -15,7 +15,7 @@ from torch.fx import traceback as fx_traceback
 
 from fxpress import _native
 from fxpress._graphs.capture import functional_export as capture_impl
-from fxpress._graphs.capture.rewrite import rewrite_captured
+from fxpress._graphs.capture.transformer import rewrite_captured
 from fxpress._torch.capture import birth_rules
 from fxpress._torch.versions import features
 from fxpress.functional_export import DynamoGraphTransformer

@@ -19,9 +19,9 @@ from torch._export.serde.schema import ScalarType
 from torch.export import ExportedProgram
 
 import fxpress
-from fxpress._files.format.dtypes import BY_NUMBER
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.tensors import expression
+from fxpress._files.format.torch_facts import BY_NUMBER
 from fxpress._tools.cli import app
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program

@@ -15,7 +15,7 @@ import fxpress
 from fxpress import state
 from fxpress._base.observing import progress as progress_module
 from fxpress._base.observing.progress import check_progress
-from fxpress._files.tensors import batches
+from fxpress._files.tensors import copies as copying
 from fxpress.serialize import serialize
 from fxpress.unflatten import unflatten
 from tests.observing.operations import OPERATIONS, WITH_PROGRESS, Operation
@@ -231,7 +231,7 @@ def test_state_of_rare_kinds_is_counted() -> None:
 def test_copies_in_parts_share_what_the_originals_share(
     aliased: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "_PART", 1)
+    monkeypatch.setattr(copying, "_PART", 1)
     reports: Reports = []
     copies = state.clone(aliased, progress=lambda *report: reports.append(report))
     assert [done for done, _, _ in reports] == [0, 96, 96 + 12]
@@ -247,7 +247,7 @@ def test_copies_in_parts_share_what_the_originals_share(
 
 
 def test_a_large_state_is_unflattened_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_PART", 50_000)
+    monkeypatch.setattr(copying, "_PART", 50_000)
 
     class Shared(torch.nn.Module):
         def __init__(self) -> None:

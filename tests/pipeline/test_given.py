@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fxpress import pipeline
 from fxpress._distributed.errors import PipelineError
-from fxpress._distributed.pipeline.given import Given
+from fxpress._distributed.pipeline.arguments import Given
 from tests.support.pipeline_runs import stages_of
 from tests.support.pipelines import VOCABULARY, loss_of, tied
 from tests.support.ranks import run_ranks

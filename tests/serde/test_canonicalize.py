@@ -20,7 +20,7 @@ from torch._export.serde import serialize as torch_serialize
 from torch.export import Dim, export
 
 from fxpress import UnsupportedError, _native
-from fxpress._files.serde import canonical
+from fxpress._files.serde import objects
 from fxpress._files.serde.schema import TYPES, describe
 from fxpress.serialize import (
     ExportedProgramDeserializer,
@@ -326,7 +326,7 @@ def test_metadata_of_tensors_is_of_the_schemas_shape(
 def test_a_schema_with_other_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     types = [describe(cls) for cls in TYPES.values()]
     next(fields for name, _, fields in types if name == "Node").append(("color", "str", None))
-    monkeypatch.setattr(canonical, "SCHEMA", _native.Schema(types))
+    monkeypatch.setattr(objects, "SCHEMA", _native.Schema(types))
     program = read(json.loads(text_of()))
     with pytest.raises(UnsupportedError, match=r"Node\.color.* no known place"):
         canonicalize(program)

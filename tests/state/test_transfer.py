@@ -18,7 +18,7 @@ from fxpress._files.archive import payloads, storages
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.writer import PT2ArchiveWriter
-from fxpress._files.tensors import pinned, transfer
+from fxpress._files.tensors import transfer
 from tests.support.late_device import Device, late_device
 
 PIECE = 64
@@ -104,7 +104,7 @@ def test_on_the_device(device: Device, sizes: list[int]) -> None:
 def test_who_stops_early_waits(device: Device) -> None:
     """Buffers are freed with the generator: no copy may be under way."""
     sources = [device.own(value) for value in of_sizes([1000])]
-    pieces = pinned.download(sources)
+    pieces = transfer.download(sources)
     next(pieces)
     pieces.close()
     assert not any(stream.waiting for stream in device.streams)
@@ -114,14 +114,14 @@ def test_who_fails_waits(device: Device) -> None:
     targets = [device.own(value) for value in of_sizes([1000])]
     calls = 0
 
-    def fill(parts: list[pinned.Part], buffer: torch.Tensor) -> None:
+    def fill(parts: list[transfer.Part], buffer: torch.Tensor) -> None:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise OSError("it is gone")
 
     with pytest.raises(OSError, match="it is gone"):
-        pinned.upload(targets, fill)
+        transfer.upload(targets, fill)
     assert not any(stream.waiting for stream in device.streams)
 
 
@@ -144,7 +144,7 @@ def test_host_memory_is_bounded() -> None:
         transfer._from_host(sources, targets)
         assert sum(device.pinned) <= 4 * PIECE
         device.pinned.clear()
-        for _ in pinned.download(targets):
+        for _ in transfer.download(targets):
             pass
         assert sum(device.pinned) <= 4 * PIECE
         device.pinned.clear()
@@ -159,7 +159,7 @@ def test_many_small_ones_are_few_launches() -> None:
         transfer._from_host(sources, targets)
         assert device.launches <= 3
         device.launches = 0
-        for _ in pinned.download(targets):
+        for _ in transfer.download(targets):
             pass
         assert device.launches <= 3
 
@@ -171,7 +171,7 @@ def test_parts_are_all_bytes_in_order() -> None:
             sizes = [chance.choice([0, 1, 30, 64, 65, 300]) for _ in range(chance.randrange(20))]
             seen = [0] * len(sizes)
             position = 0
-            for parts in pinned._parts(sizes):
+            for parts in transfer._parts(sizes):
                 assert 0 < sum(part.size for part in parts) <= PIECE
                 for part in parts:
                     assert part.position >= position

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fxpress._files.tensors import pinned, transfer
+from fxpress._files.tensors import transfer
 
 Work = Callable[[], object]
 
@@ -153,9 +153,8 @@ def late_device(seed: int, chance: float, piece: int) -> Iterator[Device]:
     """
     device = Device(seed, chance)
     with pytest.MonkeyPatch.context() as patch, _Launches(device):
-        for module in (pinned, transfer):
-            patch.setattr(module, "torch", _Torch(device))
-        patch.setattr(pinned, "_PIECE", piece)
-        patch.setattr(pinned, "_FEW", 4)
+        patch.setattr(transfer, "torch", _Torch(device))
+        patch.setattr(transfer, "_PIECE", piece)
+        patch.setattr(transfer, "_FEW", 4)
         patch.setattr(transfer, "_LARGE", 100)
         yield device

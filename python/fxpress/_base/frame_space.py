@@ -35,7 +35,7 @@ _state = _State()
 
 
 def has_space() -> bool:
-    """Return whether this thread runs a function that was called with component."""
+    """Return whether this thread runs a function that was called with space."""
     return _state.has_space
 
 
@@ -51,7 +51,7 @@ def call_with_space(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.
 
 
 def with_space(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a function that calls the given one with component."""
+    """Return a function that calls the given one with space."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -41,7 +41,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from fxpress._torch.fakes import META, fake_of, without_data
 from fxpress._torch.fx import provenance_rules
-from fxpress._torch.kernels import fake_rules
+from fxpress._torch.origins import fake_rules
 from fxpress._torch.versions import features
 
 _NO_WRITES = {"_keep_input_mutations": False} if features.functionalization_may_keep_writes else {}

@@ -29,13 +29,9 @@ def without_data(
 def fake_of(
     tensor: torch.Tensor, requires_grad: bool, device: torch.device, attributes: dict[str, Any]
 ) -> Any:
-    """Return a fake tensor in the storage of a tensor.
+    """Return a fake tensor in the storage of a tensor, which may be a fake one, as the same view.
 
-    Args:
-        tensor: it has the sizes, the strides and the offset; a fake one, too.
-        requires_grad: whether the new one requires gradients.
-        device: where the new one says that it is.
-        attributes: what fake tensors of that mode and device have.
+    `device` is where the new one says that it is; fake tensors of its mode have `attributes`.
     """
     made = make_subclass(
         FakeTensor, tensor, requires_grad, dispatch_device=True, device_for_backend_keys=device

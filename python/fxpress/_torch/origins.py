@@ -1,4 +1,4 @@
-"""Which functions are torch's alone."""
+"""Which functions are torch's alone, and which operators have kernels and rules that are not."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import enum
 import functools
 import inspect
 import os
+import re
 import sys
 import types
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import library
+from torch._C import DispatchKey
+from torch._library import simple_registry
 from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses import fake_impls
 
 HOME = os.path.join(os.path.dirname(torch.__file__), "")
 BUILTIN = frozenset({"aten", "prim", "prims"})  # namespaces of torch's own operators
@@ -113,3 +119,124 @@ def _namespace(operator: Any) -> str:
     if isinstance(operator, OpOverload):
         return str(operator.namespace)
     return str(operator._qualified_op_name).partition("::")[0]
+
+
+# A line that `_dispatch_dump` writes for a kernel of Python: the key, and where the library that
+# registered it was made.
+_KERNEL = re.compile(
+    r"^(\w+)(?:\[alias\])?(?: \(inactive\))?: registered at (.+\.py):(\d+) ::", re.MULTILINE
+)
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd.name
+# Keys whose kernels compute an operator's result, and do not take its place in a trace.
+_RESULTS = frozenset(
+    {"Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
+)
+
+
+@functools.cache
+def _is_backend(key: str) -> bool:
+    """Return whether the kernels of a dispatch key run on data, which a trace has not."""
+    parsed = torch._C._dispatch_key_parse(key)
+    if torch._C._dispatch_is_alias_key(parsed) or parsed == DispatchKey.Meta:
+        return False
+    return bool(torch._C.DispatchKeySet(parsed).has(DispatchKey.Dense))
+
+
+def _kernels(operator: str) -> list[tuple[str, bool]]:
+    """Return the keys of the kernels of Python that a trace may run, and which are torch's."""
+    found = _KERNEL.findall(torch._C._dispatch_dump(operator))
+    return [(k, _is_of_torch(file, int(line))) for k, file, line in found if not _is_backend(k)]
+
+
+def _is_of_torch(file: str, line: int) -> bool:
+    """Return whether kernels are torch's, by the place where their library was made.
+
+    Two functions there make one for kernels of their callers. The others wrap what they register
+    for autograd, and call it where there are gradients.
+    """
+    for_others = file == library.__file__ and line in _lines_for_others()
+    return file.startswith(HOME) and not for_others
+
+
+@functools.cache
+def _lines_for_others() -> frozenset[int]:
+    """Return the lines of `torch.library` in which libraries are made for kernels of callers."""
+    lines: set[int] = set()
+    todo = [library._impl.__code__, inspect.unwrap(library._scoped_library).__code__]
+    while todo:
+        code = todo.pop()
+        lines.update(line for *_, line in code.co_lines() if line is not None)
+        todo += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return frozenset(lines)
+
+
+class _Libraries:
+    """torch's libraries of operators, and which of them are torch's own."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
+
+    def user_kernel(self) -> str:
+        """Return an operator of torch's for which somebody else's kernel is registered, or ''."""
+        # Only their finalizers know all libraries.
+        for info in list(getattr(weakref.finalize, "_registry").values()):  # noqa: B009
+            made = info.weakref() if info.func is library._del_library else None
+            if made is not None and made.m is not None:
+                found = self._user_kernel_of(made)
+                if found:
+                    return found
+        return ""
+
+    def _user_kernel_of(self, made: Any) -> str:
+        count, known = self._known.get(made, (-1, ""))
+        if count == len(made._op_impls):
+            return known
+        shared = ""
+        for entry in made._op_impls:
+            space, operator, key = entry.split("/")
+            key = key or _COMPOSITE
+            if space not in BUILTIN or _is_backend(key):
+                continue
+            name = f"{space}::{operator}"
+            owners = {is_own for kernel, is_own in _kernels(name) if kernel == key}
+            if len(owners) == 1:
+                verdict = "" if owners == {True} else name
+                self._known[made] = (len(made._op_impls), verdict)
+                return verdict
+            shared = name  # one kernel is torch's and one is not: which is this library's?
+        if not shared:
+            self._known[made] = (len(made._op_impls), "")
+        return shared
+
+
+user_kernel = _Libraries().user_kernel
+
+
+def is_replaced(operator: Any) -> bool:
+    """Return whether a function of the user's takes the place of his operator in a trace.
+
+    Such are composite kernels, and those for autograd and the like, unless torch's code made them.
+    """
+    if operator.namespace in BUILTIN:
+        return False
+    kernels = _kernels(operator.name())
+    if operator.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd):
+        own = [is_own for key, is_own in kernels if key == _COMPOSITE]
+        if not own or not all(own):
+            return True
+    replacing = (is_own for key, is_own in kernels if key not in _RESULTS)
+    return not all(replacing) or not all(map(is_torchs, operator.py_kernels.values()))
+
+
+def fake_rules() -> tuple[Any, ...]:
+    """Return what else decides about fake results of torch's operators, to compare it later on."""
+    registered = simple_registry.singleton._data
+    return (
+        dict(fake_impls.op_implementations_dict),
+        list(fake_impls.op_implementations_checks),
+        {
+            name: entry.fake_impl.kernel
+            for name, entry in list(registered.items())
+            if name.partition("::")[0] in BUILTIN and entry.fake_impl.kernel is not None
+        },
+    )

@@ -20,8 +20,7 @@ from fxpress._torch.watching import watchers
 def trace_of(events: Sequence[Event], begin: float) -> dict[str, Any]:
     """Return a trace: a slice for each event, on the track of its thread.
 
-    Args:
-        begin: the time that the trace has as 0, seconds of `time.perf_counter`.
+    `begin` is the time that the trace has as 0, seconds of `time.perf_counter`.
     """
     process = os.getpid()
     tracks = {event.thread: event.thread_name for event in events}

@@ -87,21 +87,13 @@ def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
 
 @dataclasses.dataclass
 class Input:
-    """A parameter that becomes an input of the graph, as another one is.
+    """A parameter that becomes an input of the graph, as another one is."""
 
-    Attributes:
-        variable: the variable of the other one.
-        like: the other one.
-        parameter: the parameter.
-        fake: its fake tensor.
-        source: where the program finds it.
-    """
-
-    variable: Any
-    like: torch.Tensor
+    variable: Any  # the variable of the other one
+    like: torch.Tensor  # the other one
     parameter: Any
-    fake: torch.Tensor
-    source: Source
+    fake: torch.Tensor  # its fake tensor
+    source: Source  # where the program finds it
 
 
 def add_placeholder(tx: Any, given: Input) -> VariableTracker:

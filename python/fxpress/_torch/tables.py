@@ -1,4 +1,4 @@
-"""Look up the objects and names of torch that the native code of `csrc/fx` uses, by role."""
+"""Look up the objects and names of torch that `csrc/fx` and `csrc/engine` use, by role."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.export.graph_signature import InputKind
 from torch.fx import graph as fx_graph
 from torch.fx import node as fx_node
+from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.nn.modules import module as nn_module
@@ -214,4 +215,47 @@ def native_symbols(
         "tree_flatten_spec": fx_pytree.tree_flatten_spec,
         "tree_unflatten": pytree.tree_unflatten,
         **errors,
+    }
+
+
+def living_overload(overload: OpOverload) -> OpOverload:
+    """Return the overload that is registered now under the name of another overload."""
+    space, _, name = overload._name.partition("::")
+    try:
+        packet = getattr(getattr(torch.ops, space), name.partition(".")[0])
+        found: OpOverload = getattr(packet, overload._overloadname)
+    except AttributeError:
+        raise RuntimeError(
+            f"the operator {overload._name} is gone: the torch.library.Library that defined it was "
+            "destroyed"
+        ) from None
+    return found
+
+
+def engine_symbols(
+    *,
+    annotate: Callable[..., BaseException],
+    call_with_meta: Callable[..., Any],
+    fetch_attr: Callable[..., Any],
+    int_operators: tuple[str, ...],
+    missing_argument: Callable[..., Any],
+) -> dict[str, object]:
+    """Return the objects of `csrc/engine/symbols.def`, by role."""
+    module = vars(torch.nn.Module)
+    return {
+        "annotate": annotate,
+        "call_with_meta": call_with_meta,
+        "fetch_attr": fetch_attr,
+        "int_operators": {getattr(operator, name): i for i, name in enumerate(int_operators)},
+        "living_overload": living_overload,
+        "map_arg": torch._C._fx_map_arg,
+        "missing_argument": missing_argument,
+        "module_call": module["__call__"],
+        "module_call_impl": module["_call_impl"],
+        "module_wrapped_call": module["_wrapped_call_impl"],
+        "nn_module_globals": vars(nn_module),
+        "op_overload_call": vars(OpOverload)["__call__"],
+        "plain_errors": features.operators_raise_plain_errors,
+        "python_kernels": torch.library._impls,
+        "traceback_globals": vars(fx_traceback),
     }

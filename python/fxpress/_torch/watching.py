@@ -119,8 +119,7 @@ class _Duration:
 def phase(name: str) -> contextlib.AbstractContextManager[object]:
     """Return a block that is a phase of the operation that runs in this thread, if it is watched.
 
-    Args:
-        name: a word or two, without dots.
+    `name` is a word or two, without dots.
     """
     return _nothing if _here.event is None else _Watched(name, False)
 

@@ -22,35 +22,22 @@ _MOST = 1 << 25  # bytes that are read before they are copied to where they belo
 
 
 class Extent(NamedTuple):
-    """A tensor in a file.
-
-    Attributes:
-        file: the file.
-        begin: the place of its first element, in bytes.
-        dtype: of its elements.
-        strides: in elements.
-        checked: the part of the file that holds it and has a checksum; None where there is none.
-        is_whole: whether it is all of that part, in order.
-    """
+    """A tensor in a file."""
 
     file: File
-    begin: int
-    dtype: torch.dtype
-    strides: tuple[int, ...]
+    begin: int  # the place of its first element, in bytes
+    dtype: torch.dtype  # of its elements
+    strides: tuple[int, ...]  # in elements
+    # The part of the file that holds it and has a checksum; None where there is none.
     checked: Checked | None = None
-    is_whole: bool = False
+    is_whole: bool = False  # whether it is all of that part, in order
 
 
 class _Run(NamedTuple):
-    """How the runs of a box lie. Dimensions are ordered by their strides.
+    """How the runs of a box lie. Dimensions are ordered by their strides."""
 
-    Attributes:
-        span: elements of a run.
-        outer: the dimensions over which runs repeat, the outermost first.
-    """
-
-    span: int
-    outer: tuple[int, ...]
+    span: int  # elements of a run
+    outer: tuple[int, ...]  # the dimensions over which runs repeat, the outermost first
 
 
 def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap: float) -> _Run:

@@ -29,16 +29,12 @@ _Source: TypeAlias = Callable[[torch.Tensor], None]
 
 
 class Filling(NamedTuple):
-    """How programs are filled.
+    """How programs are filled."""
 
-    Attributes:
-        own: name -> the value of a weight that the checkpoint does not have, KeyError for none;
-            None: there has to be no such weight.
-        limits: the limits on the cost of reading a program.
-    """
-
+    # Name -> the value of a weight that the checkpoint does not have, KeyError for none; None:
+    # there has to be no such weight.
     own: Callable[[str], torch.Tensor] | None = None
-    limits: Limits | None = None
+    limits: Limits | None = None  # the limits on the cost of reading a program
 
 
 def fill(template: Path, weights: Weights, target: Path, filling: Filling) -> None:

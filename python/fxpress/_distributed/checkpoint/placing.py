@@ -16,7 +16,7 @@ from fxpress._distributed.checkpoint.torch_files import METADATA
 from fxpress._distributed.stages.save import MANIFEST
 from fxpress._files.archive.files import AtomicFile
 from fxpress._files.archive.folders import abandoned, locked_folder, sync_folder
-from fxpress._files.archive.tensor_file_writer import number_of, write_all
+from fxpress._files.archive.tensor_file import number_of, write_all
 
 
 def check_folder(folder: Path) -> None:

@@ -41,15 +41,12 @@ _File: TypeAlias = LocalFile | RemoteFile
 
 
 class Asked(NamedTuple):
-    """What the caller of a reader may choose; see `ArchiveReader`.
-
-    Attributes:
-        opened: the archive that is to be read, if it is at a URL and open already.
-    """
+    """What the caller of a reader may choose; see `ArchiveReader`."""
 
     model: str = names.MODEL
     allow_pickle: bool = False
     limits: Limits | None = None
+    # The archive that is to be read, if it is at a URL and open already.
     opened: RemoteArchive | None = None
 
 

@@ -27,8 +27,7 @@ from fxpress._distributed.checkpoint.boxes import Extent
 from fxpress._distributed.checkpoint.tensor_files import beside, extent_in
 from fxpress._distributed.checkpoint.values import from_json
 from fxpress._distributed.checkpoint.weights import Slice, Stored, Weights
-from fxpress._files.archive.tensor_file import DTYPES, TensorFile
-from fxpress._files.archive.tensor_file_writer import CODES
+from fxpress._files.archive.tensor_file import CODES, DTYPES, TensorFile
 from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.remote.remote_file import AnyPath
@@ -39,19 +38,12 @@ _SLICE_BYTES = 300  # of the objects for a slice, as an estimate
 
 
 class Part(NamedTuple):
-    """What a rank says of a slice that it has written.
+    """What a rank says of a slice that it has written."""
 
-    Attributes:
-        file: the name of the file.
-        temporary: the name that it has until the checkpoint is complete.
-        whole: bytes of the file.
-        crc: CRC-32 of the slice.
-    """
-
-    file: str
-    temporary: str
-    whole: int
-    crc: int
+    file: str  # the name of the file
+    temporary: str  # the name that it has until the checkpoint is complete
+    whole: int  # bytes of the file
+    crc: int  # CRC-32 of the slice
 
 
 def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> str:

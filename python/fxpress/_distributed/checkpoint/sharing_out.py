@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from fxpress._base.errors import UnsupportedError
 from fxpress._distributed.checkpoint.section import key_of
-from fxpress._files.archive.tensor_file_writer import CODES
+from fxpress._files.archive.tensor_file import CODES
 from fxpress._files.format.tensor_header import METADATA
 
 DIGITS = 16  # of the number of a save, in the names of its files
@@ -20,14 +20,10 @@ FILE = re.compile(r"model-\d{5,}-of-\d{5,}-([0-9a-f]{16})\.safetensors")
 
 
 class Work(NamedTuple):
-    """What a rank writes.
+    """What a rank writes."""
 
-    Attributes:
-        number: of the save, which all of its files carry.
-        files: the name of each file, and the positions of its items in the rank's plan.
-    """
-
-    number: str
+    number: str  # of the save, which all of its files carry
+    # The name of each file, and the positions of its items in the rank's plan.
     files: list[tuple[str, list[int]]]
 
 

@@ -22,16 +22,11 @@ Place: TypeAlias = Extent | Callable[[], torch.Tensor]
 
 
 class Slice(NamedTuple):
-    """A part of a tensor that is stored in one place.
+    """A part of a tensor that is stored in one place."""
 
-    Attributes:
-        offsets: where it begins in the tensor.
-        sizes: its lengths.
-        find: returns its place; OSError or ArchiveError for a file that does not have it.
-    """
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
+    offsets: tuple[int, ...]  # where it begins in the tensor
+    sizes: tuple[int, ...]  # its lengths
+    # Returns its place; OSError or ArchiveError for a file that does not have it.
     find: Callable[[], Place]
 
 
@@ -45,21 +40,15 @@ class Stored(NamedTuple):
 
 @dataclass
 class Weights:
-    """The contents of a checkpoint.
+    """The contents of a checkpoint."""
 
-    Attributes:
-        tensors: name -> the tensor.
-        values: name -> a value that is no tensor.
-        files: the files that are read.
-        facts: what tells one checkpoint from another: JSON that is equal on all ranks that look at
-            the same files.
-        report: called with the bytes of each whole tensor that was read.
-    """
-
-    tensors: dict[str, Stored] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
-    files: Files = field(default_factory=Files)
+    tensors: dict[str, Stored] = field(default_factory=dict)  # name -> the tensor
+    values: dict[str, Any] = field(default_factory=dict)  # name -> a value that is no tensor
+    files: Files = field(default_factory=Files)  # the files that are read
+    # What tells one checkpoint from another: JSON that is equal on all ranks that look at the same
+    # files.
     facts: list[Any] = field(default_factory=list)
+    # Called with the bytes of each whole tensor that was read.
     report: Callable[[int], None] | None = None
 
     def __enter__(self) -> Weights:

@@ -23,7 +23,7 @@ from fxpress._distributed.checkpoint.tensor_files import INDEX
 from fxpress._distributed.checkpoint.values import as_json, unpickled
 from fxpress._files.archive import tensors
 from fxpress._files.archive.files import AtomicFile, is_path
-from fxpress._files.archive.tensor_file_writer import layout, write_all, write_tensor
+from fxpress._files.archive.tensor_file import layout, write_all, write_tensor
 from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.format.tensor_header import NUMBER
 

@@ -35,33 +35,21 @@ class Explain(Protocol):
 
 @dataclasses.dataclass
 class Answer:
-    """What a rank says of itself.
+    """What a rank says of itself."""
 
-    Attributes:
-        stages: the numbers of the stages that it runs.
-        digest: of the files.
-        graph: the hash of the program that was cut.
-        plan: the digest of the plan that it was cut by.
-        settings: of the schedule, for an error.
-        trains: whether the schedule has a loss function.
-        scale_grads: whether the schedule divides gradients by the number of microbatches.
-        plan_keys: names of the tensor-parallel plan -> whether a stage here has a module for each.
-        cuts: names of weights that other stages have too -> how a mesh cuts them here.
-        torch: its version.
-        error: what went wrong on this rank; "" if nothing.
-    """
-
-    stages: list[int]
-    digest: str = ""
-    graph: str = ""
-    plan: str = ""
-    settings: str = ""
-    trains: bool = False
-    scale_grads: bool = True
+    stages: list[int]  # the numbers of the stages that it runs
+    digest: str = ""  # of the files
+    graph: str = ""  # the hash of the program that was cut
+    plan: str = ""  # the digest of the plan that it was cut by
+    settings: str = ""  # of the schedule, for an error
+    trains: bool = False  # whether the schedule has a loss function
+    scale_grads: bool = True  # whether the schedule divides gradients by the number of microbatches
+    # Names of the tensor-parallel plan -> whether a stage here has a module for each.
     plan_keys: dict[str, bool] = dataclasses.field(default_factory=dict)
+    # Names of weights that other stages have too -> how a mesh cuts them here.
     cuts: dict[str, str] = dataclasses.field(default_factory=dict)
     torch: str = torch.__version__
-    error: str = ""
+    error: str = ""  # what went wrong on this rank; "" if nothing
 
 
 def agree(

@@ -1,4 +1,4 @@
-"""Refuse arguments before anything is read or agreed on."""
+"""Refuse arguments before anything is read or agreed on, and batches before anything is sent."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from fxpress._distributed.errors import PipelineError
+from fxpress._torch.decompose import pytree
+
+_Facts = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # of tensors, by their places
 
 
 def check_stage(stage: int, count: int, name: str) -> None:
@@ -72,3 +75,84 @@ def check_parts(number: int) -> None:
     """Refuse a number of microbatches."""
     if type(number) is not int or number < 1:
         raise ValueError(f"n_microbatches is a whole number above 0, not {number!r}")
+
+
+class Given:
+    """What the steps of a schedule are given on this rank: parts that all have the same sizes.
+
+    torch's schedules send tensors of the sizes of the first part, also for others, and merge what
+    comes of it without a word.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self._parts, self._trains = parts, False
+        self._before: dict[str, _Facts] = {}
+
+    def begin(self, trains: bool, target: Any) -> None:
+        """Check the target of a step, None if there is none; `trains`: the step has a backward."""
+        if trains != self._trains:
+            self._trains, self._before = trains, {}
+        if not isinstance(target, torch.Tensor):
+            return
+        if target.dim() == 0 or target.size(0) % self._parts:
+            rows = f"of {target.size(0)}" if target.dim() else "without dimensions"
+            raise PipelineError(f"a target {rows} is not divided by {self._parts} microbatches")
+        self._compare("the target", {"the target": (target.dtype, tuple(target.shape))})
+
+    def check(self, args: Any, kwargs: Any) -> None:
+        """Check the inputs of a step, one entry for each microbatch; None: there are none."""
+        for each in (args, kwargs):
+            if each is not None and len(each) != self._parts:
+                raise PipelineError(
+                    f"the inputs make {len(each)} microbatches, and not {self._parts}"
+                )
+        empty: list[Any] = [()] * self._parts
+        args, kwargs = (empty if each is None else each for each in (args, kwargs))
+        found = [_facts(*pair) for pair in zip(args, kwargs, strict=True)]
+        for facts in found[1:]:
+            for name in facts.keys() & found[0].keys():
+                if facts[name] != found[0][name]:
+                    raise PipelineError(self._uneven(name, [each[name] for each in found]))
+        self._compare("inputs", found[0])
+
+    def _uneven(self, name: str, found: list[Any]) -> str:
+        shapes = [shape for _, shape in found]
+        if len({len(shape) for shape in shapes}) == 1:
+            sizes = list(zip(*shapes, strict=True))
+            different = [each for each in sizes if len(set(each)) > 1]
+            if len(different) == 1:
+                rows = sum(different[0])
+                return f"a batch of {rows} ({name}) is not divided by {self._parts} microbatches"
+        other = next(each for each in found if each != found[0])
+        return f"{name} is {_text(found[0])} in a microbatch, and {_text(other)} in another"
+
+    def _compare(self, kind: str, found: _Facts) -> None:
+        """Compare with what the first step was given."""
+        before = self._before.setdefault(kind, found)
+        if found.keys() != before.keys():
+            names, others = (", ".join(sorted(each)) or "no tensor" for each in (found, before))
+            raise PipelineError(f"the microbatches have {names} now, and had {others} before")
+        for name, facts in found.items():
+            if facts != before[name]:
+                whose = "" if name == kind else " of a microbatch"
+                raise PipelineError(
+                    f"{name}{whose} is {_text(facts)} now, and was {_text(before[name])} before"
+                )
+
+
+def _facts(args: Any, kwargs: Any) -> _Facts:
+    named = {
+        f"{kind}{pytree.keystr(path)}": leaf
+        for kind, tree in (("args", args), ("kwargs", kwargs))
+        for path, leaf in pytree.tree_flatten_with_path(tree)[0]
+    }
+    return {
+        name: (leaf.dtype, tuple(leaf.shape))
+        for name, leaf in named.items()
+        if isinstance(leaf, torch.Tensor)
+    }
+
+
+def _text(facts: tuple[torch.dtype, tuple[int, ...]]) -> str:
+    dtype, shape = facts
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

@@ -13,12 +13,11 @@ from torch.fx import Graph, GraphModule, Node
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.build import build
 from fxpress._distributed.stages.costs import By
-from fxpress._distributed.stages.cut import Cut, Stage, cut
+from fxpress._distributed.stages.cut import Cut, Stage, cut, shared_of_cut
 from fxpress._distributed.stages.ends import is_mutation, value_of
 from fxpress._distributed.stages.plan import check
 from fxpress._distributed.stages.plan import plan as make_plan
 from fxpress._distributed.stages.planned import Plan
-from fxpress._distributed.stages.shared import shared_of_cut
 from fxpress._graphs.export.guards import argument_names
 from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.fx import pytree_codegen

@@ -15,12 +15,12 @@ from torch.distributed.tensor import DTensor
 from fxpress._distributed.errors import PipelineError, described
 from fxpress._distributed.pipeline.agreement import Answer, agree, name_of, told
 from fxpress._distributed.pipeline.arguments import (
+    Given,
     check_group,
     check_loss,
     check_parts,
     check_timeout,
 )
-from fxpress._distributed.pipeline.given import Given
 from fxpress._distributed.pipeline.load import LoadedStage
 from fxpress._distributed.pipeline.parallel import all_keys, placed
 from fxpress._distributed.pipeline.placement import placement

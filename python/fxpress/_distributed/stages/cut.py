@@ -1,62 +1,51 @@
-"""Find what each stage of a program takes and gives."""
+"""Find what each stage of a program takes and gives, and the state that several stages have."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable, Iterable
+from itertools import pairwise
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputSpec
 from torch.fx import Node
 
-from fxpress._distributed.stages.ends import Ends, is_mutation
+from fxpress._distributed.stages.ends import Ends, is_mutation, state_of, storage_of
+from fxpress._distributed.stages.lives import Lives
+from fxpress._distributed.stages.planned import Shared
 from fxpress._distributed.stages.reading import unused_state
 from fxpress._graphs.partition.callback import SplitCallback
 
 
 @dataclasses.dataclass
 class Stage:
-    """What a stage takes, does and gives; nodes are those of the whole program.
+    """What a stage takes, does and gives; nodes are those of the whole program."""
 
-    Attributes:
-        number: its place among the stages.
-        operations: in order.
-        state: the placeholders of the parameters, buffers and constants that it has: those that it
-            uses, and some that nothing uses.
-        inputs: the placeholders and the values of earlier stages that it takes.
-        mutations: what it writes to state and inputs: value and specification.
-        outputs: the values that later stages take or that are results of the whole.
-    """
-
-    number: int
+    number: int  # its place among the stages
     operations: list[Node] = dataclasses.field(default_factory=list)
+    # The placeholders of the parameters, buffers and constants that it has: those that it uses, and
+    # some that nothing uses.
     state: dict[Node, None] = dataclasses.field(default_factory=dict)
+    # The placeholders and the values of earlier stages that it takes.
     inputs: dict[Node, None] = dataclasses.field(default_factory=dict)
+    # What it writes to state and inputs: value and specification.
     mutations: list[tuple[Node, OutputSpec]] = dataclasses.field(default_factory=list)
+    # The values that later stages take or that are results of the whole.
     outputs: dict[Node, None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class Cut:
-    """A program in stages.
+    """A program in stages."""
 
-    Attributes:
-        stages: in the order in which they run.
-        maker: the stage that gives each value that passes between stages or is a result.
-        ends: what the whole takes and gives.
-    """
-
-    stages: list[Stage]
+    stages: list[Stage]  # in the order in which they run
+    # The stage that gives each value that passes between stages or is a result.
     maker: dict[Node, int]
-    ends: Ends
+    ends: Ends  # what the whole takes and gives
 
 
 def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:
-    """Return the stages of a program.
-
-    Args:
-        program: the program.
-        stage_of: the stage of each operation, from `plan`.
-    """
+    """Return the stages of a program; `stage_of` has the stage of each operation, from `plan`."""
     ends = Ends(program)
     stages = [Stage(number) for number in range(stage_of.count)]
     made = Cut(stages, {}, ends)
@@ -107,3 +96,43 @@ def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
     stage = (having or made.stages)[-1]
     _take(made, stage, value, stage_of)
     return stage
+
+
+def shared_of(lives: Lives, ends: list[int]) -> tuple[Shared, ...]:
+    """Return the state that several stages use, in the order in which the program first does."""
+    bounds = pairwise([0, *ends])
+    stages = _in_several(
+        (key, stage)
+        for stage, (start, end) in enumerate(bounds)
+        for keys in lives.uses[start:end]
+        for key in keys
+    )
+    return tuple(
+        Shared(tuple(lives.state[key].names), tuple(using), lives.state[key].is_parameter)
+        for key, using in stages.items()
+    )
+
+
+def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], list[int]]]:
+    """Return the tensors of which several stages have a copy: their names, and the stages.
+
+    Stages may have more state than a plan knows: results that are state.
+    """
+    values = state_of(program)
+    names: dict[Hashable, dict[str, None]] = {}
+    uses: list[tuple[Hashable, int]] = []
+    for stage in cut.stages:
+        for node in stage.state:
+            name = str(cut.ends.state[node].target)
+            key = storage_of(values[name])
+            names.setdefault(key, {})[name] = None
+            uses.append((key, stage.number))
+    return [(list(names[key]), list(using)) for key, using in _in_several(uses).items()]
+
+
+def _in_several(uses: Iterable[tuple[Hashable, int]]) -> dict[Hashable, dict[int, None]]:
+    """Return the stages of each storage that several use, in the order of first use."""
+    stages: dict[Hashable, dict[int, None]] = {}
+    for key, stage in uses:
+        stages.setdefault(key, {})[stage] = None
+    return {key: using for key, using in stages.items() if len(using) > 1}

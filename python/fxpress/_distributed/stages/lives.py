@@ -17,40 +17,28 @@ from fxpress._distributed.stages.reading import Reading
 
 @dataclasses.dataclass(frozen=True)
 class Lives:
-    """Bytes of values, by the number of an operation in the order of the graph.
+    """Bytes of values, by the number of an operation in the order of the graph."""
 
-    Attributes:
-        crossing: of the values that are made before an operation and taken by it or later: what a
-            cut before it has to pass.
-        alive: of the values that are in memory while an operation runs.
-        written: of the new values of state that an operation makes, which stay until the stage
-            ends.
-        uses: the keys of the state that each operation uses.
-        state: what each key stands for.
-        brought: the tensors of state that each operation is the first to use.
-    """
-
+    # Of the values that are made before an operation and taken by it or later: what a cut before it
+    # has to pass.
     crossing: list[int]
-    alive: list[int]
+    alive: list[int]  # of the values that are in memory while an operation runs
+    # Of the new values of state that an operation makes, which stay until the stage ends.
     written: list[int]
-    uses: list[tuple[Hashable, ...]]
-    state: dict[Hashable, State]
+    uses: list[tuple[Hashable, ...]]  # the keys of the state that each operation uses
+    state: dict[Hashable, State]  # what each key stands for
+    # The tensors of state that each operation is the first to use.
     brought: list[list[torch.Tensor]]
 
 
 @dataclasses.dataclass(slots=True)
 class State:
-    """A storage of state.
+    """A storage of state."""
 
-    Attributes:
-        nbytes: the bytes of the largest tensor in it.
-        names: the names of the tensors in it that operations use, in order of first use.
-        is_parameter: whether one of them is a parameter.
-    """
-
-    nbytes: int = 0
+    nbytes: int = 0  # the bytes of the largest tensor in it
+    # The names of the tensors in it that operations use, in order of first use.
     names: dict[str, None] = dataclasses.field(default_factory=dict)
-    is_parameter: bool = False
+    is_parameter: bool = False  # whether one of them is a parameter
 
 
 class _Uses(NamedTuple):

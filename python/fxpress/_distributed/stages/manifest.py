@@ -21,11 +21,10 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from fxpress._distributed.errors import StageError
-from fxpress._distributed.stages.cut import Cut, Stage
+from fxpress._distributed.stages.cut import Cut, Stage, shared_of_cut
 from fxpress._distributed.stages.documents import Fields, read, sealed
 from fxpress._distributed.stages.ends import is_mutation, state_of, storage_of, value_of
 from fxpress._distributed.stages.planned import Plan
-from fxpress._distributed.stages.shared import shared_of_cut
 from fxpress._files.archive.contents import records_of
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.format import names
@@ -190,23 +189,17 @@ def _output_paths(program: ExportedProgram, count: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """A value that a stage or the whole program takes or gives.
+    """A value that a stage or the whole program takes or gives."""
 
-    Attributes:
-        name: of its node.
-        type: "tensor", or the type of a number.
-        dtype: of a tensor, such as "float32".
-        shape: of a tensor; a size that is not a number is an expression of symbols.
-        order: the dimensions from the outermost in memory to the innermost; None: as they are.
-        source: of an input of a stage: the number of the stage that makes it, or None if the caller
-            gives it, and its name there.
-    """
-
-    name: str
-    type: str
-    dtype: str
+    name: str  # of its node
+    type: str  # "tensor", or the type of a number
+    dtype: str  # of a tensor, such as "float32"
+    # Of a tensor; a size that is not a number is an expression of symbols.
     shape: tuple[int | str, ...]
+    # The dimensions from the outermost in memory to the innermost; None: as they are.
     order: tuple[int, ...] | None
+    # Of an input of a stage: the number of the stage that makes it, or None if the caller gives it,
+    # and its name there.
     source: tuple[int | None, str] | None = None
 
 
@@ -220,58 +213,35 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class StageFacts:
-    """What a manifest says of a stage.
+    """What a manifest says of a stage."""
 
-    Attributes:
-        file: the name of its file; "" where all stages are in one archive.
-        file_bytes: of its file; 0 where all stages are in one archive.
-        records: the digest of the records of its file; "" where all stages are in one archive.
-        inputs, outputs: in order.
-        bytes: of its parameters, buffers and constants.
-    """
-
-    file: str
-    file_bytes: int
-    records: str
+    file: str  # the name of its file; "" where all stages are in one archive
+    file_bytes: int  # of its file; 0 where all stages are in one archive
+    records: str  # the digest of the records of its file; "" where all stages are in one archive
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
-    bytes: int
+    bytes: int  # of its parameters, buffers and constants
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a manifest says.
+    """What a manifest says."""
 
-    Attributes:
-        digest: SHA-256 of its bytes.
-        plan: the digest of the plan that the program was cut by.
-        torch: the version of torch that wrote it.
-        graph_hash: of the whole program.
-        in_spec, out_spec: the trees of what the program takes and returns, as texts.
-        inputs: of the whole program, in order.
-        results: of the whole program, in order.
-        stages: in order.
-        shared: the tensors of which several stages have a copy: their names, and the stages.
-    """
-
-    digest: str
-    plan: str
-    torch: str
-    graph_hash: str
-    in_spec: str
-    out_spec: str
-    inputs: tuple[Value, ...]
-    results: tuple[Result, ...]
+    digest: str  # SHA-256 of its bytes
+    plan: str  # the digest of the plan that the program was cut by
+    torch: str  # the version of torch that wrote it
+    graph_hash: str  # of the whole program
+    in_spec: str  # the tree of what the program takes, as text
+    out_spec: str  # the tree of what it returns, as text
+    inputs: tuple[Value, ...]  # of the whole program, in order
+    results: tuple[Result, ...]  # of the whole program, in order
     stages: tuple[StageFacts, ...]
+    # The tensors of which several stages have a copy: their names, and the stages.
     shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
 
 
 def facts_of_file(path: Path) -> dict[str, Any]:
-    """Return what a manifest says of the file of a stage.
-
-    Raises:
-        OSError, fxpress.ArchiveError: the file cannot be read.
-    """
+    """Return what a manifest says of a stage's file; OSError, ArchiveError: it cannot be read."""
     with PT2ArchiveReader(path) as reader:
         records = digest_of_records(reader, records_of(reader, names.MODEL))
     whole = hashlib.sha256()
@@ -289,8 +259,7 @@ def facts_of_file(path: Path) -> dict[str, Any]:
 def digest_of_records(archive: Any, records: Iterable[str]) -> str:
     """Return the SHA-256 of the names, sizes and checksums of records; their bytes are not read.
 
-    Raises:
-        fxpress.ArchiveError: a record is missing.
+    ArchiveError where a record is missing.
     """
     made = hashlib.sha256()
     for name in records:
@@ -309,11 +278,7 @@ def with_files(data: bytes, files: list[dict[str, Any]]) -> str:
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Return what a manifest says.
-
-    Raises:
-        StageError: it is no manifest, or damaged; the message says where.
-    """
+    """Return what a manifest says; StageError, with the place, where it is damaged or none."""
     if _has_wrong_checksum(data):
         raise StageError("the manifest of the stages is damaged: its checksum is wrong")
     try:

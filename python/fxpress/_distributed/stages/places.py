@@ -71,16 +71,11 @@ def _deepest(nodes: list[Any]) -> int:
 
 
 class Span(NamedTuple):
-    """Operations between which no cut may be.
+    """Operations between which no cut may be."""
 
-    Attributes:
-        first, last: their numbers in the order of the graph.
-        reason: why, for an error.
-    """
-
-    first: int
-    last: int
-    reason: str
+    first: int  # the number of the first one in the order of the graph
+    last: int  # likewise of the last one
+    reason: str  # why, for an error
 
 
 def spans_of(reading: Reading) -> Iterator[Span]:

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.costs import By, weights_of
+from fxpress._distributed.stages.cut import shared_of
 from fxpress._distributed.stages.division import Division
 from fxpress._distributed.stages.lives import lives_of
 from fxpress._distributed.stages.memory import Memory, limits_of
@@ -19,7 +20,6 @@ from fxpress._distributed.stages.places import places_of, spans_of, spans_of_par
 from fxpress._distributed.stages.planned import Plan, check_whole
 from fxpress._distributed.stages.profile import OperationTimes, measure_times
 from fxpress._distributed.stages.reading import Reading, reading_of
-from fxpress._distributed.stages.shared import shared_of
 from fxpress._files.serde.hashing import graph_hash
 from fxpress._graphs.partition.callback import operations
 

@@ -16,24 +16,16 @@ from fxpress._graphs.partition.callback import SplitCallback, operations
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The operations of a program's own graph, and what they touch.
-
-    Attributes:
-        program: the program.
-        operations: in the order of `operations_of`.
-        numbers: of each operation, its place in the order.
-        sources: of each operation, the nodes whose values it takes, and state that nothing uses,
-            which goes where it does.
-        ends: what the program takes and gives.
-        storages: by the node that makes each.
-    """
+    """The operations of a program's own graph, and what they touch."""
 
     program: ExportedProgram
-    operations: list[Node]
-    numbers: dict[Node, int]
+    operations: list[Node]  # in the order of `operations_of`
+    numbers: dict[Node, int]  # of each operation, its place in the order
+    # Of each operation, the nodes whose values it takes, and state that nothing uses, which goes
+    # where it does.
     sources: list[list[Node]]
-    ends: Ends
-    storages: dict[Node, Storage]
+    ends: Ends  # what the program takes and gives
+    storages: dict[Node, Storage]  # by the node that makes each
 
 
 def reading_of(program: ExportedProgram) -> Reading:

@@ -22,37 +22,25 @@ _NONE: set[Node] = set()
 
 @dataclasses.dataclass(slots=True)
 class Storage:
-    """What nodes do with the storage of a value, or with one that may be it.
+    """What nodes do with the storage of a value, or with one that may be it."""
 
-    Attributes:
-        touching: nodes that make it, read it or write it, in the order of the graph.
-        writing: those that may write it.
-        results: the results of the graph that may have it.
-    """
-
-    touching: list[Node]
-    writing: list[Node] = dataclasses.field(default_factory=list)
+    touching: list[Node]  # nodes that make it, read it or write it, in the order of the graph
+    writing: list[Node] = dataclasses.field(default_factory=list)  # those that may write it
+    # The results of the graph that may have it.
     results: list[Node] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Effects:
-    """What a call does with the storages that it is given.
+    """What a call does with the storages that it is given."""
 
-    Attributes:
-        names: of its arguments, in order.
-        aliased: the arguments whose storage the result may share; None: any.
-        written: the arguments that it may write; None: any.
-        is_composite: whether sizes decide which of `aliased` the result shares.
-        is_new: whether the result may have a storage of its own, too.
-        is_pure: whether it only reads, and its result has a storage of its own.
-    """
-
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of its arguments, in order
+    # The arguments whose storage the result may share; None: any.
     aliased: tuple[str, ...] | None = ()
-    written: tuple[str, ...] | None = ()
-    is_composite: bool = False
-    is_new: bool = False
+    written: tuple[str, ...] | None = ()  # the arguments that it may write; None: any
+    is_composite: bool = False  # whether sizes decide which of `aliased` the result shares
+    is_new: bool = False  # whether the result may have a storage of its own, too
+    # Whether it only reads, and its result has a storage of its own.
     is_pure: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:

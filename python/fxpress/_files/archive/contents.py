@@ -58,8 +58,7 @@ def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
 def records_of(archive: PT2ArchiveReader, model: str) -> Iterator[str]:
     """Yield the names of the records that a program is read from, its graph first.
 
-    Raises:
-        fxpress.ArchiveError: a record is missing or damaged.
+    ArchiveError where a record is missing or damaged.
     """
     yield names.model_record(model)
     yield names.sample_inputs_record(model)

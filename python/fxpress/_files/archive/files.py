@@ -1,21 +1,28 @@
-"""Output files that take their places only when they are complete."""
+"""Output files that take their places only when they are complete, and repeated reads of files."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from fxpress._files.archive.folders import NOT_THERE, beside
+from fxpress._files.errors import ArchiveError
 
 _ACL = "system.posix_acl_access"
 _COPIED = 1 << 20  # bytes at a time
+_TURNS = 20  # the most replacements in a row after which reading is tried again
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def is_path(f: Any) -> bool:
@@ -219,7 +226,7 @@ def _reserve(descriptor: int, old: int, new: int) -> None:
         os.posix_fallocate(descriptor, 0, new)
     except OSError as e:
         if e.errno in NOT_THERE:
-            return  # only the copy shows whether there is component
+            return  # only the copy shows whether there is space
         os.ftruncate(descriptor, old)
         raise
 
@@ -271,3 +278,33 @@ def _copy_list(descriptor: int, path: Path) -> None:
         return
     with contextlib.suppress(OSError):
         os.setxattr(descriptor, _ACL, entries)
+
+
+def _identity(path: Any) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def again_when_replaced(read: Callable[P, R]) -> Callable[P, R]:
+    """Make a function that reads an archive `f` read again when another archive replaces it.
+
+    It reads again when it fails and the file at the path has changed meanwhile: the weights beside
+    the older archive may be gone.
+    """
+
+    @functools.wraps(read)
+    def reading(*args: P.args, **kwargs: P.kwargs) -> R:
+        f = args[0] if args else kwargs.get("f")
+        for _ in range(_TURNS if is_path(f) else 0):
+            before = _identity(f)
+            try:
+                return read(*args, **kwargs)
+            except (FileNotFoundError, ArchiveError):
+                if _identity(f) in (before, None):
+                    raise
+        return read(*args, **kwargs)
+
+    return reading

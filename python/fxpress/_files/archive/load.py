@@ -13,9 +13,8 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._files.archive import compiled
-from fxpress._files.archive.again import again_when_replaced
 from fxpress._files.archive.contents import read_extra_files, read_parts
-from fxpress._files.archive.files import is_path, sizes_of_file
+from fxpress._files.archive.files import again_when_replaced, is_path, sizes_of_file
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.errors import ArchiveError, FormatError, MissingProgramError

@@ -15,7 +15,7 @@ from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
 from fxpress._files.format import names
 from fxpress._files.serde.artifacts import pickled
 from fxpress._files.serde.schema import SCHEMA
-from fxpress._files.tensors.pinned import addresses, download
+from fxpress._files.tensors.transfer import addresses, download
 from fxpress._torch import archive as torch_archive
 from fxpress._torch import serde as compat
 from fxpress._torch.aten import storages_of

@@ -18,8 +18,8 @@ from fxpress._files.archive.files import is_path, sizes_of_file
 from fxpress._files.errors import ArchiveError, FormatError, archive_errors
 from fxpress._files.format import names
 from fxpress._files.format.package import DamagedRecordError, Record
+from fxpress._files.serde.artifacts import unpack
 from fxpress._files.serde.limits import Budget, Limits
-from fxpress._files.serde.records import unpack
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")

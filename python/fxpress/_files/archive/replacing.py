@@ -17,7 +17,7 @@ from pathlib import Path
 from fxpress._files.archive.files import AtomicFile, DirectFile, Output
 from fxpress._files.archive.folders import abandoned, beside, locked_folder, sync_folder
 from fxpress._files.archive.reader import PT2ArchiveReader
-from fxpress._files.archive.tensor_file_writer import number_of
+from fxpress._files.archive.tensor_file import number_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.format.weights_location import Place, read_place

@@ -15,9 +15,8 @@ from torch.export import ExportedProgram
 from fxpress._base.arguments import check_program
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive import payloads
-from fxpress._files.archive.again import again_when_replaced
 from fxpress._files.archive.contents import read_weights
-from fxpress._files.archive.files import is_path
+from fxpress._files.archive.files import again_when_replaced, is_path
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.weight_files import copy_values, fitting, open_weights, size_of

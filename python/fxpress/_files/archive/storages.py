@@ -13,8 +13,7 @@ from fxpress._base.observing.progress import reporting
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader, Target
 from fxpress._files.errors import ArchiveError, OutOfMemoryError
-from fxpress._files.tensors.pinned import Part, addresses, upload
-from fxpress._files.tensors.transfer import to_device
+from fxpress._files.tensors.transfer import Part, addresses, to_device, upload
 from fxpress._torch import serde as compat
 from fxpress._torch.aten import allocate_bytes, make_views
 

@@ -21,8 +21,7 @@ from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.payloads import Config, check_state
 from fxpress._files.archive.replacing import place_of
 from fxpress._files.archive.storages import View, bytes_by_record, make_all
-from fxpress._files.archive.tensor_file import TensorFile
-from fxpress._files.archive.tensor_file_writer import write_tensors
+from fxpress._files.archive.tensor_file import TensorFile, write_tensors
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.format.weights_location import Place

@@ -34,14 +34,9 @@ class DamagedRecordError(ValueError):
 
 
 def inflate(data: bytes, size: int) -> bytes:
-    """Return the bytes that were deflated to `data`.
+    """Return the `size` bytes that were deflated to `data`, which has no header.
 
-    Args:
-        data: the deflated bytes, without a header.
-        size: the number of bytes before they were deflated.
-
-    Raises:
-        DamagedRecordError: `data` are not deflated bytes, or give another number of bytes.
+    DamagedRecordError where `data` are not deflated bytes, or give another number of bytes.
     """
     try:
         unpacked = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)

@@ -27,19 +27,12 @@ STATE = {
 
 
 class StoredTensor(NamedTuple):
-    """An entry of a config.
+    """An entry of a config."""
 
-    Attributes:
-        name: its name in the state.
-        record: the record that holds its data.
-        is_pickled: whether the record is a pickle.
-        meta: its `TensorMeta`; None for objects.
-    """
-
-    name: str
-    record: str
-    is_pickled: bool
-    meta: dict[str, Any] | None
+    name: str  # its name in the state
+    record: str  # the record that holds its data
+    is_pickled: bool  # whether the record is a pickle
+    meta: dict[str, Any] | None  # its `TensorMeta`; None for objects
 
     def is_meta(self) -> bool:
         """Return whether the tensor was on the meta device, which has no data."""
@@ -48,8 +41,7 @@ class StoredTensor(NamedTuple):
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
         """Return bytes of an item, sizes, strides and offset.
 
-        Raises:
-            KeyError, TypeError, ValueError: a field is damaged, or the type is not known.
+        KeyError, TypeError, ValueError: a field is damaged, or the type is not known.
         """
         assert self.meta is not None
         number = an_int(self.meta["dtype"])
@@ -74,11 +66,7 @@ def is_beside(package: Package, model: str) -> bool:
 
 
 def stored_tensors(package: Package, model: str, folder: str) -> Iterator[StoredTensor]:
-    """Yield the entries of a config; nothing where there is none.
-
-    Raises:
-        InspectionError: the config is damaged.
-    """
+    """Yield the entries of a config, nothing where there is none; InspectionError: damaged."""
     record = config_record(model, folder)
     if record not in package.records:
         return

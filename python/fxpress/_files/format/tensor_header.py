@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any, NamedTuple
 
-from fxpress._files.format.dtypes import BY_CODE
+from fxpress._files.format.torch_facts import BY_CODE
 
 _LONGEST = 100_000_000  # bytes, by the format
 METADATA = "__metadata__"
@@ -14,19 +14,12 @@ NUMBER = "fxpress_save"  # the key of the save's number in the metadata
 
 
 class Place(NamedTuple):
-    """Where a tensor is.
+    """Where a tensor is."""
 
-    Attributes:
-        dtype: torch's name.
-        shape: its sizes.
-        begin: its first byte, from the begin of the file.
-        size: its bytes.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    size: int
+    dtype: str  # torch's name
+    shape: tuple[int, ...]  # its sizes
+    begin: int  # its first byte, from the begin of the file
+    size: int  # its bytes
 
 
 def header_length(begin: bytes, whole: int) -> int:

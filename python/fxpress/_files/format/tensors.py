@@ -6,8 +6,8 @@ import ast
 import math
 from typing import Any, NamedTuple
 
-from fxpress._files.format.dtypes import BY_NUMBER
 from fxpress._files.format.fields import a_list, a_text, an_int, an_object, one_of
+from fxpress._files.format.torch_facts import BY_NUMBER
 
 _INFIX = {"Add": " + ", "Mul": "*"}
 _LONGEST = 500  # characters of an expression that is made readable

@@ -38,8 +38,7 @@ class Place(NamedTuple):
 def read_place(text: str) -> Place:
     """Return the contents of the record.
 
-    Raises:
-        ValueError: the record is damaged, or the file is not beside the archive.
+    ValueError where the record is damaged, or the file is not beside the archive.
     """
     try:
         said = json.loads(text)

@@ -51,8 +51,7 @@ class LimitError(SerializeError):
 class SymbolicWork:
     """Count the processor time of this thread in `with` blocks, which may be nested.
 
-    Attributes:
-        done: seconds in the outermost blocks that are closed.
+    `done` has the seconds in the outermost blocks that are closed.
     """
 
     __slots__ = ("_open", "_since", "done")

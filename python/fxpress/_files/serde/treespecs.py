@@ -26,8 +26,7 @@ _DEFAULTDICT_KEYS = {"default_factory_module", "default_factory_name", "dict_con
 class TreeSpecWriter:
     """Write tree specs, and collect the fields of the named tuples among them.
 
-    Attributes:
-        fields: name of a named tuple in the file -> its fields.
+    `fields` maps the name of a named tuple in the file to its fields.
     """
 
     def __init__(self) -> None:

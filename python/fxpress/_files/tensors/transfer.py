@@ -1,16 +1,27 @@
-"""Copy bytes from one device to another, in few steps however many tensors there are."""
+"""Copy bytes from one device to another, in few steps however many tensors there are.
+
+Bytes go between the host and a device through pinned buffers of bounded size. Tensors of bytes are
+of dtype uint8 and have one dimension. Many small tensors go together, in one copy between host and
+device and few launches on the device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from fxpress._files.tensors.pinned import Part, download, split, upload
 from fxpress._torch.aten import allocate_bytes
 from fxpress._torch.fx import foreach_copy
 
 _LARGE = 1 << 20  # bytes from which a tensor gets a copy of its own
+_PIECE = 1 << 25  # bytes of a buffer
+_BUFFERS = 4  # that are filled while others are copied
+_STREAMS = 2  # one copies while the other one hands out what it has copied
+_FEW = 32  # tensors in a buffer that get a copy each
 
 
 def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:
@@ -75,3 +86,165 @@ def _from_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor])
 def _to_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
     for parts, buffer in download(sources):
         foreach_copy([part.of(targets) for part in parts], split(buffer, parts))
+
+
+class Part(NamedTuple):
+    """Some bytes of one of several tensors."""
+
+    position: int  # of the tensor
+    start: int  # bytes
+    size: int
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the bytes of the part."""
+        tensor = tensors[self.position]
+        if self.size == tensor.numel():
+            return tensor
+        return tensor[self.start : self.start + self.size]
+
+
+def _parts(sizes: Sequence[int]) -> list[list[Part]]:
+    """Return the contents of each buffer, in order: whole tensors, or a piece of a large one."""
+    result: list[list[Part]] = []
+    component = 0
+    for position, size in enumerate(sizes):
+        if size > _PIECE:
+            starts = range(0, size, _PIECE)
+            result += [[Part(position, start, min(_PIECE, size - start))] for start in starts]
+            component = 0
+        elif size:
+            if size > component:
+                result.append([])
+                component = _PIECE
+            result[-1].append(Part(position, 0, size))
+            component -= size
+    return result
+
+
+def split(buffer: torch.Tensor, parts: list[Part]) -> tuple[torch.Tensor, ...]:
+    """Return the bytes of each part in a buffer."""
+    return tuple(buffer.split_with_sizes([part.size for part in parts]))
+
+
+def addresses(buffer: torch.Tensor, parts: list[Part]) -> list[int]:
+    """Return the address at which the bytes of each part begin in a buffer."""
+    ends = itertools.accumulate((part.size for part in parts), initial=buffer.data_ptr())
+    return list(ends)[:-1]
+
+
+class _Ring:
+    """Buffers that are used in turn, and streams that copy after the caller's stream."""
+
+    def __init__(self, device: torch.device, batches: list[list[Part]], streams: int) -> None:
+        self.sizes = [sum(part.size for part in parts) for parts in batches]
+        count = min(_BUFFERS, len(batches))
+        largest = max(self.sizes)
+        self._buffers = [
+            # The device is named because a default device may be set.
+            torch.empty(largest, dtype=torch.uint8, pin_memory=True, device="cpu")
+            for _ in range(count)
+        ]
+        self._events: list[Any] = [None] * count
+        self._streams = [torch.Stream(device) for _ in range(min(streams, count))]
+        # The memory is allocated on the caller's stream, to which it returns when it is freed.
+        self._staging = [
+            torch.empty(largest, dtype=torch.uint8, device=device)
+            for _ in self._streams
+            if max(map(len, batches)) > _FEW
+        ]
+        current = torch.accelerator.current_stream(device)
+        for stream in self._streams:
+            stream.wait_stream(current)
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def buffer(self, number: int) -> torch.Tensor:
+        """Return the buffer of a batch, after waiting for the copies that were started on it."""
+        event = self._events[number % len(self)]
+        if event is not None:
+            event.synchronize()
+        return self._buffers[number % len(self)][: self.sizes[number]]
+
+    def start(self, number: int, copy: Callable[[], None]) -> None:
+        """Start copies on the stream of a batch."""
+        stream = self._streams[number % len(self._streams)]
+        with stream:
+            copy()
+            self._events[number % len(self)] = stream.record_event()
+
+    def staging(self, number: int) -> torch.Tensor:
+        """Return device memory for a batch of many parts. Copies on its stream may use it."""
+        return self._staging[number % len(self._staging)][: self.sizes[number]]
+
+    def finish(self) -> None:
+        """Wait for all copies. Buffers and tensors may be freed afterwards."""
+        for stream in self._streams:
+            stream.synchronize()
+
+
+def upload(
+    targets: Sequence[torch.Tensor], fill: Callable[[list[Part], torch.Tensor], None]
+) -> None:
+    """Fill tensors of bytes on one device.
+
+    `fill` writes the bytes of some parts, one behind the other, into a buffer.
+    """
+    batches = _parts([target.numel() for target in targets])
+    if not batches:
+        return
+    ring = _Ring(targets[0].device, batches, _STREAMS)
+
+    def hand_out(number: int, buffer: torch.Tensor) -> None:
+        places = [part.of(targets) for part in batches[number]]
+        if len(places) > _FEW:
+            there = ring.staging(number)
+            there.copy_(buffer, non_blocking=True)
+            foreach_copy(places, split(there, batches[number]))
+            return
+        for place, data in zip(places, split(buffer, batches[number]), strict=True):
+            place.copy_(data, non_blocking=True)
+
+    try:
+        for number, parts in enumerate(batches):
+            buffer = ring.buffer(number)
+            fill(parts, buffer)
+            ring.start(number, functools.partial(hand_out, number, buffer))
+    finally:
+        ring.finish()
+
+
+def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torch.Tensor]]:
+    """Yield the bytes of tensors on one device, in order.
+
+    Yields:
+        Parts, and their bytes in host memory, one behind the other. The bytes are valid until the
+        next step. The device fills other buffers meanwhile.
+    """
+    batches = _parts([source.numel() for source in sources])
+    if not batches:
+        return
+    ring = _Ring(sources[0].device, batches, 1)
+
+    def collect(number: int, buffer: torch.Tensor) -> None:
+        data = [part.of(sources) for part in batches[number]]
+        if len(data) > _FEW:
+            there = ring.staging(number)
+            torch.cat(data, out=there)
+            buffer.copy_(there, non_blocking=True)
+            return
+        for place, bytes_of_it in zip(split(buffer, batches[number]), data, strict=True):
+            place.copy_(bytes_of_it, non_blocking=True)
+
+    def start(number: int) -> None:
+        if number < len(batches):
+            ring.start(number, functools.partial(collect, number, ring.buffer(number)))
+
+    try:
+        for number in range(len(ring) - 1):
+            start(number)
+        for number, parts in enumerate(batches):
+            start(number + len(ring) - 1)  # into the buffer that was given last
+            yield parts, ring.buffer(number)
+    finally:
+        ring.finish()

@@ -26,10 +26,10 @@ from fxpress._graphs.capture.from_bytecode import (
     create_fx_graph_from_captured_output,
     op_wrapper,
 )
-from fxpress._graphs.capture.rewrite import rewrite_and_clean
 from fxpress._graphs.capture.root_names import (
     clean_nn_module_stack_and_source_fn,
 )
+from fxpress._graphs.capture.transformer import rewrite_and_clean
 from fxpress._torch.capture import (
     ExportTracerOutput,
     GetItemSource,

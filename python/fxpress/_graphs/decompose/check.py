@@ -1,16 +1,20 @@
-"""Whether programs with stamped calls are compared with what a trace of the whole gives."""
+"""Compare programs with stamped calls with what a trace of the whole gives, if that is wanted."""
 
 from __future__ import annotations
 
 import contextvars
 import functools
 import os
+import re
+from typing import Any
 
+import torch
 from torch.export import ExportedProgram
+from torch.fx import Graph, Node
 
 from fxpress import _native
 from fxpress._torch import decompose as compat
-from fxpress._torch import decompose_whole
+from fxpress._torch import decompose_whole, symbols
 
 _checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "templates", default=os.environ.get("FXPRESS_CHECK_TEMPLATES") == "1"
@@ -58,3 +62,110 @@ def check_templates(enabled: bool = True) -> _native.Block:
         ...     decomposed = decompose.run_decompositions(program)
     """
     return _native.Block(functools.partial(_checks.set, enabled), _checks.reset)
+
+
+_COUNTERS = ("seq_nr",)  # numbers that the process counts
+_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # likewise
+_NUMBER = re.compile(r"_\d+$")
+
+
+def difference(stamped: ExportedProgram, traced: ExportedProgram) -> str | None:
+    """Return how a stamped program differs from a traced one; None if it does not.
+
+    The numbers in names may differ where a program has sizes that are symbols.
+    """
+    lengths = [len(program.graph.nodes) for program in (stamped, traced)]
+    if lengths[0] != lengths[1]:
+        return f"the number of nodes: {lengths[0]} stamped, {lengths[1]} traced"
+    names = {
+        other.name: mine.name
+        for mine, other in zip(stamped.graph.nodes, traced.graph.nodes, strict=True)
+    }
+    for what, mine, other in (
+        ("signature", _signature(stamped, {}), _signature(traced, names)),
+        ("calls of modules", _calls(stamped, {}), _calls(traced, names)),
+        ("ranges", stamped.range_constraints, traced.range_constraints),
+        ("constants", list(stamped.constants), list(traced.constants)),
+        ("state", list(stamped.state_dict), list(traced.state_dict)),
+        ("guards", stamped._guards_code, traced._guards_code),
+    ):
+        if mine != other:
+            return f"the {what}: {mine} stamped, {other} traced"
+    return _of_graphs(stamped.graph, traced.graph, names)
+
+
+def _argument(argument: Any, names: dict[str, str]) -> Any:
+    name = getattr(argument, "name", "")
+    return type(argument), names.get(name, name), getattr(argument, "value", None)
+
+
+def _signature(program: ExportedProgram, names: dict[str, str]) -> list[Any]:
+    signature = program.graph_signature
+    return [
+        (spec.kind, _argument(spec.arg, names), spec.target, getattr(spec, "persistent", None))
+        for spec in (*signature.input_specs, *signature.output_specs)
+    ]
+
+
+def _calls(program: ExportedProgram, names: dict[str, str]) -> list[Any]:
+    calls: list[Any] = []
+    for entry in program.module_call_graph:
+        calls.append(entry.fqn)
+        if entry.signature is not None:
+            s = entry.signature
+            calls += [_argument(argument, names) for argument in (*s.inputs, *s.outputs)]
+            calls += [s.in_spec, s.out_spec, s.forward_arg_names]
+    return calls
+
+
+def _of_graphs(stamped: Graph, traced: Graph, names: dict[str, str]) -> str | None:
+    words = (_Words({}), _Words(names))
+    has_sizes = any(type(node.meta.get("val")) in symbols.KINDS for node in traced.nodes)
+    for mine, other in zip(stamped.nodes, traced.nodes, strict=True):
+        if mine.name != other.name:
+            both = [_NUMBER.sub("", node.name) for node in (mine, other)]
+            if both[0] != both[1] or not has_sizes:
+                return f"name of node {other}: {mine} stamped"
+        for what in ("op", "target", "args", "kwargs"):
+            both = [w.describe(getattr(n, what)) for w, n in zip(words, (mine, other), strict=True)]
+            if both[0] != both[1]:
+                return f"{what} of node {other}: {both[0]} stamped, {both[1]} traced"
+        if list(mine.meta) != list(other.meta):
+            return f"meta of node {other}: {list(mine.meta)} stamped, {list(other.meta)} traced"
+        for key in mine.meta:
+            both = [w.describe(n.meta[key]) for w, n in zip(words, (mine, other), strict=True)]
+            if both[0] != both[1] and key not in _COUNTERS:
+                return f"{key!r} of node {other}: {both[0]} stamped, {both[1]} traced"
+    return None
+
+
+class _Words:
+    """Describes the values of a graph so that two graphs can be compared."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+        self._storages: dict[int, int] = {}
+
+    def describe(self, value: Any) -> Any:
+        """Return a description; storages are numbered in the order of their use."""
+        if isinstance(value, Node):
+            return f"%{self._names.get(value.name, value.name)}"
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, (list, tuple)):
+            return [type(value).__name__, *map(self.describe, value)]
+        if isinstance(value, dict):
+            return [(key, self.describe(item)) for key, item in value.items()]
+        if hasattr(value, "node_info"):
+            info = value.node_info
+            place = None if info is None else (info.name, info.target)
+            return [place, value.pass_name, value.action, self.describe(value.from_node)]
+        return (type(value).__name__, _NUMBER_OF_CODE.sub("", repr(value)))
+
+    def _tensor(self, value: torch.Tensor) -> Any:
+        seen = [type(value), value.shape, value.dtype, value.device, value.layout]
+        if value.layout is torch.strided:
+            storage = value.untyped_storage()._cdata
+            number = self._storages.setdefault(storage, len(self._storages))
+            seen += [value.stride(), value.storage_offset(), number]
+        return [*map(str, seen), value.requires_grad]

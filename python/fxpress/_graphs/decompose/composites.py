@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fxpress._torch import decompositions as compat
-from fxpress._torch import kernels
-from fxpress._torch.origins import BUILTIN, is_torchs
+from fxpress._torch import origins
 
 
 class _Composites:
@@ -35,7 +34,7 @@ class _Composites:
                 operators = list(compat.overloads(space))
                 self._kernels += [operator.py_kernels for operator in operators]
                 self._found[name] = [op for op in operators if compat.is_preservable(op)]
-                if name in BUILTIN:
+                if name in origins.BUILTIN:
                     self._replaced = self._replaced or _replaced(operators)
             once = compat.collected_aten_composites()
             self.late = {op for op in self._found["aten"] if op not in once}
@@ -47,7 +46,7 @@ class _Composites:
         """Return an operator of torch's for which somebody else's kernel is registered, or ''."""
         if self._state is None:
             self.get()
-        return self._replaced or kernels.user_kernel()
+        return self._replaced or origins.user_kernel()
 
     def _state_now(self) -> Any:
         """Return what changes when an operator is registered, or gets a Python kernel."""
@@ -60,7 +59,7 @@ class _Composites:
 
 def _replaced(operators: list[Any]) -> str:
     """Return the first operator with a Python kernel that is not torch's, or ''."""
-    found = (op for op in operators if not all(map(is_torchs, op.py_kernels.values())))
+    found = (op for op in operators if not all(map(origins.is_torchs, op.py_kernels.values())))
     return str(next(found, ""))
 
 

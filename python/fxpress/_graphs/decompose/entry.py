@@ -14,12 +14,11 @@ from fxpress._base.arguments import check_program
 from fxpress._base.errors import InternalError
 from fxpress._base.observing.progress import Progress, Report, check_progress, reporting
 from fxpress._graphs.decompose import report
-from fxpress._graphs.decompose.check import FakeResults, checks
+from fxpress._graphs.decompose.check import FakeResults, checks, difference
 from fxpress._graphs.decompose.composites import (
     _split_decomp_table_to_cia_and_python_decomp,
     user_kernel,
 )
-from fxpress._graphs.decompose.difference import difference
 from fxpress._graphs.decompose.plan import Plan
 from fxpress._graphs.decompose.program import stamped
 from fxpress._graphs.decompose.tables import TABLES

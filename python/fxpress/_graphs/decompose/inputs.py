@@ -1,7 +1,11 @@
-"""The inputs of the new program: their order, names, values and metadata."""
+"""The inputs of the new program: their order, names, values and metadata.
+
+`SizeNodes` are the nodes that read the symbols of their sizes.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import torch
@@ -13,29 +17,28 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.fx import Node
+from torch.fx import Graph, Node
 
+from fxpress import _native
+from fxpress._graphs.decompose import template as kinds
+from fxpress._graphs.decompose.plan import Stamp
+from fxpress._graphs.decompose.symbols import Symbols
+from fxpress._graphs.decompose.template import NumberSpec, Template, TemplateNode
 from fxpress._graphs.decompose.values import Number, Storage, UnsafeError, Value, facts_of, size_of
 from fxpress._torch import decompose as compat
-from fxpress._torch import symbols
+from fxpress._torch import symbols as torch_symbols
+from fxpress._torch.decompose import pytree
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
 
 
 class Input(NamedTuple):
-    """An input of the new program.
+    """An input of the new program."""
 
-    Attributes:
-        old: its placeholder in the old graph.
-        spec: its entry in the old signature.
-        state: the parameter, buffer or constant; None for what the user gives.
-        value: its tensor or number in the new trace; None for a constant.
-    """
-
-    old: Node
-    spec: InputSpec
-    state: torch.Tensor | None
-    value: Value | Number | None
+    old: Node  # its placeholder in the old graph
+    spec: InputSpec  # its entry in the old signature
+    state: torch.Tensor | None  # the parameter, buffer or constant; None for what the user gives
+    value: Value | Number | None  # its tensor or number in the new trace; None for a constant
 
 
 def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
@@ -124,8 +127,8 @@ class _Reader:
                 raise UnsafeError("an input of another class")
             return self._value(seen, number)
         if type(seen) is torch.SymInt and type(spec.arg) is SymIntArgument:
-            expression = symbols.expression_of(seen, self._shape_env)
-            if expression is None or not symbols.is_symbol(expression):
+            expression = torch_symbols.expression_of(seen, self._shape_env)
+            if expression is None or not torch_symbols.is_symbol(expression):
                 raise UnsafeError("an input that is no symbol alone")
             return Number(expression, int, number)
         if type(spec.arg) is not ConstantArgument or type(seen) not in _PLAIN:
@@ -145,3 +148,136 @@ class _Reader:
 
 # Where no node uses them. torch makes a symbol of an int, which nothing takes then.
 _PLAIN = (int, bool, float, str, type(None))
+
+
+class SizeNodes:
+    """What torch puts in front of a program's calls, so that each symbol has a node.
+
+    Attributes:
+        of_inputs: for each input the number of the expression that it is; -1: it is no number.
+        count: the number of the nodes.
+        stamp: the nodes, as what one call adds; None without symbols.
+    """
+
+    def __init__(self, inputs: list[Input], symbols: Symbols) -> None:
+        self._symbols = symbols
+        self._known: set[Any] = set()
+        self.of_inputs = [-1] * len(inputs)
+        self._graph = Graph()
+        self._nodes: list[TemplateNode] = []
+        self._numbers: dict[Node, int] = {}
+        self._read: list[int] = []
+        for number, entry in enumerate(inputs):
+            value = entry.value
+            symbol = (
+                torch_symbols.symbol_read(entry.old.meta["val"]) if type(value) is Number else None
+            )
+            if symbol is not None and symbol not in self._known:
+                self._known.add(symbol)
+                self.of_inputs[number] = symbols.id_of(symbol)
+            elif type(value) is Value and value.facts.is_symbolic:
+                self._read_tensor(entry.old, value)
+        self.count = len(self._nodes)
+        self.stamp: Stamp | None = None
+        if self._nodes:
+            template = Template(tuple(self._nodes), self._numbers, (), None, (), True)
+            self.stamp = Stamp(inputs[0].old, template, self._read, [], len(inputs))
+
+    def _read_tensor(self, old: Node, value: Value) -> None:
+        given = old.meta["val"]
+        asked = [
+            *((torch_symbols.SIZE_OF, (i,), size) for i, size in enumerate(given.shape)),
+            *((torch_symbols.STRIDE_OF, (i,), size) for i, size in enumerate(given.stride())),
+            (torch_symbols.OFFSET_OF, (), given.storage_offset()),
+        ]
+        standin: Node | None = None
+        for target, place, size in asked:
+            symbol = torch_symbols.symbol_read(size)
+            if symbol is None or symbol in self._known:
+                continue
+            self._known.add(symbol)
+            if standin is None:
+                standin = self._graph.placeholder("tensor")
+                standin.meta["val"] = given
+                self._read.append(value.node)
+                self._numbers[standin] = -len(self._read)
+            self._add(self._graph.call_function(target, (standin, *place)), symbol)
+
+    def _add(self, node: Node, symbol: Any) -> None:
+        torch_symbols.describe_size_node(node)
+        (standin,) = node.all_input_nodes
+        number = self._numbers[standin]
+        name = self._graph._target_to_str(node.target)
+        items = ((key, kinds.LITERAL, item) for key, item in node.meta.items())
+        meta = tuple([(k, kinds.VALUE, None) if k == "val" else (k, h, v) for k, h, v in items])
+        value = NumberSpec(symbol, int)
+        self._numbers[node] = len(self._nodes)
+        self._nodes.append(
+            TemplateNode(node.target, node, (number,), name, False, meta, value, symbol)
+        )
+        node.meta = {}
+
+
+_NO_NAME = re.compile(r"[^a-zA-Z0-9]")
+
+
+def _text(key: Any) -> str:
+    """Return what a step into the user's inputs adds to a name."""
+    if isinstance(key, pytree.MappingKey):
+        return _NO_NAME.sub("_", str(key.key))
+    if isinstance(key, pytree.SequenceKey):
+        return str(key.idx)
+    if isinstance(key, pytree.GetAttrKey):
+        return str(key.name)
+    raise UnsafeError("inputs within a container of an unknown kind")
+
+
+def argument_names(program: ExportedProgram) -> list[str]:
+    """Return the names that the user's inputs want to have, in order."""
+    calls = program.module_call_graph
+    signature = calls[0].signature if calls and calls[0].fqn == "" else None
+    if signature is None or signature.in_spec.type is not tuple:
+        raise UnsafeError("a program without the structure of its inputs")
+    spec = signature.in_spec
+    args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    values = (*args, *kwargs.values())
+    names = signature.forward_arg_names or [
+        *(f"arg_{i}" for i in range(len(args))),
+        *kwargs,
+    ]
+    if len(names) != len(values) or not all(map(str.isidentifier, names)) or "self" in names:
+        raise UnsafeError("inputs whose names are not known")
+    flat, _ = pytree.tree_flatten_with_path(dict(zip(names, values, strict=True)))
+    return ["_".join([_text(key).lower() for key in path]) for path, _ in flat]
+
+
+def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
+    """Return the names of the placeholders."""
+    renamer = _native.Renamer()
+    given = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
+    wanted = argument_names(program)
+    if len(wanted) != len(given):
+        raise UnsafeError("inputs that do not fit their structure")
+    names = [""] * len(inputs)
+    annotated: set[str] = set()  # torch gives inputs the annotations of nodes with these names
+    for place, name in zip(given, wanted, strict=True):
+        if not name or not name.isascii():  # torch reads numbers in other digits too
+            raise UnsafeError("an input without a name, or with one beyond ASCII")
+        names[place] = renamer.placeholder(name)
+    for place, entry in enumerate(inputs):
+        if entry.spec.kind is not InputKind.USER_INPUT:
+            base = _stripped(entry.spec.target or "").lower()
+            names[place] = renamer.placeholder(compat.PREFIXES[entry.spec.kind] + base)
+            annotated.add(base)
+    annotated.update(names)
+    if any("custom" in node.meta and node.name in annotated for node in program.graph.nodes):
+        raise UnsafeError("annotations of a node with the name of an input")
+    return names
+
+
+def _stripped(target: str) -> str:
+    for prefix in ("L__self___", "self_"):
+        if target.startswith(prefix):
+            target = target[len(prefix) :]
+            break
+    return _NO_NAME.sub("_", target)

@@ -24,7 +24,7 @@ from fxpress._graphs.decompose.values import (
 )
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
-from fxpress._torch.kernels import is_replaced
+from fxpress._torch.origins import is_replaced
 
 
 class Ahead:
@@ -68,21 +68,14 @@ _MANY = 16  # templates, after which the operators that are to come are tried
 
 
 class Stamp(NamedTuple):
-    """A call of the old program, and what it becomes.
+    """A call of the old program, and what it becomes."""
 
-    Attributes:
-        node: the node of the old graph.
-        template: what it becomes.
-        inputs: the numbers of its input nodes in the new trace; -1: no node computes that number.
-        storages: its inputs' storages and its own.
-        first: the number of its first node.
-    """
-
-    node: Node
-    template: Template
+    node: Node  # the node of the old graph
+    template: Template  # what it becomes
+    # The numbers of its input nodes in the new trace; -1: no node computes that number.
     inputs: list[int]
-    storages: list[Storage]
-    first: int
+    storages: list[Storage]  # its inputs' storages and its own
+    first: int  # the number of its first node
 
 
 class NeedsTraceError(Exception):

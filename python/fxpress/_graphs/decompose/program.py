@@ -27,11 +27,9 @@ from fxpress._base.observing.progress import Report
 from fxpress._files.serde import native_table
 from fxpress._files.serde.checks import to_check
 from fxpress._graphs.decompose.calls import calls_of
-from fxpress._graphs.decompose.inputs import Input, read_inputs
-from fxpress._graphs.decompose.names import input_names
+from fxpress._graphs.decompose.inputs import Input, SizeNodes, input_names, read_inputs
 from fxpress._graphs.decompose.plan import NeedsTraceError, Plan
 from fxpress._graphs.decompose.record import Recorder
-from fxpress._graphs.decompose.sizes import SizeNodes
 from fxpress._graphs.decompose.symbols import Symbols
 from fxpress._graphs.decompose.tables import Table
 from fxpress._graphs.decompose.template import Template, specs_in

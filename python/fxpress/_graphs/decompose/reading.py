@@ -63,15 +63,10 @@ def _meta(node: Node, items: dict[str, tuple[str, str, Any]]) -> tuple[tuple[str
 
 
 class Entry(NamedTuple):
-    """A node of a trace that a template keeps.
-
-    Attributes:
-        node: the node.
-        is_needed: whether it stands for a number that is computed elsewhere.
-    """
+    """A node of a trace that a template keeps."""
 
     node: Node
-    is_needed: bool
+    is_needed: bool  # whether it stands for a number that is computed elsewhere
 
 
 def _is_number(node: Node) -> bool:
@@ -106,17 +101,11 @@ def needed_numbers(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
 
 
 class Recording(NamedTuple):
-    """Where a call was traced.
+    """Where a call was traced."""
 
-    Attributes:
-        tracer: the tracer; None: torch only ran the call.
-        mode: the program's fake mode.
-        candidate: returns what the name of a node was made from.
-    """
-
-    tracer: Any
-    mode: Any
-    candidate: Callable[[str], str]
+    tracer: Any  # the tracer; None: torch only ran the call
+    mode: Any  # the program's fake mode
+    candidate: Callable[[str], str]  # returns what the name of a node was made from
 
 
 class Reading:

@@ -33,19 +33,14 @@ _MARKS: dict[str, Any] = {
 
 
 class _Traced(NamedTuple):
-    """A call to trace.
-
-    Attributes:
-        target, args, kwargs, call, environment: as for `Recorder.record`.
-        meta: meta by which copies of its items can be told.
-    """
+    """A call to trace: the arguments of `Recorder.record`."""
 
     target: Any
     args: Any
     kwargs: Any
     call: Call
     environment: dict[Node, Any]
-    meta: dict[str, Any]
+    meta: dict[str, Any]  # by which copies of its items can be told
 
     def run(
         self, inputs: list[Any], numbers: list[Any], graph: Any

@@ -10,9 +10,8 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
 from fxpress import _native
-from fxpress._graphs.decompose.inputs import Input
+from fxpress._graphs.decompose.inputs import Input, SizeNodes
 from fxpress._graphs.decompose.plan import Plan, Stamp
-from fxpress._graphs.decompose.sizes import SizeNodes
 from fxpress._graphs.decompose.symbols import Symbols
 from fxpress._graphs.decompose.template import Template, TemplateNode
 from fxpress._graphs.decompose.values import Facts, Number, Storage, UnsafeError, Value

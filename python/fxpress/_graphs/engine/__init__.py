@@ -16,8 +16,8 @@ from torch.fx import traceback as fx_traceback
 from fxpress import _native
 from fxpress._torch import aten
 from fxpress._torch import fx as torch_fx
-from fxpress._torch.engine import engine_symbols
 from fxpress._torch.native_tables import fx
+from fxpress._torch.tables import engine_symbols
 
 __all__ = ["next_call", "plan_info", "register_forward", "run", "set_next_call"]
 

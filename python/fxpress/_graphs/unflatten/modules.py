@@ -16,7 +16,7 @@ from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._graphs import engine
 from fxpress._graphs.unflatten import bodies, inputs, modes, pickling, source
 from fxpress._graphs.unflatten.dispatch import dispatch_modules
-from fxpress._graphs.unflatten.ivals import _IVals
+from fxpress._graphs.unflatten.source import _IVals
 from fxpress._graphs.unflatten.switch import runs_with_interpreter
 from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export

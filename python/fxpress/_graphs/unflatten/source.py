@@ -1,8 +1,9 @@
-"""The facts about an exported program that the native pass needs."""
+"""The facts about an exported program that the native pass needs, and torch's `_IVals`."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -23,11 +24,12 @@ from torch.export.graph_signature import OutputKind
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress
-from fxpress._files.tensors.batches import copy_in_parts
+from fxpress._files.tensors.copies import copy_in_parts
 from fxpress._graphs.unflatten import aliases
 from fxpress._graphs.unflatten.attributes import check_constant
 from fxpress._torch import aten
 from fxpress._torch import export as torch_export
+from fxpress._torch import fx as torch_fx
 from fxpress._torch.fx import TreeSpec
 
 
@@ -266,3 +268,36 @@ def of_program(
         "run_with_interpreter": run_with_interpreter,
         "drop_dead_code": drop_dead_code,
     }
+
+
+class _IVals:
+    """Names of intermediate values of mutations that were read, by module.
+
+    Stands in for `torch.export.unflatten._IVals`. The native pass has its own record and does not
+    use this class; callers that have an instance do.
+    """
+
+    def __init__(self) -> None:
+        self.node_names_by_fqn: defaultdict[str, set[str]] = defaultdict(set)
+
+    def _is_mutable(self, target: object) -> bool:
+        return isinstance(target, torch_fx.OpOverload) and bool(target._schema.is_mutable)
+
+    def read(self, mf: Any, node: torch.fx.Node) -> Any:
+        """Return the node of the frame's graph that holds the intermediate value `node`."""
+        if node.op != "call_function":
+            raise AssertionError(f"expected node.op to be 'call_function', got {node.op!r}")
+        if not self._is_mutable(node.target):
+            fqn, _ = next(reversed(node.meta["nn_module_stack"].values()))
+            self.node_names_by_fqn[fqn].add(node.name)
+        return mf.remap_input(node.args[0])
+
+    def update(self, partitions: Any) -> None:
+        """Write every value that was read into the state that it is a value of."""
+        for entry in (entry for entries in partitions for entry in entries):
+            graph = entry.module.graph
+            names = self.node_names_by_fqn[entry.fqn]
+            for node in [node for node in graph.nodes if node.name in names]:
+                with graph.inserting_after(node):
+                    write = graph.call_function(torch.ops.aten.copy_.default, (node.args[0], node))
+                write.meta = dict(node.meta)

@@ -27,21 +27,15 @@ _MOST = 1_000_000  # differences that are counted
 
 @dataclasses.dataclass
 class Place:
-    """A place where two programs differ.
+    """A place where two programs differ."""
 
-    Attributes:
-        path: the place, in the first program; in the second where only that has it.
-        module: the module whose call it was traced in; None where no module's was.
-        nodes: the names of the node in both programs; None where one has none, and for places that
-            are not in a node.
-        first, second: what the programs have there, as texts.
-    """
-
-    path: str
-    module: str | None
+    path: str  # the place, in the first program; in the second where only that has it
+    module: str | None  # the module whose call it was traced in; None where no module's was
+    # The names of the node in both programs; None where one has none, and for places that are not
+    # in a node.
     nodes: tuple[str | None, str | None]
-    first: str
-    second: str
+    first: str  # what the first program has there, as text
+    second: str  # what the second one has
 
 
 def show_difference(first: Path, second: Path, limit: int, weights: bool, as_json: bool) -> int:

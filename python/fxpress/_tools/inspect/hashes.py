@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 
-from fxpress._files.format.dtypes import BY_NUMBER
 from fxpress._files.format.fields import damage_is_named, one_of, parse, read_document
 from fxpress._files.format.package import InspectionError, Package, memory_for
 from fxpress._files.format.stored import (
@@ -16,7 +15,7 @@ from fxpress._files.format.stored import (
     is_beside,
     stored_tensors,
 )
-from fxpress._files.format.torch_facts import operators
+from fxpress._files.format.torch_facts import BY_NUMBER, operators
 from fxpress._files.format.views import View
 from fxpress._tools.inspect.summary import model_records
 
@@ -56,9 +55,7 @@ def hash_nodes(path: str | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]
     """Return for each program in a file its hash, and those of the nodes of its own graph.
 
     Nodes of two programs that compute the same, apart from values of weights, have equal hashes.
-
-    Raises:
-        OSError, InspectionError, UnknownOperatorError: as `hash_programs`.
+    Errors are those of `hash_programs`.
     """
     with Package(path) as package:
         found = {}

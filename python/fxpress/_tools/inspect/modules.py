@@ -18,22 +18,14 @@ class DeepModulesError(InspectionError):
 
 @dataclasses.dataclass
 class Module:
-    """A module. Numbers count what is in it and in the modules below it.
+    """A module. Numbers count what is in it and in the modules below it."""
 
-    Attributes:
-        path: its name from the root; the root's is empty.
-        class_name: its class, or None where no operator says so.
-        operators: the number of operators that were traced in it.
-        parameters: the number of items of its parameters.
-        bytes: of its parameters and buffers.
-        children: the modules below it, by the last part of their path.
-    """
-
-    path: str
-    class_name: str | None = None
-    operators: int = 0
-    parameters: int = 0
-    bytes: int = 0
+    path: str  # its name from the root; the root's is empty
+    class_name: str | None = None  # its class, or None where no operator says so
+    operators: int = 0  # the number of operators that were traced in it
+    parameters: int = 0  # the number of items of its parameters
+    bytes: int = 0  # of its parameters and buffers
+    # The modules below it, by the last part of their path.
     children: dict[str, Module] = dataclasses.field(default_factory=dict)
 
 

@@ -19,21 +19,13 @@ _PLACE = re.compile(r"(?:(?:graph_module\.)?graph\.)?nodes\[(\d{1,9})\](?:\..*)?
 
 
 class NodeSummary(NamedTuple):
-    """What a node is.
+    """What a node is."""
 
-    Attributes:
-        program: the name of the program that has it.
-        target: the operator.
-        arguments: name and value of each argument.
-        outputs: name and type of each result.
-        metadata: what else is known of it, such as "stack_trace", as texts.
-    """
-
-    program: str
-    target: str
-    arguments: list[tuple[str, str]]
-    outputs: list[tuple[str, str]]
-    metadata: dict[str, str]
+    program: str  # the name of the program that has it
+    target: str  # the operator
+    arguments: list[tuple[str, str]]  # name and value of each argument
+    outputs: list[tuple[str, str]]  # name and type of each result
+    metadata: dict[str, str]  # what else is known of it, such as "stack_trace", as texts
 
 
 def find_nodes(path: str | os.PathLike[str], name: str) -> list[NodeSummary]:

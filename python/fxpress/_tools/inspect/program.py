@@ -16,84 +16,53 @@ from fxpress._tools.inspect.modules import Module, tree_of
 
 @dataclasses.dataclass
 class Value:
-    """An input that the caller gives, or a result.
+    """An input that the caller gives, or a result."""
 
-    Attributes:
-        name: the name of the value in the graph; empty for a constant.
-        kind: for inputs "user_input" or "constant_input"; for results the kind of the output,
-            such as "user_output" or "buffer_mutation".
-        type: a tensor as "float32[s0, 4]", or the kind of another value.
-        target: what a mutation or a gradient is of; otherwise None.
-    """
-
-    name: str
+    name: str  # the name of the value in the graph; empty for a constant
+    # For inputs "user_input" or "constant_input"; for results the kind of the output, such as
+    # "user_output" or "buffer_mutation".
     kind: str
-    type: str
-    target: str | None = None
+    type: str  # a tensor as "float32[s0, 4]", or the kind of another value
+    target: str | None = None  # what a mutation or a gradient is of; otherwise None
 
 
 @dataclasses.dataclass
 class Weight:
-    """A parameter, a buffer or a constant.
+    """A parameter, a buffer or a constant."""
 
-    Attributes:
-        name: its name in the state of the program.
-        kind: "parameter", "buffer" or "constant".
-        tensor: its type and sizes.
-        record: the record that holds its data; None where the text of the program says no more.
-        is_pickled: whether the record is a pickle.
-    """
-
-    name: str
-    kind: str
-    tensor: Tensor
+    name: str  # its name in the state of the program
+    kind: str  # "parameter", "buffer" or "constant"
+    tensor: Tensor  # its type and sizes
+    # The record that holds its data; None where the text of the program says no more.
     record: str | None = None
-    is_pickled: bool = False
+    is_pickled: bool = False  # whether the record is a pickle
 
 
 @dataclasses.dataclass
 class Program:
-    """What a program is.
+    """What a program is."""
 
-    Attributes:
-        name: its name in the file.
-        torch_version: the release of torch that wrote it; empty where the text does not say.
-        schema_version: of the text.
-        dialect: what its verifiers accept, such as ["TRAINING"].
-        inputs, outputs: what the caller gives and gets.
-        operators: how often each is called, most often first; bodies of operators count.
-        symbols: the least and the greatest value of each symbol; None: no bound.
-        guards: conditions on inputs, as Python.
-        root: the modules.
-        weights: parameters, buffers and constants.
-    """
-
-    name: str
-    torch_version: str
-    schema_version: str
-    dialect: list[str]
-    inputs: list[Value]
-    outputs: list[Value]
+    name: str  # its name in the file
+    torch_version: str  # the release of torch that wrote it; empty where the text does not say
+    schema_version: str  # of the text
+    dialect: list[str]  # what its verifiers accept, such as ["TRAINING"]
+    inputs: list[Value]  # what the caller gives
+    outputs: list[Value]  # what the caller gets
+    # How often each is called, most often first; bodies of operators count.
     operators: dict[str, int]
+    # The least and the greatest value of each symbol; None: no bound.
     symbols: dict[str, tuple[int | None, int | None]]
-    guards: list[str]
+    guards: list[str]  # conditions on inputs, as Python
     root: Module
-    weights: list[Weight]
+    weights: list[Weight]  # parameters, buffers and constants
 
 
 def read_program(
     document: dict[str, Any], name: str, record: str, weights: list[Weight] | None
 ) -> Program:
-    """Return what a program is.
+    """Return what a program is; InspectionError where it is damaged.
 
-    Args:
-        document: the program, as JSON gives it.
-        name: its name.
-        record: the record that it is of, for errors.
-        weights: what else the file says of its weights; None: nothing.
-
-    Raises:
-        InspectionError: it is damaged.
+    `record` is the record that it is of, for errors; `weights` is what else the file says of them.
     """
     place = f"record {record!r}"
     with damage_is_named(place):

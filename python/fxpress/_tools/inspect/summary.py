@@ -23,29 +23,18 @@ _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
 
 @dataclasses.dataclass
 class Summary:
-    """What a file holds.
-
-    Attributes:
-        path: the file.
-        bytes: its size.
-        kind: "pt2 archive", or "exported program, of before torch 2.9".
-        format_version: of an archive; empty for older files.
-        records: the number of records.
-        programs: the exported programs.
-        compiled: the names of compiled models (AOTInductor's).
-        runs: the records that hold pickles or code, which nothing here opens: record -> what it is.
-        extra_files: names and sizes in bytes of what was saved with the programs.
-    """
+    """What a file holds."""
 
     path: str
-    bytes: int
-    kind: str
-    format_version: str
-    records: int
-    programs: list[Program]
-    compiled: list[str]
+    bytes: int  # its size
+    kind: str  # "pt2 archive", or "exported program, of before torch 2.9"
+    format_version: str  # of an archive; empty for older files
+    records: int  # the number of records
+    programs: list[Program]  # the exported programs
+    compiled: list[str]  # the names of compiled models (AOTInductor's)
+    # The records that hold pickles or code, which nothing here opens: record -> what it is.
     runs: dict[str, str]
-    extra_files: dict[str, int]
+    extra_files: dict[str, int]  # names and sizes in bytes of what was saved with the programs
 
     def plain(self) -> dict[str, Any]:
         """Return the same as values that JSON can hold; modules are a list, parents first."""
@@ -56,12 +45,7 @@ class Summary:
 def summarize(path: str | os.PathLike[str]) -> Summary:
     """Return what a file holds. Weights are not read and pickles are not opened.
 
-    Args:
-        path: the file.
-
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no file of exported programs, or it is damaged.
+    OSError where the file cannot be read; InspectionError where it is damaged or no such file.
     """
     with Package(path) as package:
         kind = kind_of(package)
@@ -90,11 +74,7 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
 
 
 def kind_of(package: Package) -> str:
-    """Return what kind of file it is.
-
-    Raises:
-        InspectionError: it is no file of exported programs.
-    """
+    """Return what kind of file it is; InspectionError: it is no file of exported programs."""
     if names.ARCHIVE_FORMAT_PATH in package.records:
         if package.read(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE.encode():
             raise InspectionError("an archive of another format than pt2")

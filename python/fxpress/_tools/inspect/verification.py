@@ -48,16 +48,11 @@ Found = Iterator[tuple[str, bool]]  # texts, and whether they are notes
 
 
 class Fault(NamedTuple):
-    """A fault of a file, or something that a load of the file needs.
+    """A fault of a file, or something that a load of the file needs."""
 
-    Attributes:
-        record: the record that it is in; empty for the entire file.
-        text: what it is.
-        is_note: it is not a fault, but what a load needs: a library, a permission, another file.
-    """
-
-    record: str
-    text: str
+    record: str  # the record that it is in; empty for the entire file
+    text: str  # what it is
+    # It is not a fault, but what a load needs: a library, a permission, another file.
     is_note: bool = False
 
 

@@ -18,19 +18,12 @@ TITLE = "difference"  # of the overlay that marks differences
 
 @dataclasses.dataclass
 class Comparison:
-    """How a program of one source differs from its counterpart in another.
+    """How a program of one source differs from its counterpart in another."""
 
-    Attributes:
-        names: those of the program, in the first source and in the second.
-        is_same: whether both compute the same; None: it cannot be told.
-        reason: why it cannot be told.
-        matching: how nodes correspond; None: it cannot be told.
-    """
-
-    names: tuple[str, str]
-    is_same: bool | None
-    reason: str = ""
-    matching: Matching | None = None
+    names: tuple[str, str]  # those of the program, in the first source and in the second
+    is_same: bool | None  # whether both compute the same; None: it cannot be told
+    reason: str = ""  # why it cannot be told
+    matching: Matching | None = None  # how nodes correspond; None: it cannot be told
 
 
 @dataclasses.dataclass

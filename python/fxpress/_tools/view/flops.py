@@ -28,20 +28,14 @@ _MADE_OF_PRODUCTS = (
 
 @dataclasses.dataclass
 class Count:
-    """The floating-point operations of a program.
+    """The floating-point operations of a program."""
 
-    Attributes:
-        by_node: id of a graph -> id of a node -> its operations. An operator with bodies has those
-            of its bodies: `torch.cond` the larger number of its branches for each operator.
-        total: those of the program.
-        left_out: why operators are not counted -> how many are not.
-        unknown: id of a graph -> ids of the nodes that are left out, or whose bodies leave some
-            out.
-    """
-
+    # Id of a graph -> id of a node -> its operations. An operator with bodies has those of its
+    # bodies: `torch.cond` the larger number of its branches for each operator.
     by_node: dict[str, dict[str, int]]
-    total: int
-    left_out: dict[str, int]
+    total: int  # those of the program
+    left_out: dict[str, int]  # why operators are not counted -> how many are not
+    # Id of a graph -> ids of the nodes that are left out, or whose bodies leave some out.
     unknown: dict[str, set[str]]
 
 

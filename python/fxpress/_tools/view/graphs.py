@@ -56,8 +56,7 @@ def graphs_of_file(path: str | os.PathLike[str]) -> list[Graph]:
 def graphs_by_program(path: str | os.PathLike[str]) -> dict[str, list[Graph]]:
     """Return for each program of a file its graph, followed by those of its operators' bodies.
 
-    Raises:
-        OSError, InspectionError: as `graphs_of_file`.
+    Errors are those of `graphs_of_file`.
     """
     with Package(path) as package:
         kind_of(package)
@@ -75,7 +74,7 @@ def graphs_of_text(
     package: Allowance | None = None,
     memory: Allowance | None = None,
 ) -> list[Graph]:
-    """Return the graphs of a program's JSON text.
+    """Return the graphs of a program's JSON text; InspectionError where it is damaged.
 
     Args:
         text: what `fxpress.serialize` writes.
@@ -83,9 +82,6 @@ def graphs_of_text(
         record: where the text is from, for errors.
         package: is charged for the objects of the text; None: only the text is limited.
         memory: is charged for the graphs; likewise.
-
-    Raises:
-        InspectionError: the text is damaged.
     """
     with _native.GcPause():  # none of the values that are made here are garbage at the end
         document = parse(text, record, package)
@@ -115,12 +111,7 @@ def _cut(text: str, longest: int = _LONGEST) -> str:
 
 
 class _Program:
-    """Makes the graphs of a program; what many nodes share is described once.
-
-    Args:
-        record: where its text is from.
-        memory: what is charged.
-    """
+    """Makes the graphs of a program; what many nodes share is described once."""
 
     def __init__(self, record: str, memory: Allowance) -> None:
         self._record, self._memory = record, memory

@@ -23,24 +23,15 @@ _MOST_IN_ALL = 20_000_000  # of those of two programs
 
 @dataclasses.dataclass
 class Matching:
-    """How the nodes of two graphs correspond.
+    """How the nodes of two graphs correspond."""
 
-    Attributes:
-        pairs: id of a node of the first -> id of its counterpart.
-        states: for each side, id of a node -> one of SAME, CHANGED, FOLLOWS and ALONE.
-    """
-
-    pairs: dict[str, str]
+    pairs: dict[str, str]  # id of a node of the first -> id of its counterpart
+    # For each side, id of a node -> one of SAME, CHANGED, FOLLOWS and ALONE.
     states: tuple[dict[str, str], dict[str, str]]
 
 
 def match(first: Graph, second: Graph, hashes: tuple[list[bytes], list[bytes]]) -> Matching:
-    """Match the nodes of the own graphs of two programs.
-
-    Args:
-        first, second: the graphs.
-        hashes: for each, those of its operators, in order.
-    """
+    """Match the nodes of the own graphs of two programs, by the hashes of operators, in order."""
     made = _Matcher(first, second, hashes)
     return Matching(made.pairs, (made.states_of_first(), made.states_of_second()))
 
@@ -79,9 +70,7 @@ class _Matcher:
     def _pair_in_order(self, prefix: str, *keys: Callable[[Node], Hashable]) -> list[str]:
         """Pair the nodes of a key that are left; return those of the first.
 
-        Args:
-            prefix: of the ids.
-            keys: the key of a node; two: of the first graph, of the second.
+        Ids begin with `prefix`. Two keys are those of the first graph and of the second.
         """
         others: dict[Hashable, deque[str]] = defaultdict(deque)
         for node in self._left(1, prefix):

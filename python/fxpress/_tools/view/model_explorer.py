@@ -33,11 +33,7 @@ def write_graphs(sources: Sequence[Source], target: Path) -> None:
     """Write the graphs of sources, and data over their nodes into files next to it.
 
     Of two sources the differences, and which nodes correspond, are written too. The graphs of
-    several sources get other ids.
-
-    Raises:
-        OSError: a file cannot be read, or the target cannot be written.
-        InspectionError: a file is damaged.
+    several sources get other ids. OSError, or InspectionError where a file is damaged.
     """
     tell_apart(sources)
     data: dict[str, dict[str, Any]] = {}

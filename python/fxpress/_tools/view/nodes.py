@@ -10,17 +10,11 @@ from fxpress._files.format.tensors import Tensor
 
 @dataclasses.dataclass(slots=True, eq=False)
 class TensorFacts:
-    """A tensor. Values with equal descriptions share one; nobody may change it.
+    """A tensor. Values with equal descriptions share one; nobody may change it."""
 
-    Attributes:
-        tensor: type, sizes and bytes.
-        strides: ints, or expressions as text.
-        device: such as "cpu" or "cuda:0".
-    """
-
-    tensor: Tensor
-    strides: list[int | str]
-    device: str
+    tensor: Tensor  # type, sizes and bytes
+    strides: list[int | str]  # ints, or expressions as text
+    device: str  # such as "cpu" or "cuda:0"
 
     def shown(self) -> dict[str, str]:
         """Return what is shown of it."""
@@ -74,42 +68,29 @@ class Argument(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Node:
-    """An input of a graph, an operator, or the outputs.
+    """An input of a graph, an operator, or the outputs."""
 
-    Attributes:
-        id: "input 0", "node 0", and so on; "output".
-        label: what is written on it.
-        layer: the layer that it is drawn in, such as "layers/0: Block".
-        module: the path of the module that it is in; the root's is empty.
-        name: its name in the program, where that is known.
-        target: the operator, such as "aten.add.Tensor"; None: this is not an operator.
-        kind, state, persistent: of an input, as its signature has them; or empty.
-        constants: name and text of each argument that is not a value.
-        arguments: the values that it takes.
-        results: the values that it computes.
-        source, stack: the line of source that it is from, and the calls that led to it.
-        ancestors: the nodes that it was made from, the latest first.
-        torch_function, custom: of its metadata.
-        bodies: the graphs that the operator is given.
-    """
-
-    id: str
-    label: str
-    layer: str
-    module: str
-    name: str = ""
+    id: str  # "input 0", "node 0", and so on; "output"
+    label: str  # what is written on it
+    layer: str  # the layer that it is drawn in, such as "layers/0: Block"
+    module: str  # the path of the module that it is in; the root's is empty
+    name: str = ""  # its name in the program, where that is known
+    # The operator, such as "aten.add.Tensor"; None: this is not an operator.
     target: str | None = None
+    # Of an input, as its signature has them; or empty.
     kind: str = ""
     state: str = ""
     persistent: str = ""
+    # Name and text of each argument that is not a value.
     constants: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    arguments: list[Argument] = dataclasses.field(default_factory=list)
-    results: list[Value] = dataclasses.field(default_factory=list)
-    source: str = ""
-    stack: str = ""
-    ancestors: tuple[Ancestor, ...] = ()
-    torch_function: str = ""
-    custom: str = ""
+    arguments: list[Argument] = dataclasses.field(default_factory=list)  # the values that it takes
+    results: list[Value] = dataclasses.field(default_factory=list)  # the values that it computes
+    source: str = ""  # the line of source that it is from
+    stack: str = ""  # the calls that led to it
+    ancestors: tuple[Ancestor, ...] = ()  # the nodes that it was made from, the latest first
+    torch_function: str = ""  # of its metadata
+    custom: str = ""  # of its metadata
+    # The graphs that the operator is given.
     bodies: list[Graph] = dataclasses.field(default_factory=list)
 
     def result_bytes(self) -> int | None:

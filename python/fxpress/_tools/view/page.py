@@ -20,25 +20,17 @@ _TEMPLATES = Path(__file__).with_name("templates")
 
 @dataclasses.dataclass
 class ComparisonPart:
-    """What the page says of how a program differs from its counterpart.
+    """What the page says of how a program differs from its counterpart."""
 
-    Attributes:
-        names: of the programs.
-        verdict: a sentence.
-        tables: by their headings.
-    """
-
-    names: tuple[str, str]
-    verdict: str
-    tables: dict[str, Table]
+    names: tuple[str, str]  # of the programs
+    verdict: str  # a sentence
+    tables: dict[str, Table]  # by their headings
 
 
 def page_of(sources: Sequence[Source]) -> str:
     """Return the page; of two sources it also tells the differences.
 
-    Raises:
-        fxpress.UnsupportedError: the package jinja2 is missing.
-        OSError, InspectionError: a file can no longer be read.
+    UnsupportedError without jinja2; OSError or InspectionError: a file can no longer be read.
     """
     try:
         import jinja2

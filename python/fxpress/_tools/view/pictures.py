@@ -31,15 +31,10 @@ _ATTRIBUTES = frozenset(
 
 @dataclasses.dataclass
 class Picture:
-    """A picture of a program.
+    """A picture of a program."""
 
-    Attributes:
-        title: what it shows.
-        svg: the element; every text and attribute in it is escaped.
-    """
-
-    title: str
-    svg: str
+    title: str  # what it shows
+    svg: str  # the element; every text and attribute in it is escaped
 
 
 def picture_of(graph: Graph, root: Module, flops: dict[str, int]) -> Picture:

@@ -74,11 +74,7 @@ class _Long:
 class _Layers(dict[str, str]):
     """The layers of a graph, whose members come in order: layer -> its new name.
 
-    Args:
-        counts: layer -> its members.
-
-    Attributes:
-        long: the layers that are cut.
+    `counts` has the members of each layer; `long` are the layers that are cut.
     """
 
     def __init__(self, counts: dict[str, int]) -> None:

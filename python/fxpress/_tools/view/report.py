@@ -26,15 +26,10 @@ _OPEN = 2  # levels of modules that are shown at first
 
 @dataclasses.dataclass
 class Table:
-    """Rows of texts.
+    """Rows of texts."""
 
-    Attributes:
-        head: names of the columns; a name that begins with "#" is of numbers.
-        rows: all rows; the page shows the first ones.
-    """
-
-    head: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
+    head: tuple[str, ...]  # names of the columns; a name that begins with "#" is of numbers
+    rows: Sequence[tuple[str, ...]]  # all rows; the page shows the first ones
 
     def shown(self) -> Sequence[tuple[str, ...]]:
         """Return the rows that the page shows."""
@@ -56,15 +51,10 @@ class Bar:
 
 @dataclasses.dataclass
 class ModuleRow:
-    """A module in a tree that is written as a list.
+    """A module in a tree that is written as a list. Numbers are of the module and those in it."""
 
-    Attributes:
-        step: "open": those in it follow; "leaf": it has none; "close": the end of one that was
-            opened, without other fields.
-        name, class_name, operators, parameters, bytes, flops: of the module and those in it.
-        is_open: whether it shows those in it at first.
-    """
-
+    # "open": those in it follow; "leaf": it has none; "close": the end of one that was opened,
+    # without other fields.
     step: str
     name: str = ""
     class_name: str = ""
@@ -72,7 +62,7 @@ class ModuleRow:
     parameters: str = ""
     bytes: str = ""
     flops: str = ""
-    is_open: bool = False
+    is_open: bool = False  # whether it shows those in it at first
 
 
 @dataclasses.dataclass

@@ -20,19 +20,14 @@ _NAME = "model"  # of a program in memory
 
 @dataclasses.dataclass
 class Source:
-    """Programs that are viewed together.
+    """Programs that are viewed together."""
 
-    Attributes:
-        name: the name of the file, or of the program.
-        graphs: name of a program -> its graph, then those of its operators' bodies.
-        summary: returns what the file holds.
-        hashes: returns for each program its hash, and a hash for each node of its graph. Raises
-            fxpress.Error where something cannot be hashed.
-    """
-
-    name: str
+    name: str  # the name of the file, or of the program
+    # Name of a program -> its graph, then those of its operators' bodies.
     graphs: dict[str, list[Graph]]
-    summary: Callable[[], Summary]
+    summary: Callable[[], Summary]  # returns what the file holds
+    # Returns for each program its hash, and a hash for each node of its graph. Raises fxpress.Error
+    # where something cannot be hashed.
     hashes: Callable[[], dict[str, tuple[str, list[bytes]]]]
 
     def all_graphs(self) -> list[Graph]:
@@ -57,9 +52,7 @@ def source_of(program: Any, name: str) -> Source:
 def source_of_file(path: str | os.PathLike[str], name: str) -> Source:
     """Return a file to be viewed.
 
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no file of exported programs, or it is damaged.
+    OSError where it cannot be read; InspectionError where it is damaged or no such file.
     """
     graphs = graphs_by_program(path)
     return Source(name, graphs, lambda: summarize(path), lambda: hash_nodes(path))

@@ -10,19 +10,13 @@ from fxpress import _native
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One call of a module.
+    """One call of a module."""
 
-    Attributes:
-        path: the module, as the program writes it.
-        kind: the name of its class.
-        stamped_from: the path of the module whose call was repeated; None if this one was traced.
-        reason: why it was traced, in a line; empty if it was stamped.
-    """
-
-    path: str
-    kind: str
+    path: str  # the module, as the program writes it
+    kind: str  # the name of its class
+    # The path of the module whose call was repeated; None if this one was traced.
     stamped_from: str | None
-    reason: str
+    reason: str  # why it was traced, in a line; empty if it was stamped
 
     def __str__(self) -> str:
         what = f"traced: {self.reason}"
