@@ -275,6 +275,20 @@ def test_a_safetensors_file_stays_when_the_archive_does(program: Any, tmp_path: 
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
+def test_a_safetensors_file_stays_while_another_archive_names_it(
+    program: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    path, copy = tmp_path / "model.pt2", tmp_path / "copy.pt2"
+    archive.save(program, path, weights="safetensors")
+    copy.write_bytes(path.read_bytes())
+    archive.save(program, path, weights="safetensors")
+    for each in (path, copy):
+        assert torch.equal(archive.load(each).module()(X), program.module()(X))
+    archive.save(program, copy, weights="none")
+    assert weights_beside(path).is_file()
+
+
 def test_a_safetensors_file_beside_the_file_that_a_link_leads_to(
     program: Any, tmp_path: Path
 ) -> None:

@@ -60,6 +60,11 @@ def return_nothing(document: Any) -> None:
     document["graph_module"]["graph"]["outputs"][0]["as_tensor"]["name"] = "nothing"
 
 
+def write_to_nothing(document: Any) -> None:
+    specs = document["graph_module"]["signature"]["output_specs"]
+    next(s for s in specs if "buffer_mutation" in s)["buffer_mutation"]["buffer_name"] = "absent"
+
+
 def call_another(document: Any) -> None:
     node = node_of(document, "aten.mul")
     node["target"] = node["target"].replace("mul.", "mull.")
@@ -92,6 +97,7 @@ def drop(document: Any) -> None:
     ("end", "change", "said"),
     [
         (MODEL, return_nothing, "graph.outputs[0] is 'nothing', but"),
+        (MODEL, write_to_nothing, "'absent' is written, but it is no buffer"),
         (WEIGHTS, lengthen, "'scale': it needs 8000 bytes, but its record"),
         (WEIGHTS, move, "'scale': its record 'data/weights/weight_99' is missing"),
         (WEIGHTS, drop, "'scale' is missing"),

@@ -154,6 +154,13 @@ TEST_CASE("records that share bytes are refused") {
   CHECK_THROWS_WITH_AS(Directory{source}, doctest::Contains("root/bb"), ArchiveError);
 }
 
+TEST_CASE("data that a local header moves into the next record is refused") {
+  std::vector<std::byte> bytes = archive_of({{"a", std::string(300, 'x')}, {"b", "y"}});
+  bytes[28] = std::byte{200};  // the size of the padding between the header and the data
+  const MemorySource source(bytes);
+  CHECK_THROWS_WITH_AS(Directory{source}, doctest::Contains("root/a"), ArchiveError);
+}
+
 TEST_CASE("records are read by several threads, and damaged ones are named") {
   Records records;
   Random random(2);

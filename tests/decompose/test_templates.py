@@ -62,6 +62,16 @@ def test_keys(function: Callable[..., Any], inputs: tuple[Tensor, ...], expected
     assert templates_of(function, *inputs) == expected
 
 
+def test_names_continue_the_highest_number() -> None:
+    class Model(nn.Module):
+        def forward(self, add_2: Tensor) -> Tensor:
+            return add_2 + 1 + 2 + 3
+
+    made = assert_decomposed_as_torch(export(Model(), (SQUARE,)), stamped=True)
+    names = [node.name for node in made.graph.nodes]
+    assert names == ["add_2", "add", "add_1", "add_3", "output"]
+
+
 def test_arguments_that_share_a_storage() -> None:
     def function(x: Tensor, y: Tensor) -> Any:
         return x.view(16) * x.view(4, 4).view(16), y.view(16) * x.view(16)

@@ -96,6 +96,27 @@ def test_error_in_a_hook() -> None:
     assert_same(ours, module(x))
 
 
+class Repeated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(self.inner(x))
+
+
+def test_dispatchers_start_over_after_errors() -> None:
+    module = unflattened(Repeated(), torch.randn(2, 3), preserve=("inner",))
+    assert len(module.inner._call_modules) == 2
+    module.check_input_constraints = False
+    bad = torch.randn(2, 7)
+    theirs = error_of(lambda: module(bad))
+    assert module.inner._num_calls == 0
+    with engine():
+        same_error(error_of(lambda: module(bad)), theirs)
+    assert module.inner._num_calls == 0
+
+
 def broken_graphs() -> dict[str, tuple[torch.fx.Graph, tuple[Any, ...]]]:
     graphs: dict[str, tuple[torch.fx.Graph, tuple[Any, ...]]] = {}
 

@@ -147,6 +147,17 @@ def test_dead_code_of_bodies_of_decomposed_programs() -> None:
     assert len(body.graph.nodes) == count
 
 
+def test_dead_code_that_only_dead_code_uses() -> None:
+    program = export(nn.Linear(4, 4), (X,), strict=False).run_decompositions({})
+    graph, x = program.graph, program.graph.find_nodes(op="placeholder")[-1]
+    with graph.inserting_before(x.next):
+        dead = graph.call_function(aten.sin.default, (x,))
+        user = graph.call_function(aten.cos.default, (dead,))
+    for node in (dead, user):
+        node.meta.update(x.meta)
+    assert_module_as_torch(program, (X,))
+
+
 def test_bodies_that_were_edited_get_fresh_code() -> None:
     program = with_dead_body(decomposed=False)
     ours = ours_of(program)
@@ -428,7 +439,9 @@ def test_constants_that_require_a_gradient_are_detached() -> None:
     with pytest.warns(UserWarning, match="requires gradient") as said:
         ours = module(program)
     with pytest.warns(UserWarning, match="requires gradient") as torch_said:
-        program.module()
+        theirs = program.module()
+    assert theirs.constant is theirs.inner.same
+    assert ours.constant is ours.inner.same
     assert {str(w.message)[:40] for w in said} <= {str(w.message)[:40] for w in torch_said}
     assert_module_as_torch(program, (X,))
     assert not ours.constant.requires_grad

@@ -42,6 +42,17 @@ def test_equal_up_to_local_names_is_shared() -> None:
     assert torch.equal(other(torch.ones(1)), torch.full((1,), 2.0))
 
 
+def test_columns_are_those_of_the_source() -> None:
+    """Names of other lengths move the columns that tracebacks show, from Python 3.11 on."""
+
+    def columns(module: GraphModule) -> list[tuple[int | None, ...]]:
+        return [at[2:] for at in getattr(module.forward.__code__, "co_positions", tuple)()]
+
+    for name in ("x", "longer"):
+        graph = three_minus(name)
+        assert columns(compiled(graph)) == columns(GraphModule({}, graph))
+
+
 class Odd:
     """Has a method that is called like the function of torch."""
 

@@ -369,3 +369,13 @@ def test_regions_of_grad_mode_can_be_split() -> None:
         split = split_module(gm, None, callback, keep_original_order=True)
         (result,) = split(x)
         assert torch.equal(result, forward(x))
+
+
+def test_around_unpacking_of_another_value_does_not_join() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        halves = torch.split(x, 2)
+        y = x.relu()
+        return halves[0] + y
+
+    # split | relu | getitem, add
+    assert ids_of(around(fx.symbolic_trace(forward), ["relu"])) == [0, 1, 2, 2]

@@ -324,6 +324,18 @@ def test_secrets_are_not_shown() -> None:
     assert "secret" not in str(error)
 
 
+def test_secrets_in_errors_of_the_file_system_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: Store, path: str, **__: Any) -> None:
+        raise RuntimeError(f"no access to {SCHEME}://{path}")
+
+    monkeypatch.setattr(Store, "info", refuse)
+    error = failing(f"{SCHEME}://user:secret@bucket/stages.pt2?signature=secret")
+    url = f"{SCHEME}://bucket/stages.pt2"
+    assert str(error) == f"{url}: RuntimeError: no access to {url}"
+
+
 @pytest.mark.parametrize("name", ["stages", "stages.pt2"])
 def test_save(name: str, saved: Path) -> None:
     torch.manual_seed(0)

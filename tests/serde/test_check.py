@@ -146,6 +146,14 @@ def two_mutations_of_one_value(p: ExportedProgram) -> None:
     output.args = (tuple(first for _ in output.args[0]),)
 
 
+def one_value_written_to_two_buffers(p: ExportedProgram) -> None:
+    mutation, other = spec(p, "BUFFER_MUTATION"), spec(p, "USER_OUTPUT")
+    other.kind, other.target, other.arg = mutation.kind, "scratch", mutation.arg
+    output = p.graph.output_node()
+    written, _, number = output.args[0]
+    output.args = ((written, written, number),)
+
+
 def odd_builtin(p: ExportedProgram) -> None:
     call(p, torch.ops.aten.addmm.default).target = operator.pos
 
@@ -181,6 +189,7 @@ BROKEN: list[Callable[[ExportedProgram], None]] = [
     wrong_mutation,
     outputs_in_another_order,
     two_mutations_of_one_value,
+    one_value_written_to_two_buffers,
     odd_builtin,
     wrong_call,
     no_verifier,

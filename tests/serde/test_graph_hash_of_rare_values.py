@@ -1,4 +1,4 @@
-"""graph_hash and diff of programs with tensor subclasses, and with dicts as arguments."""
+"""graph_hash and diff of programs with tensor subclasses, dicts as arguments, repeated nodes."""
 
 from __future__ import annotations
 
@@ -63,3 +63,21 @@ def test_dicts_as_arguments() -> None:
     found = fxpress.diff(program, with_a_dict("b"))
     assert [each.path.rpartition(".")[2] for each in found] == ["a", "b"]
     assert fxpress.graph_hash(program) != fxpress.graph_hash(with_a_dict("b"))
+
+
+class Repeats(nn.Module):
+    def __init__(self, repeats: bool) -> None:
+        super().__init__()
+        self.repeats = repeats
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.sin()
+        return y + (x.sin() if self.repeats else y)
+
+
+def test_a_repeated_node_that_the_other_program_has_once() -> None:
+    twice, once = (export(Repeats(r), (torch.zeros(3),), strict=False) for r in (True, False))
+    (found,) = fxpress.diff(twice, once)
+    assert found.path == "graph_module.graph.nodes[1]"
+    assert (found.first, found.second) == ("torch.ops.aten.sin.default", None)
+    assert found.nodes == ("sin_1", None)

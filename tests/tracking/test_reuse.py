@@ -166,6 +166,15 @@ def changed(name: str, value: Callable[[int], Any]) -> Callable[[int], Layer]:
     return make
 
 
+class WithOptions(Layer):
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.options = {f"option {index}": 3.0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.options.get("option 1", 1.0)
+
+
 def frozen(index: int) -> Layer:
     return Layer(index).requires_grad_(index % 2 == 0)
 
@@ -175,6 +184,7 @@ TRACED: dict[str, Callable[[int], nn.Module]] = {
     "a number that is read by way of the dict": OfDict,
     "another constant": changed("scale", float),
     "another width": lambda i: Layer(i, 4 + i),
+    "another key of a dict": WithOptions,
     "a patched forward": patched,
     "hooks": hooked,
     "a module that all have": with_shared_module,

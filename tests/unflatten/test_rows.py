@@ -357,7 +357,7 @@ class Views(nn.Module):
 
     def __init__(self, view: Callable[[Tensor], Tensor], *, kept: bool, constant: bool) -> None:
         super().__init__()
-        base = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        base = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])[:4]
         if constant:
             self.a, self.b = base, view(base)
         else:
@@ -399,10 +399,11 @@ def test_u67_views_in_two_dtypes_are_two_tensors(kind: str, strict: bool) -> Non
         (lambda t: t, True),
         (lambda t: t[:3], False),
         (lambda t: t[1:], False),
+        (lambda t: t.as_strided((4,), (1,), 1), False),
         (lambda t: t.view(2, 2), False),
         (lambda t: t.clone(), False),
     ],
-    ids=["view", "alias", "itself", "shorter", "offset", "shape", "copy"],
+    ids=["view", "alias", "itself", "shorter", "later", "offset", "shape", "copy"],
 )
 def test_u67_the_same_view_is_one_tensor(view: Callable[[Tensor], Tensor], same: bool) -> None:
     model = Views(view, **KINDS["buffers"])

@@ -165,6 +165,29 @@ def test_flops_are_torchs(tmp_path: Path) -> None:
     assert sum(each["value"] for each in state) == sum(p.nbytes for p in model.parameters())
 
 
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(8, 2)
+        self.two = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, self.two, self.one, (x,))
+
+
+def test_flops_of_branches_are_torchs(tmp_path: Path) -> None:
+    model = Branches().requires_grad_(False)
+    program = torch.export.export(model, (torch.randn(3, 8),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    with FlopCounterMode(display=False) as counter:
+        program.module()(torch.randn(3, 8))
+    graphs = graphs_by_program(tmp_path / "model.pt2")
+    labels = {node.id: node.label for node in graphs["model"][0].nodes}
+    results = overlays_of(graphs)["FLOPs"]["model"]["results"]
+    counted = {labels.get(node): each["value"] for node, each in results.items()}
+    assert counted["cond"] == counter.get_total_flops() == 2 * 3 * (8 * 4 + 4 * 2)
+
+
 def test_programs_and_files_give_the_same(path: Path, program: ExportedProgram) -> None:
     assert graphs_of(program) == graphs_of(path)
     with pytest.raises(TypeError):
