@@ -52,7 +52,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/symbols.cpp
   csrc/fx/writer.cpp
   csrc/install/installation.cpp
-  csrc/install/rebind.cpp
   csrc/py/gc_pause.cpp
   csrc/serde/check.cpp
   csrc/serde/decode_argument.cpp
