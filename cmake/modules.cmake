@@ -70,7 +70,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/graph_values.cpp
   csrc/serde/objects.cpp
   csrc/serde/operators.cpp
-  csrc/serde/scalars.cpp
   csrc/serde/symbols.cpp
   csrc/split/assign.cpp
   csrc/split/simple.cpp
