@@ -23,9 +23,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/capture.cpp
   csrc/bind/closed_class.cpp
   csrc/bind/decompose.cpp
-  csrc/bind/documents.cpp
   csrc/bind/export.cpp
-  csrc/bind/expressions.cpp
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
   csrc/bind/process.cpp
