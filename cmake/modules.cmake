@@ -23,9 +23,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/capture.cpp
   csrc/bind/closed_class.cpp
   csrc/bind/decompose.cpp
-  csrc/bind/documents.cpp
   csrc/bind/export.cpp
-  csrc/bind/expressions.cpp
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
   csrc/bind/process.cpp
@@ -52,7 +50,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/symbols.cpp
   csrc/fx/writer.cpp
   csrc/install/installation.cpp
-  csrc/install/rebind.cpp
   csrc/py/gc_pause.cpp
   csrc/serde/check.cpp
   csrc/serde/decode_argument.cpp
@@ -71,7 +68,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/graph_values.cpp
   csrc/serde/objects.cpp
   csrc/serde/operators.cpp
-  csrc/serde/scalars.cpp
   csrc/serde/symbols.cpp
   csrc/split/assign.cpp
   csrc/split/simple.cpp

@@ -19,9 +19,8 @@ void bind_archive(py::module_& module);
 void bind_budget(py::module_& module);
 void bind_capture(py::module_& module);
 void bind_decompose(py::module_& module);
-void bind_documents(py::module_& module);
+void bind_documents(py::module_& module);  // what of serde needs no object of torch
 void bind_export(py::module_& module);
-void bind_expressions(py::module_& module);
 void bind_graphs(py::module_& module);
 void bind_process(py::module_& module);
 void bind_serde(py::module_& module);

@@ -43,7 +43,6 @@ PYBIND11_MODULE(_native, m) {
   bind_budget(m);
   bind_capture(m);
   bind_documents(m);
-  bind_expressions(m);
   bind_tracking(m);
   bind_process(m);
   // Functions on graphs appear only once the tables are filled, so that none can be called too

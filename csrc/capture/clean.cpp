@@ -5,9 +5,9 @@
 #include "capture/text/export_root.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "py/gc_pause.h"
 #include "py/object_table.h"
-#include "py/pairs.h"
 
 namespace fxpress::capture {
 

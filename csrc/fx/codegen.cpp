@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/liveness.h"
+#include "core/graph.h"
 #include "fx/arguments.h"
 #include "fx/names.h"
 #include "fx/reader.h"

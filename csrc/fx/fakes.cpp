@@ -43,9 +43,9 @@ Ref FakeMaker::make(PyObject* real, bool requires_grad) const {
 }
 
 Ref FakeMaker::like(PyObject* fake, PyObject* storage) const {
-  const core::FakeLike make = part_with_libtorch();
-  if (make == nullptr) return {};
-  Ref made = Ref::steal(static_cast<PyObject*>(make(fake, storage, protects_)));
+  const core::FakeLike make_like = part_with_libtorch();
+  if (make_like == nullptr) return {};
+  Ref made = Ref::steal(static_cast<PyObject*>(make_like(fake, storage, protects_)));
   give_attributes(made.get());
   return made;
 }

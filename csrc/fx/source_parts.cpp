@@ -109,7 +109,7 @@ std::optional<TextShape> text_shape(std::string_view marked) {
     return {};
   TextShape shape;
   shape.key.reserve(marked.size());
-  LocalNames names;
+  LocalNames locals;
   for (size_t at = 0;;) {
     const size_t mark = std::min(marked.find(kLocalMark, at), marked.size());
     shape.key += marked.substr(at, mark - at);
@@ -117,13 +117,13 @@ std::optional<TextShape> text_shape(std::string_view marked) {
     const std::string_view name = word_at(marked, mark + 1);
     if (name.empty() || core::is_digit(name.front())) return {};
     shape.key += kLocalMark;
-    shape.key += std::to_string(names.number(name));
+    shape.key += std::to_string(locals.number(name));
     shape.key += ':';
     shape.key += std::to_string(name.size());  // columns of the compiled code depend on it
     at = mark + 1 + name.size();
   }
-  if (mentions_local(marked, names)) return {};
-  shape.names = names.take();
+  if (mentions_local(marked, locals)) return {};
+  shape.names = locals.take();
   return shape;
 }
 
@@ -207,11 +207,11 @@ std::optional<TreeInputs> read_tree_inputs(PyObject* codegen) {
   TreeInputs inputs = {
       texts(parameters), texts(positional), keys != Py_None, {}, builds_outputs != 0};
   if (inputs.has_keywords) {
-    const std::vector<std::string> names = texts(keys);
-    if (has_mark(names)) return std::nullopt;
-    for (size_t i = 0, k = inputs.positional.size(); i < names.size(); ++i, ++k) {
+    const std::vector<std::string> keywords = texts(keys);
+    if (has_mark(keywords)) return std::nullopt;
+    for (size_t i = 0, k = inputs.positional.size(); i < keywords.size(); ++i, ++k) {
       if (k < inputs.parameters.size())
-        inputs.keywords.emplace_back(names[i], inputs.parameters[k]);
+        inputs.keywords.emplace_back(keywords[i], inputs.parameters[k]);
     }
   }
   if (has_mark(inputs.parameters)) return std::nullopt;

@@ -1,4 +1,4 @@
-// New tuples and objects of classes.
+// New tuples and objects of classes, and the items of mappings.
 #pragma once
 
 #include <initializer_list>
@@ -40,6 +40,18 @@ inline Ref new_instance(PyObject* type,
     check(PyObject_GenericSetAttr(object.get(), name, value));
   }
   return object;
+}
+
+// The items of a mapping whose class may have an items() of its own: a new list of pairs.
+// ValueError when items() returns something else.
+inline Ref pairs_of(PyObject* mapping) {
+  Ref items = Ref::steal(PyMapping_Items(mapping));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyList_GET_ITEM(items.get(), i);
+    if (PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 2) continue;
+    raise(PyExc_ValueError, "the items of a %R are no pairs: %R", Py_TYPE(mapping), item);
+  }
+  return items;
 }
 
 }  // namespace fxpress::cpython

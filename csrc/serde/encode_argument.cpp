@@ -1,7 +1,7 @@
 #include "core/budget.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
-#include "py/pairs.h"
+#include "py/containers.h"
 #include "serde/graph_encoder.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"

@@ -6,7 +6,7 @@
 #include "fx/reader.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
-#include "py/pairs.h"
+#include "py/containers.h"
 #include "serde/graph_encoder.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"

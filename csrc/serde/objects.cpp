@@ -8,7 +8,6 @@
 #include "core/check.h"
 #include "py/calls.h"
 #include "py/containers.h"
-#include "py/pairs.h"
 #include "schema/json_writer.h"
 #include "serde/scalars.h"
 

@@ -1,6 +1,8 @@
 // Plain values of a document as Python objects, and numbers of Python as C++ has them.
 #pragma once
 
+#include <string>
+
 #include "py/object.h"
 #include "py/text.h"
 #include "schema/document.h"
@@ -8,7 +10,24 @@
 namespace fxpress::serde {
 
 // None, a bool, an int, a float or a str; an empty Ref for a value with others in it.
-Ref scalar(const schema::Document& document, const schema::Value& value);
+inline Ref scalar(const schema::Document& document, const schema::Value& value) {
+  switch (value.kind) {
+    case schema::ValueKind::kNull:
+      return Ref::borrow(Py_None);
+    case schema::ValueKind::kBool:
+      return Ref::borrow(value.integer != 0 ? Py_True : Py_False);
+    case schema::ValueKind::kInt:
+      return Ref::steal(PyLong_FromLongLong(value.integer));
+    case schema::ValueKind::kBigInt:
+      return Ref::steal(PyLong_FromString(std::string(document.text(value)).c_str(), nullptr, 10));
+    case schema::ValueKind::kReal:
+      return Ref::steal(PyFloat_FromDouble(value.real));
+    case schema::ValueKind::kString:
+      return new_text(document.text(value));
+    default:
+      return {};
+  }
+}
 
 // Returns float(value).
 inline double real_of(PyObject* value) {

@@ -1,9 +1,11 @@
 #include "tracking/lookup.h"
 
+#include <array>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "py/instance_dict.h"
-#include "tracking/module_path.h"
 
 namespace fxpress::tracking {
 
@@ -17,6 +19,45 @@ Ref tuple_of_names(PyObject* names) {
     }
   }
   return Ref::borrow(names);
+}
+
+constexpr std::array<std::string_view, 3> kTables = {"._modules[", "._parameters[", "._buffers["};
+
+struct Subscript {
+  std::string_view key;
+  size_t end = 0;  // behind the bracket, in the path
+};
+
+// The subscript of a table that begins at `begin`.
+std::optional<Subscript> subscript_at(std::string_view path, size_t begin) {
+  for (const std::string_view table : kTables) {
+    if (path.compare(begin, table.size(), table) != 0) continue;
+    const size_t quote = begin + table.size();
+    if (quote >= path.size() || (path[quote] != '\'' && path[quote] != '"')) return std::nullopt;
+    const size_t close = path.find_first_of("'\"]", quote + 1);
+    if (close == std::string_view::npos || close == quote + 1) return std::nullopt;
+    if (path[close] != path[quote] || close + 1 >= path.size() || path[close + 1] != ']') {
+      return std::nullopt;
+    }
+    return Subscript{path.substr(quote + 1, close - quote - 1), close + 2};
+  }
+  return std::nullopt;
+}
+
+std::string without_tables(std::string_view path) {
+  std::string result;
+  result.reserve(path.size());
+  size_t done = 0;
+  for (size_t at = path.find("._"); at != std::string_view::npos; at = path.find("._", at)) {
+    const std::optional<Subscript> found = subscript_at(path, at);
+    if (!found) {
+      ++at;
+      continue;
+    }
+    result.append(path, done, at - done).append(1, '.').append(found->key);
+    done = at = found->end;
+  }
+  return result.append(path, done);
 }
 
 }  // namespace
@@ -54,7 +95,7 @@ Ref path_without_tables(PyObject* path) {
   const Ref bytes = Ref::steal(PyUnicode_AsEncodedString(path, "utf-8", "surrogatepass"));
   const auto size = static_cast<size_t>(PyBytes_GET_SIZE(bytes.get()));
   const std::string cleaned =
-      tracking::without_tables(std::string_view(PyBytes_AS_STRING(bytes.get()), size));
+      without_tables(std::string_view(PyBytes_AS_STRING(bytes.get()), size));
   if (cleaned.size() == size) return Ref::borrow(path);
   return Ref::steal(PyUnicode_DecodeUTF8(cleaned.data(), static_cast<Py_ssize_t>(cleaned.size()),
                                          "surrogatepass"));

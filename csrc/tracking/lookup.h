@@ -1,4 +1,5 @@
-// Looks names up in a module without running any code of the module's class.
+// Looks names up in a module without running any code of the module's class, and writes paths of
+// modules as users do.
 #pragma once
 
 #include "py/object.h"
@@ -16,7 +17,8 @@ bool has_empty_tables(PyObject* module, PyObject* names);
 // Whether all of these values of the namespace are plain dicts.
 bool has_plain_tables(PyObject* ns, PyObject* names);
 
-// tracking::without_tables for a str.
+// The path with every `._modules['k']`, `._parameters['k']` and `._buffers['k']` written `.k`, in
+// either kind of quotes. Keys that contain a quote or `]` stay as they are.
 Ref path_without_tables(PyObject* path);
 
 }  // namespace fxpress::tracking

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/graph.h"
-#include "core/liveness.h"
 #include "support.h"
 
 using namespace fxpress::core;

@@ -476,14 +476,30 @@ def test_objects_without_a_namespace() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["L['m']._modules['\udc80'].x", "L['m']._modules['é']._buffers['b']", "L['m'].\udc80"]
+    "path",
+    [
+        "L['m']._modules['a']._modules['0']._parameters['weight']",
+        "L['m']._buffers[\"b\"].x",
+        "._modules['a']._modules['b']",
+        "getattr(L['m']._modules['s'], '0')",
+        "._modules['._modules']['a']",
+        "._._modules['a'][",
+        "L['m']._modules['\udc80'].x",
+        "L['m']._modules['é']._buffers['b']",
+        # What is not a table stays.
+        *("L['m'].\udc80", "", "._", "._modules", "._modules[", "._modules['", "._modules['a"),
+        *("._modules['a'", "._modules['']", "._modules['a\"]", "._modules['a[0]']"),
+        *("._modules['a'b']", "._modules[a]", "._other['a']", "_modules['a']", "x.modules['a']"),
+        "._modules'a'",
+    ],
 )
 def test_paths(path: str) -> None:
     tx = translator()
-    with torch_tracking.record_nn_module_stack("1", LocalSource(path), tx, L1()):
+    source: Any = SimpleNamespace(name=path)
+    with torch_tracking.record_nn_module_stack("1", source, tx, L1()):
         pass
     (expected,) = tx.num_calls
-    assert _native.path_without_tables(LocalSource(path).name) == expected
+    assert _native.path_without_tables(path) == expected
 
 
 def test_trace_is_released() -> None:
