@@ -24,7 +24,7 @@ from tests.archive import test_damage as damage
 from tests.archive.conftest import seeds_registered as seeds_registered
 from tests.archive.test_damage import CONFIG, SAMPLES, WEIGHT, with_config
 from tests.cli.test_verify import changed
-from tests.fuzz.make_hostile import frozen
+from tests.fuzz.hostile import hostile_files
 from tests.support.archived import records_of, rewritten, saved_by_us
 from tests.support.found import find_faults
 
@@ -65,7 +65,7 @@ def disagreement(path: Path, capsys: pytest.CaptureFixture[str]) -> str | None:
 @pytest.mark.filterwarnings("ignore")
 def test_hostile_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, wrong = tmp_path / "file.pt2", {}
-    for name, data in frozen().items():
+    for name, data in hostile_files().items():
         path.write_bytes(data)
         said = disagreement(path, capsys)
         if said is not None:
