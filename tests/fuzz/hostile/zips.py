@@ -232,6 +232,7 @@ def executorch_program() -> bytes:
     return written("keys", {"archive/data/executorch/model.pte": b"\0" * 64})
 
 
+@functools.cache
 def deflated(count: int) -> bytes:
     """Zeros in deflate's format, 258 for each 13 bits: by hand, so that no zlib decides."""
     bits = "1" + "10" + "00110000"  # a last block with the fixed codes; a zero
