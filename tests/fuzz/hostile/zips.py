@@ -59,7 +59,8 @@ _HEADERS = {
 _LOAD = {"extra-longer-than-the-file", "other-disk"}
 for _name, (_signature, _offset, _value) in _HEADERS.items():
     _make = functools.partial(_patched, _signature, _offset, _value)
-    add(f"zips-{_name}", _make, "either" if _name in _LOAD else "refused")
+    _message = "encrypted" if _name == "encrypted" else ""
+    add(f"zips-{_name}", _make, "either" if _name in _LOAD else "refused", message=_message)
 
 
 def entry(name: bytes, offset: int, crc: int, stored: int, size: int, method: int = 0) -> bytes:
@@ -97,7 +98,7 @@ def overlapping_records() -> bytes:
     return directory(body, [entry(n, data.header_offset, crc, size, size) for n in names])
 
 
-@hostile("refused")
+@hostile("refused", message=r"model\.json")
 def names_that_are_twice_there() -> bytes:
     body = _base()
     info = zipfile.ZipFile(io.BytesIO(body)).getinfo(MODEL)
