@@ -60,7 +60,7 @@ def disagreement(path: Path, capsys: pytest.CaptureFixture[str]) -> str | None:
     return None
 
 
-@pytest.mark.slow("590 files")
+@pytest.mark.slow("604 files")
 @pytest.mark.usefixtures("seeds_registered")
 @pytest.mark.filterwarnings("ignore")
 def test_hostile_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
