@@ -26,9 +26,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.fuzz import seeds
-from tests.fuzz.hostile import CASES
+from tests.fuzz.hostile import CASES, hostile_files
 from tests.fuzz.hostile.cases import read_archive
-from tests.fuzz.make_hostile import frozen
 
 _MEGABYTE = 1 << 20
 _PATIENCE = 3  # a load that takes this many times the promised time is stopped
@@ -134,7 +133,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    files = frozen()
+    files = hostile_files()
     _warm_up()
     chosen = [n for n in files if not arguments.names or any(p in n for p in arguments.names)]
     costs = []

@@ -26,7 +26,7 @@ from fxpress._tools.cli import app
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program
 from fxpress._tools.inspect.summary import Summary, summarize
-from tests.fuzz.make_hostile import frozen
+from tests.fuzz.hostile import hostile_files
 from tests.support.command_line import assert_without_torch, places_in, run
 
 
@@ -165,7 +165,7 @@ def test_expressions(text: str, wanted: str) -> None:
 
 def test_hostile_files_are_refused_or_told(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for data in frozen().values():
+    for data in hostile_files().values():
         path.write_bytes(data)
         with contextlib.suppress(InspectionError):
             json.dumps(summarize(path).plain())

@@ -17,7 +17,7 @@ import fxpress
 from fxpress._files.format.torch_facts import torch_version
 from fxpress._tools.cli import app
 from fxpress._tools.inspect.verification import Fault, check_file
-from tests.fuzz.make_hostile import frozen
+from tests.fuzz.hostile import hostile_files
 from tests.support.command_line import assert_without_torch, run
 from tests.support.found import find_faults
 
@@ -215,7 +215,7 @@ def test_what_is_refused_has_a_fault(path: Path, edit: Callable[[dict[str, Any]]
 
 def test_hostile_files(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for data in frozen().values():
+    for data in hostile_files().values():
         path.write_bytes(data)
         faults = find_faults(path)
         assert all(type(fault) is Fault for fault in faults)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.export import ExportedProgram
 
-from tests.fuzz.make_hostile import frozen
+from tests.fuzz.hostile import hostile_files
 from tests.support.command_line import dynamic_program
 
 pytest.importorskip("fastapi", reason="no FastAPI")
@@ -115,7 +115,7 @@ def test_every_damage_is_an_answer(port: int, path: Path) -> None:
 
 def test_hostile_files_are_answered(port: int) -> None:
     """Texts that would run are told as texts, and the others refused; the server goes on."""
-    files = [content for content in frozen().values() if len(content) < MOST_BYTES]
+    files = [content for content in hostile_files().values() if len(content) < MOST_BYTES]
     for content in files[:: max(1, len(files) // 15)]:
         assert put(port, content)[0] in (200, 422)
 

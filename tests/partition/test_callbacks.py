@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -59,63 +61,49 @@ def test_graph_without_operations() -> None:
 # ---- by_module ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize(
-    ("depth", "expected"),
-    [(1, TOWER_DEPTH_1), (2, TOWER_DEPTH_2)],
-)
-def test_by_module_of_exported_graph(strict: bool, depth: int, expected: list[int]) -> None:
-    gm = exported_tower(strict=strict).graph_module
-    assert ids_of(by_module(gm, depth=depth)) == expected
+def without_stacks() -> fx.GraphModule:
+    gm = fx.symbolic_trace(Tower())
+    for node in gm.graph.nodes:
+        node.meta.pop("nn_module_stack", None)
+    return gm
 
 
-def test_by_module_below_the_called_module() -> None:
-    gm = exported_tower().graph_module
-    # mul | linear | relu, add | linear | relu, add | sub | linear | relu, add | head
-    assert ids_of(by_module(gm, depth=3)) == [0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 7, 8]
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("layers.1", [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2]),
-        ("layers", [0, *[1] * 6, 2, *[3] * 3, 4]),
-        ("layers.*", [0, *[1] * 3, *[2] * 3, 3, *[4] * 3, 5]),
-        ("*.linear", [0, 1, 2, 2, 3, 4, 4, 4, 5, 6, 6, 6]),
-        ("layer", [0] * 12),  # a prefix of path components, not of letters
-    ],
-)
-def test_by_module_path(path: str, expected: list[int]) -> None:
-    assert ids_of(by_module(exported_tower().graph_module, path=path)) == expected
-
-
-def test_by_module_path_and_depth() -> None:
-    gm = exported_tower().graph_module
-    assert ids_of(by_module(gm, depth=2, path="layers")) == TOWER_DEPTH_2
-
-
+GRAPHS: dict[str, Callable[[], fx.GraphModule]] = {
+    "exported": lambda: exported_tower().graph_module,
+    "exported_strictly": lambda: exported_tower(strict=True).graph_module,
+    "symbolic_trace": lambda: fx.symbolic_trace(Tower()),
+    "dynamo": lambda: dynamo_graph(Tower().eval(), torch.randn(2, 4)),
+    "without_stacks": without_stacks,
+}
 # Neither records a stack for the root's own nodes: they stay with the node before, and the first
 # with the first node that has a module. So layers.0 and the sub before it, a node of layers.1:
 # mul, layers.0 | layers.1, sub | layers.0 | head
 ROOT_UNRECORDED = [0, *[0] * 3, *[1] * 3, 1, *[2] * 3, 3]
 
 
-def test_by_module_of_symbolic_trace() -> None:
-    gm = fx.symbolic_trace(Tower())
-    assert ids_of(by_module(gm, depth=2)) == ROOT_UNRECORDED
-
-
-def test_by_module_of_dynamo_graph() -> None:
-    gm = dynamo_graph(Tower().eval(), torch.randn(2, 4))
-    assert ids_of(by_module(gm, depth=2)) == ROOT_UNRECORDED
-
-
-def test_by_module_goes_by_targets_without_stacks() -> None:
-    gm = fx.symbolic_trace(Tower())
-    for node in gm.graph.nodes:
-        node.meta.pop("nn_module_stack", None)
-    # Only the four linear layers have a target; what follows each of them stays with it.
-    assert ids_of(by_module(gm, depth=2)) == ROOT_UNRECORDED
+@pytest.mark.parametrize(
+    ("graph", "options", "expected"),
+    [
+        ("exported", {"depth": 1}, TOWER_DEPTH_1),
+        ("exported", {"depth": 2}, TOWER_DEPTH_2),
+        ("exported_strictly", {"depth": 1}, TOWER_DEPTH_1),
+        ("exported_strictly", {"depth": 2}, TOWER_DEPTH_2),
+        # mul | linear | relu, add | linear | relu, add | sub | linear | relu, add | head
+        ("exported", {"depth": 3}, [0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 7, 8]),
+        ("exported", {"path": "layers.1"}, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2]),
+        ("exported", {"path": "layers"}, [0, *[1] * 6, 2, *[3] * 3, 4]),
+        ("exported", {"path": "layers.*"}, [0, *[1] * 3, *[2] * 3, 3, *[4] * 3, 5]),
+        ("exported", {"path": "*.linear"}, [0, 1, 2, 2, 3, 4, 4, 4, 5, 6, 6, 6]),
+        ("exported", {"path": "layer"}, [0] * 12),  # a prefix of path components, not of letters
+        ("exported", {"depth": 2, "path": "layers"}, TOWER_DEPTH_2),
+        ("symbolic_trace", {"depth": 2}, ROOT_UNRECORDED),
+        ("dynamo", {"depth": 2}, ROOT_UNRECORDED),
+        # Only the four linear layers have a target; what follows each of them stays with it.
+        ("without_stacks", {"depth": 2}, ROOT_UNRECORDED),
+    ],
+)
+def test_by_module(graph: str, options: dict[str, Any], expected: list[int]) -> None:
+    assert ids_of(by_module(GRAPHS[graph](), **options)) == expected
 
 
 @pytest.mark.parametrize(
@@ -153,11 +141,6 @@ def test_by_module_follows_the_call_not_the_owner() -> None:
         return x
 
     assert ids_of(by_module(graph_of(build), depth=3)) == [0, 0, 0, 1]
-
-
-def test_by_module_refuses_depth_0() -> None:
-    with pytest.raises(ValueError, match="depth"):
-        by_module(fx.symbolic_trace(Tower()), depth=0)
 
 
 # ---- balanced -----------------------------------------------------------------------------------
@@ -262,21 +245,21 @@ def test_balanced_knows_parameters_of_dynamo() -> None:
     assert ids_of(balanced(gm, 2)) == [0, 1]
 
 
-@pytest.mark.parametrize("n", [0, -1, 13])
-def test_balanced_refuses_impossible_counts(n: int) -> None:
-    with pytest.raises(ValueError, match=f"{n} stages.* 12 nodes"):
-        balanced(fx.symbolic_trace(Tower()), n)
-
-
-def test_balanced_refuses_an_unknown_weight() -> None:
-    with pytest.raises(ValueError, match="flops"):
-        balanced(fx.symbolic_trace(Tower()), 2, by="flops")  # type: ignore[arg-type]
-
-
-def test_balanced_refuses_to_balance_nothing() -> None:
-    """The inputs of a graph exported without strict don't say which of them are parameters."""
-    with pytest.raises(ValueError, match="signature"):
-        balanced(exported_tower().graph_module, 2)
+@pytest.mark.parametrize(
+    ("refused", "match"),
+    [
+        (lambda tower: by_module(tower, depth=0), "depth"),
+        (lambda tower: balanced(tower, 0), "0 stages.* 12 nodes"),
+        (lambda tower: balanced(tower, -1), "-1 stages.* 12 nodes"),
+        (lambda tower: balanced(tower, 13), "13 stages.* 12 nodes"),
+        (lambda tower: balanced(tower, 2, by="flops"), "flops"),
+        # The inputs of a graph exported without strict don't say which of them are parameters.
+        (lambda _: balanced(exported_tower().graph_module, 2), "signature"),
+    ],
+)
+def test_refusals(refused: Callable[[fx.GraphModule], object], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        refused(fx.symbolic_trace(Tower()))
 
 
 # ---- around -------------------------------------------------------------------------------------

@@ -19,11 +19,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 from torch.export import unflatten as torch_unflatten
 from torch.export.exported_program import ModuleCallEntry
-from torch.export.graph_signature import (
-    CustomObjArgument,
-    InputKind,
-    OutputKind,
-)
+from torch.export.graph_signature import CustomObjArgument, InputKind, OutputKind
+from torch.utils._pytree import tree_structure
 
 from fxpress import _native
 from fxpress.unflatten import (
@@ -190,21 +187,6 @@ def test_parameter_that_is_no_parameter_but_a_tensor() -> None:
     assert mine.norm.weight.requires_grad == other.norm.weight.requires_grad is False
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"in_spec": torch.utils._pytree.tree_structure((1,))}, "2 children|in_spec|first"),
-        ({"in_spec": torch.utils._pytree.tree_structure([(1,), {}])}, "tuple"),
-        ({"in_spec": torch.utils._pytree.tree_structure(([1], {}))}, "tuple"),
-        ({"in_spec": torch.utils._pytree.tree_structure(((1,), [1]))}, "dict"),
-    ],
-)
-def test_u52_specs_of_preserved_calls(change: dict[str, Any], match: str) -> None:
-    program = nest(preserve_module_call_signature=("first",))
-    replace_signature(program, "first", **change)
-    assert_refused(program, AssertionError, match)
-
-
 def replace_signature(program: ExportedProgram, name: str, **change: Any) -> None:
     entries = program.module_call_graph
     index = next(i for i, entry in enumerate(entries) if entry.fqn == name)
@@ -212,18 +194,27 @@ def replace_signature(program: ExportedProgram, name: str, **change: Any) -> Non
     entries[index] = ModuleCallEntry(name, signature)
 
 
-def test_u55_inputs_of_preserved_calls() -> None:
-    program = nest(preserve_module_call_signature=("first",))
-    odd = CustomObjArgument("x", "some.Class")
-    replace_signature(program, "first", inputs=[odd] * 3)
-    assert_refused(program, AssertionError, "TensorArgument|CustomObjArgument")
+ODD = CustomObjArgument("x", "some.Class")
 
 
-def test_u56_outputs_of_preserved_calls() -> None:
+@pytest.mark.parametrize(
+    ("change", "kind", "match"),
+    [
+        ({"in_spec": tree_structure((1,))}, AssertionError, "2 children|in_spec|first"),
+        ({"in_spec": tree_structure([(1,), {}])}, AssertionError, "tuple"),
+        ({"in_spec": tree_structure(([1], {}))}, AssertionError, "tuple"),
+        ({"in_spec": tree_structure(((1,), [1]))}, AssertionError, "dict"),
+        ({"inputs": [ODD] * 3}, AssertionError, "TensorArgument|CustomObjArgument"),
+        ({"outputs": [ODD] * 2}, RuntimeError, "Unsupported data type for output node"),
+    ],
+    ids=["u52-1", "u52-2", "u52-3", "u52-4", "u55", "u56"],
+)
+def test_u52_u55_u56_preserved_calls(
+    change: dict[str, Any], kind: type[Exception], match: str
+) -> None:
     program = nest(preserve_module_call_signature=("first",))
-    odd = CustomObjArgument("y", "some.Class")
-    replace_signature(program, "first", outputs=[odd] * 2)
-    assert_refused(program, RuntimeError, "Unsupported data type for output node")
+    replace_signature(program, "first", **change)
+    assert_refused(program, kind, match)
 
 
 def test_u56_output_of_another_module() -> None:
@@ -310,7 +301,7 @@ def test_u104_the_error_names_both_structures() -> None:
     program = nest()
     inputs = ([torch.ones(1)],)
     theirs = str(raised(lambda: torch_unflatten(program)(*inputs)))
-    specs = torch.utils._pytree.tree_structure((inputs, {})), program.call_spec.in_spec
+    specs = tree_structure((inputs, {})), program.call_spec.in_spec
     with pytest.raises(TypeError) as caught:
         unflatten(program)(*inputs)
     mine = str(caught.value)
@@ -413,7 +404,7 @@ def test_u104_adapter() -> None:
     torch.testing.assert_close(module(*inputs), model(*inputs[:2]))
     assert module.adapted is True
     assert adapter.seen["specs"][0] == module.module_call_graph[0].signature.in_spec
-    assert adapter.seen["specs"][1] == torch.utils._pytree.tree_structure((inputs, {}))
+    assert adapter.seen["specs"][1] == tree_structure((inputs, {}))
     assert adapter.seen["metadata"] is module.meta
     assert adapter.seen["obj"] == inputs
     assert adapter.seen["metadata"]["unflattened_module"] is module

@@ -22,7 +22,7 @@ from fxpress._tools.view.graphs import graphs_by_program, graphs_of_text
 from fxpress._tools.view.model_explorer import plain_graph
 from fxpress._tools.view.overlays import overlays_of
 from fxpress.view import graphs_of
-from tests.fuzz.make_hostile import frozen
+from tests.fuzz.hostile import hostile_files
 from tests.support.command_line import assert_without_torch, dynamic_program
 
 
@@ -207,7 +207,7 @@ def test_names_stay_texts(tmp_path: Path, path: Path) -> None:
 
 def test_hostile_files(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for data in frozen().values():
+    for data in hostile_files().values():
         path.write_bytes(data)
         with contextlib.suppress(InspectionError):
             json.dumps(graphs_of(path))

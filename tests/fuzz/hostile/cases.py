@@ -31,6 +31,7 @@ class Case:
         wanted: "refused", "loads" or "either", where what the file says is only bad for some use.
         seed: the program that it was; says with what it can be called.
         read: what it is given to.
+        message: a pattern of the error's text, where the text matters; "" elsewhere.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Case:
     wanted: str
     seed: str
     read: Read
+    message: str = ""
 
 
 CASES: dict[str, Case] = {}
@@ -52,22 +54,27 @@ def read_contents(data: bytes) -> Any:
 
 
 def add(
-    name: str, make: Callable[[], bytes], wanted: str, seed: str = "keys", read: Read = read_archive
+    name: str,
+    make: Callable[[], bytes],
+    wanted: str,
+    seed: str = "keys",
+    read: Read = read_archive,
+    message: str = "",
 ) -> None:
     """Adds a case; each name stands for one file."""
     assert wanted in ("refused", "loads", "either"), wanted
     assert name not in CASES, name
-    CASES[name] = Case(name, make, wanted, seed, read)
+    CASES[name] = Case(name, make, wanted, seed, read, message)
 
 
 def hostile(
-    wanted: str, seed: str = "keys", read: Read = read_archive
+    wanted: str, seed: str = "keys", read: Read = read_archive, message: str = ""
 ) -> Callable[[Callable[[], bytes]], Callable[[], bytes]]:
     """Adds a function that makes a file; its name says what is hostile."""
 
     def register(make: Callable[[], bytes]) -> Callable[[], bytes]:
         module = make.__module__.rpartition(".")[2]
-        add(f"{module}-{make.__name__.replace('_', '-')}", make, wanted, seed, read)
+        add(f"{module}-{make.__name__.replace('_', '-')}", make, wanted, seed, read, message)
         return make
 
     return register

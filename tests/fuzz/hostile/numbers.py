@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+from collections.abc import Callable
 from typing import Any
 
 from tests.fuzz.hostile.cases import (
@@ -49,11 +50,47 @@ _TENSORS: dict[str, dict[str, Any]] = {
     "gradient-of-integers": {"dtype": 5, "requires_grad": True},
 }
 _LOAD = {"device-of-no-memory", "layout", "index-of-device", "many-dimensions"}
+_MESSAGES = {
+    "expression-as-a-size": "model_weights_config",
+    "device": "'block.first.weight' in record .*nowhere",
+}
 for _name, _changes in _TENSORS.items():
     _make = functools.partial(
         edited, "layers", lambda stored, c=_changes: _meta(stored).update(c), WEIGHTS
     )
-    add(f"numbers-weight-{_name}", _make, "either" if _name in _LOAD else "refused", "layers")
+    if _name in _LOAD:
+        add(f"numbers-weight-{_name}", _make, "either", "layers")
+    else:
+        _message = _MESSAGES.get(_name, "weight")
+        add(f"numbers-weight-{_name}", _make, "refused", "layers", message=_message)
+
+# The first weight is three floats in the record weight_0.
+_ENTRIES: dict[str, Callable[[Any], Any]] = {
+    "more-elements": lambda entry: entry["tensor_meta"].update(sizes=_ints(4)),
+    "more-dimensions": lambda entry: entry["tensor_meta"].update(
+        sizes=_ints(2**62, 2**62), strides=_ints(3, 1)
+    ),
+    "fewer-dimensions": lambda entry: entry["tensor_meta"].update(sizes=[]),
+    "later-elements": lambda entry: entry["tensor_meta"].update(storage_offset={"as_int": 1}),
+    "largest-offset": lambda entry: entry["tensor_meta"].update(
+        storage_offset={"as_int": 2**63 - 1}
+    ),
+    "larger-elements": lambda entry: entry["tensor_meta"].update(dtype=8),
+    "smaller-elements": lambda entry: entry["tensor_meta"].update(dtype=1, sizes=_ints(100)),
+    "device-that-is-no-word": lambda entry: entry["tensor_meta"].update(
+        device={"type": "no device", "index": None}
+    ),
+    "missing-record": lambda entry: entry.update(path_name="weight_9"),
+    "record-by-another-folder": lambda entry: entry.update(path_name="../weights/weight_0"),
+    "absolute-record": lambda entry: entry.update(path_name="/etc/passwd"),
+    "no-metadata": lambda entry: entry.update(tensor_meta=None),
+    "no-record": lambda entry: entry.pop("path_name"),
+}
+for _name, _edit in _ENTRIES.items():
+    _make = functools.partial(
+        edited, "layers", lambda stored, e=_edit: e(next(iter(stored["config"].values()))), WEIGHTS
+    )
+    add(f"numbers-entry-{_name}", _make, "refused", "layers", message="weight")
 
 
 def _value(changes: dict[str, Any]) -> bytes:
@@ -92,23 +129,24 @@ add("numbers-zeros-of-exabytes", functools.partial(_zeros, 1 << 60, 1), "refused
 add("numbers-zeros-many-times", functools.partial(_zeros, 1 << 20, 1000), "refused", "layers")
 
 
-@hostile("refused", "layers")
-def zeros_by_a_stride() -> bytes:
-    def edit(stored: Any) -> None:
-        stored.update(sizes=_ints(2, 3), strides=_ints(1 << 32, 1))
-
+def _without_bytes(changes: dict[str, Any]) -> bytes:
+    """A weight whose record has no bytes, with other numbers."""
     documents = documents_of("layers")
     first = next(iter(documents[WEIGHTS]["config"].values()))
-    edit(first["tensor_meta"])
+    first["tensor_meta"].update(changes)
     return written("layers", documents | {f"archive/data/weights/{first['path_name']}": b""})
 
 
-@hostile("refused", "layers")
-def zeros_by_an_offset() -> bytes:
-    documents = documents_of("layers")
-    first = next(iter(documents[WEIGHTS]["config"].values()))
-    first["tensor_meta"]["storage_offset"] = {"as_int": 1 << 32}
-    return written("layers", documents | {f"archive/data/weights/{first['path_name']}": b""})
+_NEGATIVE = r"weight_0.*negative"
+for _name, _changes, _message in (
+    ("by-a-stride", {"sizes": _ints(2, 3), "strides": _ints(1 << 32, 1)}, ""),
+    ("by-an-offset", {"storage_offset": {"as_int": 1 << 32}}, ""),
+    ("of-a-negative-size", {"sizes": _ints(-4)}, _NEGATIVE),
+    ("of-a-negative-stride", {"strides": _ints(-3)}, _NEGATIVE),
+    ("of-a-negative-offset", {"storage_offset": {"as_int": -1}}, _NEGATIVE),
+):
+    _make = functools.partial(_without_bytes, _changes)
+    add(f"numbers-zeros-{_name}", _make, "refused", "layers", message=_message)
 
 
 @hostile("refused", "layers")

@@ -25,13 +25,13 @@ DOCUMENTED = (SerializeError, ArchiveError)
 
 
 def read_case(case: Case) -> tuple[str, Any]:
-    """The outcome of a file, and what was read."""
+    """The outcome of a file, and what was read or the error."""
     try:
         return LOADS, case.read(case.make())
     except LimitError as error:
-        return f"LimitError {error.limit}", None
+        return f"LimitError {error.limit}", error
     except DOCUMENTED as error:
-        return f"{type(error).__name__}{_rule(str(error))}", None
+        return f"{type(error).__name__}{_rule(str(error))}", error
 
 
 def _rule(message: str) -> str:

@@ -235,10 +235,11 @@ def _object(record: str, content: bytes) -> bytes:
 
 for _record in ("custom_obj_0", "opaque_obj_0", "tensor_0", "weight_0", "../weights/x", "x"):
     _make = functools.partial(_object, _record, _EVAL)
-    add(f"pickles-object-{_record.replace('/', '-')}", _make, "refused")
+    _message = f"{_record}.*allow_pickle" if "obj" in _record else ""
+    add(f"pickles-object-{_record.replace('/', '-')}", _make, "refused", message=_message)
 
 
-@hostile("refused", "layers")
+@hostile("refused", "layers", message="weight_0.*allow_pickle")
 def weights_that_are_pickled() -> bytes:
     documents = documents_of("layers")
     config = documents[WEIGHTS]["config"]

@@ -54,6 +54,7 @@ _TEXTS: dict[str, str] = {
     "positions-as-keys": _inputs(node("builtins.dict", "[0, 1.5, true, null]", *[LEAF] * 4)),
     "enum-of-a-module": _inputs(node("builtins.dict", _ENUM % (f"{MODULE}:Hit", "x"), LEAF)),
     "enum-of-a-dictionary": _inputs(node("builtins.dict", _ENUM % ("os:environ", "PATH"), LEAF)),
+    "enum-of-another-class": _inputs(node("builtins.dict", _ENUM % ("os:PathLike", "x"), LEAF)),
     "enum-with-attributes": _inputs(
         node("builtins.dict", _ENUM % ("enum:Enum.__class__.__base__", "x"), LEAF)
     ),
@@ -76,6 +77,12 @@ _TEXTS: dict[str, str] = {
             },
         )
     ),
+    "factory-of-a-function": _inputs(
+        node(
+            "collections.defaultdict",
+            {"default_factory_module": "os", "default_factory_name": "system", "dict_context": []},
+        )
+    ),
     "factory-of-a-module": _inputs(
         node(
             "collections.defaultdict",
@@ -96,24 +103,45 @@ _TEXTS: dict[str, str] = {
     "named-tuple-of-code": _inputs(node("collections.namedtuple", f'"{MODULE}"', LEAF)),
     "context-that-is-deep": _inputs(node("builtins.dict", "[" * 100_000, LEAF)),
     "context-that-is-deep-and-ends": _inputs(node("builtins.dict", "[" * 900 + "]" * 900, LEAF)),
+    "context-that-is-no-json": _inputs(node("builtins.dict", "not json", LEAF)),
     "context-that-is-long": _inputs(node("builtins.dict", json.dumps(list(range(100_000))))),
     "no-arguments": json.dumps([1, LEAF]),
     "wrong-call": json.dumps([1, node("builtins.tuple", "null", LEAF)]),
     "leaf-with-children": json.dumps([1, node(None, None, LEAF)]),
     "many-leaves": _inputs(*[LEAF] * 30_000),
     "many-empty": _inputs(*[node("builtins.tuple", "null")] * 30_000, LEAF),
+    "deep": "[" * 100_000,
+    "empty": "",
+    "no-tree": "[1]",
+    "list-as-a-tree": "[1, []]",
     "protocol": json.dumps([2, LEAF]),
     "number": "1",
     "nothing": "null",
     "nan": "NaN",
     "large-number": "9" * 100_000,
 }
-_REFUSED = {
-    *("lists-100000-deep", "enum-of-a-module"),
-    *("enum-of-a-dictionary", "enum-with-attributes", "enum-of-attributes", "factory-that-is-code"),
-    *("factory-that-is-a-class", "factory-of-a-module", "class", "class-of-a-module"),
-    *("named-tuple-of-code", "context-that-is-deep"),
-    *("keys-of-keyword-arguments", "protocol", "number", "nothing", "nan", "large-number"),
+# What the error says; "" where any text will do.
+_REFUSED = dict.fromkeys(
+    [
+        *("lists-100000-deep", "enum-with-attributes", "enum-of-attributes"),
+        *("factory-that-is-code", "factory-that-is-a-class", "class", "named-tuple-of-code"),
+        *("context-that-is-deep", "keys-of-keyword-arguments"),
+        *("number", "nothing", "nan", "large-number"),
+    ],
+    "",
+) | {
+    "enum-of-a-module": f"names {MODULE}:Hit, which is not a class of an imported module",
+    "enum-of-a-dictionary": "names os:environ, which is not a class of an imported module",
+    "enum-of-another-class": "names os:PathLike, which is not an Enum",
+    "factory-of-a-function": "names os:system, which is not a class of an imported module",
+    "factory-of-a-module": f"names {MODULE}:Hit, which is not a class of an imported module",
+    "class-of-a-module": f"{MODULE}.Hit in pytree is not registered",
+    "context-that-is-no-json": "a tree spec is damaged: JSONDecodeError",
+    "deep": "limit 'depth'",
+    "empty": "is no tree spec",
+    "no-tree": "a tree spec is damaged: ValueError",
+    "list-as-a-tree": "a tree spec lacks a type, a context or children",
+    "protocol": "unknown protocol 2 of a tree spec",
 }
 for _name, _text in _TEXTS.items():
     _wanted = "refused" if _name in _REFUSED else "either"
@@ -121,7 +149,13 @@ for _name, _text in _TEXTS.items():
         if _field == "out_spec" and "keyword" in _name:
             continue
         _make = functools.partial(_with_spec, _text, _field)
-        add(f"trees-{_field.replace('_spec', '')}-{_name}", _make, _wanted, "layers")
+        add(
+            f"trees-{_field.replace('_spec', '')}-{_name}",
+            _make,
+            _wanted,
+            "layers",
+            message=_REFUSED.get(_name, ""),
+        )
 
 
 @hostile("either", "containers")
