@@ -16,7 +16,14 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 import fxpress
-from tests.corpus.components import LEFT_AS_IT_IS, Component, components_of, decompose, unflatten
+from tests.corpus.components import (
+    LEFT_AS_IT_IS,
+    Component,
+    components_of,
+    decompose,
+    decomposed,
+    unflatten,
+)
 from tests.corpus.programs import Case, Entry, entries, exported
 from tests.support.sampled import sampled
 from tests.support.unflatten_compare import assert_untouched, snapshot
@@ -44,11 +51,13 @@ _MORE_HINTS = pytest.mark.xfail(
 
 def _pairs() -> Iterator[Any]:
     modules = [e for e in entries() if (e.collection, e.mode) == ("module_db", "nonstrict")]
-    decomposed = sampled(modules, 20, seed=0)
+    few, some = sampled(modules, 20, seed=0), sampled(modules, 36, seed=2)
     for entry in entries():
         components = list(components_of(entry))
-        if entry in decomposed:
+        if entry in few:
             components.insert(1, decompose)
+        if entry in modules and entry not in some and str(entry) not in _ORDINARY:
+            components.remove(decomposed)
         for component in components:
             name = f"{entry}-{component.__name__}"
             marks = [] if str(entry) in _ORDINARY and component is not decompose else [_SLOW]
