@@ -139,8 +139,10 @@ for _ in range(2):
 
 
 @pytest.mark.slow("a process for each case")
-@pytest.mark.parametrize("table", ["default", "empty"])
-@pytest.mark.parametrize("first", ["torch", "fxpress", "nobody", "before"])
+@pytest.mark.parametrize(
+    ("first", "table"),
+    [("torch", "default"), ("fxpress", "empty"), ("nobody", "default"), ("before", "empty")],
+)
 def test_an_operator_of_atens_was_composite_for_a_while(first: str, table: str) -> None:
     """torch collects the composite operators of aten once for a process."""
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(_SCOPE), first, table]

@@ -28,7 +28,11 @@ from tests.support.unlifted import assert_module_as_torch, assert_same_module, o
 pytestmark = pytest.mark.deep("a hundred programs, exported and decomposed")
 
 STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
-DECOMPOSED = pytest.mark.parametrize("decomposed", [False, True], ids=["exported", "decomposed"])
+WAYS = pytest.mark.parametrize(
+    ("strict", "decomposed"),
+    [(False, False), (False, True), (True, True)],
+    ids=["exported", "decomposed", "strict-decomposed"],
+)
 
 X = torch.linspace(-1.0, 1.0, 12).view(3, 4)
 
@@ -150,8 +154,7 @@ def made(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     return build(), args, kwargs
 
 
-@DECOMPOSED
-@STRICT
+@WAYS
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_models(name: str, strict: bool, decomposed: bool) -> None:
     model, args, kwargs = made(name)

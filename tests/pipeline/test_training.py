@@ -15,8 +15,8 @@ from tests.support.pipeline_runs import SCHEDULES, run_cases, save_cases, stages
 from tests.support.pipelines import batches, infer, tied
 from tests.support.ranks import run_ranks
 
-# After up to 20 steps. The sum of gradients has another order where a weight is in two stages, or where
-# a schedule runs microbatches backward in another order. A bfloat16 has 8 bits.
+# After up to 20 steps. The sum of gradients has another order where a weight is in two stages, or
+# where a schedule runs microbatches backward in another order. A bfloat16 has 8 bits.
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}
 CLOSE_IN_BFLOAT16 = {"rtol": 2e-2, "atol": 2e-2}
 
