@@ -9,9 +9,10 @@ reach is has no end.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from itertools import accumulate, chain, pairwise, repeat
-from operator import add
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, repeat
+from operator import add, sub
+from typing import Any
 
 Reach = Sequence[list[int]]
 
@@ -25,8 +26,8 @@ def least_limit(before: list[int], reach: Reach) -> int | None:
         before: the weight in front of each place.
         reach: of each run.
     """
-    low = -(-before[-1] // len(reach))
-    low = max(low, *(after - weight for weight, after in pairwise(before)))
+    heaviest: int = max(map(sub, before[1:], before))
+    low = max(-(-before[-1] // len(reach)), heaviest)
     high = before[-1]
     if farthest(before, reach, high)[-1] < len(before) - 1:
         return None
@@ -66,9 +67,12 @@ def cheapest(
         reach: of each run.
         limit: the most weight of a run.
     """
-    by_weight = _ends_by_weight(before, limit)
     different = {id(each): each for each in reach}
-    made = {key: list(map(min, by_weight, each)) for key, each in different.items()}
+    made: dict[int, Sequence[int]] = {
+        key: _Ends(before, each, limit) for key, each in different.items()
+    }
+    if costs is not None:  # each of the ends is asked for
+        made = {key: list(each) for key, each in made.items()}
     ends = [made[id(each)] for each in reach]
     starts = _starts(ends)
     if starts is None:
@@ -93,7 +97,7 @@ def cheapest(
 
 
 def _least_costs(
-    costs: list[int], starts: list[range], ends: list[list[int]], never: int
+    costs: list[int], starts: list[range], ends: list[Sequence[int]], never: int
 ) -> list[list[int]]:
     """Return for each run and each place where it may begin the least cost of all cuts behind."""
     values = [[0] * len(starts[-1])]
@@ -104,17 +108,28 @@ def _least_costs(
     return values[::-1]
 
 
-def _ends_by_weight(before: list[int], limit: int) -> list[int]:
-    """Return for each place but the last how far a run goes that begins there."""
-    ends, end, last = [], 0, len(before) - 1
-    for weight in before[:-1]:
-        while end < last and before[end + 1] - weight <= limit:
-            end += 1
-        ends.append(end)
-    return ends
+class _Ends(Sequence[int]):
+    """How far a run goes that begins at a place, for each place but the last; found when asked."""
+
+    def __init__(self, before: list[int], reach: list[int], limit: int) -> None:
+        self._before, self._reach, self._limit = before, reach, limit
+
+    def __len__(self) -> int:
+        return len(self._before) - 1
+
+    def __getitem__(self, start: Any) -> Any:
+        by_weight = bisect_right(self._before, self._before[start] + self._limit) - 1
+        return min(by_weight, self._reach[start])
+
+    def __iter__(self) -> Iterator[int]:
+        end, last = 0, len(self)
+        for weight, furthest in zip(self._before, self._reach, strict=False):
+            while end < last and self._before[end + 1] - weight <= self._limit:
+                end += 1
+            yield min(end, furthest)
 
 
-def _starts(ends: list[list[int]]) -> list[range] | None:
+def _starts(ends: list[Sequence[int]]) -> list[range] | None:
     """Return the places where each run may begin, with all others; None: there are none."""
     n, last = len(ends), len(ends[0])
     latest = [0]
@@ -132,7 +147,7 @@ def _starts(ends: list[list[int]]) -> list[range] | None:
 
 
 def _least(
-    values: list[int], starts: range, nexts: range, ends: list[int], never: int
+    values: list[int], starts: range, nexts: range, ends: Sequence[int], never: int
 ) -> list[int]:
     """Return for each start of a run the least value among the places where it may end.
 
