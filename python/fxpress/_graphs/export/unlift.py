@@ -1,11 +1,7 @@
-"""Make the module of an exported program, in which state is read from attributes again.
-
-`run_on_engine` lets it run on the native engine, without the code of its graph.
-"""
+"""Make the module of an exported program, in which state is read from attributes again."""
 
 from __future__ import annotations
 
-import inspect
 import keyword
 import types
 from collections.abc import Sequence
@@ -17,14 +13,13 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from fxpress import _native
-from fxpress._graphs import engine
 from fxpress._graphs.export import state
 from fxpress._graphs.export.guards import argument_names, guards_module
 from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import unlift as torch_unlift
-from fxpress._torch.fx import GRAPH_SLOT, fx_pytree, pytree, pytree_codegen
+from fxpress._torch.fx import GRAPH_SLOT, pytree, pytree_codegen
 from fxpress._torch.watching import operation, phase
 
 native_tables.fx()
@@ -230,36 +225,7 @@ def module(
     made.eval = types.MethodType(_eval, made)
     if engine:
         # The engine is tied to libtorch; the rest of this component is not.
-        from fxpress._graphs.export.unlift import run_on_engine
+        from fxpress._graphs.export.engine import run_on_engine
 
         run_on_engine(made)
     return made
-
-
-def run_on_engine(module: torch.fx.GraphModule) -> None:
-    """Give a module whose code is deferred a `forward` of its own, which needs no code."""
-    type.__setattr__(type(module), "_wrapped_call", torch_fx.wrapped_call(type(module)))
-    vars(module)["forward"] = types.MethodType(_forward, module)  # setattr would make the code
-
-
-def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    if torch_fx.is_fx_symbolic_tracing() or torch.compiler.is_dynamo_compiling():
-        # Dynamo does not see through the descriptor of the class, but it does read this attribute.
-        self._code  # noqa: B018  (makes the code)
-        return type(self).forward(self, *args, **kwargs)
-    outputs = engine.run(self, self.graph, tuple(_flat(self, args, kwargs)))
-    return pytree.tree_unflatten(outputs, self._out_spec) if self._out_spec else outputs
-
-
-def _flat(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the leaves of the arguments, in the order of the program's inputs."""
-    spec = module._in_spec
-    names, positional, keys, _ = torch_fx.tree_inputs(module.graph._codegen) or ([], [], None, True)
-    if len(args) != len(positional) or kwargs.keys() != set(keys or ()):
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
-        bound = signature.bind(*args, **kwargs)
-        args, rest = bound.args[: len(positional)], bound.args[len(positional) :]
-        kwargs = dict(zip(keys or (), rest, strict=True))
-    given = list(args) if keys is None else (list(args), kwargs)
-    return fx_pytree.tree_flatten_spec(given, spec)  # type: ignore[no-any-return]

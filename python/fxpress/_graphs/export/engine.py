@@ -1,0 +1,43 @@
+"""Run the module of a program on the native engine, without the code of its graph."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxpress._graphs import engine
+from fxpress._torch import fx as torch_fx
+from fxpress._torch.fx import fx_pytree, pytree
+
+
+def run_on_engine(module: torch.fx.GraphModule) -> None:
+    """Give a module whose code is deferred a `forward` of its own, which needs no code."""
+    type.__setattr__(type(module), "_wrapped_call", torch_fx.wrapped_call(type(module)))
+    vars(module)["forward"] = types.MethodType(_forward, module)  # setattr would make the code
+
+
+def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if torch_fx.is_fx_symbolic_tracing() or torch.compiler.is_dynamo_compiling():
+        # Dynamo does not see through the descriptor of the class, but it does read this attribute.
+        self._code  # noqa: B018  (makes the code)
+        return type(self).forward(self, *args, **kwargs)
+    outputs = engine.run(self, self.graph, tuple(_flat(self, args, kwargs)))
+    return pytree.tree_unflatten(outputs, self._out_spec) if self._out_spec else outputs
+
+
+def _flat(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the leaves of the arguments, in the order of the program's inputs."""
+    spec = module._in_spec
+    names, positional, keys, _ = torch_fx.tree_inputs(module.graph._codegen) or ([], [], None, True)
+    if len(args) != len(positional) or kwargs.keys() != set(keys or ()):
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+        bound = signature.bind(*args, **kwargs)
+        args, rest = bound.args[: len(positional)], bound.args[len(positional) :]
+        kwargs = dict(zip(keys or (), rest, strict=True))
+    given = list(args) if keys is None else (list(args), kwargs)
+    return fx_pytree.tree_flatten_spec(given, spec)  # type: ignore[no-any-return]
