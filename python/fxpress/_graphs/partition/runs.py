@@ -9,7 +9,7 @@ reach is has no end.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, chain, repeat
 from operator import add, sub
 from typing import Any
@@ -120,13 +120,6 @@ class _Ends(Sequence[int]):
     def __getitem__(self, start: Any) -> Any:
         by_weight = bisect_right(self._before, self._before[start] + self._limit) - 1
         return min(by_weight, self._reach[start])
-
-    def __iter__(self) -> Iterator[int]:
-        end, last = 0, len(self)
-        for weight, furthest in zip(self._before, self._reach, strict=False):
-            while end < last and self._before[end + 1] - weight <= self._limit:
-                end += 1
-            yield min(end, furthest)
 
 
 def _starts(ends: list[Sequence[int]]) -> list[range] | None:
