@@ -1,7 +1,7 @@
 """A payload in any string of a file never runs, whatever is done with what was loaded.
 
 Every payload in every kind of string:
-FXPRESS_HOSTILE=all pytest tests/archive/test_property_payloads.py
+FXPRESS_CASES=all pytest tests/archive/test_property_payloads.py
 """
 
 from __future__ import annotations

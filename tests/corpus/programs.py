@@ -1,14 +1,15 @@
-"""The programs of torch's collections, each exported once for the comparisons of all components."""
+"""The programs of the corpus, each exported by torch once for the comparisons of all components."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
@@ -20,6 +21,8 @@ from tests.support.exported import (
     module_db_cases,
     operator_samples,
     skipped_unless_exported,
+    tokens,
+    transformer,
 )
 from tests.support.sampled import sampled
 
@@ -29,10 +32,11 @@ class Entry:
     """A program of the corpus, which `exported` exports.
 
     Attributes:
-        collection: exportdb, module_db or hop_db.
+        collection: exportdb, module_db, hop_db or transformers.
         name: its name in the collection.
         mode: nonstrict, strict, or dynamic: non-strict, and the first dimension of each input is a
-            symbol. Programs of exportdb have their own dynamic shapes.
+            symbol; for transformers, the second one too. Programs of exportdb have their own
+            dynamic shapes.
     """
 
     collection: str
@@ -45,14 +49,51 @@ class Entry:
 
 @dataclass
 class Case:
-    """An exported program; `eager` is the model, or None where torch does not run the program."""
+    """A model and what torch exports of it.
+
+    Attributes:
+        result: the program that torch exports, or what it raises.
+        eager: a copy of the model after the export; None where torch does not run the program.
+            Every comparison that runs it changes it alike.
+    """
 
     entry: Entry
-    program: ExportedProgram
-    eager: nn.Module | None
+    model: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    shapes: Any
     folder: Path
+    result: ExportedProgram | Exception = field(init=False)
+    eager: nn.Module | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        try:
+            self.result = self.export()
+        except Exception as error:
+            self.result = error
+            return
+        if runs(self.result, self.args, self.kwargs):
+            self.eager = copy.deepcopy(self.model)
+
+    def export(self) -> ExportedProgram:
+        """Export the model, by torch or by who has replaced torch."""
+        torch.manual_seed(0)
+        shapes, strict = self.shapes, self.entry.mode == "strict"
+        return export(self.model, self.args, self.kwargs, dynamic_shapes=shapes, strict=strict)
+
+    @property
+    def program(self) -> ExportedProgram:
+        """The exported program; the test is skipped where torch does not export it."""
+        if isinstance(self.result, Exception):
+            pytest.skip(f"torch does not export it: {type(self.result).__name__}")
+        return self.result
+
+    @property
+    def args_of_other_sizes(self) -> tuple[Any, ...] | None:
+        """Further arguments for a program whose sizes are symbols, if there are some."""
+        if (self.entry.collection, self.entry.mode) == ("transformers", "dynamic"):
+            return (tokens(3, 13),)
+        return None
 
     @cached_property
     def path(self) -> Path:
@@ -98,7 +139,8 @@ class Call(nn.Module):
 
 
 _HOPS = {f"{info.name}_{info.variant_test_name}".rstrip("_"): info for info in hop_db}
-_MODULES = {name: (inputs, build) for name, inputs, build in module_db_cases()}
+# Architectures whose graphs differ from each other's.
+TRANSFORMERS = ("bert", "gemma", "gpt2", "gpt_neox", "llama")
 _Model = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]
 
 
@@ -108,27 +150,39 @@ def _exportdb(name: str) -> _Model:
 
 
 def _module_db(name: str) -> _Model:
-    inputs, build = _MODULES[name]
+    inputs, build = module_db_cases()[name]
     torch.manual_seed(0)
     return build().eval(), tuple(inputs.args), dict(inputs.kwargs), None
 
 
 def _hop_db(name: str) -> _Model:
-    sample = next(operator_samples(_HOPS[name], torch.float32))
+    with skipped_unless_exported():  # some have no sample
+        sample = next(operator_samples(_HOPS[name], torch.float32))
     return Call(_HOPS[name].op, sample.args, sample.kwargs), (sample.input,), {}, None
+
+
+def _transformers(name: str) -> _Model:
+    pytest.importorskip("transformers")
+    return transformer(name), (tokens(),), {}, None
 
 
 _MODELS: dict[str, Callable[[str], _Model]] = {
     "exportdb": _exportdb,
     "module_db": _module_db,
     "hop_db": _hop_db,
+    "transformers": _transformers,
 }
 
 
 def entries() -> list[Entry]:
     """Return all entries of the corpus."""
-    modules = sorted(_MODULES)
-    names = {"exportdb": sorted(exportdb_cases()), "module_db": modules, "hop_db": sorted(_HOPS)}
+    modules = sorted(module_db_cases())
+    names = {
+        "exportdb": sorted(exportdb_cases()),
+        "module_db": modules,
+        "hop_db": sorted(_HOPS),
+        "transformers": list(TRANSFORMERS),
+    }
     return [
         *(
             Entry(collection, name, mode)
@@ -137,25 +191,28 @@ def entries() -> list[Entry]:
             for mode in ("nonstrict", "strict")
         ),
         *(Entry("module_db", name, "dynamic") for name in sampled(modules, 16, seed=1)),
+        *(Entry("transformers", name, "dynamic") for name in TRANSFORMERS),
     ]
 
 
 def exported(entry: Entry, folder: Path) -> Case:
-    """Export a program; the test is skipped where torch has no sample or does not export it."""
-    with skipped_unless_exported():
-        model, args, kwargs, shapes = _MODELS[entry.collection](entry.name)
-        if entry.mode == "dynamic":
-            shapes = (*_dynamic(args), *_dynamic(kwargs).values())
-        strict = entry.mode == "strict"
-        program = export(model, args, kwargs, dynamic_shapes=shapes, strict=strict)
-    eager = copy.deepcopy(model) if runs(program, args, kwargs) else None
-    return Case(entry, program, eager, args, kwargs, folder)
+    """Build the model and export it by torch; the test is skipped where torch has no sample."""
+    model, args, kwargs, shapes = _MODELS[entry.collection](entry.name)
+    if entry.mode == "dynamic":
+        dims = 2 if entry.collection == "transformers" else 1
+        shapes = (*_dynamic(args, dims), *_dynamic(kwargs, dims).values())
+    return Case(entry, model, args, kwargs, shapes, folder)
 
 
-def _dynamic(inputs: Any) -> Any:
-    """Dynamic shapes of inputs: a symbol for the first dimension of each tensor that has one."""
+def _dynamic(inputs: Any, dims: int) -> Any:
+    """Dynamic shapes of inputs: a symbol for each of the first dimensions of each tensor."""
     return pytree.tree_map(
-        lambda x: {0: Dim.AUTO} if isinstance(x, torch.Tensor) and x.dim() else None, inputs
+        lambda x: (
+            dict.fromkeys(range(min(dims, x.dim())), Dim.AUTO) or None
+            if isinstance(x, torch.Tensor)
+            else None
+        ),
+        inputs,
     )
 
 

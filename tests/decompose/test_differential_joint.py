@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,17 +20,11 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 from fxpress import decompose
 from fxpress.export import module
 from tests.support.decompose_cases import MODELS, TABLES
+from tests.support.sampled import turns
 
 pytestmark = pytest.mark.deep("each model is decomposed by torch with its backward")
 
 CLIENTS: dict[str, Callable[[], Any]] = {**TABLES, "inductor": select_decomp_table}
-
-
-def pairs(models: Iterable[str], times: int) -> Any:
-    """Each table with some models: over all tables, each model has its turn."""
-    turns = itertools.cycle(models)
-    chosen = [(next(turns), table) for table in CLIENTS for _ in range(times)]
-    return pytest.mark.parametrize(("model", "table"), chosen)
 
 
 class Loss(nn.Module):
@@ -88,7 +81,10 @@ def test_joint_graphs(model: str, training: bool) -> None:
     assert make(decompose._decompose_exported_program) == theirs
 
 
-@pairs(["attention", "convolutions", "names"], 1)
+@pytest.mark.parametrize(
+    ("model", "table"),
+    turns(["attention", "convolutions", "names"], ["default", "core", "inductor"]),
+)
 def test_joint_graphs_decomposed_again(model: str, table: str) -> None:
     program = with_loss(model, training=True)
 
@@ -98,7 +94,7 @@ def test_joint_graphs_decomposed_again(model: str, table: str) -> None:
     assert make(decompose.run_decompositions) == make(ExportedProgram.run_decompositions)
 
 
-@pairs(MODELS, 2)
+@pytest.mark.parametrize(("model", "table"), turns([*MODELS], [*CLIENTS]))
 def test_training_programs_decomposed_twice(model: str, table: str) -> None:
     program = with_loss(model, training=True)
 

@@ -20,30 +20,29 @@ from tests.support.decompose_cases import (
     reloaded,
 )
 from tests.support.decomposed import assert_same_program
-from tests.support.exported import architectures, transformer_configs
+from tests.support.sampled import turns
 
-pytestmark = pytest.mark.deep("each model is decomposed by torch with five tables")
+pytestmark = pytest.mark.deep("each model is decomposed by torch")
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "table"), turns([*MODELS], [*TABLES], 2))
 def test_models(model: str, table: str) -> None:
     assert_decomposed_as_torch(program_of(model), table, stamped=True)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ["attention", "deep"])
 def test_strict_export(model: str) -> None:
     assert_decomposed_as_torch(program_of(model, strict=True), stamped=True)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ["attention", "convolutions", "names"])
 def test_from_files(model: str) -> None:
     program = reloaded(program_of(model))
     assert_decomposed_as_torch(program, stamped=True)
     assert_decomposed_as_torch(program, "empty", stamped=True)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ["attention", "deep", "kinds"])
 def test_twice(model: str) -> None:
     once = assert_decomposed_as_torch(program_of(model), "empty", stamped=True)
     assert_decomposed_as_torch(once, stamped=True)
@@ -99,18 +98,6 @@ def test_without_other_meta(item: str) -> None:
     for node in program.graph.nodes:
         node.meta.pop(item, None)
     assert_decomposed_as_torch(program)
-
-
-@pytest.mark.parametrize("name", architectures())
-@pytest.mark.slow("models of transformers")
-def test_architectures(name: str) -> None:
-    hf = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    auto = hf.AutoModel if name == "bert" else hf.AutoModelForCausalLM
-    model = auto.from_config(transformer_configs()[name], attn_implementation="sdpa").eval()
-    program = export(model, (torch.randint(0, 64, (2, 8)),), strict=False)
-    for table in ("default", "empty"):
-        assert_decomposed_as_torch(program, table)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -15,6 +15,7 @@ from torch.testing._internal.hop_db import hop_db
 
 from tests.support.decompose_cases import MODELS, assert_decomposed_as_torch, program_of
 from tests.support.exported import operator_samples, skipped_unless_exported
+from tests.support.sampled import turns
 
 pytestmark = pytest.mark.deep("each model is decomposed by torch with large tables")
 
@@ -42,8 +43,7 @@ CLIENTS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("table", CLIENTS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "table"), turns([*MODELS], [*CLIENTS], 2))
 def test_tables_of_clients(model: str, table: str) -> None:
     assert_decomposed_as_torch(program_of(model), CLIENTS[table])
 
@@ -66,8 +66,8 @@ class Twice(nn.Module):
 _HIGHER = {info.name: info for info in hop_db}
 
 
-@pytest.mark.parametrize("name", sorted(_HIGHER))
-def test_hop_db(name: str) -> None:
+@pytest.mark.parametrize(("name", "table"), turns(sorted(_HIGHER), ["default", "empty"]))
+def test_hop_db(name: str, table: str) -> None:
     info = _HIGHER[name]
     with skipped_unless_exported():
         sample = next(operator_samples(info, torch.float32))
@@ -75,5 +75,4 @@ def test_hop_db(name: str) -> None:
         program = torch.export.export(model, (sample.input,), strict=False)
     # torch inserts an assertion into its program without recompiling it.
     stale = name == "while_loop_stack_output"
-    for table in ("default", "empty"):
-        assert_decomposed_as_torch(program, table, stale=stale)
+    assert_decomposed_as_torch(program, table, stale=stale)

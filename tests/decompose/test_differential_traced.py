@@ -16,6 +16,7 @@ from torch.export.experimental import _export_forward_backward
 from fxpress import decompose
 from tests.support.decompose_cases import MODELS, assert_decomposed_as_torch
 from tests.support.decomposed import assert_same_program
+from tests.support.sampled import turns
 
 pytestmark = pytest.mark.slow("each case is done by torch too")
 
@@ -124,8 +125,7 @@ class _Parameter(nn.Module):
         return x + 1, self.weight.t(), self.weight
 
 
-@pytest.mark.parametrize("table", ["default", "empty"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "table"), turns([*PROGRAMS], ["default", "empty"]))
 def test_as_torch(name: str, table: str) -> None:
     assert_decomposed_as_torch(PROGRAMS[name](), table)
 

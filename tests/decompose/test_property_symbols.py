@@ -58,7 +58,7 @@ class Steps(nn.Module):
 
 
 @pytest.mark.slow("generated programs that torch exports and decomposes twice")
-@examples(25)
+@examples(12)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(OPERATIONS) - 1), st.integers(0, 1)), min_size=1, max_size=5

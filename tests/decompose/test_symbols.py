@@ -17,7 +17,7 @@ from tests.support.decompose_cases import (
     assert_decomposed_as_torch,
     reloaded,
 )
-from tests.support.exported import transformer_configs
+from tests.support.exported import tokens, transformer
 from tests.support.memory import check_no_object_leaks
 from tests.unflatten.test_concurrent_threads import together
 
@@ -146,12 +146,9 @@ def test_from_files_and_twice(name: str) -> None:
 
 @pytest.mark.deep("a model of transformers")
 def test_llama() -> None:
-    hf = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformer_configs()["llama"]
-    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    pytest.importorskip("transformers")
     shapes = [{1: Dim("tokens", min=2, max=64)}]
-    program = export(model, (torch.randint(0, 64, (2, 8)),), dynamic_shapes=shapes, strict=False)
+    program = export(transformer("llama"), (tokens(),), dynamic_shapes=shapes, strict=False)
     assert_decomposed_as_torch(program, stamped=True, symbols=True)
 
 

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram, default_decompositions, export
 
 from fxpress import decompose
 from tests.support.decomposed import assert_same_program
+from tests.support.sampled import turns
 
 pytestmark = pytest.mark.slow("decompositions by torch and by us")
 
@@ -163,8 +164,9 @@ TABLES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("register", [composite, autograd, by_name, in_python])
+@pytest.mark.parametrize(
+    ("register", "table"), turns([composite, autograd, by_name, in_python], [*TABLES])
+)
 def test_kernels_of_operators_of_the_users(
     library: torch.library.Library, register: Callable[..., None], table: str
 ) -> None:
@@ -194,8 +196,10 @@ def program() -> ExportedProgram:
     return export(Twice(), (torch.randn(4),))
 
 
-@pytest.mark.parametrize("table", ["default", "empty"])
-@pytest.mark.parametrize("key", ["Functionalize", "Autograd", "AutogradCPU", "ADInplaceOrView"])
+@pytest.mark.parametrize(
+    ("key", "table"),
+    turns(["Functionalize", "Autograd", "AutogradCPU", "ADInplaceOrView"], ["default", "empty"]),
+)
 def test_kernels_of_torchs_operators(key: str, table: str) -> None:
     """One is registered, taken away, and another one is registered for the same key."""
     assert_same_program(*reversed(both(program, TABLES[table])))

@@ -12,6 +12,7 @@ from torch.export import Dim, ExportedProgram, export
 
 from tests.support import seed_programs
 from tests.support.exported import exported_or_skipped
+from tests.support.sampled import turns
 from tests.support.unflatten_models import (
     Counter,
     Deep,
@@ -28,11 +29,7 @@ from tests.support.unlifted import assert_module_as_torch, assert_same_module, o
 pytestmark = pytest.mark.deep("a hundred programs, exported and decomposed")
 
 STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
-WAYS = pytest.mark.parametrize(
-    ("strict", "decomposed"),
-    [(False, False), (False, True), (True, True)],
-    ids=["exported", "decomposed", "strict-decomposed"],
-)
+WAYS = ["exported", "decomposed", "strict and decomposed"]
 
 X = torch.linspace(-1.0, 1.0, 12).view(3, 4)
 
@@ -154,12 +151,11 @@ def made(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     return build(), args, kwargs
 
 
-@WAYS
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_models(name: str, strict: bool, decomposed: bool) -> None:
+@pytest.mark.parametrize(("name", "way"), turns(sorted(MODELS), WAYS))
+def test_models(name: str, way: str) -> None:
     model, args, kwargs = made(name)
-    program = exported_or_skipped(model, args, kwargs, strict=strict)
-    if decomposed:
+    program = exported_or_skipped(model, args, kwargs, strict="strict" in way)
+    if "decomposed" in way:
         program = program.run_decompositions()
     assert_module_as_torch(program, args, kwargs)
 

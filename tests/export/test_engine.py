@@ -16,6 +16,7 @@ from fxpress.export import module
 from tests.export.test_differential_programs import MODELS, made
 from tests.export.test_module import CALLS, stateful
 from tests.support.exported import exported_or_skipped
+from tests.support.sampled import turns
 from tests.support.unflatten_compare import assert_runs_as_eager, assert_same_outputs
 from tests.support.unflatten_models import Nest
 from tests.support.unlifted import assert_runs_alike, assert_same_graph, torchs
@@ -39,8 +40,7 @@ def has_code(made: GraphModule) -> bool:
 
 
 @pytest.mark.deep("exports and decompositions")
-@pytest.mark.parametrize("decomposed", [False, True])
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(("name", "decomposed"), turns(sorted(MODELS), [False, True]))
 def test_models(name: str, decomposed: bool) -> None:
     model, args, kwargs = made(name)
     program = exported_or_skipped(model, args, kwargs, strict=False)

@@ -14,7 +14,6 @@ from tests.support.export_cases import (
     BOTH,
     FORWARDS,
     SLOW,
-    SLOW_ONES,
     Forward,
     Made,
     Nested,
@@ -23,15 +22,13 @@ from tests.support.export_cases import (
 from tests.support.programs import (
     assert_exports_as_torch,
 )
+from tests.support.sampled import turns
 from tests.support.versions import needs
 
 pytestmark = pytest.mark.slow("exports by torch and by us")
 
 
-@BOTH
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=SLOW if n in SLOW_ONES else ()) for n in sorted(FORWARDS)]
-)
+@pytest.mark.parametrize(("name", "strict"), turns(sorted(FORWARDS), [False, True]))
 def test_program(name: str, strict: bool) -> None:
     assert_exports_as_torch(Made(FORWARDS[name]).train(), (torch.rand(3, 4) + 0.1,), strict=strict)
 

@@ -39,6 +39,7 @@ from tests.support.programs import (
     exported_by_us,
     replaced_names,
 )
+from tests.support.sampled import turns
 
 # ---- modes --------------------------------------------------------------------------------------
 
@@ -88,25 +89,25 @@ def test_modes_of_the_user(mode: Any, inside: bool) -> None:
     assert seen[-1] == seen[-2]
 
 
+CONTEXTS: list[Any] = [
+    torch.no_grad,
+    torch.inference_mode,
+    lambda: torch.device("cpu"),
+    lambda: torch.device("meta"),
+    lambda: torch.autocast("cpu", torch.bfloat16),
+    lambda: torch.set_grad_enabled(True),
+    lambda: fx_traceback.preserve_node_meta(),
+    lambda: torch.fx.experimental._config.patch(soft_pending_unbacked_not_found_error=True),
+    lambda: torch._functorch.config.patch(fake_tensor_propagate_real_tensors=True),
+    lambda: torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
+    lambda: torch._dynamo.config.patch(fake_tensor_cache_crosscheck_enabled=True),
+]
+
+
 @SLOW
 @pytest.mark.parametrize(
-    "context",
-    [
-        torch.no_grad,
-        torch.inference_mode,
-        lambda: torch.device("cpu"),
-        lambda: torch.device("meta"),
-        lambda: torch.autocast("cpu", torch.bfloat16),
-        lambda: torch.set_grad_enabled(True),
-        lambda: fx_traceback.preserve_node_meta(),
-        lambda: torch.fx.experimental._config.patch(soft_pending_unbacked_not_found_error=True),
-        lambda: torch._functorch.config.patch(fake_tensor_propagate_real_tensors=True),
-        lambda: torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
-        lambda: torch._dynamo.config.patch(fake_tensor_cache_crosscheck_enabled=True),
-    ],
-    ids=lambda f: getattr(f, "__name__", "f"),
+    ("context", "name"), turns(CONTEXTS, ["one_line_many_operators", "factories"])
 )
-@pytest.mark.parametrize("name", ["one_line_many_operators", "factories"])
 def test_contexts(context: Any, name: str) -> None:
     def way(*args: Any, **options: Any) -> Any:
         with context():

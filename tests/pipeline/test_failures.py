@@ -17,6 +17,7 @@ from fxpress import pipeline
 from fxpress._distributed.pipeline.agreement import text_of
 from tests.support.pipelines import batches, loss_of, tied
 from tests.support.ranks import ranks, run_ranks
+from tests.support.sampled import turns
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +55,7 @@ def steps_until(path: Path, bad: int, what: str, timeout: float) -> Any:
 
 
 @pytest.mark.slow("nine runs of three processes")
-@pytest.mark.parametrize("bad", range(3))
-@pytest.mark.parametrize("what", ["raise", "die", "hang"])
+@pytest.mark.parametrize(("what", "bad"), turns(["raise", "die", "hang"], range(3), 2))
 def test_a_rank(what: str, bad: int, stages: dict[int, Path], tmp_path: Path) -> None:
     timeout = 8.0
     with ranks(3, steps_until, stages[3], bad, what, timeout) as running:
@@ -76,7 +76,7 @@ def test_a_rank(what: str, bad: int, stages: dict[int, Path], tmp_path: Path) ->
     texts = {text for text, _ in found}
     assert len(texts) == 1
     assert texts.pop().startswith(wanted)
-    assert max(taken for _, taken in found) < timeout + 2
+    assert max(taken for _, taken in found) < 2 * timeout  # other tests run too
 
 
 def steps_until_a_loss_hangs(path: Path, calls: int) -> str | None:

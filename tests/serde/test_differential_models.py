@@ -1,55 +1,23 @@
-"""serialize against torch, byte for byte, on real architectures."""
+"""serialize against torch, byte for byte, on models in training."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch.export import Dim, export
+from torch.export import export
 
 pytest.importorskip("transformers")
 
-from tests.support.exported import architectures, skipped_unless_exported, transformer_configs
+from tests.support.exported import tokens, transformer
 from tests.support.serialized import both_ways, both_ways_decomposed
-from tests.unflatten.test_differential_models import model_of, tokens
 
 pytestmark = pytest.mark.slow("each case is done by torch too")
 
-LAYERS = 1  # a second one has the same operators, and takes torch as long again
 
-
-@pytest.mark.parametrize("name", architectures())
-def test_transformer(name: str) -> None:
-    model = model_of(transformer_configs(LAYERS)[name])
-    with skipped_unless_exported():
-        program = export(model, (tokens(),), strict=False)
-    both_ways(program)
-    both_ways_decomposed(program)
-
-
-@pytest.mark.parametrize("name", architectures())
-def test_transformer_exported_strictly(name: str) -> None:
-    model = model_of(transformer_configs(LAYERS)[name])
-    with skipped_unless_exported():
-        program = export(model, (tokens(),), strict=True)
-    both_ways(program)
-
-
-@pytest.mark.parametrize(
-    "name", ["llama", pytest.param("gpt2", marks=pytest.mark.deep("further architectures"))]
-)
-def test_transformer_with_a_dynamic_batch(name: str) -> None:
-    model = model_of(transformer_configs(LAYERS)[name])
-    shapes = ({0: Dim("batch", min=2, max=64)},)
-    with skipped_unless_exported():
-        program = export(model, (tokens(),), dynamic_shapes=shapes, strict=False)
-    both_ways(program)
-    both_ways_decomposed(program)
-
-
-@pytest.mark.parametrize("name", architectures("bert"))
+@pytest.mark.parametrize("name", ["bert", pytest.param("gpt2", marks=pytest.mark.deep("further"))])
 def test_transformer_in_training(name: str) -> None:
-    model = model_of(transformer_configs(LAYERS)[name]).train()
-    program = export(model, (tokens(),), strict=False)
+    # A second layer has the same operators, and takes torch as long again.
+    program = export(transformer(name, layers=1).train(), (tokens(),), strict=False)
     both_ways(program)
     both_ways_decomposed(program)
 

@@ -38,7 +38,6 @@ class Made(nn.Module):
 
 
 FORWARDS: dict[str, Forward] = {}
-SLOW_ONES = {"branches", "loop", "scanned", "mapped", "vmapped", "gradients_inside", "forward_mode"}
 
 
 def program(function: Forward) -> Forward:

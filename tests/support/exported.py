@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.export import ExportedProgram, export
-from torch.fx import GraphModule
 
 
 @contextlib.contextmanager
@@ -45,10 +45,12 @@ def exportdb_program(name: str) -> ExportedProgram:
     )
 
 
-def module_db_cases() -> Iterator[tuple[str, Any, torch.nn.Module]]:
-    """Name, forward input and module of every first sample that torch's module_db has."""
+@functools.cache
+def module_db_cases() -> dict[str, tuple[Any, Callable[[], nn.Module]]]:
+    """Return the forward input, and what builds the module, of the first sample of each class."""
     from torch.testing._internal.common_modules import module_db
 
+    cases: dict[str, tuple[Any, Callable[[], nn.Module]]] = {}
     for info in module_db:
         samples = info.module_inputs_func(
             info, device="cpu", dtype=torch.float32, requires_grad=False, training=False
@@ -59,8 +61,9 @@ def module_db_cases() -> Iterator[tuple[str, Any, torch.nn.Module]]:
             build = functools.partial(
                 info.module_cls, *sample.constructor_input.args, **sample.constructor_input.kwargs
             )
-            yield info.name, sample.forward_input, build
+            cases[info.name] = sample.forward_input, build
             break
+    return cases
 
 
 def small_config(layers: int) -> dict[str, Any]:
@@ -116,14 +119,21 @@ def operator_samples(info: Any, dtype: torch.dtype) -> Iterator[Any]:
     return iter(info.sample_inputs_func(info, "cpu", dtype, False))
 
 
-def transformer(name: str) -> tuple[GraphModule, tuple[torch.Tensor, ...]]:
-    """The exported module of a small transformer, and inputs for it."""
+def from_config(config: Any) -> nn.Module:
+    """A model of transformers with random weights."""
     import transformers as hf
 
     torch.manual_seed(0)
-    config = transformer_configs()[name]
-    auto = hf.AutoModel if name == "bert" else hf.AutoModelForCausalLM
-    model = auto.from_config(config, attn_implementation="sdpa").eval()
-    tokens = torch.randint(0, 64, (2, 8))
-    program = export(model, (tokens,), strict=False)
-    return program.module(), (tokens,)
+    auto = hf.AutoModel if config.model_type == "bert" else hf.AutoModelForCausalLM
+    return auto.from_config(config, attn_implementation="sdpa").eval()
+
+
+def transformer(name: str, layers: int = 2) -> nn.Module:
+    """A small transformer, by the name of its configuration."""
+    return from_config(transformer_configs(layers)[name])
+
+
+def tokens(rows: int = 2, columns: int = 8) -> torch.Tensor:
+    """An input of a small transformer."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 64, (rows, columns), generator=generator)

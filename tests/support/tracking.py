@@ -188,25 +188,39 @@ def observed_with_ours(program: Program) -> Observed:
         return observed(program)
 
 
-def assert_same_traces(program: Program) -> tuple[Observed, Observed]:
-    """Ours and torch's; afterwards torch is as it was.
+def _difference(mine: Observed, theirs: Observed) -> str:
+    """The first difference of two runs, of which one may be ours; nothing if there is none."""
+    if mine.error is not theirs.error:
+        return f"{mine.message}\n\ntorch: {theirs.message}"
+    for name in ("kind_of_break", "graphs", "values"):
+        a, b = getattr(mine, name), getattr(theirs, name)
+        if a != b:
+            return f"{name}\n{a}\n\ntorch: {b}"
+    if len(mine.guards) != len(theirs.guards):
+        return f"{len(mine.guards)} sets of guards, torch: {len(theirs.guards)}"
+    for mine_set, other in zip(mine.guards, theirs.guards, strict=True):
+        if lacking := other - mine_set:
+            return f"without {lacking}"
+        if more := [guard for guard in mine_set - other if not is_added(guard)]:
+            return f"more: {more}"
+    return ""
 
-    A first run of a program may have other guards than the next, with torch too: the two that
-    are compared are the second and the third.
+
+def assert_same_traces(program: Program, *, afterwards: bool = False) -> Observed:
+    """Return ours, which is torch's.
+
+    `afterwards`: torch traces the program again after us, and it is as before. This is also done
+    when there is a difference: a first run of a program may have other guards than the next, with
+    torch too.
     """
-    before = observed(program)
-    ours = observed_with_ours(program)
     theirs = observed(program)
-    for mine, who in ((ours, "ours"), (before, "torch before")):
-        assert mine.error is theirs.error, f"{who}: {mine.message}\n\ntorch: {theirs.message}"
-        for field_ in ("kind_of_break", "graphs", "values"):
-            a, b = getattr(mine, field_), getattr(theirs, field_)
-            assert a == b, f"{who}: {field_}\n{a}\n\ntorch: {b}"
-        assert len(mine.guards) == len(theirs.guards), who
-    for mine_set, other, first in zip(ours.guards, theirs.guards, before.guards, strict=True):
-        assert not other - mine_set, f"ours lacks {other - mine_set}"
-        more = [guard for guard in mine_set - other if not is_added(guard)]
-        assert not more, f"ours: {more}"
-        left = [guard for guard in other - first if is_added(guard)]
-        assert not left, f"torch afterwards: {left}"
-    return ours, theirs
+    ours = observed_with_ours(program)
+    if afterwards or _difference(ours, theirs):
+        before, theirs = theirs, observed(program)
+        for first, other in zip(before.guards, theirs.guards, strict=True):
+            left = [guard for guard in other - first if is_added(guard)]
+            assert not left, f"torch afterwards: {left}"
+        before.guards = theirs.guards
+        assert not (found := _difference(before, theirs)), f"torch before: {found}"
+    assert not (found := _difference(ours, theirs)), f"ours: {found}"
+    return ours

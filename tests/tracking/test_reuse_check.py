@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import runpy
 from collections.abc import Callable
 from typing import Any
 
@@ -187,3 +188,8 @@ def test_a_template_that_is_wrong(
 
     monkeypatch.setattr(calls, "_fitting", spoilt)
     assert message in checked(Model(Plain))
+
+
+def test_the_environment_turns_checks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FXPRESS_CHECK_REUSE", "1")
+    assert runpy.run_module("fxpress._graphs.tracking.reuse.settings")["mode"]() == "check"

@@ -10,13 +10,12 @@ import torch
 import fxpress
 from fxpress.functional_export import ReuseReport, check_reuse, reuse_report
 from tests.support.architectures import architecture
-from tests.support.exported import architectures
 from tests.support.programs import assert_same_program
 from tests.tracking.test_reuse import report_of
 
 pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
 
-LAYERS = 4
+LAYERS = 3
 
 
 # Only parts of their layers are alike. Each layer has an activation, which counts by its identity
@@ -32,13 +31,13 @@ def assert_layers_are_stamped(name: str, report: ReuseReport) -> None:
         assert any(kind.endswith(("Layer", "Block")) for kind in kinds), str(report)
 
 
-@pytest.mark.parametrize("name", architectures())
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_architecture(name: str) -> None:
     made = architecture(name, LAYERS)
     assert_layers_are_stamped(name, report_of(made.model, *made.args))
 
 
-# Of those that `test_architecture` leaves out, one of each kind.
+# The corpus exports those of `test_architecture`. Of the further ones, one of each kind.
 EXPORTED = ("gemma3", "t5", "vit", "mixtral", "deberta")
 
 

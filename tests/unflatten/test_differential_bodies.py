@@ -10,6 +10,7 @@ from torch.export import export
 from torch.nn import Module
 
 from tests.support.exported import skipped_unless_exported
+from tests.support.sampled import turns
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 
 pytestmark = pytest.mark.slow("each case is done by torch too")
@@ -108,19 +109,7 @@ class Host(Module):
 @pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
 @pytest.mark.parametrize(
     ("kind", "twice"),
-    [
-        (Branches, False),
-        (Branches, True),
-        (Loop, False),
-        (Loop, True),
-        (Mapped, False),
-        (Mapped, True),
-        (Scanned, False),
-        (Checkpointed, False),
-        (Checkpointed, True),
-        (Modes, False),
-        (Modes, True),
-    ],
+    [*turns([Branches, Loop, Mapped, Checkpointed, Modes], [False, True]), (Scanned, False)],
 )
 def test_bodies_in_submodules(kind: type[Module], twice: bool, strict: bool) -> None:
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ from torch.export import export
 
 pytest.importorskip("transformers")
 
-from tests.support.exported import architectures, skipped_unless_exported, transformer_configs
+from tests.support.exported import from_config, tokens, transformer
 from tests.support.unflatten_cases import assert_unflattens_as_torch, quietly
 from tests.support.unflatten_compare import assert_runs_as_eager
 
@@ -29,39 +29,10 @@ SMALL: dict[str, Any] = {
 }
 
 
-def model_of(config: Any, **options: Any) -> torch.nn.Module:
-    import transformers as hf
-
-    torch.manual_seed(0)
-    auto = hf.AutoModel if config.model_type == "bert" else hf.AutoModelForCausalLM
-    return auto.from_config(config, attn_implementation="sdpa", **options).eval()
-
-
-def tokens() -> torch.Tensor:
-    return torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("name", architectures())
-def test_transformer(name: str) -> None:
-    model = model_of(transformer_configs()[name])
-    program = export(model, (tokens(),), strict=False)
-    assert_unflattens_as_torch(program, model, (tokens(),))
-
-
-@pytest.mark.parametrize("name", architectures())
-def test_transformer_strict(name: str) -> None:
-    """Strict export puts the rotary embedding's nodes into two groups, which torch's unflatten
-    takes for two calls of one module: its result does not run."""
-    model = model_of(transformer_configs()[name])
-    with skipped_unless_exported():
-        program = export(model, (tokens(),), strict=True)
-    assert_unflattens_as_torch(program, model, (tokens(),), tolerant=True)
-
-
 @pytest.mark.parametrize("name", ["bert", "gpt2", "opt", "qwen3"])
 def test_transformer_in_training(name: str) -> None:
     """Gradients of every parameter; dropout draws the same numbers."""
-    model = model_of(transformer_configs()[name]).train()
+    model = transformer(name).train()
     program = export(model, (tokens(),), strict=False)
     ours = quietly(program)
     assert_runs_as_eager(ours, model, (tokens(),), gradients=True)
@@ -82,7 +53,7 @@ def test_160937_llama_3_runs(strict: bool) -> None:
     config = hf.LlamaConfig(
         **SMALL, rope_parameters={"rope_theta": 500000.0, **scaling}, tie_word_embeddings=True
     )
-    model = model_of(config)
+    model = from_config(config)
     program = export(model, (tokens(),), strict=strict)
     program.module()(tokens())
     assert_unflattens_as_torch(program, model, (tokens(),), tolerant=strict)
@@ -92,7 +63,7 @@ def test_160937_llama_3_runs(strict: bool) -> None:
 def test_160937_qwen_3_runs(strict: bool) -> None:
     import transformers as hf
 
-    model = model_of(hf.Qwen3Config(**SMALL, head_dim=16, tie_word_embeddings=True))
+    model = from_config(hf.Qwen3Config(**SMALL, head_dim=16, tie_word_embeddings=True))
     program = export(model, (tokens(),), strict=strict)
     program.module()(tokens())
     assert_unflattens_as_torch(program, model, (tokens(),), tolerant=strict)
@@ -125,13 +96,3 @@ def test_mixture_of_experts_written_out_as_modules() -> None:
     model = torch.nn.Sequential(*(Mixture(12) for _ in range(2)))
     x = torch.randn(3, 4)
     assert_unflattens_as_torch(export(model, (x,), strict=False), model, (x,), gradients=True)
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
-def test_dynamic_sequence(name: str) -> None:
-    model = model_of(transformer_configs()[name])
-    sequence = torch.export.Dim.DYNAMIC
-    program = export(model, (tokens(),), strict=False, dynamic_shapes=({1: sequence},), kwargs=None)
-    result = assert_unflattens_as_torch(program, model, (tokens(),))
-    longer = torch.randint(0, 64, (2, 13), generator=torch.Generator().manual_seed(1))
-    assert_runs_as_eager(result.ours, model, (longer,))
