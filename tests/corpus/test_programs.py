@@ -25,10 +25,11 @@ from tests.corpus.components import (
     exports,
     serialize,
     split,
+    stages,
     unflatten,
+    view,
 )
 from tests.corpus.programs import Case, Entry, entries, exported
-from tests.support.exported import module_db_cases
 from tests.support.sampled import sampled
 from tests.support.unflatten_compare import assert_untouched, snapshot
 
@@ -58,25 +59,31 @@ _WRONG = {
 }
 
 
-# Of how many modules of module_db these components compare a program, as torch takes long.
-_SAMPLES: dict[tuple[str, Component], int] = {
-    ("nonstrict", decompose): 20,
-    ("nonstrict", decomposed): 36,
-    ("nonstrict", split): 56,
-    ("strict", serialize): 36,
+# Of how many programs of a collection these components compare one, as torch takes long.
+_SAMPLES: dict[tuple[str, str, Component], int] = {
+    ("module_db", "nonstrict", decompose): 20,
+    ("module_db", "nonstrict", decomposed): 36,
+    ("module_db", "nonstrict", split): 56,
+    ("module_db", "strict", serialize): 36,
+    ("transformers", "nonstrict", decomposed): 2,
+    ("transformers", "nonstrict", stages): 2,
+    ("transformers", "nonstrict", view): 1,
+    ("transformers", "strict", serialize): 1,
+    ("transformers", "dynamic", decompose): 3,
+    ("transformers", "dynamic", serialize): 3,
 }
 
 
 def _pairs() -> Iterator[Any]:
-    modules = sorted(module_db_cases())
-    samples = {
-        key: {*sampled(modules, count, seed)} for seed, (key, count) in enumerate(_SAMPLES.items())
-    }
+    samples = {}
+    for seed, ((collection, mode, component), count) in enumerate(_SAMPLES.items()):
+        of_it = [e for e in entries() if (e.collection, e.mode) == (collection, mode)]
+        samples[collection, mode, component] = {*sampled(of_it, count, seed)}
     for entry in entries():
         is_ordinary = str(entry) in _ORDINARY
         for component in components_of(entry):
-            sample = samples.get((entry.mode, component), {entry.name})
-            if entry.collection == "module_db" and not is_ordinary and entry.name not in sample:
+            sample = samples.get((entry.collection, entry.mode, component), {entry})
+            if entry not in sample and not is_ordinary:
                 continue
             name = f"{entry}-{component.__name__}"
             marks = [] if is_ordinary and component is not decompose else [_SLOW]

@@ -19,6 +19,7 @@ from tests.support.decompose_cases import (
 )
 from tests.support.exported import tokens, transformer
 from tests.support.memory import check_no_object_leaks
+from tests.support.sampled import turns
 from tests.unflatten.test_concurrent_threads import together
 
 ROWS, COLUMNS = Dim("rows", min=4, max=512), Dim("columns", min=4, max=1024)
@@ -116,24 +117,22 @@ PROGRAMS = {
 
 
 @pytest.mark.slow("programs that torch decomposes")
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_as_torch(name: str) -> None:
+@pytest.mark.parametrize(("name", "table"), turns([*PROGRAMS], ["default", "empty"]))
+def test_as_torch(name: str, table: str) -> None:
     program = PROGRAMS[name]()
     guards = list(program._guards_code)
-    for table in ("default", "empty"):
-        assert_decomposed_as_torch(program, table, stamped=True, symbols=True)
+    assert_decomposed_as_torch(program, table, stamped=True, symbols=True)
     assert program._guards_code == guards
 
 
 @pytest.mark.deep("programs that torch decomposes")
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_ours_first(name: str) -> None:
+@pytest.mark.parametrize(("name", "table"), turns([*PROGRAMS], ["empty", "default"]))
+def test_ours_first(name: str, table: str) -> None:
     """torch's second decomposition of a program has other names than its first."""
-    for table in ("default", "empty"):
-        program = PROGRAMS[name]()
-        first = decompose.run_decompositions(program, {} if table == "empty" else None)
-        again = assert_decomposed_as_torch(program, table, stamped=True, symbols=True)
-        assert [n.name for n in first.graph.nodes] == [n.name for n in again.graph.nodes]
+    program = PROGRAMS[name]()
+    first = decompose.run_decompositions(program, {} if table == "empty" else None)
+    again = assert_decomposed_as_torch(program, table, stamped=True, symbols=True)
+    assert [n.name for n in first.graph.nodes] == [n.name for n in again.graph.nodes]
 
 
 @pytest.mark.deep("programs that torch decomposes")

@@ -6,6 +6,7 @@ What a function imports counts too.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -58,15 +59,13 @@ def imported(path: Path, package: str) -> Iterator[str]:
                 yield name if name in MODULES else name.rpartition(".")[0]
 
 
+@functools.cache
 def graph() -> dict[str, set[str]]:
     edges = {}
     for name, path in MODULES.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         edges[name] = {other for other in imported(path, package) if other in MODULES} - {name}
     return edges
-
-
-GRAPH = graph()
 
 
 def level(name: str) -> int:
@@ -84,7 +83,7 @@ def row(name: str) -> tuple[str, int]:
 
 def edges() -> Iterator[tuple[str, str]]:
     """Pairs of a module and a module that it imports, but for the package's lazy lookups."""
-    for name, others in GRAPH.items():
+    for name, others in graph().items():
         if name != "fxpress":
             yield from ((name, other) for other in others - {"fxpress"})
 

@@ -177,7 +177,7 @@ def test_llama(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep("each model is exported by torch")
-@pytest.mark.parametrize("name", sorted(transformer_configs()))
+@pytest.mark.parametrize("name", ["gpt2", "qwen3"])
 def test_transformers(name: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

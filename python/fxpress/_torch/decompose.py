@@ -12,6 +12,7 @@ import torch
 from torch import library
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import compiled_autograd, eval_frame
+from torch._dynamo import config as dynamo_config
 from torch._dynamo import utils as dynamo_utils
 from torch._export import utils as export_utils
 from torch._functorch import aot_autograd
@@ -29,8 +30,10 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.export import _trace as export_trace
 from torch.export import exported_program
 from torch.export.decomp_utils import CustomDecompTable
+from torch.fx import config as fx_config
 from torch.fx import proxy as fx_proxy
 from torch.fx import traceback as fx_traceback
+from torch.fx.experimental import _config as symbol_config
 from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.fx.graph import _Namespace
 from torch.fx.passes.shape_prop import TensorMetadata as TensorMetadata
@@ -80,6 +83,27 @@ def has_modes() -> bool:
         or torch._C._len_torch_function_stack() > 0
         or torch.is_inference_mode_enabled()
     )
+
+
+# Settings that a trace follows, and no template. Of the others, templates are told apart, or none
+# changes what is made.
+_SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (symbol_config, tuple(symbol_config._config)),
+    (dynamo_config, ("canonicalize_output_graph_node_order", "do_not_emit_runtime_asserts")),
+    (inductor_config, ("emulate_precision_casts",)),
+    (torch.compiler.config, ("compile_on_one_rank",)),
+)
+
+
+def changed_setting() -> str | None:
+    """Return the name of a setting of torch that only a trace follows, and that is not as usual."""
+    if getattr(fx_config, "do_not_emit_stack_traces", False):
+        return "torch.fx.config.do_not_emit_stack_traces"
+    for config, names in _SETTINGS:
+        for name in names:
+            if name in config._config and not config._is_default(name):
+                return f"{config.__name__}.{name}"
+    return None
 
 
 def surroundings() -> tuple[Any, ...]:

@@ -149,6 +149,8 @@ def _check(program: ExportedProgram) -> None:
     """Raise UnsafeError for programs whose whole trace is needed."""
     if compat.has_modes():
         raise UnsafeError("a mode of the user's is active")
+    if setting := compat.changed_setting():
+        raise UnsafeError(f"the setting {setting}")
     signature = program.graph_signature
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
         raise UnsafeError("a program that writes to its inputs or has effects")
