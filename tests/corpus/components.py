@@ -167,7 +167,7 @@ _APPLIED: dict[Component, dict[str, str]] = {
     read_graph: {"nonstrict": "e"},
     serialize: {"nonstrict": "emht", "strict": "emht", "dynamic": "mt"},
     decomposed: {"nonstrict": "emht", "strict": "e"},
-    decompose: {"nonstrict": "emt", "dynamic": "t"},
+    decompose: {"nonstrict": "emt"},
     verify: {"nonstrict": "emt"},
     hashes: {"nonstrict": "emht", "dynamic": "mt"},
     diff: {"nonstrict": "emht", "dynamic": "mt"},

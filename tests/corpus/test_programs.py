@@ -69,7 +69,6 @@ _SAMPLES: dict[tuple[str, str, Component], int] = {
     ("transformers", "nonstrict", stages): 2,
     ("transformers", "nonstrict", view): 1,
     ("transformers", "strict", serialize): 1,
-    ("transformers", "dynamic", decompose): 3,
     ("transformers", "dynamic", serialize): 3,
 }
 
