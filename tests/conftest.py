@@ -2,8 +2,9 @@
 
 A file's name says its kind: `test_<what>.py` holds unit tests, and `test_differential_<what>.py`,
 `test_property_*`, `test_memory*`, `test_concurrent*` and `test_scaling*` hold the others. Unit
-tests are `fast`. A test that takes long is `deep` and says why. With FXPRESS_SKIPS=strict, a run
-fails when a test is skipped that the list does not allow.
+tests are `fast`. A test that takes long is `deep` and says why; with FXPRESS_DEEP_THIRD=0, 1 or 2,
+a run has a third of these. With FXPRESS_SKIPS=strict, a run fails when a test is skipped that the
+list does not allow.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -61,8 +63,16 @@ def _is_unit_test(item: pytest.Item) -> bool:
     return not item.path.stem.startswith(tuple(f"test_{kind}" for kind in _KINDS))
 
 
+def _is_of_another_third(item: pytest.Item) -> bool:
+    third = os.environ.get("FXPRESS_DEEP_THIRD")
+    if third is None or item.get_closest_marker("deep") is None:
+        return False
+    return zlib.crc32(item.nodeid.encode()) % 3 != int(third)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not _is_of_another_third(item)]
     for item in items:
         slow = False
         for name in ("slow", "deep", "browser"):

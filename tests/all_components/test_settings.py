@@ -16,6 +16,7 @@ from torch.export import Dim, export
 from torch.fx import config as fx_config
 from torch.fx.experimental import _config as symbol_config
 
+from fxpress._torch.decompose import changed_setting
 from tests.support.captured import outcome
 from tests.support.decompose_cases import assert_decomposed_as_torch
 from tests.support.programs import assert_exports_as_torch
@@ -86,3 +87,11 @@ def assert_as_torch() -> None:
         program = outcome(lambda given=shapes: export(model, args, dynamic_shapes=given))
         if not isinstance(program, Exception):
             assert_decomposed_as_torch(program, symbols=shapes is not None)
+
+
+def test_a_setting_that_was_changed_for_a_while() -> None:
+    with dynamo_config.patch(do_not_emit_runtime_asserts=True):
+        pass
+    assert changed_setting() is None
+    with dynamo_config.patch(do_not_emit_runtime_asserts=True):
+        assert changed_setting() == "torch._dynamo.config.do_not_emit_runtime_asserts"

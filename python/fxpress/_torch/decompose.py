@@ -101,7 +101,9 @@ def changed_setting() -> str | None:
         return "torch.fx.config.do_not_emit_stack_traces"
     for config, names in _SETTINGS:
         for name in names:
-            if name in config._config and not config._is_default(name):
+            entry = config._config.get(name)
+            # A setting that was patched for a while counts as changed in torch.
+            if entry is not None and getattr(config, name) != entry.default:
                 return f"{config.__name__}.{name}"
     return None
 
