@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import export
 
+import fxpress
+from fxpress._base.errors import UnsupportedError
+from fxpress.decompose import run_decompositions
+from fxpress.export import module
+from fxpress.unflatten import unflatten
 from tests.support.unflatten_cases import quietly, torchs
 
 
@@ -72,3 +79,66 @@ def test_other_names_are_free(model: type[nn.Module], name: str) -> None:
     ours = quietly(program)
     assert torch.equal(ours(x), x + torch.arange(2.0))
     assert list(ours.state_dict()) == list(program.state_dict)
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([2.0, 3.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class Named(nn.Module):
+    """State or a child with a name of the caller's, and a constant that torch names."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([5.0, 7.0]))
+        self.name = name
+        value = torch.tensor([2.0, 3.0])
+        if kind == "parameter":
+            self.register_parameter(name, nn.Parameter(value))
+        elif kind == "child":
+            self.add_module(name, Part())
+        elif kind == "constant":
+            setattr(self, name, value)
+        else:
+            self.register_buffer(name, value, persistent=kind == "buffer")
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = getattr(self, self.name)
+        y = own(x) if isinstance(own, nn.Module) else x * own
+        first, second = torch.split(y + torch.tensor([11.0, 13.0]) + self.weight, 1)
+        return first - second
+
+
+KINDS = ["parameter", "buffer", "transient buffer", "constant", "child"]
+INVENTED = ["lifted_tensor_0", "lifted_custom_0", "_guards_fn", "c_weight", "p_weight", "b_weight"]
+INVENTED += ["obj_weight", "token", "getitem"]
+
+
+@pytest.mark.parametrize("name", INVENTED)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_names_that_torch_invents(name: str, kind: str, strict: bool) -> None:
+    x = torch.tensor([1.0, 10.0])
+    model = Named(name, kind)
+    if (name, kind, strict) == ("lifted_tensor_0", "transient buffer", True):
+        pytest.skip("torch does not export this model")
+    program = export(model, (x,), strict=strict)
+    if (name, kind) == ("lifted_tensor_0", "constant"):  # torch keeps one value for the two
+        for use in (unflatten, module):
+            with pytest.raises(UnsupportedError, match="constant 'lifted_tensor_0'"):
+                use(program)
+        return
+    file = io.BytesIO()
+    fxpress.save(program, file)
+    decomposed = run_decompositions(program)
+    for each in (program, fxpress.load(io.BytesIO(file.getvalue())), decomposed):
+        for made in (unflatten(each), module(each), module(each, check_guards=False)):
+            assert torch.equal(made(x), model(x))
+        for check_guards in (True, False):
+            with pytest.raises((AssertionError, RuntimeError)):  # another size
+                module(each, check_guards=check_guards)(torch.ones(1))

@@ -378,6 +378,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         self.ivals = _IVals()
         self._ty: str | None = None
         place = None if device is None else torch.device(device)
+        export_module = torch_export.with_distinct_names(export_module)
         self._build(export_module, share_state, place, progress, dead_code)
 
     def _build(
