@@ -15,7 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from fxpress import _native
 from fxpress._graphs.export import state
-from fxpress._graphs.export.guards import argument_names, guards_module
+from fxpress._graphs.unflatten.guards import argument_names, guards_module
 from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
