@@ -13,6 +13,7 @@ import fxpress
 from fxpress._base.errors import UnsupportedError
 from fxpress.decompose import run_decompositions
 from fxpress.export import module
+from fxpress.serialize import serialize
 from fxpress.unflatten import unflatten
 from tests.support.unflatten_cases import quietly, torchs
 
@@ -142,3 +143,66 @@ def test_names_that_torch_invents(name: str, kind: str, strict: bool) -> None:
         for check_guards in (True, False):
             with pytest.raises((AssertionError, RuntimeError)):  # another size
                 module(each, check_guards=check_guards)(torch.ones(1))
+
+
+class Affine(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([scale, scale + 1]))
+        self.register_buffer("offset", torch.tensor([scale * 3]), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight + self.offset
+
+
+class Children(nn.Module):
+    def __init__(self, names: str, order: str) -> None:
+        super().__init__()
+        self.inner = nn.ModuleDict({n: Affine(i + 2.0) for i, n in enumerate(names.split("|"))})
+        self.order = order
+
+    def forward(self, x: Tensor) -> Tensor:
+        children = list(self.inner.values())
+        for i in self.order:
+            x = children[int(i)](x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("names", "order"), [("n|n@1", "01"), ("n@1|n", "0011"), ("n|m@1", "01"), ("@1", "0")]
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_children_named_as_repeated_calls(names: str, order: str, strict: bool) -> None:
+    x = torch.tensor([1.0, 10.0])
+    model = Children(names, order)
+    program = export(model, (x,), strict=strict)
+    assert torch.equal(module(program)(x), model(x))
+    with pytest.raises(UnsupportedError, match="stand for repeated calls; rename"):
+        unflatten(program)
+
+
+@pytest.mark.parametrize(
+    ("name", "in_files"),
+    [
+        *((name, True) for name in ("class", "None", "lambda", "a-b", "a b", "é", "%s{0}", "a@b")),
+        *((name, False) for name in ("it's", 'a"b', "a\\b", "a\nb", "a,b", "a;b", "a]b", "(x")),
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_names_of_children(name: str, in_files: bool, strict: bool) -> None:
+    x = torch.tensor([1.0, 10.0])
+    model = Children(name, "00")
+    programs = [export(model, (x,), strict=strict)]
+    file = io.BytesIO()
+    if in_files:
+        fxpress.save(programs[0], file)
+        programs.append(fxpress.load(io.BytesIO(file.getvalue())))
+    else:
+        with pytest.raises(UnsupportedError, match="a file cannot have this name"):
+            fxpress.save(programs[0], file)
+        with pytest.raises(UnsupportedError, match="a file cannot have this name"):
+            serialize(programs[0])
+        assert not file.getvalue()
+    for program in programs:
+        for made in (unflatten(program), module(program)):
+            assert torch.equal(made(x), model(x))
