@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/characters.h"
 #include "core/check.h"
 #include "core/graph.h"
 #include "fx/arguments.h"
@@ -248,24 +249,41 @@ class Generator {
     }
   }
 
-  // Attribute access along a dotted path below what body_ holds from `start` on; parts that are no
-  // identifiers need getattr.
+  // Attribute access along a dotted path below what body_ holds from `start` on; parts that Python
+  // does not accept after a dot need getattr.
   void append_path(size_t start, std::string_view path) {
     for (size_t at = 0;;) {
       const size_t dot = path.find('.', at);
       const std::string_view part = path.substr(at, dot - at);
       if (part.find(kLocalMark) != std::string_view::npos) throw NotPlain();
-      if (is_identifier(part)) {
+      if (is_identifier(part) && !core::is_keyword(part)) {
         body_ += '.';
         body_ += part;
       } else {
         body_.insert(start, "getattr(");
         body_ += ", \"";
-        body_ += part;
+        append_escaped(part);
         body_ += "\")";
       }
       if (dot == std::string_view::npos) return;
       at = dot + 1;
+    }
+  }
+
+  // Text between double quotes.
+  void append_escaped(std::string_view text) {
+    for (const char c : text) {
+      if (c == '"' || c == '\\') {
+        body_ += '\\';
+        body_ += c;
+      } else if (c >= 0 && c < ' ') {
+        constexpr std::string_view kDigits = "0123456789abcdef";
+        body_ += "\\x";
+        body_ += kDigits[static_cast<size_t>(c) >> 4];
+        body_ += kDigits[static_cast<size_t>(c) & 15];
+      } else {
+        body_ += c;
+      }
     }
   }
 

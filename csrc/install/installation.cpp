@@ -65,10 +65,21 @@ void find_changes(const Ref& names, const Replacements& replacements, std::vecto
   }
 }
 
-// Rebinds every name in the namespaces of sys.modules that holds one of the objects; our own
-// modules keep theirs. No Python code runs meanwhile, so that nobody sees a part of it: no other
-// thread, no signal handler, no forked child. The objects have to stay alive until it is done.
-void rebind(const Replacements& replacements) {
+// Replaces the keys of a dict. Functions and classes are compared by identity.
+void replace_keys(PyObject* table, const Replacements& replacements) {
+  for (const auto& [old_key, new_key] : replacements) {
+    const Ref value = Ref::borrow(PyDict_GetItemWithError(table, old_key));
+    if (!value) continue;
+    check(PyDict_SetItem(table, new_key, value.get()));
+    check(PyDict_DelItem(table, old_key));
+  }
+}
+
+// Rebinds every name in the namespaces of sys.modules that holds one of the objects, and replaces
+// the objects as keys of the tables; our own modules keep theirs. No Python code runs meanwhile, so
+// that nobody sees a part of it: no other thread, no signal handler, no forked child. The objects
+// have to stay alive until it is done.
+void rebind(const Replacements& replacements, const std::vector<Ref>& tables) {
   if (replacements.empty()) return;
   std::vector<Change> changes;
   const Ref modules = Ref::steal(PyDict_Copy(PyImport_GetModuleDict()));
@@ -79,6 +90,7 @@ void rebind(const Replacements& replacements) {
   for (const Change& change : changes) {
     check(PyDict_SetItem(change.names.get(), change.name.get(), change.value));
   }
+  for (const Ref& table : tables) replace_keys(table.get(), replacements);
 }
 
 bool have_one_in_common(PyObject* tuple, PyObject* parts) {
@@ -156,10 +168,10 @@ PyObject* Installation::policy() const {
 
 void Installation::put_in_place(Patches patches) {
   try {
-    rebind(stand_ins(patches));
+    rebind(stand_ins(patches), patches.tables);
   } catch (...) {
     const pybind11::error_scope error;
-    rebind(originals(patches));
+    rebind(originals(patches), patches.tables);
     throw;
   }
   active_ = std::move(patches);
@@ -167,16 +179,17 @@ void Installation::put_in_place(Patches patches) {
 
 void Installation::restore() {
   const Patches gone = std::exchange(active_, {});
-  rebind(originals(gone));
+  rebind(originals(gone), gone.tables);
   call_all(gone.callbacks);
 }
 
 const Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped) {
-  const auto& [policy, pairs, callbacks] = prepared;
+  const auto& [policy, pairs, tables, callbacks] = prepared;
   Patches patches;
   for (const auto& [original, stand_in] : pairs) {
     patches.patches.push_back({ref(original), ref(stand_in)});
   }
+  for (const py::handle& table : tables) patches.tables.push_back(ref(table));
   for (const py::handle& callback : callbacks) patches.callbacks.push_back(ref(callback));
   return installation.acquire({ref(policy), scoped}, std::move(patches));
 }

@@ -24,6 +24,8 @@ struct Patch {
 
 struct Patches {
   std::vector<Patch> patches;
+  // Dicts in which a stand-in also replaces its original as a key.
+  std::vector<Ref> tables;
   // Called when names have changed. Built-in functions without arguments: nobody's Python code.
   std::vector<Ref> callbacks;
 };
@@ -57,10 +59,10 @@ class Installation {
   Patches active_;                              // in place now
 };
 
-// A policy, pairs of an original and its stand-in, and callbacks.
+// A policy, pairs of an original and its stand-in, tables, and callbacks.
 using Prepared =
     std::tuple<pybind11::str, std::vector<std::pair<pybind11::object, pybind11::object>>,
-               pybind11::list>;
+               pybind11::list, pybind11::list>;
 
 // Takes a lease; a scoped one belongs to a context manager.
 const Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped);

@@ -60,9 +60,13 @@ class Block(metaclass=_ClosedClass):
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
-# A policy, originals and their stand-ins, and built-in functions to call when names have changed.
+# A policy, originals and their stand-ins, dicts that have originals as keys, and built-in functions
+# to call when names have changed.
 Prepared: TypeAlias = tuple[
-    Literal["raise", "torch"], list[tuple[object, object]], list[Callable[[], object]]
+    Literal["raise", "torch"],
+    list[tuple[object, object]],
+    list[dict[Any, None]],
+    list[Callable[[], object]],
 ]
 
 @final

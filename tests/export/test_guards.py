@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim, _unlift, export
 
-from fxpress._graphs.export import guards
+from fxpress._graphs.unflatten import guards
 from tests.support.generated import examples
 from tests.support.unlifted import guard_code
 
@@ -41,7 +41,7 @@ def torchs_texts(signature: inspect.Signature, example: Any) -> list[Any]:
 @pytest.mark.parametrize(("names", "example"), EXAMPLES, ids=str)
 def test_inputs_are_named_as_by_torch(names: tuple[str, ...], example: Any) -> None:
     signature = signature_of(*names)
-    inputs = guards.Inputs(signature, example)
+    inputs = guards.Inputs.bound(signature, example)
     keystr = torch.utils._pytree.keystr
     paths = torchs_texts(signature, example)
     assert inputs.sources == ["L" + keystr(path) for path in paths]
@@ -64,7 +64,7 @@ GUARDS = [
 @pytest.mark.parametrize(("names", "example"), EXAMPLES[:5], ids=str)
 def test_guards_of_the_trace_are_those_of_torch(names: tuple[str, ...], example: Any) -> None:
     signature = signature_of(*names)
-    inputs = guards.Inputs(signature, example)
+    inputs = guards.Inputs.bound(signature, example)
     paths = torchs_texts(signature, example)
     wanted = _unlift._force_ep_signature_match(GUARDS, paths)
     wanted = _unlift._force_gm_signature_match(wanted, signature)
@@ -131,13 +131,13 @@ def test_guards_of_placeholders_are_those_of_torch(number: int) -> None:
     paths = torchs_texts(signature, exported.example_inputs)
     ranges = exported.range_constraints
     wanted = _unlift._get_input_guards_for_graph(placeholders, ranges, paths)
-    inputs = guards.Inputs(signature, exported.example_inputs)
+    inputs = guards.Inputs.bound(signature, exported.example_inputs)
     assert guards.of_placeholders(placeholders, ranges, inputs.sources) == wanted
     assert wanted
 
 
 def test_a_guard_that_is_too_deep_to_be_shown_is_shown_as_it_is() -> None:
-    inputs = guards.Inputs(signature_of("x"), ((1,), {}))
+    inputs = guards.Inputs.bound(signature_of("x"), ((1,), {}))
     deep = " + ".join(["L['x']"] * 1500) + " == 1"
     paths = torchs_texts(signature_of("x"), ((1,), {}))
     with warnings.catch_warnings():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -15,6 +16,7 @@ import pytest
 from fxpress import _install
 from fxpress._base.errors import InternalError, UnsupportedError
 from fxpress._install import install, installed, is_installed, uninstall
+from fxpress._torch import probes
 from tests.support.components import OURS, TORCH, table
 
 # --- policy --------------------------------------------------------------------------------------
@@ -191,12 +193,13 @@ def test_disabled_does_not_even_load_the_components(component, use, monkeypatch)
 # --- functions -----------------------------------------------------------------------------------
 
 
-def test_a_function_stand_in_looks_like_ours(component):
+def test_a_function_stand_in_looks_like_torchs(component):
+    original = component.cut
     with installed():
         cut = component.torch.cut
         assert (cut.__name__, cut.__doc__) == ("cut", "our cut")
-        assert inspect.signature(cut) == inspect.signature(component.ours.cut)
-        assert inspect.unwrap(cut) is cut.__wrapped__ is component.ours.cut
+        assert inspect.signature(cut) == inspect.signature(original)
+        assert not hasattr(cut, "__wrapped__")
 
 
 def test_a_function_pickles_as_the_name_it_stands_for(component):
@@ -227,14 +230,16 @@ def test_isinstance_and_issubclass_accept_both_kinds(component, module):
     assert isinstance(old, stand_in[0])
 
 
-def test_a_class_stand_in_looks_like_ours(component):
+def test_a_class_stand_in_looks_like_torchs(component):
+    original = component.part
     with installed():
         part = component.torch.Part
         assert isinstance(part, type)
         assert part.__bases__ == (component.ours.Part,)
-        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            assert getattr(part, name) == getattr(component.ours.Part, name)
-        assert inspect.signature(part) == inspect.signature(component.ours.Part)
+        assert part.__doc__ == component.ours.Part.__doc__
+        for name in ("__name__", "__qualname__", "__module__"):
+            assert getattr(part, name) == getattr(original, name)
+        assert inspect.signature(part) == inspect.signature(original)
 
 
 def test_what_a_class_stand_in_makes_is_ours_for_good(component):
@@ -320,6 +325,31 @@ def real(use):
     source = importlib.import_module("torch.fx.passes.split_module")
     names = [entry.name for entry in _install.ENTRIES if entry.module == source.__name__]
     return source, {name: vars(source)[name] for name in names if name in vars(source)}
+
+
+def look(function):
+    """Return the attributes that a replaced function keeps."""
+    signature = None
+    with contextlib.suppress(ValueError):
+        signature = inspect.signature(function)
+    names = ("__module__", "__qualname__", "__name__", "__wrapped__")
+    return [getattr(function, name, None) for name in names], signature
+
+
+def test_replaced_functions_look_like_torchs(use):
+    use(_install.ENTRIES)
+    sources = {e: importlib.import_module(e.module) for e in _install.ENTRIES}
+    before = {e: vars(s)[e.name] for e, s in sources.items() if e.name in vars(s)}
+    marks = [set(table) for table in probes.COMPATIBILITY_MARKS]
+    with installed():
+        replaced = {e: vars(sources[e])[e.name] for e in before}
+        for entry, original in before.items():
+            assert replaced[entry] is not original
+            assert look(replaced[entry]) == look(original), entry
+        stand_in = {original: replaced[entry] for entry, original in before.items()}
+        for table, marked in zip(probes.COMPATIBILITY_MARKS, marks, strict=True):
+            assert set(table) == {stand_in.get(each, each) for each in marked}
+    assert [set(table) for table in probes.COMPATIBILITY_MARKS] == marks
 
 
 def test_every_real_name_has_a_provider_with_torchs_parameters(real):

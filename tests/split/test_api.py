@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.fx.passes.split_module as theirs
 from torch.fx import Graph, GraphModule
-from torch.fx._compatibility import _BACK_COMPAT_OBJECTS, _MARKED_WITH_COMPATIBILITY
 
 import fxpress.split_module as ours
 from tests.support.graphs import chain, counter, mlp
@@ -43,12 +42,6 @@ def test_signatures(name: str) -> None:
 def test_all_and_loggers() -> None:
     assert ours.__all__ == theirs.__all__
     assert ours.log is ours._LOGGER
-
-
-def test_s6_compatibility() -> None:
-    assert {ours.Partition, ours.split_module} <= set(_BACK_COMPAT_OBJECTS)
-    assert ours.split_module_simple in _MARKED_WITH_COMPATIBILITY
-    assert ours.split_module_simple not in _BACK_COMPAT_OBJECTS
 
 
 def test_partition_is_torchs() -> None:

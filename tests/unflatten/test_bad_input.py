@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import gc
 import io
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -348,6 +349,30 @@ def test_u105_symbolic_shapes() -> None:
         module(torch.ones(4, 4), torch.ones(5, 4))
     module.check_input_constraints = False
     module(torch.ones(9, 4), torch.ones(9, 4))
+
+
+def test_u105_guards_of_the_trace() -> None:
+    class Branch(nn.Module):
+        def forward(self, x: Tensor, n: int, *, y: Tensor) -> Tensor:
+            return x.sum() if x.shape[0] * y.shape[0] > 5 else x.mean() * n
+
+    dynamic = {0: torch.export.Dim.DYNAMIC}
+    inputs = (torch.ones(4), 2), {"y": torch.ones(3)}
+    for strict in (False, True):
+        shapes = {"x": dynamic, "n": None, "y": dynamic}
+        program = export(Branch(), *inputs, dynamic_shapes=shapes, strict=strict)
+        made = unflatten(program)
+        for module in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+            assert module(torch.ones(6), 2, y=torch.ones(1)) == 6
+            for call in (module, program.module()):
+                with pytest.raises(AssertionError, match=r"Guard failed: .* > 5"):
+                    call(torch.ones(2), 2, y=torch.ones(2))
+            with pytest.raises(RuntimeError, match="number of dimensions"):
+                module(torch.ones(4, 1), 2, y=torch.ones(3))
+            with pytest.raises(RuntimeError, match="to be equal to 2"):
+                module(torch.ones(4), 2.0, y=torch.ones(3))
+        unchecked = unflatten(program, check_guards=False)
+        assert unchecked(torch.ones(2), 2, y=torch.ones(2)) == 2
 
 
 def test_constants_among_the_inputs() -> None:

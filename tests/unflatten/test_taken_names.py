@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import export
 
+import fxpress
+from fxpress._base.errors import UnsupportedError
+from fxpress.decompose import run_decompositions
+from fxpress.export import module
+from fxpress.serialize import serialize
+from fxpress.unflatten import unflatten
 from tests.support.unflatten_cases import quietly, torchs
 
 
@@ -72,3 +80,129 @@ def test_other_names_are_free(model: type[nn.Module], name: str) -> None:
     ours = quietly(program)
     assert torch.equal(ours(x), x + torch.arange(2.0))
     assert list(ours.state_dict()) == list(program.state_dict)
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([2.0, 3.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class Named(nn.Module):
+    """State or a child with a name of the caller's, and a constant that torch names."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([5.0, 7.0]))
+        self.name = name
+        value = torch.tensor([2.0, 3.0])
+        if kind == "parameter":
+            self.register_parameter(name, nn.Parameter(value))
+        elif kind == "child":
+            self.add_module(name, Part())
+        elif kind == "constant":
+            setattr(self, name, value)
+        else:
+            self.register_buffer(name, value, persistent=kind == "buffer")
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = getattr(self, self.name)
+        y = own(x) if isinstance(own, nn.Module) else x * own
+        first, second = torch.split(y + torch.tensor([11.0, 13.0]) + self.weight, 1)
+        return first - second
+
+
+KINDS = ["parameter", "buffer", "transient buffer", "constant", "child"]
+INVENTED = ["lifted_tensor_0", "lifted_custom_0", "_guards_fn", "c_weight", "p_weight", "b_weight"]
+INVENTED += ["obj_weight", "token", "getitem"]
+
+
+@pytest.mark.parametrize("name", INVENTED)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_names_that_torch_invents(name: str, kind: str, strict: bool) -> None:
+    x = torch.tensor([1.0, 10.0])
+    model = Named(name, kind)
+    if (name, kind, strict) == ("lifted_tensor_0", "transient buffer", True):
+        pytest.skip("torch does not export this model")
+    program = export(model, (x,), strict=strict)
+    if (name, kind) == ("lifted_tensor_0", "constant"):  # torch keeps one value for the two
+        for use in (unflatten, module):
+            with pytest.raises(UnsupportedError, match="constant 'lifted_tensor_0'"):
+                use(program)
+        return
+    file = io.BytesIO()
+    fxpress.save(program, file)
+    decomposed = run_decompositions(program)
+    for each in (program, fxpress.load(io.BytesIO(file.getvalue())), decomposed):
+        for made in (unflatten(each), module(each), module(each, check_guards=False)):
+            assert torch.equal(made(x), model(x))
+        for check_guards in (True, False):
+            with pytest.raises((AssertionError, RuntimeError)):  # another size
+                module(each, check_guards=check_guards)(torch.ones(1))
+
+
+class Affine(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([scale, scale + 1]))
+        self.register_buffer("offset", torch.tensor([scale * 3]), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight + self.offset
+
+
+class Children(nn.Module):
+    def __init__(self, names: str, order: str) -> None:
+        super().__init__()
+        self.inner = nn.ModuleDict({n: Affine(i + 2.0) for i, n in enumerate(names.split("|"))})
+        self.order = order
+
+    def forward(self, x: Tensor) -> Tensor:
+        children = list(self.inner.values())
+        for i in self.order:
+            x = children[int(i)](x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("names", "order"), [("n|n@1", "01"), ("n@1|n", "0011"), ("n|m@1", "01"), ("@1", "0")]
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_children_named_as_repeated_calls(names: str, order: str, strict: bool) -> None:
+    x = torch.tensor([1.0, 10.0])
+    model = Children(names, order)
+    program = export(model, (x,), strict=strict)
+    assert torch.equal(module(program)(x), model(x))
+    with pytest.raises(UnsupportedError, match="stand for repeated calls; rename"):
+        unflatten(program)
+
+
+@pytest.mark.parametrize(
+    ("name", "in_files"),
+    [
+        *((name, True) for name in ("class", "None", "lambda", "a-b", "a b", "é", "%s{0}", "a@b")),
+        *((name, False) for name in ("it's", 'a"b', "a\\b", "a\nb", "a,b", "a;b", "a]b", "(x")),
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_names_of_children(name: str, in_files: bool, strict: bool) -> None:
+    x = torch.tensor([1.0, 10.0])
+    model = Children(name, "00")
+    programs = [export(model, (x,), strict=strict)]
+    file = io.BytesIO()
+    if in_files:
+        fxpress.save(programs[0], file)
+        programs.append(fxpress.load(io.BytesIO(file.getvalue())))
+    else:
+        with pytest.raises(UnsupportedError, match="a file cannot have this name"):
+            fxpress.save(programs[0], file)
+        with pytest.raises(UnsupportedError, match="a file cannot have this name"):
+            serialize(programs[0])
+        assert not file.getvalue()
+    for program in programs:
+        for made in (unflatten(program), module(program)):
+            assert torch.equal(made(x), model(x))

@@ -25,7 +25,7 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._base.replacement import attribute_block
 from fxpress._install.stand_ins import Policy, class_stand_in, function_stand_in, log
 from fxpress._install.table import Entry
-from fxpress._torch.probes import is_due_to_torch
+from fxpress._torch.probes import COMPATIBILITY_MARKS, is_due_to_torch
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -113,13 +113,14 @@ class Installation:
             if not self._announced:
                 self._announced = True
                 log.info("FXPRESS_DISABLE is set: torch is left as it is")
-            return policy, [], []
+            return policy, [], [], []
         # Importing under the lock could deadlock with a module that calls install() when imported.
         loaded = self._load()
         with self._lock:
             found = [(entry, vars(source)[entry.name], ours) for entry, source, ours in loaded]
             patches = [self._concrete(*each) for each in found if each[1] is not each[2]]
-        return policy, [(patch.original, patch.stand_in) for patch in patches], _caches()
+        pairs = [(patch.original, patch.stand_in) for patch in patches]
+        return policy, pairs, [*COMPATIBILITY_MARKS], _caches()
 
     def policy_here(self) -> Policy | None:
         """The policy for a call of this thread; None for torch."""

@@ -89,17 +89,20 @@ def _stand_in_type(meta: type) -> Any:
             type.__init__(cls, name, bases, body)
 
     made: Any = StandInType if issubclass(StandInType, meta) else Door
-    # Nobody finds a stand-in class under its own name, which is that of our class: pickle that one.
-    copyreg.pickle(
-        made, lambda cls: (pkgutil.resolve_name, (f"{cls.__module__}:{cls.__qualname__}",))
-    )
+    copyreg.pickle(made, _reduce_to_ours)
     return made
+
+
+def _reduce_to_ours(stand_in: Any) -> tuple[Callable[[str], Any], tuple[str]]:
+    """Pickle our class: after `uninstall`, torch's name stands for another class."""
+    ours = stand_in._fxpress_ours
+    return pkgutil.resolve_name, (f"{ours.__module__}:{ours.__qualname__}",)
 
 
 def class_stand_in(installation: Switch, ours: type, original: type) -> type:
     body = {
-        "__module__": ours.__module__,
-        "__qualname__": ours.__qualname__,
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
         "__doc__": ours.__doc__,
         "_fxpress_installation": installation,
         "_fxpress_ours": ours,
@@ -108,14 +111,14 @@ def class_stand_in(installation: Switch, ours: type, original: type) -> type:
     }
     stand_in: Any = _stand_in_type(type(ours))(ours.__name__, (ours,), body)
     with contextlib.suppress(ValueError):  # a class whose constructor is in C may have none
-        stand_in.__signature__ = inspect.signature(ours)  # inspect sees only our __call__
+        stand_in.__signature__ = inspect.signature(original)  # inspect sees only our __call__
     return cast(type, stand_in)
 
 
 def function_stand_in(
     installation: Switch, entry: Entry, ours: Function, original: Function
 ) -> Function:
-    @functools.wraps(ours)
+    @functools.wraps(original)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         policy = installation.policy_here()  # once: another thread may change it during the call
         if policy is None:
@@ -130,7 +133,9 @@ def function_stand_in(
         with installation.left_to_torch():
             return original(*args, **kwargs)
 
-    # Where it stands is where it is found again: by pickle, and by code that fx generates.
-    stand_in.__module__ = entry.module
-    stand_in.__qualname__ = entry.name
+    stand_in.__doc__ = ours.__doc__
+    with contextlib.suppress(ValueError):  # a function in C may have none
+        stand_in.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    vars(stand_in).pop("__wrapped__")  # the original's own, or none
+    vars(stand_in).update(vars(original))
     return stand_in

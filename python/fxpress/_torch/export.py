@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
+import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -19,6 +22,7 @@ from torch.fx import _graph_pickler
 from torch.fx import graph_module as fx_graph_module
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from fxpress._base.errors import UnsupportedError
 from fxpress._torch.fx import GRAPH_SLOT
 
 
@@ -59,6 +63,50 @@ def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
     if not tokens:
         return program
     return _cleaned_copy(program)
+
+
+_IN_CONSTANTS = (InputKind.CONSTANT_TENSOR, InputKind.CUSTOM_OBJ)
+
+
+def with_distinct_names(program: ExportedProgram) -> ExportedProgram:
+    """Return the program itself, or a copy that renames constants with the name of something else.
+
+    A strict export may name a constant like a parameter, a buffer or a module of the model.
+    """
+    signature = program.graph_signature
+    constants = [spec.target for spec in signature.input_specs if spec.kind in _IN_CONSTANTS]
+    if not constants:
+        return program
+    transient = signature.non_persistent_buffers
+    taken = {spec.target for spec in signature.input_specs if spec.kind not in _IN_CONSTANTS}
+    taken.update(entry.fqn for entry in program.module_call_graph)
+    for name in (*constants, *taken):
+        while name and (name := name.rpartition(".")[0]):
+            taken.add(name)
+    new_names: dict[str, str] = {}
+    for name in constants:
+        if name in transient or name in new_names:
+            raise UnsupportedError(
+                f"constant {name!r}: the program has two inputs of this name and one value for them"
+                "; rename the model's attribute and export it again"
+            )
+        stem = re.sub(r"_[0-9]+$", "", name)
+        free = (f"{stem}_{i}" for i in itertools.count())
+        unused = (n for n in free if n not in taken and n not in program.constants)
+        new_names[name] = next(unused) if name in taken else name
+        taken.add(new_names[name])
+    if all(name == new for name, new in new_names.items()):
+        return program
+    renamed = copy.copy(program)
+    renamed._constants = {new_names.get(n, n): value for n, value in program.constants.items()}
+    renamed._graph_signature = copy.copy(signature)
+    renamed._graph_signature.input_specs = [
+        dataclasses.replace(spec, target=new_names[spec.target])
+        if spec.kind in _IN_CONSTANTS
+        else spec
+        for spec in signature.input_specs
+    ]
+    return renamed
 
 
 def without_tokens_and_dead_bodies(program: ExportedProgram) -> ExportedProgram:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import builtins
 import copy
 import functools
-import inspect
 import logging
 import operator
 import re
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 import torch.fx
@@ -28,7 +27,6 @@ from torch.fx import graph as fx_graph
 from torch.fx import graph_module as fx_graph_module
 from torch.fx import node as fx_node
 from torch.fx import traceback as fx_traceback
-from torch.fx._compatibility import compatibility as fx_compatibility
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing as is_fx_symbolic_tracing
 from torch.fx._utils import lazy_format_graph_code as lazy_format_graph_code
 from torch.fx.experimental import _config as fx_config
@@ -70,23 +68,6 @@ fx_pytree = _fx_pytree
 # The key of nn_module_stack for nodes that were traced outside of any module.
 EMPTY_NN_MODULE_STACK: str = _node_metadata_hook._EMPTY_NN_MODULE_STACK_KEY
 LazyGraphModule: type[torch.fx.GraphModule] = lazy_graph_module._LazyGraphModule
-
-
-def compatibility(*, is_backward_compatible: bool) -> Callable[[_T], _T]:
-    """Return a decorator that adds an object to torch.fx's table of (un)stable interfaces.
-
-    torch adds a note to the docstring.
-
-    The docstring loses its indentation first, as the note has none: before Python 3.13, what shows
-    docstrings could not take it away afterwards.
-    """
-    mark = fx_compatibility(is_backward_compatible=is_backward_compatible)
-
-    def decorate(marked: _T) -> _T:
-        marked.__doc__ = inspect.cleandoc(marked.__doc__ or "")
-        return cast(_T, mark(marked))
-
-    return decorate
 
 
 def uses_lazy_graph_modules() -> bool:

@@ -14,8 +14,17 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from torch.fx import _compatibility
+
 from fxpress._base.errors import UnsupportedError, UnsupportedTorchError
 from fxpress._torch.versions import EXPECTED, is_of_torch, minor
+
+# The objects of torch.fx that torch marks as compatible between releases, or as not compatible.
+COMPATIBILITY_MARKS: list[dict[Any, None]] = [
+    vars(_compatibility)[name]
+    for name in ("_BACK_COMPAT_OBJECTS", "_MARKED_WITH_COMPATIBILITY")
+    if name in vars(_compatibility)
+]
 
 # Component -> the functions that it calls or overrides, with an underscore for each positional
 # argument, and the names of the others. Methods take the object first.

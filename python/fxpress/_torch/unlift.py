@@ -25,6 +25,7 @@ StatefulGraphModule: type[torch.fx.GraphModule] = _unlift._StatefulGraphModule
 GuardsFn: type[torch.nn.Module] = _unlift.GuardsFn
 # torch.export recognizes this hook by its identity.
 check_inputs_hook: Callable[..., None] = _unlift._check_input_constraints_pre_hook
+check_input_constraints: Callable[..., None] = _unlift._check_input_constraints_for_module
 
 modules_among_inputs: Callable[[Any], set[type]] = (
     non_strict_utils._get_graph_inputs_of_type_nn_module

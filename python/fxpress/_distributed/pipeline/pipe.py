@@ -18,7 +18,7 @@ from fxpress._distributed.stages.ends import is_mutation, value_of
 from fxpress._distributed.stages.plan import check
 from fxpress._distributed.stages.plan import plan as make_plan
 from fxpress._distributed.stages.planned import Plan
-from fxpress._graphs.export.guards import argument_names
+from fxpress._graphs.unflatten.guards import argument_names
 from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.fx import pytree_codegen
 from fxpress._torch.watching import operation

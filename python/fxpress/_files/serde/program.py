@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
+from fxpress import _native
 from fxpress._base.arguments import check_opset_version, check_pickle_protocol, check_program
+from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.serde.artifacts import save_artifact
 from fxpress._files.serde.checks import to_check
@@ -18,6 +21,8 @@ from fxpress._files.serde.schema import SCHEMA
 from fxpress._files.serde.treespecs import TreeSpecWriter
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
+
+_STACK_MARKS = re.compile(r"[][(),;]")
 
 _PARTS = ("state", "constants", "example inputs")
 
@@ -54,6 +59,33 @@ def facts_of(
     }
 
 
+def _check_names(program: ExportedProgram) -> None:
+    """Refuse names that make a file which cannot be read."""
+    specs = program.graph_signature.input_specs
+    names = [spec.target for spec in specs if isinstance(spec.target, str)]
+    paths = [entry.fqn for entry in program.module_call_graph]
+    refused = _native.first_refused("StateName", names)
+    if refused is None:
+        refused = _native.first_refused("ModulePath", paths)
+    if refused is None:
+        refused = next((path for path in paths if not _can_be_in_stack(path)), None)
+    if refused is not None:
+        raise UnsupportedError(
+            f"{refused!r}: a file cannot have this name of a module or of state; "
+            "rename it and export the model again"
+        )
+
+
+def _can_be_in_stack(path: str) -> bool:
+    """Return whether readers find the end of a path in `nn_module_stack`, as torch writes it."""
+    depth = 0
+    for mark in _STACK_MARKS.findall(path):
+        depth += (mark in "[(") - (mark in "])")
+        if depth < 0 or mark == ";" or (mark == "," and depth == 0):
+            return False
+    return depth == 0
+
+
 def encode(
     program: ExportedProgram, opset_version: dict[str, int] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
@@ -62,7 +94,9 @@ def encode(
     Raises:
         InvalidProgramError: torch's verifier refuses the program.
         SerializeError: a node cannot be written; the message names it.
+        UnsupportedError: a name of the program makes a file that cannot be read.
     """
+    _check_names(program)
     checked = to_check(
         program.graph_module, program.verifiers, program.state_dict, program.constants
     )

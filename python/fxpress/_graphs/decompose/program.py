@@ -36,7 +36,7 @@ from fxpress._graphs.decompose.template import Template, specs_in
 from fxpress._graphs.decompose.values import Facts, Number, Storage, UnsafeError, Value
 from fxpress._graphs.decompose.whole import ranges_of
 from fxpress._graphs.decompose.write import Sources, Writer
-from fxpress._graphs.export.guards import check_own_inputs
+from fxpress._graphs.unflatten.guards import check_own_inputs
 from fxpress._torch import decompose as compat
 from fxpress._torch import serde
 from fxpress._torch import symbols as sizes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import warnings
 from collections.abc import Iterator
@@ -63,13 +62,8 @@ def _has_call_names(names: Iterator[str]) -> bool:
 
 
 def by_name(state: list[Named]) -> dict[str, Any]:
-    """Return the values by name. State of a module is state of all calls of the module."""
-    if not _has_call_names(each.name for each in state):
-        return {each.name: each.value for each in state}
-    holder = torch.nn.Module()
-    for name, value, kind in state:
-        _assign_attr(value, holder, name, kind)
-    return {each.name: functools.reduce(getattr, each.name.split("."), holder) for each in state}
+    """Return the values by name."""
+    return {each.name: each.value for each in state}
 
 
 def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
@@ -93,16 +87,19 @@ def keep_constants(module: torch.nn.Module, program: ExportedProgram) -> None:
     signature, constants = program.graph_signature, program.constants
     place = _Places(module, _has_call_names(itertools.chain(constants, signature.buffers)))
     without_gradient = _Detached()
-    for name in signature.lifted_tensor_constants:
-        value = without_gradient(name, module.get_buffer(name))
+    fixed = [
+        (name, without_gradient(name, module.get_buffer(name)))
+        for name in signature.lifted_tensor_constants
+    ]
+    for name, _ in fixed:
         path, _, field = name.rpartition(".")
         delattr(module.get_submodule(path), field)
-        place.put(name, value, AttrKind.CONSTANT)
+    place.put_all(fixed, AttrKind.CONSTANT)
     for name, value in constants.items():
         if not _has_attribute(module, name):
             place.put(name, without_gradient(name, value), AttrKind.CONSTANT)
-    for name in signature.non_persistent_buffers:
-        place.put(name, module.get_buffer(name), AttrKind.BUFFER)
+    transient = [(name, module.get_buffer(name)) for name in signature.non_persistent_buffers]
+    place.put_all(transient, AttrKind.BUFFER)
 
 
 class _Places:
@@ -111,6 +108,11 @@ class _Places:
     def __init__(self, module: torch.nn.Module, has_call_names: bool) -> None:
         self._module = module
         self._has_call_names = has_call_names
+
+    def put_all(self, values: list[tuple[str, Any]], kind: Any) -> None:
+        """Put values; the value of one call ("a@1.c") replaces that of all calls ("a.c")."""
+        for name, value in sorted(values, key=lambda pair: pair[0].count("@")):
+            self.put(name, value, kind)
 
     def put(self, name: str, value: Any, kind: Any) -> None:
         path, _, field = name.rpartition(".")

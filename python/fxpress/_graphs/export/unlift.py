@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import types
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from fxpress import _native
 from fxpress._graphs.export import state
-from fxpress._graphs.export.guards import argument_names, guards_module
+from fxpress._graphs.unflatten.guards import argument_names, guards_module
 from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
@@ -42,6 +43,9 @@ class Source(TypedDict):
     created: dict[str, object]
     replaced: dict[str, object]
 
+
+# torch's name of the module that checks the inputs. A model may have an attribute of that name.
+_GUARDS = "_guards_fn"
 
 _STATE = (
     InputKind.BUFFER,
@@ -87,6 +91,7 @@ def _unlift_exported_program_lifted_states(
         True
     """
     check_guards = check_guards and torch_unlift.guards_are_welcome()
+    ep = torch_export.with_distinct_names(ep)
     cleaned, is_clean = ep, torch_unlift.is_of_training(ep)
     if not is_clean:
         cleaned = torch_export.without_tokens_and_dead_bodies(ep)
@@ -110,6 +115,8 @@ def _unlift_exported_program_lifted_states(
     if check_guards and ep.example_inputs:
         with phase("guards"):
             _add_guards(module, ep, names)
+    elif hasattr(module, _GUARDS):  # the hook takes an attribute of the model for guards
+        module.register_forward_pre_hook(torch_unlift.check_input_constraints, with_kwargs=True)
     return module
 
 
@@ -178,10 +185,12 @@ def _add_guards(module: torch.fx.GraphModule, program: ExportedProgram, names: l
     placeholders = graph.find_nodes(op="placeholder")
     if not placeholders:
         return
-    module._guards_fn = guards_module(program, placeholders, names)
+    numbered = (f"{_GUARDS}_{i}" for i in itertools.count(1))
+    free = next(n for n in itertools.chain((_GUARDS,), numbered) if not hasattr(module, n))
+    setattr(module, free, guards_module(program, placeholders, names))
     stack = torch_unlift.first_stack(graph)
     with graph.inserting_after(placeholders[-1]):
-        node = graph.call_module("_guards_fn", tuple(placeholders))
+        node = graph.call_module(free, tuple(placeholders))
         node.meta["nn_module_stack"] = stack
 
 

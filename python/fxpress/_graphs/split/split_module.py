@@ -21,7 +21,6 @@ native_tables.fx()
 log = _LOGGER = logging.getLogger("fxpress.split_module")
 
 
-@torch_fx.compatibility(is_backward_compatible=True)
 class Partition:
     """A partition under construction: its nodes, inputs, outputs and dependencies.
 
@@ -90,7 +89,6 @@ def _sizes(split: GraphModule, m: GraphModule, *_: Any, **__: Any) -> dict[str, 
     return {"nodes": len(m.graph.nodes), "partitions": children}
 
 
-@torch_fx.compatibility(is_backward_compatible=True)
 @operation("split_module", _sizes)
 def split_module(
     m: GraphModule,
@@ -164,7 +162,6 @@ def split_module(
     return split
 
 
-@torch_fx.compatibility(is_backward_compatible=False)
 @operation("split_module.split_module_simple", _sizes)
 def split_module_simple(
     m: GraphModule,

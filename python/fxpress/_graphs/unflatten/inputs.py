@@ -6,16 +6,22 @@ import inspect
 import itertools
 import keyword
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch.fx
 
 from fxpress._base.errors import UnsupportedError
+from fxpress._graphs.unflatten import guards
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.fx import GetAttrKey, SequenceKey, TreeSpec, pytree
 
 log = logging.getLogger("torch.export.unflatten")
+
+# Keys of an instance's `__dict__`. No state of a model can have a name with a dot.
+GUARDS = "fxpress.guards"  # the arguments of `guards.as_function`
+GUARD_FUNCTION = "fxpress.guard_function"
 
 
 def _reordered(module: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -80,16 +86,39 @@ def _adapted_paths(module: Any, flat: list[Any]) -> list[Any]:
 
 
 def _check(module: Any, flat: list[Any], paths: list[Any] | None, given: Any) -> None:
+    failed = None
+    if GUARDS in vars(module):
+        try:
+            _guard_function(module)(*flat)
+        except Exception as error:
+            failed = error
+        else:
+            return
     placeholders = module.input_placeholders
     if not isinstance(placeholders, list):  # the model has something else of that name
         placeholders = module.graph.find_nodes(op="placeholder")
-    if len(flat) == len(placeholders) and all(map(_is_static_match, flat, placeholders)):
+    if (
+        failed is None
+        and len(flat) == len(placeholders)
+        and all(map(_is_static_match, flat, placeholders))
+    ):
         return
     if paths is None:
         paths = [path for path, _ in pytree.tree_flatten_with_path(given)[0]]
+    # torch's message about a size or a type comes before that of a guard.
     torch_export.check_input_constraints(
         placeholders, list(zip(paths, flat, strict=True)), module.range_constraints
     )
+    if failed is not None:
+        raise failed
+
+
+def _guard_function(module: Any) -> Callable[..., None]:
+    attributes = vars(module)
+    function: Callable[..., None] | None = attributes.get(GUARD_FUNCTION)
+    if function is None:
+        function = attributes[GUARD_FUNCTION] = guards.as_function(*attributes[GUARDS])
+    return function
 
 
 def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:

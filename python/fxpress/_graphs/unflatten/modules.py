@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._graphs import engine
-from fxpress._graphs.unflatten import bodies, inputs, modes, pickling, source
+from fxpress._graphs.unflatten import bodies, guards, inputs, modes, pickling, source
 from fxpress._graphs.unflatten.dispatch import dispatch_modules
 from fxpress._graphs.unflatten.source import _IVals
 from fxpress._graphs.unflatten.switch import runs_with_interpreter
@@ -309,12 +309,14 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         flat_args_adapter: brings inputs of another structure into the program's structure.
         share_state: use the program's own tensors instead of copies of them.
         device: where the copies are made; None: where the tensors are.
+        check_guards: check the inputs by all guards of the program, and not by ranges alone.
 
     Raises:
         ValueError: the program has a backward signature.
         RuntimeError: a node does not say which modules it was traced in, or a module with a
             preserved signature needs a value that it does not get.
         AssertionError, KeyError: the program contradicts its signature.
+        UnsupportedError: a name of the model stands for something else.
 
     Example:
         >>> from fxpress.unflatten import UnflattenedModule
@@ -324,7 +326,13 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
     """
 
     _title = "UnflattenedModule"
-    _derived = (_SIGNED, "_fxpress_runnable", "graph_module", "input_placeholders")
+    _derived = (
+        _SIGNED,
+        inputs.GUARD_FUNCTION,
+        "_fxpress_runnable",
+        "graph_module",
+        "input_placeholders",
+    )
     _with_graphs = ("graph", "graph_signature", "meta", "module_call_graph", _PROGRAM_SPECS)
     graph_module = _native.ComputedAttribute("graph_module", _make_graph_module)
     _fxpress_runnable = _native.ComputedAttribute("_fxpress_runnable", _make_runnable)
@@ -342,8 +350,10 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         *,
         share_state: bool = False,
         device: torch.device | str | None = None,
+        check_guards: bool = True,
     ) -> None:
-        self._assemble(export_module, flat_args_adapter, share_state, device, False, dead_code=True)
+        parts = (export_module, flat_args_adapter, share_state, device, False)
+        self._assemble(*parts, dead_code=True, check_guards=check_guards)
 
     def _assemble(
         self,
@@ -354,6 +364,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         progress: Progress,
         *,
         dead_code: bool,
+        check_guards: bool,
     ) -> None:
         """Make the modules. Nodes without effect or user are left out unless `dead_code`."""
         torch.nn.Module.__init__(self)
@@ -378,6 +389,10 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         self.ivals = _IVals()
         self._ty: str | None = None
         place = None if device is None else torch.device(device)
+        found = guards.besides_ranges(export_module) if check_guards else None
+        if found is not None:
+            self.__dict__[inputs.GUARDS] = found
+        export_module = torch_export.with_distinct_names(export_module)
         self._build(export_module, share_state, place, progress, dead_code)
 
     def _build(
@@ -493,6 +508,7 @@ def unflatten(
     share_state: bool = False,
     device: torch.device | str | None = None,
     progress: Progress = False,
+    check_guards: bool = True,
 ) -> UnflattenedModule:
     """Return an exported program as the tree of modules that it was traced from.
 
@@ -507,12 +523,14 @@ def unflatten(
         device: where the copies are made; None: where the tensors are.
         progress: where the copying of state shows its progress: True or a function of (done, total,
             what).
+        check_guards: check the inputs by all guards of the program, and not by ranges alone.
 
     Raises:
         ValueError: the program has a backward signature.
         RuntimeError: a node does not say which modules it was traced in, or a module with a
             preserved signature needs a value that it does not get.
         AssertionError, KeyError: the program contradicts its signature.
+        UnsupportedError: a name of the model stands for something else.
         TypeError, ImportError: `progress` is of another type, or needs what is not installed.
 
     Example:
@@ -529,5 +547,5 @@ def unflatten(
     program = torch_export.without_effect_tokens(module)
     unflattened = UnflattenedModule.__new__(UnflattenedModule)
     parts = (program, flat_args_adapter, share_state, device, progress)
-    unflattened._assemble(*parts, dead_code=False)
+    unflattened._assemble(*parts, dead_code=False, check_guards=check_guards)
     return unflattened

@@ -1,4 +1,4 @@
-"""Guards on the inputs of an exported program's module, as a function that the graph calls."""
+"""Guards on the inputs of an exported program, as a function."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -39,10 +39,39 @@ def guards_module(
     own = names[1:] if names[0] == "self" else names
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(name, kind) for name in own])
-    inputs = Inputs(signature, program.example_inputs)
+    inputs = Inputs.bound(signature, program.example_inputs)
     code = of_placeholders(placeholders, program.range_constraints, inputs.sources)
     code += of_trace(torch_unlift.guards_of_trace(program), inputs, own)
     return as_module(code, inputs)
+
+
+def besides_ranges(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
+    """Return the guards on the flat inputs if a check of ranges alone misses some, else None."""
+    traced = torch_unlift.guards_of_trace(program)
+    if not traced or not program.example_inputs:
+        return None
+    names = argument_names(program.call_spec.in_spec, program.module_call_graph[0].signature)
+    own = names[1:] if names[0] == "self" else names
+    args, kwargs = program.example_inputs
+    by_name = {name: kwargs[name] for name in own[len(args) :] if name in kwargs}
+    inputs = Inputs({**dict(zip(own, args, strict=False)), **by_name})
+    given = _user_inputs(program)
+    code = []
+    for node, source in zip(given, inputs.sources, strict=True):
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            code.append(f"{source}.dim() == {value.dim()}")
+        elif isinstance(value, (int, float, str)):
+            code.append(f"type({source}) is {type(value).__name__}")
+    code += of_placeholders(given, program.range_constraints, inputs.sources)
+    return code + of_trace(traced, inputs, own), inputs
+
+
+def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
+    nodes = program.graph.find_nodes(op="placeholder")
+    specs = program.graph_signature.input_specs
+    # Readers of the inputs report a signature that does not fit the graph.
+    return [n for n, spec in zip(nodes, specs, strict=False) if spec.kind is InputKind.USER_INPUT]
 
 
 def check_own_inputs(program: ExportedProgram) -> None:
@@ -50,10 +79,7 @@ def check_own_inputs(program: ExportedProgram) -> None:
 
     A run of its module on these begins so. The answers may add guards to their environment.
     """
-    nodes = program.graph.find_nodes(op="placeholder")
-    specs = program.graph_signature.input_specs
-    # Where the two do not fit each other, who reads the inputs says so.
-    given = [n for n, spec in zip(nodes, specs, strict=False) if spec.kind is InputKind.USER_INPUT]
+    given = _user_inputs(program)
     if not (given and program.example_inputs and torch_unlift.guards_are_welcome()):
         return
     names = argument_names(program.call_spec.in_spec, program.module_call_graph[0].signature)
@@ -68,13 +94,18 @@ class Inputs:
         shown: for each input, how messages name it: `x[0]`.
     """
 
-    def __init__(self, signature: inspect.Signature, example: tuple[Any, Any]) -> None:
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        """Take example inputs, by the parameters of `forward`."""
+        paths = [path for path, _ in pytree.tree_leaves_with_path(arguments)]
+        self.sources = ["L" + pytree.keystr(path) for path in paths]
+        self.shown = [path[0].key + pytree.keystr(path[1:]) for path in paths]
+
+    @classmethod
+    def bound(cls, signature: inspect.Signature, example: tuple[Any, Any]) -> Inputs:
         """Bind example inputs to the parameters of `forward`."""
         bound = signature.bind(*example[0], **example[1])
         bound.apply_defaults()
-        paths = [path for path, _ in pytree.tree_leaves_with_path(bound.arguments)]
-        self.sources = ["L" + pytree.keystr(path) for path in paths]
-        self.shown = [path[0].key + pytree.keystr(path[1:]) for path in paths]
+        return cls(bound.arguments)
 
     def rewrite(self, guards: list[str], texts: Sequence[str]) -> list[str]:
         """Return the guards with a text in place of each input."""
@@ -203,10 +234,10 @@ def _normalized(guard: str) -> str:
         return guard
 
 
-def as_module(guards: list[str], inputs: Inputs) -> torch.nn.Module:
-    """Return a module whose `forward` takes the flat inputs and raises for the first that fails.
+def as_function(guards: list[str], inputs: Inputs) -> Callable[..., None]:
+    """Return a function that takes the flat inputs and raises for the first guard that fails.
 
-    Its function is named `_`, as torch's.
+    It is named `_`, as torch's.
     """
     checked = inputs.rewrite(guards, [f"args[{i}]" for i in range(len(inputs.sources))])
     shown = inputs.rewrite(guards, inputs.shown)
@@ -217,7 +248,13 @@ def as_module(guards: list[str], inputs: Inputs) -> torch.nn.Module:
     lines += ["  return", ""]
     namespace = dict(torch_unlift.GUARD_NAMES)
     exec("\n".join(lines), namespace)
+    function: Callable[..., None] = namespace["_"]
+    return function
+
+
+def as_module(guards: list[str], inputs: Inputs) -> torch.nn.Module:
+    """Return a module whose `forward` is `as_function` of the guards."""
     module: Any = torch_unlift.GuardsFn()
-    module.forward = torch_unlift.traced_by_dynamo(namespace["_"])
+    module.forward = torch_unlift.traced_by_dynamo(as_function(guards, inputs))
     module._is_impure = True  # nothing uses its call, which must stay in the graph
     return module
