@@ -214,6 +214,9 @@ def test_tied_weights_count_once(tmp_path: Path) -> None:
     torch.export.save(program, tmp_path / "tied.pt2")
     expected = sum(each.numel() for each in model.parameters())
     for source in (source_of(program, "tied"), source_of(tmp_path / "tied.pt2", "tied")):
-        root = source.summary().programs[0].root
+        (read,) = source.summary().programs
+        root = read.root
+        ties = {each.name: each.tied_to for each in read.weights if each.tied_to}
+        assert ties == {"1.weight": "0.weight"}
         assert (root.parameters, root.bytes) == (expected, 4 * expected)
         assert root.children["1"].parameters == 8 * 8 + 8

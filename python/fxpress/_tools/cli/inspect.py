@@ -179,6 +179,8 @@ def _weights(program: Program, wanted: Wanted) -> Table | None:
         return _table([_weight(each) for each in program.weights], True, (2,))
     by_dtype: dict[str, list[Weight]] = {}
     for weight in program.weights:
+        if weight.tied_to is not None:
+            continue
         by_dtype.setdefault(weight.tensor.dtype, []).append(weight)
     rows = [
         (dtype, f"{len(held):,} tensors", bytes_text(sum(w.tensor.bytes or 0 for w in held)))

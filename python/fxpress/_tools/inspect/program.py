@@ -38,6 +38,7 @@ class Weight:
     record: str | None = None
     is_pickled: bool = False  # whether the record is a pickle
     offset: int | str = 0  # of its first item in the record, in items
+    tied_to: str | None = None  # the first name of the same tensor, where that is another one
 
 
 @dataclasses.dataclass
@@ -83,8 +84,12 @@ def read_program(
         weights = list(_weights(signature, tensors, place))
     nodes = list(nodes_of(graph, place))
     stacks = (_stack(node, place) for node in nodes)
+    firsts: dict[Hashable, str] = {}
+    for each in weights:
+        first = firsts.setdefault(_identity(each, ties), each.name)
+        each.tied_to = first if first != each.name else None
     state = (
-        State(each.name, each.kind, each.tensor, _identity(each, ties))
+        State(each.name, each.kind, each.tensor, each.tied_to or each.name)
         for each in weights
         if each.kind != "constant"
     )

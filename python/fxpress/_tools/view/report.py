@@ -102,14 +102,7 @@ def file_part(source: Source) -> FilePart:
 
 
 def _distinct(program: Program, kind: str) -> Iterator[Weight]:
-    known = set()
-    for weight in program.weights:
-        if weight.kind != kind:
-            continue
-        key = (weight.record or weight.name, str(weight.tensor))
-        if key not in known:
-            known.add(key)
-            yield weight
+    return (each for each in program.weights if each.kind == kind and each.tied_to is None)
 
 
 def _items(weight: Weight) -> int:
@@ -170,8 +163,7 @@ def _program_facts(program: Program, count: Count) -> Iterator[tuple[str, str]]:
     yield "schema", f"{program.schema_version}{', ' + dialect if dialect else ''}"
     yield "operators", f"{sum(program.operators.values()):,}"
     yield "parameters", f"{program.root.parameters:,}"
-    state = (weight for kind in ("parameter", "buffer") for weight in _distinct(program, kind))
-    yield "bytes of state", f"{sum(weight.tensor.bytes or 0 for weight in state):,}"
+    yield "bytes of state", f"{program.root.bytes:,}"
     yield "FLOPs", f"{'at least ' if count.left_out else ''}{count.total:,}"
 
 
