@@ -16,9 +16,13 @@ def main() -> int:
         return app.run()
     import argparse  # takes time to import
 
+    from fxpress import _native
+
     parser = argparse.ArgumentParser(
         prog="fxpress", epilog="pip install 'fxpress[cli]' brings the other commands."
     )
+    version = f"fxpress {_native.build_info()['version']}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser(
         "doctor", help="say what works here, and what to do about the rest"

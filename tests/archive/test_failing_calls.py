@@ -192,8 +192,8 @@ def test_what_a_killed_writer_left(path: Path) -> None:
 def test_old_weights_that_cannot_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay: the old program's weights are not known."""
     before = weights_of(path.parent)
-    unreadable = refusing(errno.EIO)(replacing._named_by)
-    monkeypatch.setattr(replacing, "_named_by", unreadable)
+    unreadable = refusing(errno.EIO)(replacing.named_by)
+    monkeypatch.setattr(replacing, "named_by", unreadable)
     archive.save(program_with(2.0), path)
     assert weights_of(path.parent) == before
     assert value_at(path) == 2.0

@@ -243,3 +243,24 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert app.run(["convert", *arguments]) == 2, arguments
         assert said in capsys.readouterr().err, arguments
     assert target.read_bytes() == b"before"
+
+
+def test_what_it_wrote_is_printed(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out.pt2"
+    assert app.run(["convert", str(path), str(target), "--weights", "safetensors"]) == 0
+    names = [line.rpartition(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == [str(target), *map(str, tmp_path.glob("*.safetensors"))]
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    "command", ["convert {0} -", "split {0} --stages 2 -o -", "view {0} --json -"]
+)
+def test_the_standard_output_is_no_target(
+    command: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert app.run(command.format(path).split()) == 2
+    assert not list(tmp_path.iterdir())

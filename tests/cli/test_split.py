@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress._tools.cli import app
+from fxpress.archive import load_pt2
 from fxpress.pipeline import OperationTimes, plan
 from tests.support.command_line import run
 from tests.support.staged import Chain, assert_same_values
@@ -30,6 +31,15 @@ def test_the_default_folder(path: Path, program: ExportedProgram, tmp_path: Path
     assert_same_values(
         Chain(folder)(*args, **kwargs), copy.deepcopy(program).module()(*args, **kwargs)
     )
+
+
+def test_an_archive(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "out.pt2"
+    assert app.run(["split", str(path), "--stages", "2", "-o", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["stage_0", "stage_1"]
+    assert lines[-1].startswith(f"{target}: 2 programs, manifest.json")
+    assert len(load_pt2(target).exported_programs) == 2
 
 
 @pytest.mark.parametrize("by", ["parameters", "bytes", "flops", "time", "module"])

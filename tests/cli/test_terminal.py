@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import os
 import pty
 import re
@@ -11,10 +13,13 @@ import struct
 import subprocess
 import sys
 import termios
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+import torch
 
+from fxpress import _native
 from fxpress._tools.cli import app
 from tests.support.command_line import run
 
@@ -62,6 +67,7 @@ def test_in_a_terminal_and_in_a_pipe(command: str, status: int, path: Path) -> N
     piped = run(*arguments)
     assert (found, piped.returncode) == (status, status)
     assert "\x1b" not in piped.stdout + piped.stderr
+    assert "nowhere" not in command or "no node is called 'nowhere'" in piped.stderr
     if arguments[0] == "inspect" and status == 0:
         assert _STYLE.search(shown)
         table = [line for line in _STYLE.sub("", shown).splitlines() if "float" in line]
@@ -117,7 +123,7 @@ def test_quick_commands_import_little(command: str, path: Path) -> None:
 
 def test_debug(path: Path) -> None:
     for arguments in (["inspect", str(Path(__file__))], ["inspect", "nowhere.pt2"]):
-        for shown in (run(*arguments), run("--debug", *arguments)):
+        for shown in (run(*arguments), run("--debug", *arguments), run(*arguments, "--debug")):
             assert (shown.returncode, shown.stdout) == (2, "")
             is_debug = "--debug" in shown.args
             assert ("Traceback" in shown.stderr) is is_debug
@@ -147,6 +153,48 @@ def test_readers_that_go_away(path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams(closed: str, path: Path) -> None:
+    script = f'exec "$0" -m fxpress inspect "$1" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, str(path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full of Linux")
+def test_a_full_disk_is_a_line(path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "fxpress", "inspect", str(path)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "fxpress: No space left on device\n")
+
+
+def test_version_and_short_help() -> None:
+    assert run("--version").stdout == f"fxpress {_native.build_info()['version']}\n"
+    for command in app.app.commands:
+        assert run_here(command, "-h") == run_here(command, "--help"), command
+
+
+def run_here(*arguments: str) -> tuple[int, str]:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        return app.run([*arguments]), output.getvalue()
+
+
+def test_long_lines_are_not_broken(tmp_path: Path) -> None:
+    """A listing of weights has each weight on a line, without trailing spaces, everywhere."""
+    deep = "a" * 70
+    model = torch.nn.Sequential(OrderedDict({deep: torch.nn.Linear(2, 2, bias=False)}))
+    model.append(torch.nn.Linear(2, 2))
+    program = torch.export.export(model, (torch.ones(1, 2),))
+    torch.export.save(program, tmp_path / "long.pt2")
+    arguments = ("inspect", str(tmp_path / "long.pt2"), "--weights")
+    for shown in (_STYLE.sub("", in_a_terminal(*arguments)[1]), run(*arguments).stdout):
+        lines = shown.splitlines()
+        assert all(any(f"{name}  " in line for line in lines) for name in program.state_dict)
+        assert all(line == line.rstrip() for line in lines)
 
 
 def test_progress_is_shown_in_a_terminal(path: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fxpress.view
 from fxpress._tools.cli import app
+from fxpress._tools.view.sources import source_of
 from fxpress.split_module import split_module
 from tests.support.command_line import assert_without_torch, dynamic_program
 from tests.view.hostile import MARKUP, Page, hostile_copy
@@ -203,3 +204,19 @@ def test_as_a_command(tmp_path: Path) -> None:
     assert_without_torch("view", str(path), str(path), "--export", str(target))
     assert target.read_text().startswith("<!DOCTYPE html>")
     assert app.run(["view", str(Path(__file__)), "--export", str(target)]) == 2
+
+
+def test_tied_weights_count_once(tmp_path: Path) -> None:
+    """The sizes are those of `Module.parameters`, which has each parameter once."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    program = torch.export.export(model, (torch.ones(1, 8),))
+    torch.export.save(program, tmp_path / "tied.pt2")
+    expected = sum(each.numel() for each in model.parameters())
+    for source in (source_of(program, "tied"), source_of(tmp_path / "tied.pt2", "tied")):
+        (read,) = source.summary().programs
+        root = read.root
+        ties = {each.name: each.tied_to for each in read.weights if each.tied_to}
+        assert ties == {"1.weight": "0.weight"}
+        assert (root.parameters, root.bytes) == (expected, 4 * expected)
+        assert root.children["1"].parameters == 8 * 8 + 8

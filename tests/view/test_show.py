@@ -63,11 +63,16 @@ def test_the_command(
     target, graphs = tmp_path / "page.html", tmp_path / "graphs.json"
     files = ["--export", str(target), "--json", str(graphs)]
     assert app.run(["view", str(path), *files]) == 0
+    assert {str(target), str(graphs)} <= set(capsys.readouterr().out.splitlines())
     assert target.read_text() == opened[0].read_text()
     assert json.loads(graphs.read_text())["graphs"]
     assert len(opened) == 1
     assert app.run(["view", str(path), "--export", str(target), "--open"]) == 0
     assert opened[1:] == [target]
+    capsys.readouterr()
+    assert app.run(["view", str(path), "--export", "-"]) == 0
+    assert capsys.readouterr().out == target.read_text()
+    assert app.run(["view", str(path), "--export", "-", "--open"]) == 2
 
 
 def test_without_a_browser(

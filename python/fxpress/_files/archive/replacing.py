@@ -33,7 +33,7 @@ def place_of(text: str) -> Place:
         raise ArchiveError(str(e)) from None
 
 
-def _named_by(path: Path) -> set[Place]:
+def named_by(path: Path) -> set[Place]:
     """Return the weights that the archive at a path names; none where there is no archive."""
     found = set()
     with contextlib.suppress(ArchiveError), PT2ArchiveReader.of_any_format(path) as archive:
@@ -54,7 +54,7 @@ def _named_in(folder: Path, but: Path | None) -> Iterator[Place]:
             path = Path(entry.path)
             is_program = entry.is_file(follow_symlinks=False) and path.suffix != _SUFFIX
             if is_program and path != but:
-                yield from _named_by(path)
+                yield from named_by(path)
 
 
 def _remove(places: set[Place], folder: Path, but: Path | None = None) -> None:
@@ -74,7 +74,7 @@ def remove_abandoned(target: Path) -> None:
         for path in abandoned(target):
             with contextlib.suppress(OSError):
                 if _has_weights(target.parent):
-                    _remove(_named_by(path), target.parent, but=path)
+                    _remove(named_by(path), target.parent, but=path)
                 path.unlink()
 
 
@@ -87,7 +87,7 @@ class _Replaced:
         self._places: set[Place] | None = set()  # None: they could not be read this time
         try:
             if _has_weights(target.parent):
-                self._places = _named_by(target)
+                self._places = named_by(target)
         except (FileNotFoundError, PermissionError):
             pass
         except OSError:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # they import torch
     from fxpress._distributed.stages.costs import By
     from fxpress._tools.cli.convert import Weights
 
+
 _STARTING = "importing torch"
 _PATH = click.Path(path_type=Path)
 _file = click.argument("file", type=_PATH)
@@ -31,24 +32,59 @@ _allow_pickle = click.option(
 )
 
 
+def _not_printed(_: click.Context, __: click.Parameter, target: Path | None) -> Path | None:
+    if target == Path("-"):
+        raise click.BadParameter("the standard output cannot hold this")
+    return target
+
+
 class _Failures:
     """How an error is shown."""
 
     are_shown_whole = False
 
 
+def _show_whole(_: click.Context, __: click.Parameter, debug: bool) -> None:
+    _Failures.are_shown_whole |= debug
+
+
+def _show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        from fxpress import _native
+
+        click.echo(f"fxpress {_native.build_info()['version']}")
+        context.exit()
+
+
+_debug = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_whole,
+    help="Show where a failure comes from.",
+)
+
+
 @click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit status: 0 for success, 1 when the answer is no (a fault, a difference, no such "
     "node), 2 for a failure, which is one line on the standard error.",
     no_args_is_help=True,
 )
-@click.option("--debug", is_flag=True, help="Show where a failure comes from.")
-def app(debug: bool) -> None:
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version.",
+)
+@_debug
+def app() -> None:
     """Look at files of exported programs, compare, convert and split them.
 
     Nothing of a file runs, and inspect, verify and hash start without torch.
     """
-    _Failures.are_shown_whole = debug
 
 
 @app.command()
@@ -135,7 +171,7 @@ def diff(first: Path, second: Path, weights: bool, limit: int, as_json: bool) ->
 
 @app.command()
 @click.argument("source", type=_PATH)
-@click.argument("target", type=_PATH)
+@click.argument("target", type=_PATH, callback=_not_printed)
 @click.option(
     "--weights",
     type=click.Choice(["inline", "safetensors", "none"]),
@@ -191,7 +227,13 @@ def convert(
     help="How much heavier than it has to be, to pass fewer bytes.",
 )
 @click.option("--profile", type=_PATH, help="A file of times, which is made if it is missing.")
-@click.option("--output", "-o", type=_PATH, help="The folder.  [default: FILE-stages]")
+@click.option(
+    "--output",
+    "-o",
+    type=_PATH,
+    callback=_not_printed,
+    help="A folder, or an archive FILE.pt2.  [default: FILE-stages]",
+)
 @_example_inputs
 @_allow_pickle
 @_json
@@ -209,7 +251,7 @@ def split(
 ) -> None:
     """Cut a program into stages.
 
-    The folder gets a program of each, a manifest that says which value goes where, and a picture.
+    It writes a program of each, a manifest that lists which value goes where, and a picture.
     It is there as a whole or not at all.
     """
     with working(_STARTING):
@@ -231,8 +273,13 @@ def split(
 
 @app.command()
 @_files
-@click.option("--json", type=_PATH, help="Write the graphs for Model Explorer into this file.")
-@click.option("--export", type=_PATH, help="Write the page into this file.")
+@click.option(
+    "--json",
+    type=_PATH,
+    callback=_not_printed,
+    help="Write the graphs for Model Explorer into this file.",
+)
+@click.option("--export", type=_PATH, help="Write the page into this file; '-': print it.")
 @click.option(
     "--open/--no-open", "opens", default=None, help="Open the page.  [default: without a file]"
 )
@@ -269,12 +316,20 @@ def doctor(as_json: bool) -> int:
     return doctor.run(as_json)
 
 
+for _command in app.commands.values():
+    _debug(_command)  # appends the option: `--debug` works after the command too
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run the command that the arguments name, and return the exit status.
 
     Args:
         arguments: those of the command line without the program; None: of this process.
     """
+    _Failures.are_shown_whole = False
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it: `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         status = app.main(arguments, prog_name="fxpress", standalone_mode=False)
         sys.stdout.flush()
@@ -296,8 +351,13 @@ def run(arguments: list[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _nobody_reads() -> int:
+def _discard_output() -> None:
+    """Let the output that is still buffered go nowhere, or Python fails when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _nobody_reads() -> int:
+    _discard_output()
     return 128 + signal.SIGPIPE
 
 
@@ -312,6 +372,9 @@ def _failed(error: Exception) -> int:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif not isinstance(error, Error):  # nothing that a command knows of
         text = f"{type(error).__name__}: {text} (fxpress --debug shows where)"
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except OSError:  # such as a full disk, which is what failed
+        _discard_output()
     click.echo(printable(f"fxpress: {text}"), err=True)
     return 2

@@ -12,8 +12,9 @@ from torch.fx import Graph, Node
 
 import fxpress
 from fxpress._base.errors import Error
-from fxpress._base.observing.text import printable
+from fxpress._base.observing.text import bytes_text, printable
 from fxpress._distributed.stages.writes import storages_of
+from fxpress._files.archive.replacing import named_by
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.output import naming, working
 from fxpress._tools.inspect.summary import summarize
@@ -53,6 +54,9 @@ def convert(
         program.example_inputs = example_inputs_of(example_inputs, program)
     with working(f"writing {target}"):
         fxpress.save(program, str(target), extra_files=extra, weights=weights)
+    sidecars = sorted(place.file for place in named_by(target))
+    for written in (target, *map(target.with_name, sidecars)):
+        print(printable(f"{written}: {bytes_text(written.stat().st_size)}"))
 
 
 def _check_is_alone(source: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -38,7 +39,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
     if wanted.as_json:
         print(json.dumps(summary.plain(), indent=2))
         return
-    out = console()
+    out = console(is_wide=wanted.all_weights)
     out.print(_file(summary), soft_wrap=True)
     for program in summary.programs:
         out.print()
@@ -55,6 +56,8 @@ def show_nodes(path: Path, name: str, as_json: bool) -> int:
         out = console()
         for node in nodes:
             out.print(_node(node))
+    if not nodes:
+        click.echo(printable(f"fxpress: {path}: no node is called {name!r}"), err=True)
     return 0 if nodes else 1
 
 
@@ -109,11 +112,13 @@ def _program(program: Program, wanted: Wanted) -> Table:
 def _table(rows: Sequence[tuple[str, ...]], is_whole: bool, right: tuple[int, ...]) -> Table:
     """Return rows as a table; the first ones unless all are wanted."""
     table = Table.grid(padding=(0, 2))
-    for column in range(len(rows[0])):
-        table.add_column(justify="right" if column in right else "left", overflow="fold")
     shown = rows if is_whole else rows[:_MOST_LINES]
+    # rich measures an empty column as 0 and draws it as 1, which it takes from the longest cell.
+    columns = [column for column in range(len(rows[0])) if any(row[column] for row in shown)]
+    for column in columns:
+        table.add_column(justify="right" if column in right else "left", overflow="fold")
     for row in shown:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(printable(row[column])) for column in columns))
     if len(shown) < len(rows):
         table.add_row(Text(f"and {len(rows) - len(shown)} more"))
     return table
@@ -174,6 +179,8 @@ def _weights(program: Program, wanted: Wanted) -> Table | None:
         return _table([_weight(each) for each in program.weights], True, (2,))
     by_dtype: dict[str, list[Weight]] = {}
     for weight in program.weights:
+        if weight.tied_to is not None:
+            continue
         by_dtype.setdefault(weight.tensor.dtype, []).append(weight)
     rows = [
         (dtype, f"{len(held):,} tensors", bytes_text(sum(w.tensor.bytes or 0 for w in held)))

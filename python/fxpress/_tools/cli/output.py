@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fxpress._base.observing.text import printable
 from fxpress._files.format.package import InspectionError
@@ -16,16 +16,30 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # rich is imported where something is drawn: `hash` and `verify` in a pipe do without it.
-_WIDE = 240  # characters of a line, where no terminal says
+_WIDE = 1_000_000  # characters of a line that nothing breaks
 _DELAY = 0.8  # seconds before a terminal is told what is being done
 
 
-def console() -> Console:
-    """Return the standard output; a file or a pipe gets long lines."""
+class _Wide:
+    """A console that breaks no line, and leaves out the spaces that tables pad their rows with."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with self._console.capture() as captured:
+            self._console.print(*objects, **options)
+        lines = captured.get().removesuffix("\n").split("\n")
+        print(*(line.rstrip() for line in lines), sep="\n")
+
+
+def console(*, is_wide: bool = False) -> Console | _Wide:
+    """Return the standard output; lines are broken where a terminal needs it and not `is_wide`."""
     from rich.console import Console
 
     made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=_WIDE)
+    fits = made.is_terminal and not is_wide
+    return made if fits else _Wide(Console(highlight=False, width=_WIDE))
 
 
 @contextmanager

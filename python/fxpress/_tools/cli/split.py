@@ -79,7 +79,7 @@ def _table(manifest: dict[str, Any]) -> Table:
         table.add_column(heading, justify="right" if heading else "left")
     for stage in manifest["stages"]:
         table.add_row(
-            stage["file"],
+            stage.get("file") or stage["program"],
             f"{stage['operations']:,}",
             f"{stage['parameters']:,}",
             bytes_text(stage["state_bytes"]),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from typing import NamedTuple
 
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.tensors import Tensor
@@ -14,6 +15,15 @@ _NO_STACK = "_empty_nn_module_stack_from_metadata_hook"  # torch's, for what no 
 
 class DeepModulesError(InspectionError):
     """The paths of a program have too many parts for a tree of modules."""
+
+
+class State(NamedTuple):
+    """A parameter or a buffer."""
+
+    name: str
+    kind: str  # "parameter" or "buffer"
+    tensor: Tensor
+    identity: Hashable  # equal for names of the same tensor
 
 
 @dataclasses.dataclass
@@ -29,14 +39,15 @@ class Module:
     children: dict[str, Module] = dataclasses.field(default_factory=dict)
 
 
-def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, str, Tensor]]) -> Module:
+def tree_of(stacks: Iterable[str], state: Iterable[State]) -> Module:
     """Return the root; DeepModulesError where a path has too many parts.
 
     A stack has the modules whose calls an operator was traced in, as files have them:
-    "key,path,class" of each, outermost first, separated by semicolons. Parameters and buffers have
-    a name, "parameter" or "buffer", and a description.
+    "key,path,class" of each, outermost first, separated by semicolons. A tensor with several names
+    counts once in each module.
     """
     root = Module("")
+    counted: set[tuple[str, Hashable]] = set()
     for stack in stacks:
         path = ""
         for path, class_name in entries_of(stack):
@@ -44,13 +55,15 @@ def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, str, Tensor]]) -> 
             module.class_name = class_name or module.class_name
         for module in _down(root, path):
             module.operators += 1
-    for name, kind, tensor in state:
+    for name, kind, tensor, identity in state:
         items = 1
         for size in tensor.shape:
             items *= size if isinstance(size, int) else 0
         for module in _down(root, name.rpartition(".")[0]):
-            module.parameters += items if kind == "parameter" else 0
-            module.bytes += tensor.bytes or 0
+            if (module.path, identity) not in counted:
+                counted.add((module.path, identity))
+                module.parameters += items if kind == "parameter" else 0
+                module.bytes += tensor.bytes or 0
     return root
 
 

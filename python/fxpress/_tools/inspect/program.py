@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fxpress._files.format.fields import a_list, a_text, an_object, damage_is_named, one_of
 from fxpress._files.format.stored import STATE
 from fxpress._files.format.tensors import Tensor, expression, tensor_of
 from fxpress._tools.inspect.arguments import bodies_in
-from fxpress._tools.inspect.modules import Module, tree_of
+from fxpress._tools.inspect.modules import Module, State, tree_of
 
 
 @dataclasses.dataclass
@@ -36,6 +37,8 @@ class Weight:
     # The record that holds its data; None where the text of the program says no more.
     record: str | None = None
     is_pickled: bool = False  # whether the record is a pickle
+    offset: int | str = 0  # of its first item in the record, in items
+    tied_to: str | None = None  # the first name of the same tensor, where that is another one
 
 
 @dataclasses.dataclass
@@ -58,11 +61,16 @@ class Program:
 
 
 def read_program(
-    document: dict[str, Any], name: str, record: str, weights: list[Weight] | None
+    document: dict[str, Any],
+    name: str,
+    record: str,
+    weights: list[Weight] | None,
+    ties: Mapping[str, Hashable] = MappingProxyType({}),
 ) -> Program:
     """Return what a program is; InspectionError where it is damaged.
 
-    `record` is the record that it is of, for errors; `weights` is what else the file says of them.
+    `record` is the record that it is of, for errors; `weights` is what else the file has of them;
+    `ties` has equal values for the names of the same tensor, where no record identifies it.
     """
     place = f"record {record!r}"
     with damage_is_named(place):
@@ -76,7 +84,15 @@ def read_program(
         weights = list(_weights(signature, tensors, place))
     nodes = list(nodes_of(graph, place))
     stacks = (_stack(node, place) for node in nodes)
-    state = ((each.name, each.kind, each.tensor) for each in weights if each.kind != "constant")
+    firsts: dict[Hashable, str] = {}
+    for each in weights:
+        first = firsts.setdefault(_identity(each, ties), each.name)
+        each.tied_to = first if first != each.name else None
+    state = (
+        State(each.name, each.kind, each.tensor, each.tied_to or each.name)
+        for each in weights
+        if each.kind != "constant"
+    )
     with damage_is_named(place):
         counted = Counter(a_text(node["target"]) for node in nodes)
         return Program(
@@ -92,6 +108,13 @@ def read_program(
             root=tree_of(stacks, state),
             weights=weights,
         )
+
+
+def _identity(weight: Weight, ties: Mapping[str, Hashable]) -> Hashable:
+    """Return what is equal for weights that are the same tensor."""
+    if weight.record is None:
+        return ties.get(weight.name, weight.name)
+    return weight.record, weight.offset, str(weight.tensor)
 
 
 def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ from fxpress._files.format import names
 from fxpress._files.format.fields import a_text, an_object, damage_is_named, parse
 from fxpress._files.format.package import InspectionError, Package
 from fxpress._files.format.stored import FOLDERS, config_record
-from fxpress._files.format.tensors import tensor_of
+from fxpress._files.format.tensors import size_of, tensor_of
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program, Weight, read_program
 
@@ -141,4 +141,5 @@ def _weight(name: str, entry: dict[str, Any], folder: str) -> Iterator[Weight]:
         tensor_of(entry["tensor_meta"]),
         f"{FOLDERS[folder]}{a_text(entry['path_name'])}",
         bool(entry["use_pickle"]),
+        size_of(an_object(entry["tensor_meta"])["storage_offset"]),
     )

@@ -29,8 +29,8 @@ def plain_graph(graph: Graph) -> dict[str, Any]:
     return {"id": graph.id, "nodes": nodes, "groupNodeAttributes": graph.layers}
 
 
-def write_graphs(sources: Sequence[Source], target: Path) -> None:
-    """Write the graphs of sources, and data over their nodes into files next to it.
+def write_graphs(sources: Sequence[Source], target: Path) -> list[Path]:
+    """Write the graphs of sources, and data over their nodes next to it; return the files.
 
     Of two sources the differences, and which nodes correspond, are written too. The graphs of
     several sources get other ids. OSError, or InspectionError where a file is damaged.
@@ -55,6 +55,7 @@ def write_graphs(sources: Sequence[Source], target: Path) -> None:
         texts[path] = json.dumps(overlay)
     for path, text in texts.items():
         path.write_text(text)
+    return list(texts)
 
 
 def _users(graph: Graph) -> dict[str, list[str]]:

@@ -102,14 +102,7 @@ def file_part(source: Source) -> FilePart:
 
 
 def _distinct(program: Program, kind: str) -> Iterator[Weight]:
-    known = set()
-    for weight in program.weights:
-        if weight.kind != kind:
-            continue
-        key = (weight.record or weight.name, str(weight.tensor))
-        if key not in known:
-            known.add(key)
-            yield weight
+    return (each for each in program.weights if each.kind == kind and each.tied_to is None)
 
 
 def _items(weight: Weight) -> int:
@@ -169,9 +162,8 @@ def _program_facts(program: Program, count: Count) -> Iterator[tuple[str, str]]:
     dialect = ", ".join(program.dialect)
     yield "schema", f"{program.schema_version}{', ' + dialect if dialect else ''}"
     yield "operators", f"{sum(program.operators.values()):,}"
-    yield "parameters", f"{_parameters_by_module(program)['']:,}"
-    state = (weight for kind in ("parameter", "buffer") for weight in _distinct(program, kind))
-    yield "bytes of state", f"{sum(weight.tensor.bytes or 0 for weight in state):,}"
+    yield "parameters", f"{program.root.parameters:,}"
+    yield "bytes of state", f"{program.root.bytes:,}"
     yield "FLOPs", f"{'at least ' if count.left_out else ''}{count.total:,}"
 
 
@@ -245,25 +237,7 @@ def _around(path: str) -> Iterator[str]:
     yield ""
 
 
-def _parameters_by_module(program: Program) -> Counter[str]:
-    """Return the items of each module's parameters; a tensor with several names counts once."""
-    counts = Counter[str]()
-    known = set()
-    for weight in program.weights:
-        if weight.kind != "parameter":
-            continue
-        around = weight.name
-        while around:
-            around = around.rpartition(".")[0]
-            key = (around, weight.record or weight.name, str(weight.tensor))
-            if key not in known:
-                known.add(key)
-                counts[around] += _items(weight)
-    return counts
-
-
 def _module_rows(program: Program, flops: dict[str, str]) -> Iterator[ModuleRow]:
-    parameters = _parameters_by_module(program)
     waiting: list[tuple[int, Module | None]] = [(0, program.root)]
     written = 0
     while waiting:
@@ -280,7 +254,7 @@ def _module_rows(program: Program, flops: dict[str, str]) -> Iterator[ModuleRow]
             module.path.rpartition(".")[2] or "(root)",
             module.class_name or "",
             f"{module.operators:,}",
-            f"{parameters[module.path]:,}",
+            f"{module.parameters:,}",
             f"{module.bytes:,}",
             flops.get(module.path, "0"),
             depth < _OPEN,

@@ -67,7 +67,9 @@ def _source_of_program(program: Any, name: str) -> Source:
     text, _ = encode(program, None)
 
     def summary() -> Summary:
-        read = read_program(parse(text, "the program"), _NAME, "the program", None)
+        document = parse(text, "the program")
+        ties = {name: _identity(value) for name, value in program.state_dict.items()}
+        read = read_program(document, _NAME, "the program", None, ties)
         return Summary(name, 0, "exported program in memory", "", 0, [read], [], {}, {})
 
     def hashes() -> dict[str, tuple[str, list[bytes]]]:
@@ -75,6 +77,15 @@ def _source_of_program(program: Any, name: str) -> Source:
         return {_NAME: (whole.hex(), split_digests(nodes))}
 
     return Source(name, {_NAME: graphs_of_text(text, _NAME, "the program")}, summary, hashes)
+
+
+def _identity(value: Any) -> Any:
+    """Return what is equal for values that are the same tensor."""
+    import torch
+
+    if value.layout is not torch.strided:
+        return id(value)
+    return value.untyped_storage()._cdata, value.storage_offset(), value.dtype, value.shape
 
 
 def names_of(programs: Sequence[Any]) -> list[str]:
