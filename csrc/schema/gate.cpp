@@ -132,12 +132,13 @@ bool is_state_name(std::string_view text) {
          });
 }
 
-// Dots between names, and indices: Dynamo writes L['self'].layers[0] and get_submodule('a').
+// Dots between names, indices and calls: Dynamo writes L['self'].layers[0], get_submodule('a') and
+// getattr(L['self'], 'a').
 bool is_place_of_module(std::string_view text) {
   for (size_t quote = text.find('\''); quote != std::string_view::npos;) {
     const size_t end = text.find('\'', quote + 1);
     const bool is_index = quote > 0 && end != std::string_view::npos && end + 1 < text.size() &&
-                          is_one_of(text[quote - 1], "[(") && is_one_of(text[end + 1], "])") &&
+                          is_one_of(text[quote - 1], "[( ") && is_one_of(text[end + 1], "])") &&
                           is_all(text.substr(quote + 1, end - quote - 1), kInArgument);
     if (!is_index) return false;
     quote = text.find('\'', end + 1);

@@ -17,6 +17,7 @@ from torch.export import Dim, export
 from fxpress import serialize as fx
 from fxpress.serialize import SerializeError, deserialize, serialize
 from tests.support.reading_cases import edited, node_of, top
+from tests.support.serialized import assert_travels_as_torch
 
 RAN = "fxpress_payload_ran"
 CODE = f"__import__('sys').modules.__setitem__('{RAN}', 1)"
@@ -299,3 +300,34 @@ def test_the_value_is_shortened(artifact: fx.SerializedArtifact) -> None:
     with pytest.raises(SerializeError) as caught:
         deserialize(edited(artifact, edit))
     assert len(str(caught.value)) < 400
+
+
+# ---- names that Dynamo writes -------------------------------------------------------------------
+
+
+class Reaches(nn.Module):
+    """Calls a child that it finds in some way."""
+
+    def __init__(self, find: Callable[[nn.Module], nn.Module]) -> None:
+        super().__init__()
+        self.add_module("0", nn.Linear(4, 4))
+        self.find = find
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.find(self)(x)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    "find",
+    [
+        lambda m: getattr(m, "0"),
+        lambda m: m._modules["0"],
+        lambda m: m.get_submodule("0"),
+        lambda m: dict(m.named_children())["0"],
+        lambda m: next(iter(m.children())),
+    ],
+    ids=["getattr", "_modules", "get_submodule", "named_children", "children"],
+)
+def test_ways_to_a_child(find: Callable[[nn.Module], nn.Module], strict: bool) -> None:
+    assert_travels_as_torch(export(Reaches(find), (torch.ones(2, 4),), strict=strict))

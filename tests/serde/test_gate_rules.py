@@ -60,8 +60,9 @@ RULES: dict[str, tuple[list[str], list[str]]] = {
         [
             *("L__self__,,a.B", "a,b.c,d.E;f,b.c.g@1,h.I", "a,b,C[d, e]", "a,b,c.__new__.D"),
             *("a,L['fn'].__closure__[0].cell_contents,B", "a,b.get_submodule('c'),D"),
+            "a,getattr(L['self'], '0'),D",
         ],
-        ["a,b'c,D", 'a,b"c,D', "a,b,D'", "a'b,c,D", "a\n,b,c"],
+        ["a,b'c,D", "a,b 'c,D", 'a,b"c,D', "a,b,D'", "a'b,c,D", "a\n,b,c"],
     ),
     "StackTrace": (
         ["", 'File "a.py", line 1, in f\n\tx = "é"'],

@@ -67,7 +67,7 @@ def _check_names(program: ExportedProgram) -> None:
     refused = _native.first_refused("StateName", names)
     if refused is None:
         refused = _native.first_refused("ModulePath", paths)
-    if refused is None:
+    if refused is None and _STACK_MARKS.search("".join(paths)):
         refused = next((path for path in paths if not _can_be_in_stack(path)), None)
     if refused is not None:
         raise UnsupportedError(
