@@ -19,7 +19,7 @@ OF_TORCH = {"SerializeError", "serialize", "split_module", "unflatten"}
 
 _NAME = re.compile(r"\bfxpress\.([a-z]\w*(?:\.[A-Za-z]\w*)*)")
 # A logger and the keys of marks, which are not attributes.
-OTHERS = {"operations", "program_specs", "signed_forward"}
+OTHERS = {"operations", "program_specs", "signed_forward", "guards", "guard_function"}
 
 
 def test_a_name_is_one_object() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
@@ -24,7 +23,6 @@ from torch.export.exported_program import (
 from torch.export.graph_signature import OutputKind
 
 from fxpress import _native
-from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Progress
 from fxpress._files.tensors.copies import copy_in_parts
 from fxpress._graphs.unflatten import aliases
@@ -46,7 +44,6 @@ def collect(
 
     Unlike in torch's `_TensorID`, tensors of different dtypes are different values.
     """
-    _check_names(program.graph_signature)
     state_dict, constants = program.state_dict, program.constants
     values = [*state_dict.values(), *constants.values()]
     state = _native.ProgramState(
@@ -64,19 +61,6 @@ def collect(
 
     state.fill(copy_in_parts(copies, state.wanted(), progress, "copying state"))
     return state
-
-
-_CALL_NAME = re.compile(r"@[0-9]+(?:\.|$)")
-
-
-def _check_names(signature: ExportGraphSignature) -> None:
-    """Refuse a model that names a module as a repeated call of another module is named."""
-    for name in (*signature.parameters, *signature.buffers):
-        if "@" in name and _CALL_NAME.search(name):
-            raise UnsupportedError(
-                f"{name!r}: names of modules that end in @ and a number stand for repeated calls; "
-                "rename the module and export it again"
-            )
 
 
 def _copies(
