@@ -62,6 +62,24 @@ def test_the_same(files: tuple[str, str], tmp_path: Path) -> None:
     assert app.run(["diff", files[0], again, "--weights"]) == 0
 
 
+class Cast(torch.nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous(memory_format=torch.preserve_format).sum(dtype=self.dtype)
+
+
+def test_types_have_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dtypes = (torch.float64, torch.bfloat16)
+    files = [saved(Cast(dtype), tmp_path / f"{dtype}.pt2") for dtype in dtypes]
+    _, found = asked(*files, capsys=capsys)
+    texts = {(place["first"], place["second"]) for place in found["differences"]}
+    assert ("float64", "bfloat16") in texts
+    assert not [text for pair in texts for text in pair if text.isdecimal()]
+
+
 def test_a_difference(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     status, found = asked(*files, capsys=capsys)
     (expected,) = fxpress.diff(fxpress.load(files[0]), fxpress.load(files[1]))

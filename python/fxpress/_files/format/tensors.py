@@ -32,6 +32,26 @@ def dtype_of(number: int) -> tuple[str, int]:
     return (f"dtype {number}", 0) if dtype is None else (dtype.name, dtype.itemsize)
 
 
+_LAYOUTS = (
+    *("unknown", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"),
+    *("_mkldnn", "strided"),
+)
+_MEMORY_FORMATS = (
+    *("unknown", "contiguous_format", "channels_last", "channels_last_3d", "preserve_format"),
+)
+
+
+def layout_of(number: int) -> str:
+    """Return the name of the layout with a number."""
+    return _LAYOUTS[number] if 0 <= number < len(_LAYOUTS) else f"layout {number}"
+
+
+def memory_format_of(number: int) -> str:
+    """Return the name of the memory format with a number."""
+    known = 0 <= number < len(_MEMORY_FORMATS)
+    return _MEMORY_FORMATS[number] if known else f"memory format {number}"
+
+
 def tensor_of(meta: Any) -> Tensor:
     """Return what a `TensorMeta` says."""
     dtype, itemsize = dtype_of(an_int(an_object(meta)["dtype"]))

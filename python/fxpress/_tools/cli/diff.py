@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fxpress._base.observing.text import printable
 from fxpress._files.format.package import InspectionError
-from fxpress._files.format.tensors import dtype_of
+from fxpress._files.format.tensors import dtype_of, layout_of, memory_format_of
 from fxpress._tools.cli.output import console, naming, working
 from fxpress._tools.inspect.hashes import hash_programs
 from fxpress._tools.inspect.nodes import module_paths
@@ -79,7 +79,9 @@ def _compare(first: Path, second: Path, weights: bool) -> tuple[list[Place], lis
         is_seconds = found.first is None and _NODE.fullmatch(found.path) is not None
         module = _module_of(found.path, modules[is_seconds])
         path = found.path.removeprefix("graph_module.")
-        places.append(Place(path, module, found.nodes, _short(found.first), _short(found.second)))
+        field = path.rpartition(".")[2]
+        texts = (_short(found.first, field), _short(found.second, field))
+        places.append(Place(path, module, found.nodes, *texts))
     return places, differing_weights(*programs) if weights else []
 
 
@@ -101,13 +103,27 @@ def _module_of(path: str, of_nodes: list[str | None]) -> str | None:
     return state[1].rpartition(".")[0] if state else None
 
 
-def _short(value: Any) -> str:
-    text = str(_readable(value))
+def _short(value: Any, field: str) -> str:
+    text = str(_readable(value, field))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _readable(value: Any) -> Any:
-    """Return a part of a program as people write it: tensors by type and sizes, no tags."""
+_NUMBERED = {
+    "dtype": lambda number: dtype_of(number)[0],
+    "as_scalar_type": lambda number: dtype_of(number)[0],
+    "layout": layout_of,
+    "as_layout": layout_of,
+    "as_memory_format": memory_format_of,
+}
+
+
+def _readable(value: Any, field: str = "") -> Any:
+    """Return a part of a program as people write it: types by name, tensors by type and sizes.
+
+    `field`: the name that the schema has for it.
+    """
+    if field in _NUMBERED and type(value) is int:
+        return _NUMBERED[field](value)
     if value is None:
         return "nothing"
     if isinstance(value, list):
@@ -121,10 +137,10 @@ def _readable(value: Any) -> Any:
     if len(kept) == 1:
         ((key, held),) = kept.items()
         if key.startswith("as_"):
-            return _readable(held)
+            return _readable(held, key)
         if key == "values" and isinstance(held, list) and len(held) == 1:
             return _readable(held[0])
-    return {key: _readable(each) for key, each in kept.items()}
+    return {key: _readable(each, key) for key, each in kept.items()}
 
 
 def _show(

@@ -17,7 +17,7 @@ from fxpress._tools.cli.output import console, naming, working
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.nodes import NodeSummary, find_nodes
 from fxpress._tools.inspect.program import Program, Value, Weight
-from fxpress._tools.inspect.summary import Summary, summarize
+from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 
 _MOST_LINES = 12  # of a part, where not all of it is asked for
 _DEPTH = 2
@@ -74,7 +74,7 @@ def _file(summary: Summary) -> Text:
         lines.append(f"extra files: {_some(files)}")
     if summary.runs:
         runs = [f"{record} ({what})" for record, what in summary.runs.items()]
-        lines.append(f"may run code when it is loaded: {_some(runs)}")
+        lines.append(f"{UNOPENED}: {_some(runs)}")
     return Text("\n".join(map(printable, lines)))
 
 

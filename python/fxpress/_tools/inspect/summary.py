@@ -19,6 +19,8 @@ ARCHIVE = "pt2 archive"
 _OLD_MODEL = "serialized_exported_program.json"
 _CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
 _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
+# What says that a file has such records.
+UNOPENED = "pickles and code (a load runs none without permission)"
 
 
 @dataclasses.dataclass
@@ -96,7 +98,7 @@ def _plain_program(program: Program) -> dict[str, Any]:
 
 
 def _runs(record: str) -> str | None:
-    """Return what of a record runs when it is loaded; None: nothing that is known."""
+    """Return whether a record is code or a pickle; None: neither, as far as is known."""
     name = record.rpartition("/")[2]
     if record.endswith(_CODE_SUFFIXES):
         return "code"

@@ -11,7 +11,7 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.text import bytes_text, counted_text
 from fxpress._tools.inspect.modules import Module, lines_of
 from fxpress._tools.inspect.program import Program, Value, Weight
-from fxpress._tools.inspect.summary import Summary
+from fxpress._tools.inspect.summary import UNOPENED, Summary
 from fxpress._tools.view.flops import Count, count_flops
 from fxpress._tools.view.nodes import Graph
 from fxpress._tools.view.pictures import Picture, picture_of
@@ -121,7 +121,7 @@ def _file_facts(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "extra files", ", ".join(files[:_MOST_ROWS])
     runs = [f"{record} ({what})" for record, what in summary.runs.items()]
     if runs:
-        yield "may run code when it is loaded", ", ".join(runs[:_MOST_ROWS])
+        yield UNOPENED, ", ".join(runs[:_MOST_ROWS])
 
 
 def _program(program: Program, graphs: list[Graph]) -> ProgramPart:
