@@ -79,7 +79,7 @@ def test_some_calls_fail_or_are_the_last(library: Path, source: Path, tmp_path: 
 @pytest.mark.deep("a process for each of hundreds of calls")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_calls_fail_or_are_the_last(name: str, library: Path, source: Path, tmp_path: Path) -> None:
-    step = 2 if "programs" not in SCENARIOS[name] else 8  # it has as many calls as all others
+    step = 1 if "programs" not in SCENARIOS[name] else 4  # it has as many calls as all others
     found = sweep(library, source, tmp_path, {**SCENARIOS[name], "modes": ALL}, step)
     print(name, len(found["calls"]), found["counts"])
     assert {key.split(":")[0] for key in found["counts"]} == set(ALL)

@@ -178,7 +178,7 @@ _APPLIED: dict[Component, dict[str, str]] = {
     unflatten: {"nonstrict": "emht", "strict": "emht", "dynamic": "mt"},
 }
 # In the comparisons of the others, torch decomposes or runs the program.
-LEFT_AS_IT_IS = (exports, write_graph, read_graph, serialize, verify, hashes, diff, inspect, view)
+LEFT_AS_IT_IS = (write_graph, read_graph, serialize, verify, hashes, diff, inspect, view)
 
 
 def components_of(entry: Entry) -> Iterator[Component]:

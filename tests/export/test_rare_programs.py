@@ -260,7 +260,6 @@ TAKEN = {
     "validate_inputs": TypeError,
     "range_constraints": TypeError,
     "_in_spec": TypeError,
-    "_guards_fn": TypeError,
 }
 
 
