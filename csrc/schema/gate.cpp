@@ -137,8 +137,10 @@ bool is_state_name(std::string_view text) {
 bool is_place_of_module(std::string_view text) {
   for (size_t quote = text.find('\''); quote != std::string_view::npos;) {
     const size_t end = text.find('\'', quote + 1);
-    const bool is_index = quote > 0 && end != std::string_view::npos && end + 1 < text.size() &&
-                          is_one_of(text[quote - 1], "[( ") && is_one_of(text[end + 1], "])") &&
+    const std::string_view before = text.substr(0, quote);
+    const bool begins = before.ends_with('[') || before.ends_with('(') || before.ends_with(", ");
+    const bool is_index = begins && end != std::string_view::npos && end + 1 < text.size() &&
+                          is_one_of(text[end + 1], "])") &&
                           is_all(text.substr(quote + 1, end - quote - 1), kInArgument);
     if (!is_index) return false;
     quote = text.find('\'', end + 1);

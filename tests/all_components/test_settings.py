@@ -37,21 +37,18 @@ READ: list[tuple[ModuleType, str]] = [
     (symbol_config, "use_duck_shape"),
     (symbol_config, "backed_size_oblivious"),
 ]
-NEEDS = {
-    "translation_validation": "needs z3",
-    "_test_disable_functionalization": "torch's tests need it",
-}
+# These need z3, or are of torch's tests, or are no settings.
+LEFT_OUT = ("translation_validation", "_test_disable_functionalization", "TYPE_CHECKING")
 
 
 def _flags() -> list[tuple[ModuleType, str]]:
     """Settings that are True or False, of the modules that the replaced functions read."""
     found = [(module, name) for module, name in READ if hasattr(module, name)]
-    others: list[tuple[ModuleType, str]] = []
-    for module in (functorch_config, symbol_config, fx_config, export_config):
-        entries = getattr(module, "_config", vars(module))
-        others += [(module, n) for n in entries if type(getattr(module, n, None)) is bool]
     others = [
-        (m, n) for m, n in others if n not in ("TYPE_CHECKING", *NEEDS) and (m, n) not in found
+        (module, name)
+        for module in (functorch_config, symbol_config, fx_config, export_config)
+        for name in getattr(module, "_config", vars(module))
+        if type(getattr(module, name, None)) is bool and name not in LEFT_OUT
     ]
     return found + sampled([pair for pair in others if pair not in found], 24, seed=0)
 

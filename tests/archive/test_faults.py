@@ -76,9 +76,11 @@ def test_some_calls_fail_or_are_the_last(library: Path, source: Path, tmp_path: 
     assert {key.split(":")[0] for key in found["counts"]} >= {"kill", "fail"}
 
 
-@pytest.mark.deep("a process for each of hundreds of calls")
+@pytest.mark.deep("every call of every scenario, some calls of the longest one")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_calls_fail_or_are_the_last(name: str, library: Path, source: Path, tmp_path: Path) -> None:
+def test_every_call_fails_or_is_the_last(
+    name: str, library: Path, source: Path, tmp_path: Path
+) -> None:
     step = 1 if "programs" not in SCENARIOS[name] else 4  # it has as many calls as all others
     found = sweep(library, source, tmp_path, {**SCENARIOS[name], "modes": ALL}, step)
     print(name, len(found["calls"]), found["counts"])

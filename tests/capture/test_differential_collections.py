@@ -24,7 +24,7 @@ def test_exportdb(name: str) -> None:
     assert_captures_as_torch(case.model, case.example_args, case.example_kwargs)
 
 
-# The corpus compares strict exports of all of them, which contain what is captured.
+# The corpus compares strict exports of all modules, which capture them too.
 @pytest.mark.parametrize("name", sampled(sorted(module_db_cases()), 24, seed=0))
 def test_module_db(name: str) -> None:
     given, build = module_db_cases()[name]
@@ -32,7 +32,7 @@ def test_module_db(name: str) -> None:
     assert_captures_as_torch(build().eval(), given.args, given.kwargs)
 
 
-# Those of `tests/tracking/test_reuse_models.py` are captured with repeated layers.
+# `tests/tracking/test_reuse_models.py` compares captures with repeated layers.
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_transformers(name: str) -> None:
     pytest.importorskip("transformers")
@@ -58,6 +58,15 @@ def assert_same_programs(ours: Any, theirs: Any) -> None:
     for mine, other in zip(ours.graph.nodes, theirs.graph.nodes, strict=True):
         for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn"):
             assert mine.meta.get(key) == other.meta.get(key), (mine, key)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_strict_export_with_a_dynamic_batch(name: str) -> None:
+    pytest.importorskip("transformers")
+    shapes = ({0: Dim("batch", min=2, max=64)},)
+    ours, theirs = strictly_exported(transformer(name), (tokens(),), dynamic_shapes=shapes)
+    assert isinstance(theirs, ExportedProgram), theirs
+    assert_same_programs(ours, theirs)
 
 
 class Cut(nn.Module):

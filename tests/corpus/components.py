@@ -59,11 +59,16 @@ def _seeded(module: Any, case: Case) -> list[Any]:
     return pytree.tree_leaves(module(*case.args, **case.kwargs))
 
 
+def is_stale(case: Case) -> bool:
+    """Return whether torch inserts an assertion into the program without recompiling it."""
+    return case.entry.name.startswith("while_loop_stack_output")
+
+
 def exports(case: Case) -> None:
     """Export the model too, or fail as torch does."""
     with fxpress.installed():
         ours = outcome(case.export)
-    assert_exported_as_torch(ours, case.result)
+    assert_exported_as_torch(ours, case.result, stale=is_stale(case))
 
 
 def unflatten(case: Case) -> None:
@@ -178,7 +183,7 @@ _APPLIED: dict[Component, dict[str, str]] = {
     unflatten: {"nonstrict": "emht", "strict": "emht", "dynamic": "mt"},
 }
 # In the comparisons of the others, torch decomposes or runs the program.
-LEFT_AS_IT_IS = (write_graph, read_graph, serialize, verify, hashes, diff, inspect, view)
+LEFT_AS_IT_IS = (exports, write_graph, read_graph, serialize, verify, hashes, diff, inspect, view)
 
 
 def components_of(entry: Entry) -> Iterator[Component]:

@@ -139,7 +139,7 @@ class Call(nn.Module):
 
 
 _HOPS = {f"{info.name}_{info.variant_test_name}".rstrip("_"): info for info in hop_db}
-# Architectures whose graphs differ from each other's.
+# The graphs of mistral and qwen3 are nearly llama's, those of phi gpt_neox's, those of opt gpt2's.
 TRANSFORMERS = ("bert", "gemma", "gpt2", "gpt_neox", "llama")
 _Model = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]
 

@@ -62,7 +62,7 @@ RULES: dict[str, tuple[list[str], list[str]]] = {
             *("a,L['fn'].__closure__[0].cell_contents,B", "a,b.get_submodule('c'),D"),
             "a,getattr(L['self'], '0'),D",
         ],
-        ["a,b'c,D", "a,b 'c,D", 'a,b"c,D', "a,b,D'", "a'b,c,D", "a\n,b,c"],
+        ["a,b'c,D", "a,b 'c,D", "a,b 'c'],D", 'a,b"c,D', "a,b,D'", "a'b,c,D", "a\n,b,c"],
     ),
     "StackTrace": (
         ["", 'File "a.py", line 1, in f\n\tx = "é"'],

@@ -98,18 +98,6 @@ def transformer_configs(layers: int = 2) -> dict[str, Any]:
     }
 
 
-def architectures(*first: str) -> list[Any]:
-    """Names of these configurations, for a test of each; `first`, or three, stand for all.
-
-    Those are left out whose graphs are nearly those of others: mistral's and qwen3's are llama's,
-    phi's is gpt_neox's, opt's is gpt2's.
-    """
-    further = pytest.mark.deep("further architectures")
-    first = first or ("bert", "gpt2", "llama")
-    names = sorted({"bert", "gemma", "gpt2", "gpt_neox", "llama"}.union(first))
-    return [name if name in first else pytest.param(name, marks=further) for name in names]
-
-
 def operator_samples(info: Any, dtype: torch.dtype) -> Iterator[Any]:
     """The inputs that torch's collection has for an operator.
 

@@ -316,9 +316,12 @@ def assert_exported_as_torch(
     ours: ExportedProgram | Exception,
     theirs: ExportedProgram | Exception,
     *,
-    stale: bool | None = None,
+    stale: bool | None = False,
 ) -> None:
-    """Both are equal programs, or exceptions of one type with one text."""
+    """Both are equal programs, or exceptions of one type with one text.
+
+    `stale`: as for `assert_same_module`.
+    """
     if isinstance(theirs, Exception):
         assert type(ours) is type(theirs), ours
         assert _without_addresses(ours) == _without_addresses(theirs)

@@ -37,7 +37,7 @@ def test_architecture(name: str) -> None:
     assert_layers_are_stamped(name, report_of(made.model, *made.args))
 
 
-# The corpus exports those of `test_architecture`. Of the further ones, one of each kind.
+# The corpus exports the models of `test_architecture`. These are further kinds of models.
 EXPORTED = ("gemma3", "t5", "vit", "mixtral", "deberta")
 
 

@@ -207,7 +207,7 @@ def test_as_a_command(tmp_path: Path) -> None:
 
 
 def test_tied_weights_count_once(tmp_path: Path) -> None:
-    """The sizes are those of `Module.parameters`, which has each parameter once."""
+    """`Module.parameters` yields each parameter once."""
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
     model[1].weight = model[0].weight
     program = torch.export.export(model, (torch.ones(1, 8),))

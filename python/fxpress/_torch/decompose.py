@@ -85,8 +85,7 @@ def has_modes() -> bool:
     )
 
 
-# Settings that a trace follows, and no template. Of the others, templates are told apart, or none
-# changes what is made.
+# Settings that change the result of a trace and are not part of a template's key.
 _SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (symbol_config, tuple(symbol_config._config)),
     (dynamo_config, ("canonicalize_output_graph_node_order", "do_not_emit_runtime_asserts")),
@@ -96,13 +95,13 @@ _SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 
 def changed_setting() -> str | None:
-    """Return the name of a setting of torch that only a trace follows, and that is not as usual."""
+    """Return the name of a setting in `_SETTINGS` that does not have its default value, or None."""
     if getattr(fx_config, "do_not_emit_stack_traces", False):
         return "torch.fx.config.do_not_emit_stack_traces"
     for config, names in _SETTINGS:
         for name in names:
             entry = config._config.get(name)
-            # A setting that was patched for a while counts as changed in torch.
+            # `_is_default` is False after `patch` has restored a setting.
             if entry is not None and getattr(config, name) != entry.default:
                 return f"{config.__name__}.{name}"
     return None

@@ -32,24 +32,24 @@ def dtype_of(number: int) -> tuple[str, int]:
     return (f"dtype {number}", 0) if dtype is None else (dtype.name, dtype.itemsize)
 
 
-_LAYOUTS = (
-    *("unknown", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"),
-    *("_mkldnn", "strided"),
-)
-_MEMORY_FORMATS = (
-    *("unknown", "contiguous_format", "channels_last", "channels_last_3d", "preserve_format"),
-)
-
-
-def layout_of(number: int) -> str:
-    """Return the name of the layout with a number."""
-    return _LAYOUTS[number] if 0 <= number < len(_LAYOUTS) else f"layout {number}"
-
-
-def memory_format_of(number: int) -> str:
-    """Return the name of the memory format with a number."""
-    known = 0 <= number < len(_MEMORY_FORMATS)
-    return _MEMORY_FORMATS[number] if known else f"memory format {number}"
+# The numbers of layouts and memory formats in files.
+LAYOUTS = {
+    0: "unknown",
+    1: "sparse_coo",
+    2: "sparse_csr",
+    3: "sparse_csc",
+    4: "sparse_bsr",
+    5: "sparse_bsc",
+    6: "_mkldnn",
+    7: "strided",
+}
+MEMORY_FORMATS = {
+    0: "unknown",
+    1: "contiguous_format",
+    2: "channels_last",
+    3: "channels_last_3d",
+    4: "preserve_format",
+}
 
 
 def tensor_of(meta: Any) -> Tensor:

@@ -61,11 +61,6 @@ def _has_call_names(names: Iterator[str]) -> bool:
     return any("@" in name for name in names)
 
 
-def by_name(state: list[Named]) -> dict[str, Any]:
-    """Return the values by name."""
-    return {each.name: each.value for each in state}
-
-
 def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
     """Return a module with the attributes that the graph of a program names, besides its state.
 

@@ -138,7 +138,7 @@ def _module(
             "outputs": pytree.tree_leaves(graph.output_node().args),
             "written": [s.target if s.kind in _WRITTEN else None for s in signature.output_specs],
             "owner": state.owner(program.graph_module, lifted),
-            "state": state.by_name(lifted),
+            "state": {each.name: each.value for each in lifted},
             "module_class": torch_unlift.StatefulGraphModule,
             "drop_dead_code": not is_clean,
             "created": torch_unlift.CREATED,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # they import torch
     from fxpress._distributed.stages.costs import By
     from fxpress._tools.cli.convert import Weights
 
-
 _STARTING = "importing torch"
 _PATH = click.Path(path_type=Path)
 _file = click.argument("file", type=_PATH)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fxpress._base.observing.text import printable
 from fxpress._files.format.package import InspectionError
-from fxpress._files.format.tensors import dtype_of, layout_of, memory_format_of
+from fxpress._files.format.tensors import LAYOUTS, MEMORY_FORMATS, dtype_of
 from fxpress._tools.cli.output import console, naming, working
 from fxpress._tools.inspect.hashes import hash_programs
 from fxpress._tools.inspect.nodes import module_paths
@@ -108,13 +108,9 @@ def _short(value: Any, field: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-_NUMBERED = {
-    "dtype": lambda number: dtype_of(number)[0],
-    "as_scalar_type": lambda number: dtype_of(number)[0],
-    "layout": layout_of,
-    "as_layout": layout_of,
-    "as_memory_format": memory_format_of,
-}
+# The fields of the schema that have the number of a dtype, a layout or a memory format.
+_DTYPES = ("dtype", "as_scalar_type")
+_NUMBERED = {"layout": LAYOUTS, "as_layout": LAYOUTS, "as_memory_format": MEMORY_FORMATS}
 
 
 def _readable(value: Any, field: str = "") -> Any:
@@ -122,8 +118,10 @@ def _readable(value: Any, field: str = "") -> Any:
 
     `field`: the name that the schema has for it.
     """
-    if field in _NUMBERED and type(value) is int:
-        return _NUMBERED[field](value)
+    if type(value) is int:
+        return (
+            dtype_of(value)[0] if field in _DTYPES else _NUMBERED.get(field, {}).get(value, value)
+        )
     if value is None:
         return "nothing"
     if isinstance(value, list):

@@ -19,7 +19,7 @@ ARCHIVE = "pt2 archive"
 _OLD_MODEL = "serialized_exported_program.json"
 _CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
 _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
-# What says that a file has such records.
+# The label of these records in reports.
 UNOPENED = "pickles and code (a load runs none without permission)"
 
 
