@@ -37,7 +37,7 @@ READ: list[tuple[ModuleType, str]] = [
     (symbol_config, "use_duck_shape"),
     (symbol_config, "backed_size_oblivious"),
 ]
-# These need z3, or are of torch's tests, or are no settings.
+# The first needs z3, the second is for torch's own tests, the third is not a setting.
 LEFT_OUT = ("translation_validation", "_test_disable_functionalization", "TYPE_CHECKING")
 
 
