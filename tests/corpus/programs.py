@@ -139,7 +139,7 @@ class Call(nn.Module):
 
 
 _HOPS = {f"{info.name}_{info.variant_test_name}".rstrip("_"): info for info in hop_db}
-# mistral and qwen3 have nearly the graphs of llama, phi has those of gpt_neox, and opt those of gpt2.
+# mistral and qwen3 have nearly the graphs of llama, phi has gpt_neox's, and opt has gpt2's.
 TRANSFORMERS = ("bert", "gemma", "gpt2", "gpt_neox", "llama")
 _Model = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]
 
