@@ -32,16 +32,22 @@ serde::ProgramCheck program_check(PyObject* signature, PyObject* calls, const py
 void bind_schema_classes(py::module_& m) {
   closed_class<SchemaClasses>(m, "SchemaClasses", "The Python classes of the schema's types.")
       .def(
-          py::init([](const Schema& schema, const py::list& classes, const py::object& make_tag) {
-            return std::make_unique<SchemaClasses>(schema, classes.ptr(), make_tag.ptr());
+          py::init([](const Schema& schema, const py::list& classes, const py::dict& enumerations,
+                      const py::object& make_tag) {
+            return std::make_unique<SchemaClasses>(schema, classes.ptr(), enumerations.ptr(),
+                                                   make_tag.ptr());
           }),
-          "schema"_a, "classes"_a, "make_tag"_a, py::pos_only(), py::keep_alive<1, 2>(),
-          "Take classes in the order of the types; make_tag(field, class) makes a union's `_type`.")
+          "schema"_a, "classes"_a, "enumerations"_a, "make_tag"_a, py::pos_only(),
+          py::keep_alive<1, 2>(),
+          "Take classes in the order of the types, and {class: {field: {int: member}}} for fields\n"
+          "that are enumerations; make_tag(field, class) makes a union's `_type`.")
       .def("write", &serde::write_objects, "object"_a, py::pos_only(),
            "Return an object of the schema as JSON.");
   known_class<Document>(m, "Document")
-      .def("field", &serde::read_field, "classes"_a, "path"_a, py::pos_only(),
-           "Return the field at a dotted path as objects; an empty path is the whole document.");
+      .def("field", &serde::read_field, "classes"_a, "path"_a, "all_members"_a = false,
+           py::pos_only(),
+           "Return the field at a dotted path as objects; an empty path is the whole document.\n"
+           "Enumerations are ints as in JSON, or with `all_members` members.");
 }
 
 void bind_graph_decoder(py::module_& m) {

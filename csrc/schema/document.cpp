@@ -133,6 +133,14 @@ void DocumentBuilder::integer(int64_t value) {
   add(made);
 }
 
+void DocumentBuilder::member(int64_t value) {
+  Value made;
+  made.kind = ValueKind::kInt;
+  made.count = 1;
+  made.integer = value;
+  add(made);
+}
+
 void DocumentBuilder::real(double value) {
   Value made;
   made.kind = ValueKind::kReal;

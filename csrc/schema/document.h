@@ -60,7 +60,7 @@ struct Value {
   ValueKind kind = ValueKind::kNull;
   uint16_t type = 0;   // record, union: position in the schema
   uint32_t count = 0;  // string, big integer: bytes; list, map: values (a map's keys count too);
-                       // record: fields; union: which field is set
+                       // record: fields; union: which field is set; int: 1 for a member
   union {
     int64_t integer = 0;  // bool, int
     double real;
@@ -116,6 +116,8 @@ class DocumentBuilder final : public EventSink {
   void reuse(const Value& value) { add(value); }
   // A value that is kept elsewhere, under this number.
   void kept(size_t number);
+  // An integer that is a member of the enumeration of its field.
+  void member(int64_t value);
   // Makes space for values, and for the bytes of their texts.
   void reserve(size_t values, size_t text);
 

@@ -150,7 +150,7 @@ void GraphDecoder::read_node(const Value& value) {
     add_node(value, operators_.get(text_of(value, Field::Node_target)));
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
-    const Ref failed = classes_->make(*document_, value);
+    const Ref failed = classes_->make(*document_, value, false);
     call(symbols.reading_failed, failed, error.value().ptr());
   }
 }

@@ -159,7 +159,8 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
   throw_python_error();
 }
 
-Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path) {
+Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path,
+               bool all_members) {
   const Value* value = &document.root();
   for (size_t start = 0; start < path.size();) {
     const size_t end = std::min(path.find('.', start), path.size());
@@ -171,7 +172,7 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
     start = end + 1;
   }
   const GcPause pause;
-  return classes.make(document, *value);
+  return classes.make(document, *value, all_members);
 }
 
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object) {
@@ -224,7 +225,7 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
   schema::DocumentBuilder builder(schema);
   const std::vector<Ref> kept = classes.write_for_order(object, builder);
   const Document document = in_order(builder.finish(), constants, renamed);
-  Ref made = classes.make(document, document.root(), kept);
+  Ref made = classes.make(document, document.root(), /*all_members=*/false, kept);
   if (renamed != nullptr) return made;
   const Ref graph = get_attr(get_attr(made.get(), fx::names.graph_module).get(), fx::names.graph);
   for (PyObject* name : {fx::names.inputs, fx::names.outputs}) {  // tuples, as in torch

@@ -47,7 +47,8 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
 
 // Reads the field of a document at a path ("graph_module.metadata"), as objects of the schema's
 // classes. An empty path reads the whole document.
-Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path);
+Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path,
+               bool all_members);
 
 // Makes a document of objects of the schema's classes.
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);

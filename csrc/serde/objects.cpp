@@ -53,7 +53,8 @@ void check_plain(PyObject* type) {
 
 }  // namespace
 
-SchemaClasses::SchemaClasses(const Schema& schema, PyObject* classes, PyObject* make_tag)
+SchemaClasses::SchemaClasses(const Schema& schema, PyObject* classes, PyObject* enumerations,
+                             PyObject* make_tag)
     : schema_(schema) {
   for (Py_ssize_t i = 0; i < PyList_Size(classes); ++i) {
     PyObject* type = PyList_GET_ITEM(classes, i);
@@ -63,6 +64,12 @@ SchemaClasses::SchemaClasses(const Schema& schema, PyObject* classes, PyObject* 
     made.type = Ref::borrow(type);
     for (const auto& field : info.fields) {
       made.names.push_back(Ref::steal(PyUnicode_InternFromString(field.name.c_str())));
+    }
+    made.members.resize(made.names.size());
+    PyObject* const fields = dict_get(enumerations, type);
+    for (size_t k = 0; fields != nullptr && k < made.members.size(); ++k) {
+      PyObject* const members = dict_get(fields, made.names[k].get());
+      if (members != nullptr) made.members[k] = Ref::borrow(members);
     }
     for (size_t k = 0; info.is_union && k < made.names.size(); ++k) {
       made.tags.push_back(call(make_tag, made.names[k], type));
@@ -92,33 +99,41 @@ Ref SchemaClasses::new_union(const Class& info, size_t position, PyObject* value
 
 class SchemaClasses::Maker {
  public:
-  Maker(const SchemaClasses& classes, const Document& document, std::span<const Ref> kept)
-      : classes_(classes.classes_), document_(document), kept_(kept) {}
+  Maker(const SchemaClasses& classes, const Document& document, bool all_members,
+        std::span<const Ref> kept)
+      : classes_(classes.classes_), document_(document), all_members_(all_members), kept_(kept) {}
 
-  Ref make(const Value& value) {
+  // members: int -> member of the enumeration of the value's field; null: it has none.
+  Ref make(const Value& value, PyObject* members) {
     if (value.kind == ValueKind::kString) return text(document_.text(value));
-    if (Ref plain = scalar(document_, value)) return plain;
+    if (Ref plain = scalar(document_, value)) {
+      const bool is_member = value.kind == ValueKind::kInt && (all_members_ || value.count == 1);
+      PyObject* member = members != nullptr && is_member ? dict_get(members, plain.get()) : nullptr;
+      return member != nullptr ? Ref::borrow(member) : std::move(plain);
+    }
     const auto inside = document_.children(value);
     switch (value.kind) {
       case ValueKind::kList:
-        return make_list(inside.size(), [&](size_t i) { return make(inside[i]); });
+        return make_list(inside.size(), [&](size_t i) { return make(inside[i], members); });
       case ValueKind::kMap: {
         Ref dict = Ref::steal(PyDict_New());
         for (size_t i = 0; i < inside.size(); i += 2) {
           check(PyDict_SetItem(dict.get(), text(document_.text(inside[i])).get(),
-                               make(inside[i + 1]).get()));
+                               make(inside[i + 1], members).get()));
         }
         return dict;
       }
       case ValueKind::kKept:
         return Ref::borrow(kept_[value.place].get());
       case ValueKind::kUnion:
-        return new_union(classes_[value.type], value.count, make(inside[0]).get());
+        return new_union(classes_[value.type], value.count,
+                         make(inside[0], classes_[value.type].members[value.count].get()).get());
       default: {
         const Class& info = classes_[value.type];
         Ref object = new_object(info.type.get());
         for (size_t i = 0; i < inside.size(); ++i) {
-          set_attribute(object.get(), info.names[i].get(), make(inside[i]).get());
+          Ref made = make(inside[i], info.members[i].get());
+          set_attribute(object.get(), info.names[i].get(), made.get());
         }
         return object;
       }
@@ -143,13 +158,14 @@ class SchemaClasses::Maker {
 
   const std::vector<Class>& classes_;
   const Document& document_;
+  const bool all_members_;
   const std::span<const Ref> kept_;
   std::vector<Shared> texts_ = std::vector<Shared>(1024);  // by hash
 };
 
-Ref SchemaClasses::make(const Document& document, const Value& value,
+Ref SchemaClasses::make(const Document& document, const Value& value, bool all_members,
                         std::span<const Ref> kept) const {
-  return Maker(*this, document, kept).make(value);
+  return Maker(*this, document, all_members, kept).make(value, nullptr);
 }
 
 // The base of every walk over objects of the schema: it reads attributes and tags, and checks each
@@ -332,6 +348,11 @@ class SchemaClasses::Writer : Walk {
         if (PyFloat_Check(object)) return sink_.real(PyFloat_AS_DOUBLE(object));
         [[fallthrough]];
       case Kind::kInt:
+        if constexpr (std::is_same_v<Out, DocumentBuilder>) {
+          int overflow = 0;
+          const long long member = PyLong_AsLongLongAndOverflow(object, &overflow);
+          if (!PyLong_CheckExact(object) && overflow == 0) return sink_.member(member);
+        }
         return write_integer(object, sink_);
       case Kind::kList:
         return list(shape.of, object);

@@ -16,12 +16,15 @@ namespace fxpress::serde {
 // those of torch, which hold a None for each.
 class SchemaClasses {
  public:
-  // classes: [class] in the order of the schema's types; make_tag: (field, class) -> tag.
-  SchemaClasses(const schema::Schema& schema, PyObject* classes, PyObject* make_tag);
+  // classes: [class] in the order of the schema's types; enumerations: class -> {field: {int:
+  // member of its enumeration}}; make_tag: (field, class) -> tag.
+  SchemaClasses(const schema::Schema& schema, PyObject* classes, PyObject* enumerations,
+                PyObject* make_tag);
 
-  // The object for a value; `kept`: what write_for_order() gave. The garbage collector should be
-  // paused.
-  Ref make(const schema::Document& document, const schema::Value& value,
+  // The object for a value. Fields that are enumerations have ints, as in torch for what is read
+  // from JSON; with `all_members` they have members. `kept`: what write_for_order() gave. The
+  // garbage collector should be paused.
+  Ref make(const schema::Document& document, const schema::Value& value, bool all_members,
            std::span<const Ref> kept = {}) const;
 
   // Sends the values of an object. TypeError for a value that is not of the schema's shape.
@@ -36,6 +39,7 @@ class SchemaClasses {
   struct Class {
     Ref type;                       // the class
     std::vector<Ref> names;         // of its fields, interned
+    std::vector<Ref> members;       // by field: int -> member of its enumeration, or empty
     std::vector<Ref> tags;          // union: by field
     std::vector<Py_hash_t> hashes;  // union: of the names
     std::vector<Ref> templates;     // large union: its __dict__ with that tag

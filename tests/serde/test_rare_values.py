@@ -158,4 +158,4 @@ def test_classes_of_the_schema_that_are_kinds_of_containers() -> None:
 
     for base in (Listed, dict):
         with pytest.raises(TypeError, match="a class of the schema is a kind of"):
-            _native.SchemaClasses(SCHEMA, [base], lambda field, cls: field)
+            _native.SchemaClasses(SCHEMA, [base], {}, lambda field, cls: field)

@@ -108,7 +108,7 @@ def serialize_sym_bool(s: Any) -> Any:
 
 def serialize_tensor_meta(t: torch.Tensor) -> Any:
     """Return the `schema.TensorMeta` of a tensor."""
-    return SCHEMA.read(SCHEMA.encode_tensor_meta(t), "TensorMeta").field(CLASSES, "")
+    return SCHEMA.read(SCHEMA.encode_tensor_meta(t), "TensorMeta").field(CLASSES, "", True)
 
 
 # ---- ranges -------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         )
         for name, value in results:
             self.serialize_output(name, value)
-        return document.field(CLASSES, "")
+        return document.field(CLASSES, "", True)
 
     # ---- nodes ----------------------------------------------------------------------------------
 

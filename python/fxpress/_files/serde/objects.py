@@ -180,7 +180,9 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
     _refuse_unknown_fields()
     if not isinstance(ep, compat.schema.ExportedProgram):
         raise AssertionError(f"expected ExportedProgram, got {type(ep).__name__}")
-    return SCHEMA.canonical(CLASSES, ep, constants or ())
+    made = SCHEMA.canonical(CLASSES, ep, constants or ())
+    made.torch_version = ep.torch_version  # a kind of str
+    return made
 
 
 def _like(given: Sequence[Any], values: list[Any]) -> Sequence[Any]:

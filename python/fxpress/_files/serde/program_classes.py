@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+import torch
 from torch.export import ExportedProgram
 
 from fxpress._files.serde.facts import deserialize_range_constraints
@@ -67,7 +68,8 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
             self.pickle_protocol,
             (serialize_state_dict, serialize_constants, serialize_example_inputs),
         )
-        program = SCHEMA.read(text, "ExportedProgram").field(CLASSES, "")
+        program = SCHEMA.read(text, "ExportedProgram").field(CLASSES, "", True)
+        program.torch_version = torch.__version__  # a kind of str
         return compat.SerializedProgram(program, *others)
 
 

@@ -38,6 +38,17 @@ def _shape(hint: Any) -> str:
     return _SIMPLE.get(hint) or str(hint.__name__)
 
 
+def _members(hint: Any) -> dict[int, Any] | None:
+    """Return {int: member} for the enumeration in a type hint; None when there is none in it."""
+    if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
+        return {member.value: member for member in hint}
+    return next(filter(None, map(_members, typing.get_args(hint))), None)
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls, globalns={**vars(schema), "NodeSource": NodeSource})
+
+
 def _default(field: dataclasses.Field[Any]) -> str | None:
     """Return the default of a field as JSON; None when the field has none."""
     if field.default_factory is not dataclasses.MISSING:
@@ -47,7 +58,7 @@ def _default(field: dataclasses.Field[Any]) -> str | None:
 
 def describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None]]]:
     """Return a class of the schema as (name, whether it is a union, [(field, shape, default)])."""
-    hints = typing.get_type_hints(cls, globalns={**vars(schema), "NodeSource": NodeSource})
+    hints = _hints(cls)
     is_union = issubclass(cls, Union)
     fields = [
         (field.name, _shape(hints[field.name]), None if is_union else _default(field))
@@ -81,4 +92,8 @@ SCHEMA = _native.Schema([describe(cls) for cls in TYPES.values()])
 
 # The native code numbers the types in its own order, and takes their classes in that order.
 _BY_POSITION = [TYPES[name] for name in SCHEMA.type_names()]
-CLASSES = _native.SchemaClasses(SCHEMA, _BY_POSITION, make_union_tag)
+_ENUMERATIONS = {
+    cls: {name: members for name, hint in _hints(cls).items() if (members := _members(hint))}
+    for cls in _BY_POSITION
+}
+CLASSES = _native.SchemaClasses(SCHEMA, _BY_POSITION, _ENUMERATIONS, make_union_tag)
