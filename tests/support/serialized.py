@@ -53,7 +53,7 @@ def assert_serializes_as_torch(program: ExportedProgram, **options: Any) -> Any:
 
 
 def typed(value: Any) -> Any:
-    """A value with the type of each value in it, so that an int differs from a member of an enum."""
+    """A value with all types in it, so that an int differs from a member of an enumeration."""
     if isinstance(value, dict):
         return type(value), [(typed(key), typed(inner)) for key, inner in value.items()]
     if isinstance(value, (list, tuple)):
