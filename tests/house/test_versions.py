@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 
+import fxpress
 from fxpress._torch.versions import EXPECTED, Features, is_of_torch
 
 PROBES = frozenset(
@@ -18,6 +19,11 @@ MINOR = ".".join(torch.__version__.split(".")[:2])
 
 def test_the_installed_torch_is_as_expected() -> None:
     assert {name for name in PROBES if getattr(Features(), name)} == EXPECTED[MINOR]
+
+
+def test_probes_are_of_torch_while_fxpress_is_installed() -> None:
+    with fxpress.installed():
+        assert {name for name in PROBES if getattr(Features(), name)} == EXPECTED[MINOR]
 
 
 @pytest.mark.parametrize("minor", EXPECTED)

@@ -10,6 +10,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from inspect import signature
 from types import ModuleType
+from typing import Any
 
 
 class Features:
@@ -152,7 +153,7 @@ class Features:
         """True if the code generator of captured modules refuses outputs before inputs."""
         from torch._dynamo.functional_export import _DynamoBytecodeCodeGen
 
-        codegen = _DynamoBytecodeCodeGen([], lambda: (), lambda *_: ())
+        codegen = _of_torch(_DynamoBytecodeCodeGen)([], lambda: (), lambda *_: ())
         try:
             codegen.process_outputs(())
         except AssertionError:
@@ -206,7 +207,7 @@ class Features:
         """True if a variable for a table of hooks takes the type of the table."""
         from torch._dynamo import variables
 
-        return "user_cls" in signature(variables.NNModuleHooksDictVariable).parameters
+        return "user_cls" in signature(_of_torch(variables.NNModuleHooksDictVariable)).parameters
 
     @cached_property
     def partial_forwards_are_guarded_by_parts(self) -> bool:
@@ -223,11 +224,16 @@ class Features:
         return "im_func" in signature(UserMethodVariable).parameters
 
 
+def _of_torch(cls: type[Any]) -> type[Any]:
+    """Return torch's own class where `fxpress.install` has put another one in its place."""
+    return getattr(cls, "_fxpress_original", cls)
+
+
 def _is_written(value: object, declared: object) -> bool:
     """Return whether torch's serializer has a place for an argument of a declared type."""
     from torch._export.serde.serialize import GraphModuleSerializer, SerializeError
 
-    serializer = object.__new__(GraphModuleSerializer)
+    serializer = object.__new__(_of_torch(GraphModuleSerializer))
     try:
         serializer.serialize_input(value, declared)
     except (SerializeError, AssertionError):
@@ -239,7 +245,7 @@ def _tracks_modules_by(*methods: str) -> bool:
     """Return whether Dynamo's variable of a module has methods of its own by these names."""
     from torch._dynamo.variables.nn_module import NNModuleVariable
 
-    return all(method in vars(NNModuleVariable) for method in methods)
+    return all(method in vars(_of_torch(NNModuleVariable)) for method in methods)
 
 
 features = Features()
