@@ -2,9 +2,10 @@
 
 A file's name says its kind: `test_<what>.py` holds unit tests, and `test_differential_<what>.py`,
 `test_property_*`, `test_memory*`, `test_concurrent*` and `test_scaling*` hold the others. Unit
-tests are `fast`. A test that takes long is `deep` and says why; with FXPRESS_DEEP_THIRD=0, 1 or 2,
-a run has a third of these. With FXPRESS_SKIPS=strict, a run fails when a test is skipped that the
-list does not allow.
+tests are `fast`. A test that takes longer is `slow`, one that takes long is `deep`; each says why. With
+FXPRESS_THIRD=0, 1 or 2, a run has a third of these, and all tests of files that have caught a
+planted fault. With FXPRESS_SKIPS=strict, a run fails when a test is skipped that the list does not
+allow.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import zlib
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from torch._logging._internal import trace_log
 from tests.support.skips import Skip, not_allowed, read_allowed
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
+_FAULTS = Path(__file__).parents[1] / "tools/faults/faults.toml"
 _KINDS = ("differential", "property", "memory", "concurrent", "scaling")
 _NOT_ALLOWED = pytest.StashKey[list[Skip]]()
 
@@ -63,16 +66,24 @@ def _is_unit_test(item: pytest.Item) -> bool:
     return not item.path.stem.startswith(tuple(f"test_{kind}" for kind in _KINDS))
 
 
-def _is_of_another_third(item: pytest.Item) -> bool:
-    third = os.environ.get("FXPRESS_DEEP_THIRD")
-    if third is None or item.get_closest_marker("deep") is None:
-        return False
-    return zlib.crc32(item.nodeid.encode()) % 3 != int(third)
+def _leave_out_other_thirds(items: list[pytest.Item]) -> None:
+    third = os.environ.get("FXPRESS_THIRD")
+    if third is None:
+        return
+    kept = set(re.findall(r"'(tests/\w+/\w+\.py)", _FAULTS.read_text()))
+    items[:] = [
+        item
+        for item in items
+        if not any(map(item.get_closest_marker, ("slow", "deep")))
+        or item.nodeid.partition("::")[0] in kept
+        # All components of a program of the corpus belong to one third.
+        or zlib.crc32((item.nodeid.rpartition("-")[0] or item.nodeid).encode()) % 3 == int(third)
+    ]
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if not _is_of_another_third(item)]
+    _leave_out_other_thirds(items)
     for item in items:
         slow = False
         for name in ("slow", "deep", "browser"):
