@@ -1,6 +1,7 @@
 #include "py/gc_pause.h"
 
 #include <chrono>
+#include <limits>
 
 #include "py/calls.h"
 
@@ -9,20 +10,20 @@ namespace fxpress::cpython {
 namespace {
 
 Holds pauses;
-bool was_enabled = false;  // what the first pause found
 // The first pause; zero is no reason to throw.
 std::chrono::steady_clock::time_point since;  // NOLINT(bugprone-throwing-static-initialization)
 constexpr std::chrono::seconds kLongest{10};
 
 Holds rare;
-constexpr long kYoung = 100'000;        // objects
-PyObject* thresholds_before = nullptr;  // outside of all blocks: a tuple; owned
-PyObject* get_threshold = nullptr;      // functions of the module gc; owned, for good
-PyObject* set_threshold = nullptr;
 
-void enable_again() {
-  if (was_enabled) PyGC_Enable();
-}
+// The least number of young objects for a collection.
+constexpr long kRare = 100'000;
+constexpr long kNever = std::numeric_limits<int>::max();
+
+PyObject* usual = nullptr;          // thresholds that others have set; owned, null: `ours` is, too
+PyObject* ours = nullptr;           // those that stand in their place; owned
+PyObject* get_threshold = nullptr;  // functions of the module gc; owned, for good
+PyObject* set_threshold = nullptr;
 
 // The thresholds, the first of them replaced: a new reference.
 Ref with_first(PyObject* thresholds, long first) {
@@ -31,21 +32,34 @@ Ref with_first(PyObject* thresholds, long first) {
   return Ref::steal(PyList_AsTuple(made.get()));
 }
 
-void make_rare() {
-  Ref before = call(get_threshold);
-  const long first = PyLong_AsLong(PyTuple_GetItem(before.get(), 0));
-  if (0 < first && first < kYoung) {  // 0 is no collections at all
-    Ref::steal(PyObject_CallObject(set_threshold, with_first(before.get(), kYoung).get()));
+// Sets the first threshold to at least `least` objects, or with zero to the usual one. Other code
+// may have set other thresholds meanwhile: from then on those are the usual ones.
+void set_least(long least) {
+  Ref now = call(get_threshold);
+  const bool is_ours = ours != nullptr && is_equal(now.get(), ours);
+  if (is_ours) now = Ref::borrow(usual);
+  const long first = PyLong_AsLong(PyTuple_GetItem(now.get(), 0));
+  const bool is_changed = 0 < first && first < least;  // 0 is no collections at all
+  Ref wanted = is_changed ? with_first(now.get(), least) : Ref();
+  if (is_changed || is_ours) {
+    PyObject* const set = is_changed ? wanted.get() : now.get();
+    Ref::steal(PyObject_CallObject(set_threshold, set));
   }
-  Py_XSETREF(thresholds_before, before.release());
+  Py_XSETREF(usual, is_changed ? now.release() : nullptr);
+  Py_XSETREF(ours, wanted.release());
 }
 
-// Other code may have set other thresholds meanwhile; those stay.
-void make_usual() {
-  const Ref now = call(get_threshold);
-  const Ref ours = with_first(thresholds_before, kYoung);
-  if (is_equal(now.get(), ours.get())) {
-    Ref::steal(PyObject_CallObject(set_threshold, thresholds_before));
+void update(bool is_paused) {
+  set_least(is_paused ? kNever : rare.count != 0 ? kRare : 0);
+}
+
+// For destructors: update() throws errors of Python alone.
+void update_at_end(bool is_paused) noexcept {
+  const pybind11::error_scope kept;
+  try {
+    update(is_paused);
+  } catch (pybind11::error_already_set& error) {
+    error.discard_as_unraisable("the collector's thresholds");
   }
 }
 
@@ -76,13 +90,13 @@ bool Holds::forget_other_threads() {
 
 GcPause::GcPause() : hold_(pauses) {
   if (pauses.count != 1) return;
-  was_enabled = PyGC_Disable() != 0;
   since = std::chrono::steady_clock::now();
+  update(true);
 }
 
 GcPause::~GcPause() {
   if (hold_.leave() || (pauses.count != 0 && std::chrono::steady_clock::now() - since > kLongest)) {
-    enable_again();
+    update_at_end(false);
   }
 }
 
@@ -91,17 +105,11 @@ int gc_pauses() {
 }
 
 RareCollections::RareCollections() : hold_(rare) {
-  if (rare.count == 1) make_rare();
+  if (rare.count == 1) update(pauses.count != 0);
 }
 
-// make_usual() throws errors of Python alone.
-RareCollections::~RareCollections() {  // NOLINT(bugprone-exception-escape)
-  if (!hold_.leave()) return;
-  try {
-    make_usual();
-  } catch (pybind11::error_already_set& error) {
-    error.discard_as_unraisable("the collector's thresholds");
-  }
+RareCollections::~RareCollections() {
+  if (hold_.leave()) update_at_end(pauses.count != 0);
 }
 
 void initialize_gc() {
@@ -111,8 +119,8 @@ void initialize_gc() {
 }
 
 void end_pauses_of_other_threads() {
-  if (pauses.forget_other_threads()) enable_again();
-  if (rare.forget_other_threads()) make_usual();
+  const bool is_over = pauses.forget_other_threads();
+  if (rare.forget_other_threads() || is_over) update(pauses.count != 0);
 }
 
 }  // namespace fxpress::cpython

@@ -35,12 +35,13 @@ class Hold {
   std::thread::id thread_ = std::this_thread::get_id();  // where it began
 };
 
-// Counted across threads: the collector runs again when the last pause ends, and only if it ran
-// when the first one began; after ten seconds of pauses that overlap, with the end of any. Never
-// held across the split callback, nor while files are read. Code of others that runs while objects
-// are made runs under it: registration hooks of nn.Module, a replaced nn.Module.__init__, the
-// copy() of a meta of another class; while a program is read also unpickling, where it is allowed,
-// what is registered for pytrees, and torch's verifier.
+// Counted across threads: the collector runs again when the last pause ends; after ten seconds of
+// pauses that overlap, with the end of any. It is paused by its thresholds, so that a gc.disable()
+// or gc.enable() of other code meanwhile holds. Never held across the split callback, nor while
+// files are read. Code of others that runs while objects are made runs under it: registration hooks
+// of nn.Module, a replaced nn.Module.__init__, the copy() of a meta of another class; while a
+// program is read also unpickling, where it is allowed, what is registered for pytrees, and torch's
+// verifier.
 //
 // Each extension module counts for itself: those of _aten end before the GIL is given up.
 class GcPause {

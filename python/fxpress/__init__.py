@@ -5,9 +5,16 @@ change nothing at all.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fxpress._base.errors import Error, InternalError, UnsupportedError, UnsupportedTorchError
+
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "fxpress does not support Python with the GIL disabled: set PYTHON_GIL=1, or use a Python "
+        "that is not free-threaded"
+    )
 
 if TYPE_CHECKING:
     from fxpress import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,3 +51,12 @@ def test_a_large_frame() -> None:
     large = interpreter.in_large_frame(call)
     assert large(1) == 2
     assert (large.__code__.co_stacksize >= 1 << 15) == (sys.version_info >= (3, 11))
+
+
+def test_a_python_without_the_gil_is_refused() -> None:
+    source = "import sys; sys._is_gil_enabled = lambda: False; import fxpress"
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith("ImportError: fxpress does not support Python with the GIL disabled")
