@@ -147,7 +147,7 @@ def test_whether_anything_is_a_package(wrong: Any) -> None:
 
 @pytest.mark.parametrize("wrong", WRONG, ids=[str(i) for i in range(len(WRONG))])
 def test_records_of_wrong_names_and_contents(wrong: Any, data: bytes, tmp_path: Path) -> None:
-    with archive.PT2ArchiveReader(data) as reader:
+    with archive.PT2ArchiveReader(bytearray(data)) as reader:
         for read in (reader.read_bytes, reader.read_string):
             with pytest.raises((fxpress.ArchiveError, TypeError)):
                 read(wrong)

@@ -64,7 +64,7 @@ def actions(program: Any, folder: Path) -> dict[str, Any]:
         "save, buffer": lambda: archive.save(program, io.BytesIO()),
         "save, fails": failing(archive.save, program, folder / "none" / "model.pt2"),
         "load": lambda: archive.load(path),
-        "load, buffer": lambda: archive.load(data),
+        "load, buffer": lambda: archive.load(memoryview(data)),
         "load, mapped": lambda: archive.load(path, mmap=True),
         "load, fails": failing(archive.load, bad),
         "load, no archive": failing(archive.load, b"x"),

@@ -102,6 +102,6 @@ def test_any_records_come_back(records: dict[str, bytes], method: int) -> None:
         for name, content in records.items():
             file.writestr(f"root/{name}", content)
     for data in (buffer.getvalue(), other.getvalue()):
-        reader = archive.PT2ArchiveReader.of_any_format(data)
+        reader = archive.PT2ArchiveReader.of_any_format(bytearray(data))
         for name, content in records.items():
             assert reader.read_bytes(name) == content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 import struct
@@ -177,7 +178,7 @@ def test_pipes_and_devices(program: Any, old: bytes, tmp_path: Path) -> None:
     reader.start()
     archive.save(program, pipe)
     reader.join()
-    archive.verify(found[0])
+    archive.verify(io.BytesIO(found[0]))
     for path in ("/dev/null", pipe):
         with pytest.raises(ValueError, match="a regular file"):
             thread = threading.Thread(target=lambda path=path: Path(path).open("rb").close())
@@ -255,7 +256,7 @@ def test_in_place_an_open_handle_sees_the_new_file(program: Any, old: bytes) -> 
             file.seek(0)
             found = file.read()
             assert found == Path(file.name).read_bytes()
-            archive.verify(found)
+            archive.verify(io.BytesIO(found))
             state.write({"a": torch.ones(2)}, file.name, replace="in_place")
             assert torch.equal(state.read(file.name)["a"], torch.ones(2))
 

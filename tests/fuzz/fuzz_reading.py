@@ -73,7 +73,7 @@ def read_program(data: bytes) -> None:
 
 def read_archive(data: bytes) -> None:
     try:
-        archive.load(data)
+        archive.load(memoryview(data))
     except (KeyError, AssertionError) as error:
         if not re.search(OTHER_KINDS, str(error)):
             raise

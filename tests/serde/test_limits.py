@@ -119,7 +119,7 @@ def deflated(name: str, content: bytes) -> bytes:
 
 
 def test_what_is_unpacked_counts() -> None:
-    data = deflated("archive/data/weights/weight_0", bytes(1 << 20))
+    data = bytearray(deflated("archive/data/weights/weight_0", bytes(1 << 20)))
     error = reached("memory", lambda: archive.verify(data, limits=TINY))
     assert "weight_0" in error.place
     archive.verify(data)
@@ -136,7 +136,7 @@ def test_zeros_that_are_not_stored_count() -> None:
         entry["path_name"] = "weight_9"
     records[name] = json.dumps({"config": config}).encode()
     records["archive/data/weights/weight_9"] = b""
-    data = write_records(records)
+    data = bytearray(write_records(records))
     assert "zeros" in reached("memory", lambda: state.read(data)).place
 
 

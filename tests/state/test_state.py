@@ -237,7 +237,7 @@ def test_files(tmp_path: Path) -> None:
     path = tmp_path / "state.pt2"
     state.write(originals, path)
     archive.verify(path)
-    for source, options in ((path, {}), (path, {"mmap": True}), (path.read_bytes(), {})):
+    for source, options in ((path, {}), (path, {"mmap": True}), (bytearray(path.read_bytes()), {})):
         read = state.read(source, **options)
         assert sorted(read) == sorted(originals)
         for name, value in originals.items():

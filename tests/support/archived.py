@@ -26,7 +26,7 @@ def records_of(data: bytes) -> dict[str, bytes]:
         return {name: file.read(name) for name in file.namelist()}
 
 
-def rewritten(data: bytes, changes: dict[str, bytes | None]) -> bytes:
+def rewritten(data: bytes, changes: dict[str, bytes | None]) -> bytearray:
     """A sound zip file with other records."""
     records: dict[str, bytes | None] = {**records_of(data), **changes}
     buffer = io.BytesIO()
@@ -34,22 +34,22 @@ def rewritten(data: bytes, changes: dict[str, bytes | None]) -> bytes:
         for name, content in records.items():
             if content is not None:
                 file.writestr(name, content)
-    return buffer.getvalue()
+    return bytearray(buffer.getvalue())
 
 
-def saved_by_torch(program: ExportedProgram, **options: Any) -> bytes:
+def saved_by_torch(program: ExportedProgram, **options: Any) -> bytearray:
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # weights that are parts of storages: Z-178
         torch.export.save(program, buffer, **options)
-    return buffer.getvalue()
+    return bytearray(buffer.getvalue())
 
 
-def saved_by_us(program: ExportedProgram, **options: Any) -> bytes:
+def saved_by_us(program: ExportedProgram, **options: Any) -> bytearray:
     buffer = io.BytesIO()
     save(program, buffer, **options)
     assert buffer.tell() == 0
-    return buffer.getvalue()
+    return bytearray(buffer.getvalue())
 
 
 def assert_same_records(ours: bytes, theirs: bytes) -> None:

@@ -177,7 +177,7 @@ class Profile:
     def __str__(self) -> str:
         return self.table()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | bytes | os.PathLike[str]) -> None:
         """Write a trace for chrome://tracing or https://ui.perfetto.dev.
 
         Args:

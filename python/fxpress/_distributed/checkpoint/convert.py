@@ -40,11 +40,11 @@ _PIECE = 1 << 22  # bytes
 
 @operation("checkpoint.convert_weights", lambda _, __, target, **___: _sizes(target))
 def convert_weights(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
+    source: str | bytes | os.PathLike[str],
+    target: str | bytes | os.PathLike[str],
     *,
     form: Form | None = None,
-    program: ExportedProgram | str | os.PathLike[str] | None = None,
+    program: ExportedProgram | str | bytes | os.PathLike[str] | None = None,
     stages: int | None = None,
     by: By = "parameters",
     missing: Literal["error", "program"] = "error",
@@ -108,7 +108,7 @@ def convert_weights(
         if not is_path(path):
             raise TypeError(f"a checkpoint is a path, not a {type(path).__name__}")
     check_progress(progress)
-    goal = Path(target)
+    goal = Path(os.fsdecode(target))
     if missing not in ("error", "program"):
         raise ValueError(f'missing is "error" or "program", not {missing!r}')
     kind = _form(form, goal, program, stages)
@@ -117,7 +117,7 @@ def convert_weights(
     filling = Filling(own, limits)
     asked = Asked(model, allow_pickle, limits)
     with (
-        read_any_weights(Path(source), asked) as weights,
+        read_any_weights(Path(os.fsdecode(source)), asked) as weights,
         reporting(progress, "converting", weights.bytes()) as weights.report,
     ):
         if kind in ("pt2", "stages"):
@@ -136,8 +136,8 @@ def convert_weights(
                 _fill_stages(template, weights, place, filling)
 
 
-def _sizes(target: str | os.PathLike[str]) -> dict[str, int]:
-    path = Path(target)
+def _sizes(target: str | bytes | os.PathLike[str]) -> dict[str, int]:
+    path = Path(os.fsdecode(target))
     files = [path] if path.is_file() else path.iterdir()
     return {"bytes": sum(each.stat().st_size for each in files)}
 
@@ -176,7 +176,7 @@ def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.T
     if isinstance(program, ExportedProgram):
         state = program.state_dict
         return lambda name: state[name]
-    return read_weights(main_file(Path(program)), Asked(limits=limits)).read
+    return read_weights(main_file(Path(os.fsdecode(program))), Asked(limits=limits)).read
 
 
 def _refuse_values(weights: Weights, kind: Form) -> None:
@@ -190,7 +190,7 @@ def _refuse_values(weights: Weights, kind: Form) -> None:
 def _program_file(program: Any) -> Iterator[Path]:
     """Yield the path of a file with a program."""
     if not isinstance(program, ExportedProgram):
-        yield Path(program)
+        yield Path(os.fsdecode(program))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.pt2"
@@ -202,7 +202,7 @@ def _program_file(program: Any) -> Iterator[Path]:
 def _stages(program: Any, count: int | None, by: By, place: Path) -> Iterator[Path]:
     """Yield a folder of stages, whose weights do not matter; what is made for it is in a place."""
     if count is None:
-        yield Path(program)
+        yield Path(os.fsdecode(program))
         return
     if not isinstance(program, ExportedProgram):
         program = _with_zeros(load(program, load_weights=False, progress=False))

@@ -89,7 +89,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | bytes | os.PathLike[str],
         *,
         model: str = names.MODEL,
         check: bool = False,
@@ -110,11 +110,11 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         return self._path if isinstance(self._path, Path) else self._path.url
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+    def validate_checkpoint_id(cls, checkpoint_id: str | bytes | os.PathLike[str]) -> bool:
         """Return whether something can be the path of a checkpoint."""
         return is_path(checkpoint_id)
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+    def reset(self, checkpoint_id: str | bytes | os.PathLike[str] | None = None) -> None:
         """Forget what was read, and read another path from now on if one is given."""
         self._close()
         if checkpoint_id is not None:
@@ -259,7 +259,7 @@ def _target(item: ReadItem, planner: LoadPlanner) -> torch.Tensor:
     return target
 
 
-def _path_of(path: str | os.PathLike[str]) -> AnyPath:
+def _path_of(path: str | bytes | os.PathLike[str]) -> AnyPath:
     """Return the path that is given as such, with `file://`, or as a URL that fsspec knows."""
     url = url_of(path)
     if url is None:

@@ -72,14 +72,16 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         {'a': tensor([1., 1.]), 'n': 3}
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, file_bytes: int = 5_000_000_000) -> None:
+    def __init__(
+        self, path: str | bytes | os.PathLike[str], *, file_bytes: int = 5_000_000_000
+    ) -> None:
         if not is_path(path):
             raise TypeError(f"a checkpoint is written to a path, not a {type(path).__name__}")
         if type(file_bytes) is not int:
             raise TypeError(f"file_bytes is an int, not a {type(file_bytes).__name__}")
         if file_bytes <= 0:
             raise ValueError(f"file_bytes is a positive number, not {file_bytes}")
-        self._path = Path(path)
+        self._path = Path(os.fsdecode(path))
         self._file_bytes = file_bytes
         self._is_coordinator = False
         self._number = ""  # of the save, on the coordinator
@@ -91,19 +93,19 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         return self._path
 
     @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+    def validate_checkpoint_id(cls, checkpoint_id: str | bytes | os.PathLike[str]) -> bool:
         """Return whether something can be the folder of a checkpoint."""
-        return is_path(checkpoint_id) and "://" not in os.fspath(checkpoint_id)
+        return is_path(checkpoint_id) and "://" not in os.fsdecode(checkpoint_id)
 
     def storage_meta(self) -> StorageMeta:
         """Return the folder, for planners."""
         return StorageMeta(self._path)
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+    def reset(self, checkpoint_id: str | bytes | os.PathLike[str] | None = None) -> None:
         """Remove what a failed save has left, and write to another folder if one is given."""
         self._discard()
         if checkpoint_id is not None:
-            self._path = Path(checkpoint_id)
+            self._path = Path(os.fsdecode(checkpoint_id))
 
     def _discard(self) -> None:
         """Remove the files that are not in their places."""

@@ -96,7 +96,7 @@ class LoadedStage:
 
 @operation("pipeline.load_stage", lambda made, *_, **__: {"bytes": made.module.facts.bytes})
 def load_stage(
-    path: str | os.PathLike[str],
+    path: str | bytes | os.PathLike[str],
     stage: int,
     *,
     device: torch.device | str | None = None,
@@ -181,7 +181,7 @@ def load_stage(
 
 
 def load_stages(
-    path: str | os.PathLike[str],
+    path: str | bytes | os.PathLike[str],
     schedule: str = "1F1B",
     *,
     group: Any = None,

@@ -40,8 +40,8 @@ class Source(os.PathLike[str]):
         digest: of all that the stages consist of: equal where the files are.
     """
 
-    def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
-        self._given = os.fspath(path)
+    def __init__(self, path: str | bytes | os.PathLike[str], limits: Limits | None = None) -> None:
+        self._given = os.fsdecode(path)
         self._url, self._limits = url_of(path), limits
         self._path = Path(local_path(path))
         self.name = str(self._path) if self._url is None else shown(self._url)

@@ -49,7 +49,7 @@ def program_name(number: int) -> str:
 @operation("pipeline.save_stages", lambda made, *_, **__: {"stages": len(made["stages"])})
 def save_stages(
     program: ExportedProgram,
-    path: str | os.PathLike[str],
+    path: str | bytes | os.PathLike[str],
     plan: Plan | int,
     *,
     by: By = "parameters",

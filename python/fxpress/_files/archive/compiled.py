@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fxpress._files.archive.files import is_path
+from fxpress._files.archive.files import source_path
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
@@ -113,7 +113,7 @@ def load_package(
         is_older = archive.find(names.ARCHIVE_FORMAT_PATH) is None
         if not is_older and model_name not in compiled_models(archive.get_file_names()):
             raise RuntimeError(f"Model {model_name} not found in package")
-        with named_file(archive, str(path) if is_path(path) else None) as name:
+        with named_file(archive, source_path(path)) as name:
             return torch_archive.load_compiled_model(
                 *(name, model_name, run_single_threaded, num_runners, device_index),
                 use_stream_affinity=use_stream_affinity,

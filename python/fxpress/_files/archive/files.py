@@ -26,18 +26,28 @@ R = TypeVar("R")
 
 
 def is_path(f: Any) -> bool:
-    """Return whether `f` is a path and not a file object."""
-    return isinstance(f, (str, os.PathLike))
-
-
-def is_target_path(f: Any) -> bool:
-    """Return whether `f` is a path to write to, for which bytes are a path too."""
+    """Return whether `f` is a path, and not a file object or contents."""
     return isinstance(f, (str, bytes, os.PathLike))
+
+
+def source_path(f: Any) -> str | None:
+    """Return a path to read from as a str; None for a file object or contents.
+
+    ValueError for bytes that are the contents of a zip file.
+    """
+    if not is_path(f):
+        return None
+    if isinstance(f, bytes) and f.startswith(b"PK"):
+        raise ValueError(
+            "bytes are a path, and these are the contents of a zip file: pass them as a bytearray, "
+            "a memoryview or io.BytesIO"
+        )
+    return os.fsdecode(f)
 
 
 def sizes_of_file(f: Any) -> dict[str, int]:
     """Return the bytes of a file, as sizes of an operation; none where it does not say."""
-    if is_target_path(f):
+    if is_path(f):
         return {"bytes": os.path.getsize(f)}
     if hasattr(f, "getbuffer"):
         return {"bytes": f.getbuffer().nbytes}
@@ -231,13 +241,13 @@ def _reserve(descriptor: int, old: int, new: int) -> None:
         raise
 
 
-def open_output(path: str | os.PathLike[str], *, in_place: bool = False) -> Output:
+def open_output(path: str | bytes | os.PathLike[str], *, in_place: bool = False) -> Output:
     """Return a file to write: an `InPlaceFile` if `in_place`, else an `AtomicFile`.
 
     A link stays a link: the file that it leads to is replaced. A target that is not a regular file
     is written to directly.
     """
-    target = Path(os.path.realpath(os.fspath(path)))
+    target = Path(os.path.realpath(os.fsdecode(path)))
     try:
         status = _status(target)
         if status is not None and stat.S_ISDIR(status.st_mode):
@@ -248,7 +258,7 @@ def open_output(path: str | os.PathLike[str], *, in_place: bool = False) -> Outp
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         return InPlaceFile(target) if in_place else AtomicFile(target)
     except OSError as e:
-        raise OSError(e.errno, e.strerror, os.fspath(path)) from None
+        raise OSError(e.errno, e.strerror, os.fsdecode(path)) from None
 
 
 def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 from collections.abc import MutableMapping
 from typing import IO, Any
 
@@ -14,7 +13,7 @@ from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._files.archive import compiled
 from fxpress._files.archive.contents import read_extra_files, read_parts
-from fxpress._files.archive.files import again_when_replaced, is_path, sizes_of_file
+from fxpress._files.archive.files import again_when_replaced, sizes_of_file, source_path
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.errors import ArchiveError, FormatError, MissingProgramError
@@ -39,7 +38,7 @@ _EXTRA = "extra_files/"
 
 
 def _path_of(f: Any, mmap: bool) -> str | None:
-    path = os.fsdecode(f) if is_path(f) else None
+    path = source_path(f)
     if mmap and path is None:
         raise ValueError("mmap=True maps the file: f has to be a path")
     return path

@@ -21,7 +21,7 @@ from fxpress._base.arguments import (
 )
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive import payloads, weight_files
-from fxpress._files.archive.files import is_target_path, sizes_of_file
+from fxpress._files.archive.files import is_path, sizes_of_file
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
 from fxpress._files.format import names
 from fxpress._files.serde.artifacts import save_artifact
@@ -228,7 +228,7 @@ def _package(
         )
     if weights not in _PLACES:
         raise ValueError(f"weights is one of {_PLACES}, not {weights!r}")
-    if weights == "safetensors" and not (is_target_path(f) and replace == "whole"):
+    if weights == "safetensors" and not (is_path(f) and replace == "whole"):
         raise ValueError(
             'weights="safetensors" makes a file beside the archive: f has to be a path, and '
             'replace "whole"'
@@ -245,7 +245,7 @@ def _package(
     check_opset_version(opset_version)
     check_pickle_protocol(pickle_protocol)
     check_progress(progress)
-    if is_target_path(f):
+    if is_path(f):
         f = os.fsdecode(f)
     _check_target(f)
 

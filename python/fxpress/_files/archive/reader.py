@@ -14,7 +14,7 @@ import torch
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress, reporting
-from fxpress._files.archive.files import is_path, sizes_of_file
+from fxpress._files.archive.files import sizes_of_file, source_path
 from fxpress._files.errors import ArchiveError, FormatError, archive_errors
 from fxpress._files.format import names
 from fxpress._files.format.package import DamagedRecordError, Record
@@ -41,7 +41,7 @@ class PT2ArchiveReader:
     `check_crc` is false.
 
     Args:
-        archive_path_or_buffer: a path; bytes or another object with a buffer; or an open file,
+        archive_path_or_buffer: a path, as bytes too; another object with a buffer; or an open file,
             which is read from its position on.
         limits: the limits on the cost of all reading together; None: the defaults, see
             `fxpress.archive.Limits`.
@@ -54,7 +54,8 @@ class PT2ArchiveReader:
             method that reads.
         TypeError: the argument is neither a path, a buffer nor a file, or a file that gives no
             bytes.
-        ValueError: the file is closed, or a path has a null character.
+        ValueError: the file is closed, a path has a null character, or the bytes are those of a zip
+            file.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveReader`.
 
@@ -97,9 +98,10 @@ class PT2ArchiveReader:
 
     def _open(self, f: Any, check_crc: bool, limits: Limits | None) -> None:
         self._set_up(bool(check_crc))
-        self._views = [] if is_path(f) else _views_of(f)
-        if is_path(f):
-            self._file = os.open(os.fspath(f), os.O_RDONLY | os.O_CLOEXEC)
+        path = source_path(f)
+        self._views = _views_of(f) if path is None else []
+        if path is not None:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         elif not self._views:
             descriptor = _descriptor_of(f)
             if descriptor is None:
@@ -283,7 +285,7 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
     """Return whether something is a pt2 archive.
 
     Args:
-        serialized_model: the bytes of a file, or the path of one.
+        serialized_model: the contents of a file as bytes, or the path of one.
 
     Stands in for `torch.export.pt2_archive.is_pt2_package`.
 
@@ -293,7 +295,10 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
         False
     """
     try:
-        with PT2ArchiveReader.of_any_format(serialized_model) as reader:
+        source: Any = serialized_model
+        if isinstance(source, bytes):
+            source = memoryview(source)
+        with PT2ArchiveReader.of_any_format(source) as reader:
             return reader.read_bytes(names.ARCHIVE_FORMAT_PATH) == b"pt2"
     except Exception:
         log.info("Model is not a PT2 package")

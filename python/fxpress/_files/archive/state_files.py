@@ -16,7 +16,7 @@ from fxpress._base.arguments import check_program
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive import payloads
 from fxpress._files.archive.contents import read_weights
-from fxpress._files.archive.files import again_when_replaced, is_path
+from fxpress._files.archive.files import again_when_replaced, is_path, source_path
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.weight_files import copy_values, fitting, open_weights, size_of
@@ -138,7 +138,7 @@ def read(
     """
     check_location(map_location)
     check_progress(progress)
-    path = os.fsdecode(f) if is_path(f) else None
+    path = source_path(f)
     if mmap and path is None:
         raise ValueError("mmap=True maps the file: f has to be a path")
     options = Options(map_location, mmap, True, allow_pickle, check_crc, path, progress)

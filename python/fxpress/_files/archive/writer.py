@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fxpress import _native
-from fxpress._files.archive.files import AtomicFile, Output, is_target_path, open_output
+from fxpress._files.archive.files import AtomicFile, Output, is_path, open_output
 from fxpress._files.archive.replacing import put_together, remove_abandoned
 from fxpress._files.errors import ArchiveError, archive_errors
 from fxpress._files.format import names
@@ -101,7 +101,7 @@ class PT2ArchiveWriter:
         self._report = _Report()
         if replace not in ("whole", "in_place"):
             raise ValueError(f'replace is "whole" or "in_place", not {replace!r}')
-        if is_target_path(archive_path_or_buffer):
+        if is_path(archive_path_or_buffer):
             self._path = os.fsdecode(archive_path_or_buffer)
             root = _root_of(self._path)
             if replace == "whole":  # before this writer makes a file: kills leave one at most

@@ -108,7 +108,7 @@ class Package(Allowance):
         records: the directory: name without the folder of all records -> entry.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | bytes | os.PathLike[str]) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.bytes = os.fstat(self._file).st_size

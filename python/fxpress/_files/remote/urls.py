@@ -12,19 +12,19 @@ from urllib.parse import urlsplit
 from fxpress._base.errors import UnsupportedError
 
 
-def url_of(path: str | os.PathLike[str]) -> str | None:
+def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
     """Return a path that is a URL; None for one of this machine, also with `file://`."""
-    text = os.fspath(path)
-    if not isinstance(text, str) or "://" not in text or text.startswith(("file://", "local://")):
+    text = os.fsdecode(path)
+    if "://" not in text or text.startswith(("file://", "local://")):
         return None
     return text
 
 
-def local_path(path: str | os.PathLike[str]) -> str:
+def local_path(path: str | bytes | os.PathLike[str]) -> str:
     """Return the path of this machine that is given as such or with `file://`."""
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     for scheme in ("file://", "local://"):
-        if isinstance(text, str) and text.startswith(scheme):
+        if text.startswith(scheme):
             return text.removeprefix(scheme)
     return text
 

@@ -28,7 +28,7 @@ class UnknownOperatorError(InspectionError):
 
 
 def hash_programs(
-    path: str | os.PathLike[str], *, include_state: bool = False
+    path: str | bytes | os.PathLike[str], *, include_state: bool = False
 ) -> list[tuple[str, str]]:
     """Return name and hash of each program in a file.
 
@@ -51,7 +51,7 @@ def hash_programs(
         ]
 
 
-def hash_nodes(path: str | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
+def hash_nodes(path: str | bytes | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
     """Return for each program in a file its hash, and those of the nodes of its own graph.
 
     Nodes of two programs that compute the same, apart from values of weights, have equal hashes.

@@ -28,7 +28,7 @@ class NodeSummary(NamedTuple):
     metadata: dict[str, str]  # what else is known of it, such as "stack_trace", as texts
 
 
-def find_nodes(path: str | os.PathLike[str], name: str) -> list[NodeSummary]:
+def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSummary]:
     """Return the nodes of a file's programs that have a name or give a value of that name.
 
     Instead of a name, a location in the program's own graph as `fxpress.diff` reports it is taken,
@@ -52,7 +52,7 @@ def find_nodes(path: str | os.PathLike[str], name: str) -> list[NodeSummary]:
     return found
 
 
-def module_paths(path: str | os.PathLike[str], model: str) -> list[str | None]:
+def module_paths(path: str | bytes | os.PathLike[str], model: str) -> list[str | None]:
     """Return for each node of a program's own graph the module whose call it was traced in.
 
     The path of the root is empty; None: the file does not say.

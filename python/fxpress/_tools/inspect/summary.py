@@ -44,7 +44,7 @@ class Summary:
         return {**values, "programs": [_plain_program(each) for each in self.programs]}
 
 
-def summarize(path: str | os.PathLike[str]) -> Summary:
+def summarize(path: str | bytes | os.PathLike[str]) -> Summary:
     """Return what a file holds. Weights are not read and pickles are not opened.
 
     OSError where the file cannot be read; InspectionError where it is damaged or no such file.
@@ -57,7 +57,7 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
         version = package.read(names.ARCHIVE_VERSION_PATH) if has_version else b""
         pickled = {w.record: "pickle" for p in programs for w in p.weights if w.is_pickled}
         return Summary(
-            path=os.fspath(path),
+            path=os.fsdecode(path),
             bytes=package.bytes,
             kind=kind,
             format_version=version.decode(errors="replace").strip(),

@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
 
 def check_file(
-    path: str | os.PathLike[str], report: Callable[[int], None] | None = None
+    path: str | bytes | os.PathLike[str], report: Callable[[int], None] | None = None
 ) -> list[Fault]:
     """Return the faults that the bytes of a file show, and what a load of it needs.
 
@@ -76,7 +76,9 @@ def check_file(
 class _Checks:
     """Collects faults; what was found stays when something else cannot be read."""
 
-    def __init__(self, package: Package, faults: list[Fault], path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, package: Package, faults: list[Fault], path: str | bytes | os.PathLike[str]
+    ) -> None:
         self._package, self._faults, self._path = package, faults, path
         self._damaged: set[str] = set()
         self._zeros: dict[str, int] = {}  # record without bytes -> bytes of zeros
@@ -282,7 +284,7 @@ def _name_of(argument: Any, kind: str) -> str | None:
 
 
 def _check_weights_file(
-    archive: str | os.PathLike[str], text: str, wanted: Mapping[str, dict[str, Any]]
+    archive: str | bytes | os.PathLike[str], text: str, wanted: Mapping[str, dict[str, Any]]
 ) -> Found:
     """Yield the faults of the file of weights that the record `text` names; "": not saved.
 
@@ -296,7 +298,7 @@ def _check_weights_file(
         return
     try:
         name, number = read_place(text)
-        path = Path(os.path.realpath(archive)).with_name(name)
+        path = Path(os.path.realpath(os.fsdecode(archive))).with_name(name)
         metadata, places = _header(path)
     except (OSError, ValueError) as e:
         said = f"{e.filename}: {e.strerror}" if isinstance(e, OSError) else str(e)

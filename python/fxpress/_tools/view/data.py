@@ -190,7 +190,9 @@ def decomposition(program: Any, report: Report) -> Overlay:
     return marked(graph, values)
 
 
-def write_overlays(folder: str | os.PathLike[str], overlays: Mapping[str, Overlay]) -> list[Path]:
+def write_overlays(
+    folder: str | bytes | os.PathLike[str], overlays: Mapping[str, Overlay]
+) -> list[Path]:
     """Write overlays as files that Model Explorer's "Add per-node data" reads; return their paths.
 
     torch has no such function.
@@ -211,10 +213,10 @@ def write_overlays(folder: str | os.PathLike[str], overlays: Mapping[str, Overla
         overlays/FLOPs.json
         overlays/kind_of_operator.json
     """
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    Path(os.fsdecode(folder)).mkdir(parents=True, exist_ok=True)
     paths = []
     for name, overlay in overlays.items():
-        paths.append(Path(folder, f"{name.replace(' ', '_')}.json"))
+        paths.append(Path(os.fsdecode(folder), f"{name.replace(' ', '_')}.json"))
         paths[-1].write_text(json.dumps(overlay))
     return paths
 

@@ -38,7 +38,7 @@ def graphs_of(program: Any) -> list[dict[str, Any]]:
     return [plain_graph(graph) for graph in source_of(program, "program").all_graphs()]
 
 
-def write_page(target: str | os.PathLike[str], *programs: Any) -> None:
+def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
     """Write a page about programs that opens from disk, without a server or a script.
 
     torch has no such function.
@@ -63,7 +63,7 @@ def write_page(target: str | os.PathLike[str], *programs: Any) -> None:
         >>> pathlib.Path("page.html").read_text().startswith("<!DOCTYPE html>")
         True
     """
-    write_page_of(sources_of(programs), Path(target))
+    write_page_of(sources_of(programs), Path(os.fsdecode(target)))
 
 
 def show(*programs: Any) -> None:

@@ -44,12 +44,12 @@ def source_of(program: Any, name: str) -> Source:
             cannot be serialized.
         TypeError: `program` is neither.
     """
-    if isinstance(program, (str, os.PathLike)):
+    if isinstance(program, (str, bytes, os.PathLike)):
         return source_of_file(program, name)
     return _source_of_program(program, name)
 
 
-def source_of_file(path: str | os.PathLike[str], name: str) -> Source:
+def source_of_file(path: str | bytes | os.PathLike[str], name: str) -> Source:
     """Return a file to be viewed.
 
     OSError where it cannot be read; InspectionError where it is damaged or no such file.
@@ -91,7 +91,9 @@ def _identity(value: Any) -> Any:
 def names_of(programs: Sequence[Any]) -> list[str]:
     """Return a name for each path or program, in order; equal names get a number."""
     names = [
-        os.path.basename(os.fspath(each)) if isinstance(each, (str, os.PathLike)) else "program"
+        os.path.basename(os.fsdecode(each))
+        if isinstance(each, (str, bytes, os.PathLike))
+        else "program"
         for each in programs
     ]
     counts = Counter(names)
