@@ -45,7 +45,7 @@ def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict
     return {
         "format": FORMAT,
         "version": VERSION,
-        "fxpress": _version(),
+        "fxpress": fxpress_version(),
         "torch": torch.__version__,
         "by": plan.by,
         "source": {"graph_hash": plan.graph_hash},
@@ -77,7 +77,7 @@ def state_of_stages(program: ExportedProgram, cut: Cut) -> Any:
     }
 
 
-def _version() -> str | None:
+def fxpress_version() -> str | None:
     """Return the version of fxpress; None for sources that are not installed."""
     try:
         return importlib.metadata.version("fxpress")
