@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 import sympy
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.export import ExportedProgram
 
 from fxpress._distributed.errors import PipelineError
 from fxpress._distributed.pipeline.names import kept, number_calls, plain, restore_order
 from fxpress._distributed.stages.manifest import Manifest, Value
+from fxpress._files.archive.weight_files import check_shared
 from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.decompose import pytree
 from fxpress._torch.export import reorder_kwargs
@@ -74,7 +76,10 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Copy a state into the stage, as `torch.nn.Module` does; tied weights stay one."""
+        """Copy a state into the stage, as `torch.nn.Module` does; tied weights stay one.
+
+        Raises SerializeError, before anything is copied, where these have different values.
+        """
         with kept(self):
             return super().load_state_dict(state_dict, strict, assign)
 
@@ -175,11 +180,14 @@ def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any)
 
 
 def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Give the state of further calls of modules the names that it is loaded by."""
+    """Give the state of further calls of modules the names that it is loaded by.
+
+    Raises SerializeError where tied weights, of which torch loads the last, have different values.
+    """
     names = {
-        f"{prefix}{path}.{own}"
+        f"{prefix}{path}.{own}" if path else f"{prefix}{own}": tensor
         for path, each in module.named_modules(remove_duplicate=False)
-        for own in (*each._parameters, *each._buffers)
+        for own, tensor in (*each._parameters.items(), *each._buffers.items())
     }
     further = [name for name in names if plain(name) != name]
     for name in further:
@@ -188,6 +196,22 @@ def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, 
     for name in further:
         if plain(name) not in names:
             state.pop(plain(name), None)
+    found = [
+        (plain(name), _local(tensor), _local(state[name]))
+        for name, tensor in names.items()
+        if isinstance(tensor, torch.Tensor) and isinstance(state.get(name), torch.Tensor)
+    ]
+    fitting = [each for each in found if each[1].shape == each[2].shape]
+    check_shared(
+        [name for name, _, _ in fitting],
+        [tensor for _, tensor, _ in fitting],
+        [value.detach().to(tensor.dtype) for _, tensor, value in fitting],
+    )
+
+
+def _local(value: Any) -> Any:
+    """Return the part of a tensor that this rank has."""
+    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def route(manifest: Manifest) -> list[list[Value]]:
