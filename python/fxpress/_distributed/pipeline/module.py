@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from fxpress._distributed.errors import PipelineError
 from fxpress._distributed.pipeline.names import kept, number_calls, plain, restore_order
+from fxpress._distributed.stages.guards import function_of, inputs_in
 from fxpress._distributed.stages.manifest import Manifest, Value
 from fxpress._files.archive.weight_files import check_shared
 from fxpress._graphs.unflatten.modules import unflatten
@@ -35,7 +36,12 @@ class StageModule(nn.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, program: ExportedProgram, manifest: Manifest, number: int, in_spec: Any
+        self,
+        program: ExportedProgram,
+        manifest: Manifest,
+        number: int,
+        in_spec: Any,
+        check_guards: bool = True,
     ) -> None:
         super().__init__()
         number_calls(program.graph)
@@ -56,6 +62,8 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self._inputs = manifest.inputs
         self.takes = tuple(taken[number])
         self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
+        self._guards = _guards_at(manifest, number) if check_guards else _NONE
+        self._has_values = True  # not in the next call, for which `fill` has written something
         self._is_filled = False
         self._is_first, self._is_last = number == 0, number + 1 == len(taken)
 
@@ -91,11 +99,16 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.
 
-        Raises PipelineError for arguments that the stage does not take, or without its weights.
+        Raises PipelineError for arguments that the stage does not take, or without its weights, and
+        AssertionError where a guard fails, as `ExportedProgram.module`.
         """
         if not self._is_filled:
             self._check_state()
         values = self._first(args, kwargs) if self._is_first else self._received(args)
+        guards, names = self._guards
+        if guards and self._has_values and not torch.compiler.is_dynamo_compiling():
+            function_of(guards, names)(*(values[name] for name in names))
+        self._has_values = True
         sources = [each.source[1] for each in self.facts.inputs if each.source is not None]
         made = self.program(*(values[name] for name in sources))
         values.update(zip((each.name for each in self.facts.outputs), made, strict=True))
@@ -142,6 +155,24 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Write to tensors in place of what the stage takes something that it runs with."""
         fill(tensors, self.takes, self._fakes)
+        self._has_values = False
+
+
+_NONE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+
+def _guards_at(manifest: Manifest, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the guards that a stage checks, and the names of their inputs.
+
+    The first stage is given all inputs of the whole, and checks what no program of a stage can.
+    """
+    types = {each.name: each.type for each in manifest.inputs}
+    guards = manifest.stages[number].guards
+    if number == 0:
+        others = manifest.unchecked_guards
+        guards = (*(each for each in others if inputs_in(each, types) is not None), *guards)
+    names = sorted(set().union(*(inputs_in(each, types) or () for each in guards)))
+    return guards, tuple(names)
 
 
 def _line(spec: Any) -> str:

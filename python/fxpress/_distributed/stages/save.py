@@ -80,7 +80,10 @@ def save_stages(
 
     Returns:
         What the manifest says. Its "picture" is None where the extra `draw` is missing, or the
-        program that draws.
+        program that draws. Each of its "stages" has the "guards" that `load_stage` checks there.
+        Its "unchecked_guards" are those that no stage has all inputs of: whoever runs the files has
+        to check them. `load_stage` checks them in the first stage, which is given all inputs; but
+        not those on something else than inputs.
 
     Raises:
         StageError: the program cannot be cut like this, the plan is for another program or has a
