@@ -238,9 +238,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("guard", HOSTILE)
 def test_guards_of_a_manifest_that_are_none(guard: str, tmp_path: Path) -> None:
-    """What a stage has to check is refused, and what nobody checks is not run."""
+    """In `guards` of a stage they are refused; in `unchecked_guards` they are not run."""
     pipeline.save_stages(exported(CASES[4]), tmp_path / "stages", 2)
-    with pytest.raises(pipeline.StageError, match="is no guard on inputs"):
+    with pytest.raises(pipeline.StageError, match="is not a guard on inputs"):
         read_manifest(manifest_with(tmp_path / "stages", [guard], []))
     other = manifest_with(tmp_path / "stages", [], [guard])
     (tmp_path / "stages" / "manifest.json").write_bytes(other)

@@ -72,8 +72,8 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     - OSError: a file cannot be read.
     - fxpress.ArchiveError: a file is damaged, has changed, or ranks read different ones.
     - fxpress.LimitError: reading headers would cost more than the limits allow.
-    - fxpress.SerializeError: a weight needs `allow_pickle`, or names that share memory, such as
-      those of a tied weight, have different values.
+    - fxpress.SerializeError: a weight needs `allow_pickle`, or two names that share memory, such
+      as the names of a tied weight, have different values.
     - RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
     - AssertionError: torch's, in place of an error in a header, whose text it has.
 

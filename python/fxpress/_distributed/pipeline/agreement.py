@@ -20,7 +20,7 @@ from fxpress._torch.distributed import store_of
 
 _MARGIN = 2.0  # seconds that the others wait longer than the rank that judges
 _ROUND = "round"  # the key of the number of the round in which rank 0 is, or will be next
-# What is in a rank's key of a round in place of an answer:
+# Values of a rank's key of a round in place of an answer:
 _JOINED = "joined"  # the rank takes part, and will answer
 _TAKEN = "taken"  # rank 0 has read the answer, so that the rank cannot change it any more
 
@@ -150,7 +150,7 @@ def _end_round(store: Any, number: int, verdict: str) -> None:
 
 
 def _decoded(text: str) -> Answer:
-    """Return the answer in a text; one of another version says so in its field `fxpress`."""
+    """Return the answer in a text; for another version, its field `fxpress` lists what differs."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):

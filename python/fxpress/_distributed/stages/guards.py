@@ -18,22 +18,24 @@ from fxpress._files.serde.guards import check_arithmetic
 from fxpress._graphs.unflatten.guards import Inputs, as_function, of_placeholders, of_trace_by_name
 from fxpress._torch.serde import SerializeError
 
-_INPUT = re.compile(r"\bL\['(\w+)'\]", re.ASCII)
+_INPUT = re.compile(r"\bL\['(\w+)'\]")
 _NUMBERS = {"tensor", "int", "float", "bool"}  # types of inputs
 
 
 class Guards(NamedTuple):
     """The guards of a program."""
 
-    checked: list[list[str]]  # of each stage: those that it is the first to have all inputs of
-    unchecked: list[str]  # those that no stage has all inputs of
+    checked: list[
+        list[str]
+    ]  # of each stage, the guards of which it is the first to have all inputs
+    unchecked: list[str]  # the guards of which no stage has all inputs
 
 
 def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> Guards:
-    """Return what `ExportedProgram.module` checks, but what the program of a stage does by itself.
+    """Return the guards that `ExportedProgram.module` checks, assigned to stages.
 
-    That is what follows from the metadata of its own inputs, such as ranges. `types` has the types
-    of the inputs by their names, as a manifest has them.
+    A guard that follows from metadata of the inputs of one stage, such as a range, is left out: the
+    program of the stage checks it. `types` has the types of the inputs by name, as in a manifest.
     """
     names = [node.name for node in cut.ends.inputs]
     having = [{node.name for node in stage.inputs} & {*names} for stage in cut.stages]
@@ -53,9 +55,9 @@ def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> G
 
 
 def inputs_in(guard: str, types: Mapping[str, str]) -> set[str] | None:
-    """Return the names of the inputs of a guard; None for what may not be run as one.
+    """Return the names of the inputs of a guard; None for a text that may not be run.
 
-    That is a text which the gate refuses, or which is about something else than inputs.
+    The gate refuses the text, or the text names something else than inputs.
     """
     names = _INPUT.findall(guard)
     if len(names) != len(re.findall(r"\bL\b", guard)) or not {*names} <= types.keys():

@@ -351,7 +351,9 @@ def _check_sources(made: Manifest) -> None:
     for stage in made.stages:
         for guard in stage.guards:
             if inputs_in(guard, types) is None:
-                raise StageError(f"the manifest is damaged: {guard[:120]!r} is no guard on inputs")
+                raise StageError(
+                    f"the manifest is damaged: {guard[:120]!r} is not a guard on inputs"
+                )
     every = [*given, *(name for each in outputs for name in each)]
     if len(set(every)) < len(every) or not made.stages:
         raise StageError("the manifest is damaged: it has no stages, or a name twice")

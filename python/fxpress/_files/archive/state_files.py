@@ -204,8 +204,8 @@ def load_into(
         OSError: the file cannot be read.
         fxpress.ArchiveError: it is damaged; the message names the record.
         fxpress.LimitError: reading the file, or the storages of the program, would cost more.
-        fxpress.SerializeError: a value is missing, or has another shape or dtype; or names that
-            share memory, such as those of a tied weight, have different values.
+        fxpress.SerializeError: a value is missing, or has another shape or dtype; or two names
+            that share memory, such as the names of a tied weight, have different values.
         torch.OutOfMemoryError: a device has no space for the tensors.
         TypeError: an argument is of a wrong type.
         ValueError: `source` is closed, or has a null character.

@@ -181,7 +181,7 @@ def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _stored(tensor: torch.Tensor) -> tuple[slice, ...]:
-    """Return the index of the elements that have a place of their own in memory."""
+    """Return the index of the elements of which no two share memory."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple(slice(0, 1 if step == 0 else n) for n, step in pairs)
 
