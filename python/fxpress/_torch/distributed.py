@@ -109,9 +109,11 @@ def schedule_class(name: str) -> Any:
 
 
 def store_of(group: Any) -> Any:
-    """Return the part of the default store that belongs to a process group; None: to all."""
-    ranks = distributed.get_process_group_ranks(group)
-    name = "-".join(str(rank) for rank in ranks) if group is not None else "all"
+    """Return the part of the default store that belongs to a process group; None: that of all.
+
+    Groups of the same ranks have different names, each of which is the same on all ranks.
+    """
+    name = (distributed.group.WORLD if group is None else group).group_name
     return distributed.PrefixStore(f"fxpress/pipeline/{name}", _default_store())
 
 

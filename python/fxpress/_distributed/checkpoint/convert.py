@@ -56,8 +56,8 @@ def convert_weights(
 ) -> None:
     """Write the weights of a checkpoint as a checkpoint of another kind.
 
-    One tensor at a time is in memory. The target is there when it is complete, or not at all. Names
-    are those of the source.
+    One tensor at a time is in memory; tensors that share memory are in memory together. The target
+    is there when it is complete, or not at all. It has the names of the source.
 
     Args:
         source: what `ArchiveReader` reads, or a folder that torch's FileSystemWriter wrote.
@@ -88,7 +88,8 @@ def convert_weights(
         fxpress.ArchiveError: a file is damaged.
         fxpress.LimitError: reading would cost more than the limits allow.
         fxpress.SerializeError: the program has a weight that the source has not, or that has
-            another shape or dtype there.
+            another shape or dtype there; or two names that share memory in the program, such as
+            the names of a tied weight, have different values.
         fxpress.UnsupportedError: the target cannot hold a tensor or a value of the source.
         fxpress.Error: the program cannot be cut like this.
         TypeError: an argument is of a wrong type.

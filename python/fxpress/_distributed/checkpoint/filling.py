@@ -16,7 +16,7 @@ from fxpress._files.archive.contents import read_config, views_of
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.storages import View, bytes_by_record, make_all
-from fxpress._files.archive.weight_files import check_fits, copy_values
+from fxpress._files.archive.weight_files import check_fits, copy_values, fill_shared
 from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
@@ -117,18 +117,25 @@ def _write_storages(
     for name, view in views.items():
         by_record.setdefault(view.record, []).append(name)
     for record, size in bytes_by_record(views.values()).items():
-        mine = [(views[name], sources[name]) for name in by_record[record]]
-        _write_storage(writer, record, size, mine)
+        own = by_record[record]
+        mine = [(views[name], sources[name]) for name in own]
+        _write_storage(writer, record, size, own, mine)
 
 
 def _write_storage(
-    writer: PT2ArchiveWriter, record: str, size: int, mine: list[tuple[View, _Source]]
+    writer: PT2ArchiveWriter,
+    record: str,
+    size: int,
+    own: list[str],
+    mine: list[tuple[View, _Source]],
 ) -> None:
-    """Make the storage of some weights, fill it and write it."""
+    """Make the storage of the weights with the names `own`, fill it and write it."""
     storage = torch.zeros(size, dtype=torch.uint8)  # elements that no tensor sees are zeros
-    made = make_all([storage], [(0, *view[:-1]) for view, _ in mine])
-    for tensor, (_, source) in zip(made, mine, strict=True):
-        source(tensor.detach())
+    made = [each.detach() for each in make_all([storage], [(0, *view[:-1]) for view, _ in mine])]
+    done = fill_shared(own, made, lambda position, value: mine[position][1](value))
+    for position, tensor in enumerate(made):
+        if position not in done:
+            mine[position][1](tensor)
     if size == 0:
         writer.write_bytes(record, b"")
     else:

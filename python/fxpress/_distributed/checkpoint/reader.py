@@ -28,6 +28,7 @@ from fxpress._distributed.checkpoint.values import pickled
 from fxpress._distributed.checkpoint.weights import Place, Weights, copy_box
 from fxpress._files.archive.files import again_when_replaced, is_path
 from fxpress._files.archive.remote_archive import RemoteArchive
+from fxpress._files.archive.weight_files import fill_shared
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.remote.ranges import Checked
@@ -71,7 +72,8 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     - OSError: a file cannot be read.
     - fxpress.ArchiveError: a file is damaged, has changed, or ranks read different ones.
     - fxpress.LimitError: reading headers would cost more than the limits allow.
-    - fxpress.SerializeError: a weight needs `allow_pickle`.
+    - fxpress.SerializeError: a weight needs `allow_pickle`, or two names that share memory, such
+      as the names of a tied weight, have different values.
     - RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
     - AssertionError: torch's, in place of an error in a header, whose text it has.
 
@@ -217,12 +219,17 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
                     planner.load_bytes(item, pickled(value))
                 else:
                     items.append(item)
-            for start in range(0, len(items), files.at_once):
-                some = items[start : start + files.at_once]
-                targets = [_target(item, planner) for item in some]
-                files.each(self._fill, zip(some, targets, strict=True))
-                for item, target in zip(some, targets, strict=True):
-                    planner.commit_tensor(item, target)
+            targets = [_target(item, planner) for item in items]
+            pairs = list(zip(items, targets, strict=True))
+            filled = fill_shared(
+                [item.dest_index.fqn for item in items],
+                targets,
+                lambda position, value: self._fill((items[position], value)),
+            )
+            others = [pair for position, pair in enumerate(pairs) if position not in filled]
+            files.each(self._fill, others)
+            for pair in pairs:
+                planner.commit_tensor(*pair)
             files.check()
         finally:
             self._close()

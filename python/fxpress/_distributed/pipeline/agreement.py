@@ -15,14 +15,14 @@ from torch import distributed
 
 from fxpress._distributed.errors import PipelineError, described
 from fxpress._distributed.pipeline.parallel import all_keys, check_keys
+from fxpress._distributed.stages.manifest import fxpress_version
 from fxpress._torch.distributed import store_of
 
 _MARGIN = 2.0  # seconds that the others wait longer than the rank that judges
-_rounds: dict[Any, int] = {}  # by group
-# Groups of whose round this rank does not know the verdict -> the refusal that it answered with.
-_refused: dict[Any, str] = {}
-_WITHDRAWN = "withdrawn"  # in place of a refusal: the rank tries again in the same round
-_TAKEN = "taken: "  # in front of a refusal that rank 0 has read: it cannot be withdrawn
+_ROUND = "round"  # the key of the number of the round in which rank 0 is, or will be next
+# Values of a rank's key of a round in place of an answer:
+_JOINED = "joined"  # the rank takes part, and will answer
+_TAKEN = "taken"  # rank 0 has read the answer, so that the rank cannot change it any more
 
 
 class Explain(Protocol):
@@ -48,6 +48,7 @@ class Answer:
     plan_keys: dict[str, bool] = dataclasses.field(default_factory=dict)
     # Names of weights that other stages have too -> how a mesh cuts them here.
     cuts: dict[str, str] = dataclasses.field(default_factory=dict)
+    fxpress: str | None = dataclasses.field(default_factory=fxpress_version)
     torch: str = torch.__version__
     error: str = ""  # what went wrong on this rank; "" if nothing
 
@@ -69,12 +70,17 @@ def agree(
     """
     rank, store = distributed.get_rank(group), store_of(group)
     try:
-        key = f"agree/{rounds(group)}"
-        _next_round(group)
+        number = join_round(group)
+        key = f"agree/{number}"
         store.set(f"{key}/{rank}", json.dumps(dataclasses.asdict(answer)))
         if rank == 0:
-            error = _verdict(store, key, names, timeout, explain)
-            store.set(f"{key}/verdict", error)
+            try:
+                error = _verdict(store, key, names, timeout, explain)
+            except RuntimeError:
+                raise
+            except Exception as failed:  # the others wait for a verdict
+                error, cause = f"{names[0]}: {described(failed)}", failed
+            _end_round(store, number, error)
             _wait_until_read(store, key, len(names), timeout)
         else:
             error = _hear(store, key, names, timeout, explain)
@@ -101,34 +107,60 @@ def told(group: Any, stages: list[int]) -> Iterator[None]:
 
 def _refuse(answer: Answer, group: Any) -> None:
     rank, store = distributed.get_rank(group), store_of(group)
-    key = f"agree/{rounds(group)}"
-    text = json.dumps(dataclasses.asdict(answer))
-    store.set(f"{key}/{rank}", text)
-    if rank:
-        _refused[group] = text
-        return
-    store.set(f"{key}/verdict", f"{name_of(0, answer.stages)}: {answer.error}")
-    _next_round(group)
+    number = join_round(group, patience=0.01)
+    store.set(f"agree/{number}/{rank}", json.dumps(dataclasses.asdict(answer)))
+    if rank == 0:
+        _end_round(store, number, f"{name_of(0, answer.stages)}: {answer.error}")
 
 
-def rounds(group: Any) -> int:
-    """Return how many times the ranks of a group have tried to agree: the same on each.
+def join_round(group: Any, patience: float = _MARGIN) -> int:
+    """Return the round that this rank takes part in: the same number until it has answered.
 
-    A refusal of this rank that nobody has read is withdrawn; after one that was read, it is the
-    next round.
+    The store alone keeps the rounds, so that a process in place of one that has died goes on where
+    the others are. A rank answers once in each round. A refusal that rank 0 has not read is
+    withdrawn. The verdict of a round that has ended without this rank is its verdict; but if rank 0
+    waited for it in vain, and begins another round within `patience` seconds, that is the round.
     """
-    refusal = _refused.pop(group, None)
-    if refusal is not None:
-        key, store = f"agree/{_rounds.get(group, 0)}", store_of(group)
-        own = f"{key}/{distributed.get_rank(group)}"
-        is_over = store.check([f"{key}/verdict"])
-        if is_over or store.compare_set(own, refusal, _WITHDRAWN).decode() != _WITHDRAWN:
-            _next_round(group)
-    return _rounds.get(group, 0)
+    rank, store = distributed.get_rank(group), store_of(group)
+    current: int = store.add(_ROUND, 0)
+    if rank == 0:
+        if store.check([f"agree/{current}/0"]):  # of a process that did not end the round
+            store.set(f"agree/{current}/0", _TAKEN)
+            _end_round(store, current, f"{name_of(0, [])} has begun again")
+            current += 1
+        return current
+    for number in range(max(current - 1, 0), current + 1):
+        key = f"agree/{number}/{rank}"
+        text = store.get(key).decode() if store.check([key]) else ""
+        if number == current:
+            is_over = text == _TAKEN
+        elif text == "" and store.get(f"agree/{number}/0").decode() == _TAKEN:
+            is_over = text_of(store, f"agree/{current}/0", patience) is not None
+        else:
+            is_over = text not in ("", _JOINED)
+        if not is_over and store.compare_set(key, text, _JOINED).decode() == _JOINED:
+            return number
+    return current + 1
 
 
-def _next_round(group: Any) -> None:
-    _rounds[group] = _rounds.get(group, 0) + 1
+def _end_round(store: Any, number: int, verdict: str) -> None:
+    """Give the verdict of a round; who has read it finds that the next round is the current one."""
+    store.add(_ROUND, 1)
+    store.set(f"agree/{number}/verdict", verdict)
+
+
+def _decoded(text: str) -> Answer:
+    """Return the answer in a text; for another version, its field `fxpress` lists what differs."""
+    try:
+        fields = dict(json.loads(text))
+    except (TypeError, ValueError):
+        fields = {}
+    names = {each.name for each in dataclasses.fields(Answer)}
+    known = {"stages": [], **{name: fields[name] for name in fields.keys() & names}}
+    if others := fields.keys() ^ names:
+        version = known.get("fxpress")
+        known["fxpress"] = f"{version} (it answers with other fields: {', '.join(sorted(others))})"
+    return Answer(**known)
 
 
 def out_of_reach(names: list[str]) -> str:
@@ -170,16 +202,13 @@ def _verdict(
 
 
 def _answer_in(store: Any, key: str, end: float) -> Answer | None:
-    """Return the answer of a rank; if it is a refusal, the rank does not withdraw it any more."""
+    """Return the answer of a rank, which cannot change it any more; None: it is late."""
     while (text := text_of(store, key, max(end - time.monotonic(), 0.01))) is not None:
-        if text != _WITHDRAWN:
-            answer, taken = Answer(**json.loads(text)), _TAKEN + text
-            if not answer.error or store.compare_set(key, text, taken).decode() == taken:
-                return answer
-        elif time.monotonic() > end:
+        if text != _JOINED and store.compare_set(key, text, _TAKEN).decode() == _TAKEN:
+            return _decoded(text)
+        if time.monotonic() > end:
             return None
-        else:
-            time.sleep(0.01)
+        time.sleep(0.01)
     return None
 
 
@@ -212,6 +241,7 @@ def _fault(answers: list[Answer | None], names: list[str], timeout: float) -> st
     first = given[0]
     for rank, answer in enumerate(given):
         for what, one, other in (
+            ("runs fxpress", answer.fxpress, first.fxpress),
             ("runs torch", answer.torch, first.torch),
             ("has a program with the hash", answer.graph, first.graph),
             ("has a plan with the digest", answer.plan, first.plan),

@@ -104,6 +104,7 @@ def load_stage(
     load_weights: bool = True,
     mesh: DeviceMesh | None = None,
     plan: dict[str, ParallelStyle] | None = None,
+    check_guards: bool = True,
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> LoadedStage:
@@ -127,6 +128,10 @@ def load_stage(
         plan: for a mesh, a plan of `torch.distributed.tensor.parallel` for the names of the
             original model. A name that no module of this stage has is for another: `build_schedule`
             refuses one that no stage has, where torch only warns.
+        check_guards: check the inputs by the guards of the program, as `ExportedProgram.module`
+            does, and not by ranges alone: an AssertionError for inputs that the traced branch does
+            not hold for. The first stage that has all inputs of a guard checks it. The first of all
+            is given all inputs, and checks what no other can.
         limits: the limits on the cost of reading; None: the defaults.
         progress: where it shows its progress, in bytes: True, False or a function of (done, total,
             what); None: a bar on a terminal, after two seconds, when tqdm is installed.
@@ -165,7 +170,7 @@ def load_stage(
     loads_weights = load_weights and mesh is None
     program = source.load(stage, Options(device, mmap, loads_weights, progress=progress))
     state = {each.target for each in program.graph_signature.input_specs if each.target}
-    module = StageModule(program, manifest, stage, in_spec)
+    module = StageModule(program, manifest, stage, in_spec, check_guards)
     loaded = LoadedStage(source, stage, module, state, limits)
     if mesh is not None and plan is not None:
         loaded.plan_keys = parallelize(module, mesh, plan)

@@ -11,11 +11,14 @@ from typing import Any, TypeVar
 import sympy
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.export import ExportedProgram
 
 from fxpress._distributed.errors import PipelineError
 from fxpress._distributed.pipeline.names import kept, number_calls, plain, restore_order
+from fxpress._distributed.stages.guards import function_of, inputs_in
 from fxpress._distributed.stages.manifest import Manifest, Value
+from fxpress._files.archive.weight_files import check_shared
 from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.decompose import pytree
 from fxpress._torch.export import reorder_kwargs
@@ -33,7 +36,12 @@ class StageModule(nn.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, program: ExportedProgram, manifest: Manifest, number: int, in_spec: Any
+        self,
+        program: ExportedProgram,
+        manifest: Manifest,
+        number: int,
+        in_spec: Any,
+        check_guards: bool = True,
     ) -> None:
         super().__init__()
         number_calls(program.graph)
@@ -54,6 +62,8 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self._inputs = manifest.inputs
         self.takes = tuple(taken[number])
         self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
+        self._guards = _guards_at(manifest, number) if check_guards else _NONE
+        self._has_values = True  # not in the next call, for which `fill` has written something
         self._is_filled = False
         self._is_first, self._is_last = number == 0, number + 1 == len(taken)
 
@@ -74,7 +84,10 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Copy a state into the stage, as `torch.nn.Module` does; tied weights stay one."""
+        """Copy a state into the stage, as `torch.nn.Module` does; tied weights stay one.
+
+        Raises SerializeError, before anything is copied, where these have different values.
+        """
         with kept(self):
             return super().load_state_dict(state_dict, strict, assign)
 
@@ -86,11 +99,16 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.
 
-        Raises PipelineError for arguments that the stage does not take, or without its weights.
+        Raises PipelineError for arguments that the stage does not take, or without its weights, and
+        AssertionError where a guard fails, as `ExportedProgram.module`.
         """
         if not self._is_filled:
             self._check_state()
         values = self._first(args, kwargs) if self._is_first else self._received(args)
+        guards, names = self._guards
+        if guards and self._has_values and not torch.compiler.is_dynamo_compiling():
+            function_of(guards, names)(*(values[name] for name in names))
+        self._has_values = True
         sources = [each.source[1] for each in self.facts.inputs if each.source is not None]
         made = self.program(*(values[name] for name in sources))
         values.update(zip((each.name for each in self.facts.outputs), made, strict=True))
@@ -137,6 +155,24 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Write to tensors in place of what the stage takes something that it runs with."""
         fill(tensors, self.takes, self._fakes)
+        self._has_values = False
+
+
+_NONE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+
+def _guards_at(manifest: Manifest, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the guards that a stage checks, and the names of their inputs.
+
+    The first stage is given all inputs of the whole, and checks what no program of a stage can.
+    """
+    types = {each.name: each.type for each in manifest.inputs}
+    guards = manifest.stages[number].guards
+    if number == 0:
+        others = manifest.unchecked_guards
+        guards = (*(each for each in others if inputs_in(each, types) is not None), *guards)
+    names = sorted(set().union(*(inputs_in(each, types) or () for each in guards)))
+    return guards, tuple(names)
 
 
 def _line(spec: Any) -> str:
@@ -175,11 +211,14 @@ def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any)
 
 
 def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Give the state of further calls of modules the names that it is loaded by."""
+    """Give the state of further calls of modules the names that it is loaded by.
+
+    Raises SerializeError where tied weights, of which torch loads the last, have different values.
+    """
     names = {
-        f"{prefix}{path}.{own}"
+        f"{prefix}{path}.{own}" if path else f"{prefix}{own}": tensor
         for path, each in module.named_modules(remove_duplicate=False)
-        for own in (*each._parameters, *each._buffers)
+        for own, tensor in (*each._parameters.items(), *each._buffers.items())
     }
     further = [name for name in names if plain(name) != name]
     for name in further:
@@ -188,6 +227,22 @@ def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, 
     for name in further:
         if plain(name) not in names:
             state.pop(plain(name), None)
+    found = [
+        (plain(name), _local(tensor), _local(state[name]))
+        for name, tensor in names.items()
+        if isinstance(tensor, torch.Tensor) and isinstance(state.get(name), torch.Tensor)
+    ]
+    fitting = [each for each in found if each[1].shape == each[2].shape]
+    check_shared(
+        [name for name, _, _ in fitting],
+        [tensor for _, tensor, _ in fitting],
+        [value.detach().to(tensor.dtype) for _, tensor, value in fitting],
+    )
+
+
+def _local(value: Any) -> Any:
+    """Return the part of a tensor that this rank has."""
+    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def route(manifest: Manifest) -> list[list[Value]]:

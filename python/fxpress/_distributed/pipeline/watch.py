@@ -12,7 +12,7 @@ from typing import Any
 from torch import distributed
 
 from fxpress._distributed.errors import PipelineError, described
-from fxpress._distributed.pipeline.agreement import out_of_reach, rounds, text_of
+from fxpress._distributed.pipeline.agreement import join_round, out_of_reach, text_of
 from fxpress._torch.distributed import store_of
 
 _BEAT = 0.5  # seconds between signs of life
@@ -36,7 +36,7 @@ class Watch:
         self._step, self._doing, self._since = 0, "", time.monotonic()
         self._failure = ""
         try:  # others may wait long in the store of this process
-            self._key = f"watch/{rounds(group)}"
+            self._key = f"watch/{join_round(group)}"
             self._store = store_of(group).clone()
             own = self._store.clone()
             self._send_beat(own, 0)

@@ -66,7 +66,7 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
             "example_inputs": None,
             "constants": {n: v for n, v in program.constants.items() if n in names},
             "verifiers": program.verifiers,
-            "guards_code": [],  # they are of the inputs of the whole
+            "guards_code": [],  # they are in the manifest, by names of the whole
         },
         is_valid=False,
     )

@@ -24,6 +24,7 @@ from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.cut import Cut, Stage, shared_of_cut
 from fxpress._distributed.stages.documents import Fields, read, sealed
 from fxpress._distributed.stages.ends import is_mutation, state_of, storage_of, value_of
+from fxpress._distributed.stages.guards import guards_of, inputs_in
 from fxpress._distributed.stages.planned import Plan
 from fxpress._files.archive.contents import records_of
 from fxpress._files.archive.reader import PT2ArchiveReader
@@ -42,25 +43,28 @@ def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict
     So it has nothing that is as long as the program, such as names of weights.
     """
     ends = cut.ends
+    inputs = [
+        {"name": node.name, "path": path, **described(value_of(node))}
+        for node, path in zip(ends.inputs, _input_paths(program), strict=True)
+    ]
+    guards = guards_of(program, cut, {each["name"]: each["type"] for each in inputs})
     return {
         "format": FORMAT,
         "version": VERSION,
-        "fxpress": _version(),
+        "fxpress": fxpress_version(),
         "torch": torch.__version__,
         "by": plan.by,
         "source": {"graph_hash": plan.graph_hash},
         "plan": plan.document(),
         "in_spec": dump_treespec(program.call_spec.in_spec),
         "out_spec": dump_treespec(program.call_spec.out_spec),
-        "inputs": [
-            {"name": node.name, "path": path, **described(value_of(node))}
-            for node, path in zip(ends.inputs, _input_paths(program), strict=True)
-        ],
+        "inputs": inputs,
         "outputs": _outputs(program, cut),
         "stages": [
-            {**file, **_stage(program, cut, stage)}
-            for stage, file in zip(cut.stages, files, strict=True)
+            {**file, **_stage(program, cut, stage), "guards": checked}
+            for stage, file, checked in zip(cut.stages, files, guards.checked, strict=True)
         ],
+        "unchecked_guards": guards.unchecked,
         "shared": [
             {"names": list(names), "stages": list(stages)}
             for names, stages in shared_of_cut(program, cut)
@@ -77,7 +81,7 @@ def state_of_stages(program: ExportedProgram, cut: Cut) -> Any:
     }
 
 
-def _version() -> str | None:
+def fxpress_version() -> str | None:
     """Return the version of fxpress; None for sources that are not installed."""
     try:
         return importlib.metadata.version("fxpress")
@@ -221,6 +225,7 @@ class StageFacts:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     bytes: int  # of its parameters, buffers and constants
+    guards: tuple[str, ...]  # on inputs of the whole, which it is the first to have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,6 +243,8 @@ class Manifest:
     stages: tuple[StageFacts, ...]
     # The tensors of which several stages have a copy: their names, and the stages.
     shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
+    # Guards on inputs that no stage has together; the first is given them, to pass them on.
+    unchecked_guards: tuple[str, ...]
 
 
 def facts_of_file(path: Path) -> dict[str, Any]:
@@ -321,6 +328,7 @@ def _manifest(fields: Fields, digest: str) -> Manifest:
         results=tuple(_result_in(each) for each in fields.parts("outputs")),
         stages=stages,
         shared=tuple(shared),
+        unchecked_guards=_texts(fields, "unchecked_guards"),
     )
 
 
@@ -339,6 +347,13 @@ def _check_sources(made: Manifest) -> None:
         known = given if maker is None else outputs[maker] if 0 <= maker < user else ()
         if name not in known:
             raise StageError(f"the manifest is damaged: stage {user} takes {name!r} from nowhere")
+    types = {each.name: each.type for each in made.inputs}
+    for stage in made.stages:
+        for guard in stage.guards:
+            if inputs_in(guard, types) is None:
+                raise StageError(
+                    f"the manifest is damaged: {guard[:120]!r} is not a guard on inputs"
+                )
     every = [*given, *(name for each in outputs for name in each)]
     if len(set(every)) < len(every) or not made.stages:
         raise StageError("the manifest is damaged: it has no stages, or a name twice")
@@ -346,6 +361,11 @@ def _check_sources(made: Manifest) -> None:
 
 def _optional(fields: Fields, name: str) -> str | None:
     return fields.text(name) if fields.has(name) else None
+
+
+def _texts(fields: Fields, name: str) -> tuple[str, ...]:
+    """Return texts; none of an older manifest, which does not have the field."""
+    return fields.texts(name) if fields.has(name) else ()
 
 
 def _stage_in(fields: Fields) -> StageFacts:
@@ -356,6 +376,7 @@ def _stage_in(fields: Fields) -> StageFacts:
         inputs=tuple(_value_in(each, is_input=True) for each in fields.parts("inputs")),
         outputs=tuple(_value_in(each) for each in fields.parts("outputs")),
         bytes=fields.integer("state_bytes"),
+        guards=_texts(fields, "guards"),
     )
 
 

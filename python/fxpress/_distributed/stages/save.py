@@ -80,7 +80,10 @@ def save_stages(
 
     Returns:
         What the manifest says. Its "picture" is None where the extra `draw` is missing, or the
-        program that draws.
+        program that draws. Each of its "stages" has the "guards" that `load_stage` checks there.
+        Its "unchecked_guards" are the guards of which no stage has all inputs. `load_stage` checks
+        them in the first stage, which is given all inputs; nothing checks guards on something else
+        than inputs, or any guards where the files are run by other means.
 
     Raises:
         StageError: the program cannot be cut like this, the plan is for another program or has a

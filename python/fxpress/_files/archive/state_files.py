@@ -19,7 +19,13 @@ from fxpress._files.archive.contents import read_weights
 from fxpress._files.archive.files import again_when_replaced, is_path, source_path
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader
-from fxpress._files.archive.weight_files import copy_values, fitting, open_weights, size_of
+from fxpress._files.archive.weight_files import (
+    check_shared,
+    copy_values,
+    fitting,
+    open_weights,
+    size_of,
+)
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
@@ -180,7 +186,7 @@ def load_into(
 
     Tensors on the meta device, as `load(load_weights=False)` leaves them, are replaced by new
     tensors; other tensors get the values in their memory. Tensors that share storages still share
-    them. The program is unchanged when a value is missing or does not fit. Exceptions of `progress`
+    them. The program is unchanged when a value is refused. Exceptions of `progress`
     pass through; the values that were copied by then stay.
 
     Args:
@@ -198,7 +204,8 @@ def load_into(
         OSError: the file cannot be read.
         fxpress.ArchiveError: it is damaged; the message names the record.
         fxpress.LimitError: reading the file, or the storages of the program, would cost more.
-        fxpress.SerializeError: a value is missing, or has another shape or dtype.
+        fxpress.SerializeError: a value is missing, or has another shape or dtype; or two names
+            that share memory, such as the names of a tied weight, have different values.
         torch.OutOfMemoryError: a device has no space for the tensors.
         TypeError: an argument is of a wrong type.
         ValueError: `source` is closed, or has a null character.
@@ -216,6 +223,7 @@ def load_into(
     check_progress(progress)
     with _values(source, device, limits, progress) as get:
         found = {name: fitting(name, target, get) for name, target in ep.state_dict.items()}
+        check_shared([*found], [*ep.state_dict.values()], [*found.values()])
         budget = Budget(limits, _bytes_behind(found))
         new = _replacements(ep.state_dict, found, device, budget)
         total = sum(map(size_of, found.values()))

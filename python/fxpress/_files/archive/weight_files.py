@@ -6,7 +6,8 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,12 +23,14 @@ from fxpress._files.archive.payloads import Config, check_state
 from fxpress._files.archive.replacing import place_of
 from fxpress._files.archive.storages import View, bytes_by_record, make_all
 from fxpress._files.archive.tensor_file import TensorFile, write_tensors
+from fxpress._files.archive.tensors import without_lazy_bits
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.format.weights_location import Place
 from fxpress._files.remote.ranges import Files
 from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
+from fxpress._torch.aten import storage_numbers
 
 _DIGITS = 16  # of the number of a save, in the name of a file
 Form: TypeAlias = tuple[torch.dtype, tuple[int, ...]]  # of a tensor: its dtype and sizes
@@ -153,6 +156,8 @@ def assemble(
     ]
     planned = [(positions[view.record], *view[:-1]) for view in views.values()]
     made = dict(zip(views, make_all(storages, planned), strict=True))
+    if get is not None:
+        check_shared([*views], [*made.values()], [*values.values()])
     with reporting(progress, "loading", sum(map(size_of, values.values()))) as report:
         for name, value in values.items():
             copy_values(made[name], value)
@@ -168,12 +173,143 @@ def size_of(value: torch.Tensor) -> int:
 
 def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
     """Do `target.copy_(value)`, also where elements of the target share a place in memory."""
-    sizes = [1 if step == 0 else n for n, step in zip(target.shape, target.stride(), strict=True)]
     if target.numel() == 0:
         return
-    index = tuple(slice(0, n) for n in sizes)
+    index = _stored(target)
     with torch.no_grad():
         target[index].copy_(value[index])
+
+
+def _stored(tensor: torch.Tensor) -> tuple[slice, ...]:
+    """Return the index of the elements of which no two share memory."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple(slice(0, 1 if step == 0 else n) for n, step in pairs)
+
+
+def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Return the positions of tensors that may share elements, in a list for each part of memory.
+
+    Tensors that are more than a view of a storage are in none.
+    """
+    numbers = storage_numbers(list(tensors))
+    shared = {number for number, count in Counter(numbers).items() if count > 1 and number >= 0}
+    extents = []
+    for position, (number, tensor) in enumerate(zip(numbers, tensors, strict=True)):
+        if number in shared and tensor.numel():
+            begin = tensor.storage_offset() * tensor.element_size()
+            extents.append((number, begin, _end(tensor), position))
+    groups: list[list[int]] = []
+    storage, end = -1, 0
+    for number, begin, stop, position in sorted(extents):
+        if number == storage and begin < end:
+            groups[-1].append(position)
+            end = max(end, stop)
+        else:
+            groups.append([position])
+            storage, end = number, stop
+    return [sorted(group) for group in groups if len(group) > 1]
+
+
+def _end(tensor: torch.Tensor) -> int:
+    """Return the byte of its storage at which a tensor ends."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((n - 1) * step for n, step in pairs)
+    return int((last + 1) * tensor.element_size())
+
+
+def check_shared(
+    names: Sequence[str], targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+) -> None:
+    """Raise SerializeError where tensors share elements to which their values give other bits.
+
+    Nothing is written to the targets.
+    """
+    for group in overlapping(targets):
+        _check_group(names, targets, {position: values[position] for position in group})
+
+
+def fill_shared(
+    names: Sequence[str],
+    targets: Sequence[torch.Tensor],
+    read: Callable[[int, torch.Tensor], None],
+) -> set[int]:
+    """Fill the targets that share elements under several names; return their positions.
+
+    `read` is called with a position and a tensor to fill. A part of memory is checked as by
+    `check_shared` before it is written.
+    """
+    done: set[int] = set()
+    for group in overlapping(targets):
+        if len({names[position] for position in group}) == 1:
+            continue
+        values = {
+            position: torch.empty_like(targets[position], memory_format=torch.contiguous_format)
+            for position in group
+        }
+        for position, value in values.items():
+            read(position, value)
+        _check_group(names, targets, values)
+        for position, value in values.items():
+            copy_values(targets[position], value)
+        done.update(group)
+    return done
+
+
+def _check_group(
+    names: Sequence[str], targets: Sequence[torch.Tensor], values: Mapping[int, torch.Tensor]
+) -> None:
+    pair = _differing([targets[position] for position in values], [*values.values()])
+    if pair is not None:
+        one, other = (names[[*values][each]] for each in pair)
+        raise compat.SerializeError(
+            f"{one!r} and {other!r} share memory, and their values differ: give both the same"
+        )
+
+
+def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple[int, int] | None:
+    """Return the positions of two values of which the second would change the first in memory."""
+    positions = range(len(targets))
+    views = {(each.dtype, each.storage_offset(), each.shape, each.stride()) for each in targets}
+    if len(views) == 1:
+        index = _stored(targets[0])
+        first = values[0][index]
+        found = (each for each in positions if not _has_same_bits(first, values[each][index]))
+        return next(((0, each) for each in found), None)
+    size = -(-max(map(_end, targets)) // 16) * 16  # what every dtype is content with
+    storage = torch.zeros(size, dtype=torch.uint8)
+    parts = [
+        storage.view(each.dtype).as_strided(each.shape, each.stride(), each.storage_offset())
+        for each in targets
+    ]
+
+    def changes(one: int, others: Sequence[int]) -> bool:
+        for position in (one, *others):
+            copy_values(parts[position], values[position])
+        index = _stored(parts[one])
+        return not _has_same_bits(parts[one][index], values[one][index])
+
+    for one in positions:
+        if changes(one, positions):
+            return next((one, other) for other in positions if changes(one, [other]))
+    return None
+
+
+def _has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.is_meta or other.is_meta:
+        return True
+    is_one = one.device == other.device and one.data_ptr() == other.data_ptr()
+    if is_one and one.stride() == other.stride():
+        return True
+    pair = _bytes(one), _bytes(other.to(one.device))
+    if all(each.numel() % 8 == 0 and each.storage_offset() % 8 == 0 for each in pair):
+        pair = pair[0].view(torch.int64), pair[1].view(torch.int64)  # fewer elements to compare
+    return bool(torch.equal(*pair))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    dense = without_lazy_bits(tensor.detach()).contiguous()
+    flat = dense.as_strided((dense.numel(),), (1,))  # a stride of one element may be anything
+    return flat.view(torch.uint8)
 
 
 def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:

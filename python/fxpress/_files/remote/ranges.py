@@ -17,7 +17,6 @@ from fxpress._files.remote.remote_file import AnyPath, RemoteFile
 _MOST_OPEN = 64  # files at a time, far below what a process may have
 _PIECE = 1 << 22  # bytes that are checked at a time
 _REQUESTS = 8  # at a time
-_AT_ONCE = 32  # tensors from files elsewhere that are read together
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -143,11 +142,6 @@ class Files:
         file = RemoteFile(path.url) if opened is None else opened
         self._elsewhere.append(file)
         return file
-
-    @property
-    def at_once(self) -> int:
-        """How many tensors are to be read together: 1, unless requests take long."""
-        return _AT_ONCE if self._elsewhere else 1
 
     def each(self, call: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """Return what a function that reads gives for each item; several wait for URLs at once."""

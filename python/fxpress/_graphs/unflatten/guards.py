@@ -67,6 +67,19 @@ def besides_ranges(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
     return code + of_trace(traced, inputs, own), inputs
 
 
+def of_trace_by_name(program: ExportedProgram, names: Sequence[str]) -> list[str]:
+    """Return the guards of the trace with `L['name']` for each flat input, by these names."""
+    traced = torch_unlift.guards_of_trace(program)
+    if not traced:
+        return []
+    spec = program.call_spec.in_spec
+    args, kwargs = pytree.tree_unflatten([*range(spec.num_leaves)], spec)
+    parameters = argument_names(spec, program.module_call_graph[0].signature)
+    own = parameters[1:] if parameters[:1] == ["self"] else parameters
+    inputs = Inputs({**dict(zip(own, args, strict=False)), **kwargs})
+    return inputs.rewrite(of_trace(traced, inputs, own), [f"L[{name!r}]" for name in names])
+
+
 def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
     nodes = program.graph.find_nodes(op="placeholder")
     specs = program.graph_signature.input_specs

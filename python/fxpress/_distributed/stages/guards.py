@@ -1,0 +1,80 @@
+"""Guards on the inputs of a program: which stage checks them, and how.
+
+A guard is a text of Python, in which `L['name']` stands for the input of that name.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from torch.export import ExportedProgram
+
+from fxpress._distributed.stages.cut import Cut
+from fxpress._files.serde.gate import check
+from fxpress._files.serde.guards import check_arithmetic
+from fxpress._graphs.unflatten.guards import Inputs, as_function, of_placeholders, of_trace_by_name
+from fxpress._torch.serde import SerializeError
+
+_INPUT = re.compile(r"\bL\['(\w+)'\]")
+_NUMBERS = {"tensor", "int", "float", "bool"}  # types of inputs
+
+
+class Guards(NamedTuple):
+    """The guards of a program."""
+
+    checked: list[
+        list[str]
+    ]  # of each stage, the guards of which it is the first to have all inputs
+    unchecked: list[str]  # the guards of which no stage has all inputs
+
+
+def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> Guards:
+    """Return the guards that `ExportedProgram.module` checks, assigned to stages.
+
+    A guard that follows from metadata of the inputs of one stage, such as a range, is left out: the
+    program of the stage checks it. `types` has the types of the inputs by name, as in a manifest.
+    """
+    names = [node.name for node in cut.ends.inputs]
+    having = [{node.name for node in stage.inputs} & {*names} for stage in cut.stages]
+    sources = [f"L[{name!r}]" for name in names]
+    found = Guards([[] for _ in cut.stages], [])
+    own = of_placeholders(cut.ends.inputs, program.range_constraints, sources)
+    for guard in (*own, *of_trace_by_name(program, names)):
+        wanted = inputs_in(guard, types)
+        stages = [
+            number for number, known in enumerate(having) if wanted is not None and wanted <= known
+        ]
+        if not stages:
+            found.unchecked.append(guard)
+        elif guard not in own:
+            found.checked[stages[0]].append(guard)
+    return found
+
+
+def inputs_in(guard: str, types: Mapping[str, str]) -> set[str] | None:
+    """Return the names of the inputs of a guard; None for a text that may not be run.
+
+    The gate refuses the text, or the text names something else than inputs.
+    """
+    names = _INPUT.findall(guard)
+    if len(names) != len(re.findall(r"\bL\b", guard)) or not {*names} <= types.keys():
+        return None
+    examples = {name: 0 if types[name] in _NUMBERS else "" for name in names}
+    try:
+        check("Guard", guard, "guards")
+        check_arithmetic([guard], ((), examples), None)
+    except SerializeError:
+        return None
+    return {*names}
+
+
+@functools.lru_cache(maxsize=64)
+def function_of(guards: tuple[str, ...], names: tuple[str, ...]) -> Callable[..., None]:
+    """Return a function of inputs with these names that raises for the first guard that fails.
+
+    Modules keep the texts, because a function that was made like this has no pickle.
+    """
+    return as_function([*guards], Inputs(dict.fromkeys(names)))
