@@ -23,6 +23,7 @@ from fxpress._files.archive.weight_files import copy_values, fitting, open_weigh
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
+from fxpress._files.serde.artifacts import check_values
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.values import Location
 from fxpress._files.tensors.copies import as_was, on_other_storages
@@ -59,7 +60,8 @@ def write(
         AssertionError: a value is not a tensor.
         OSError: the file cannot be written.
         fxpress.SerializeError: a tensor of a subclass cannot be pickled.
-        fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not know.
+        fxpress.UnsupportedError: a tensor is fake, or the schema of this torch has fields that
+            fxpress does not know.
         TypeError: an argument is of a wrong type.
         ValueError: `replace` is none of the two, `f` is closed, or a path has a null character.
         RuntimeError: the path has no name.
@@ -74,6 +76,7 @@ def write(
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors are a dict from names, not a {type(tensors).__name__}")
     payloads.check_state(tensors)
+    check_values(tensors)
     check_progress(progress)
     archive = PT2ArchiveWriter(f, replace=replace)
     try:

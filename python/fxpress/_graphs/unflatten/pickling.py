@@ -89,26 +89,14 @@ class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
         if isinstance(obj, torch.fx.GraphModule):
             return _graph_module, super().reducer_override(obj)
         is_tensor = isinstance(obj, torch.Tensor)
-        if is_tensor and torch_fx.is_traceable_wrapper_subclass(obj) and _is_fake(obj):
+        if is_tensor and torch_fx.is_traceable_wrapper_subclass(obj) and torch_fx.holds_fake(obj):
             return _subclass, _parts(obj)
-        if isinstance(obj, torch.nn.Module) or (is_tensor and not _is_fake(obj)):
+        if isinstance(obj, torch.nn.Module) or (is_tensor and not torch_fx.holds_fake(obj)):
             self.outside.append(obj)
             return _from_outside, (len(self.outside) - 1, self._unpickle_state)
         if isinstance(obj, torch_fx.TreeSpec) and obj.is_leaf():
             return _leaf_spec, ()  # to make another leaf is deprecated
         return super().reducer_override(obj)
-
-
-def _is_fake(tensor: Any) -> bool:
-    """Return whether a tensor is fake, or a subclass with fake tensors inside."""
-    open_ = [tensor]
-    while open_:
-        part = open_.pop()
-        if torch_fx.is_fake(part):
-            return True
-        if torch_fx.is_traceable_wrapper_subclass(part):
-            open_ += [getattr(part, name) for name in part.__tensor_flatten__()[0]]
-    return False
 
 
 def _parts(tensor: Any) -> tuple[Any, ...]:
