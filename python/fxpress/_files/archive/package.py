@@ -73,8 +73,10 @@ def _write_program(
         archive.write_string(names.weights_file_record(model), weights)
     archive.write_bytes(names.weights_config_record(model), payloads.config_bytes(config))
     with phase("writing constants"):
-        config = payloads.write_constants(archive, constants, pickle_protocol)
-    archive.write_bytes(names.constants_config_record(model), payloads.config_bytes(config))
+        fixed = payloads.write_constants(archive, constants, pickle_protocol)
+    archive.write_bytes(names.constants_config_record(model), payloads.config_bytes(fixed))
+    if shared := payloads.shared_storages(config, fixed):
+        archive.write_string(names.shared_storages_record(model), shared)
     archive.write_bytes(names.model_record(model), text)
     archive.write_bytes(names.sample_inputs_record(model), examples)
 

@@ -15,11 +15,12 @@ from torch.export import ExportedProgram
 from fxpress._base.arguments import check_program
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive import payloads
-from fxpress._files.archive.contents import read_weights
+from fxpress._files.archive.contents import join_storages, read_weights
 from fxpress._files.archive.files import again_when_replaced, is_path
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader
-from fxpress._files.archive.weight_files import copy_values, fitting, open_weights, size_of
+from fxpress._files.archive.storages import copy_values
+from fxpress._files.archive.weight_files import fitting, open_weights, size_of
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
@@ -85,6 +86,8 @@ def write(
             config = payloads.write_weights(archive, tensors, compat.DEFAULT_PICKLE_PROTOCOL)
         record = names.weights_config_record(names.MODEL)
         archive.write_bytes(record, payloads.config_bytes(config))
+        if shared := payloads.shared_storages(config, []):
+            archive.write_string(names.shared_storages_record(names.MODEL), shared)
         archive.complete()
     except BaseException:
         archive.abandon()
@@ -147,9 +150,11 @@ def read(
     options = Options(map_location, mmap, True, allow_pickle, check_crc, path, progress)
     with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
         found = read_weights(archive, model, options)
-    if isinstance(found, bytes):
-        raise ArchiveError("the weights are of an older format: load the program, and save it")
-    return dict(found)
+        if isinstance(found, bytes):
+            raise ArchiveError("the weights are of an older format: load the program, and save it")
+        found = dict(found)
+        join_storages(archive, model, found, None)
+    return found
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from fxpress._files.archive.folders import short
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.payloads import Config, check_state
 from fxpress._files.archive.replacing import place_of
-from fxpress._files.archive.storages import View, bytes_by_record, make_all
+from fxpress._files.archive.storages import View, bytes_by_record, copy_values, make_all
 from fxpress._files.archive.tensor_file import TensorFile, write_tensors
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
@@ -164,16 +164,6 @@ def assemble(
 def size_of(value: torch.Tensor) -> int:
     """Return the bytes of a tensor's elements, also of a sparse one."""
     return int(value.numel() * value.element_size())
-
-
-def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Do `target.copy_(value)`, also where elements of the target share a place in memory."""
-    sizes = [1 if step == 0 else n for n, step in zip(target.shape, target.stride(), strict=True)]
-    if target.numel() == 0:
-        return
-    index = tuple(slice(0, n) for n in sizes)
-    with torch.no_grad():
-        target[index].copy_(value[index])
 
 
 def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:
