@@ -7,20 +7,26 @@ import pickle
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from torch._inductor.codecache import get_device_information
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, export
 from torch.export.pt2_archive import _package as torch_package
+from torch.testing._internal.two_tensor import TwoTensor
 
-from fxpress import UnsupportedError, _native, archive, state
+from fxpress import UnsupportedError, _native, archive, pipeline, state
 from fxpress._files.archive import payloads
 from fxpress._files.serde.schema import TYPES, describe
 from fxpress._torch.archive import load_compiled_model
+from fxpress._torch.fx import is_fake
 from fxpress._torch.versions import features
+from fxpress.serialize import serialize
 from tests.support.archived import (
     OneWeight,
     assert_same_records,
@@ -213,3 +219,75 @@ def test_parts_beyond_a_record(start: int, size: int) -> None:
     with pytest.raises(ValueError, match="'first' has another size"):
         reader.read_into([("first", start, size, 0)], False, 1)
     assert reader.read_into([("first", 5, 0, 0)], True, 1) == [zlib.crc32(b"")]
+
+
+class Doubled(torch.Tensor):
+    """A subclass whose floating-point results are twice those of a plain tensor."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            made = func(*args, **(kwargs or {}))
+            is_float = isinstance(made, torch.Tensor) and made.is_floating_point()
+            return made * 2 if is_float else made
+
+
+class ReadsData(torch.nn.Module):
+    """A strict export makes a constant of the data, which is the fake tensor of its trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Linear(3, 3).weight
+        self.register_buffer("table", torch.arange(3.0).as_subclass(Doubled))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + self.table.data) @ self.weight
+
+
+def write_state(program: ExportedProgram, path: str) -> None:
+    state.write({**program.state_dict, **program.constants}, path)
+
+
+WRITERS: dict[str, Callable[[ExportedProgram, str], Any]] = {
+    "inline": archive.save,
+    "safetensors": partial(archive.save, weights="safetensors"),
+    "none": partial(archive.save, weights="none"),
+    "stages": lambda program, path: pipeline.save_stages(program, path, 2),
+    "state": write_state,
+    "serialize": lambda program, path: serialize(program),
+}
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_fake_tensor_beside_real_ones_is_refused(
+    writer: str, decomposed: bool, tmp_path: Path
+) -> None:
+    """torch writes zeros."""
+    program = export(ReadsData(), (torch.ones(3),), strict=True)
+    if decomposed:
+        program = program.run_decompositions()
+    (fake,) = (name for name, value in program.constants.items() if is_fake(value))
+    with pytest.raises(UnsupportedError, match=rf"{fake!r} is a fake tensor"):
+        WRITERS[writer](program, str(tmp_path / "model.pt2"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fake_tensor_inside_of_a_subclass_is_refused(program: ExportedProgram) -> None:
+    with FakeTensorMode():
+        program.constants["pair"] = TwoTensor(torch.ones(2), torch.ones(2))
+    with pytest.raises(UnsupportedError, match="'pair' is a fake tensor"):
+        saved_by_us(program)
+
+
+@pytest.mark.parametrize("weights", ["inline", "safetensors"])
+def test_functions_of_a_subclass_do_not_change_what_is_written(
+    weights: Any, tmp_path: Path
+) -> None:
+    model = torch.nn.BatchNorm1d(3).eval()
+    program = export(model, (torch.ones(2, 3),), strict=False)
+    values = torch.arange(3.0)
+    program.state_dict["running_mean"] = values.as_subclass(Doubled)
+    archive.save(program, tmp_path / "model.pt2", weights=weights)
+    loaded = archive.load(tmp_path / "model.pt2")
+    assert torch.equal(loaded.state_dict["running_mean"], values)

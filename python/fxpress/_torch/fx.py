@@ -62,6 +62,22 @@ def is_fake(value: object) -> TypeGuard[torch.Tensor]:
     )
 
 
+def holds_fake(value: object) -> bool:
+    """Return whether a value is a fake tensor, or of a tensor subclass with fake tensors inside."""
+    open_: list[Any] = [value]
+    while open_:
+        part = open_.pop()
+        if is_fake(part):
+            return True
+        if is_traceable_wrapper_subclass(part):
+            open_ += [getattr(part, name) for name in part.__tensor_flatten__()[0]]
+    return False
+
+
+# A block in which tensors of subclasses are treated as plain ones.
+DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
+
+
 pytree = _pytree
 fx_pytree = _fx_pytree
 

@@ -15,8 +15,8 @@ from fxpress._distributed.checkpoint.weights import Weights
 from fxpress._files.archive.contents import read_config, views_of
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
-from fxpress._files.archive.storages import View, bytes_by_record, make_all
-from fxpress._files.archive.weight_files import check_fits, copy_values, fill_shared
+from fxpress._files.archive.storages import View, bytes_by_record, copy_values, make_all
+from fxpress._files.archive.weight_files import check_fits, fill_shared
 from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names

@@ -23,7 +23,7 @@ from fxpress._distributed.checkpoint.tensor_files import INDEX
 from fxpress._distributed.checkpoint.values import as_json, unpickled
 from fxpress._files.archive import tensors
 from fxpress._files.archive.files import AtomicFile, is_path
-from fxpress._files.archive.tensor_file import layout, write_all, write_tensor
+from fxpress._files.archive.tensor_file import layout, write_all, write_elements
 from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.format.tensor_header import NUMBER
 
@@ -183,7 +183,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         parts = []
         for key in order:
             plain = _plain(key, planner.resolve_data(by_key[key]), *described[key])
-            write_tensor(file.descriptor, plain, None)
+            write_elements(file.descriptor, plain, None)
             parts.append((by_key[key].index, plain.nbytes, _native.crc32(memory_of(plain))))
         file.sync()
         whole = os.fstat(file.descriptor).st_size
@@ -211,7 +211,7 @@ def _plain(
     key: str, found: torch.Tensor, dtype: torch.dtype, sizes: tuple[int, ...]
 ) -> torch.Tensor:
     """Return a tensor as its bytes are written; ValueError unless it is what was planned."""
-    plain = tensors.without_lazy_bits(found.detach()).cpu().contiguous()
+    plain = tensors.elements_of(key, found)
     if difference := difference_of((plain.dtype, tuple(plain.shape)), (dtype, sizes)):
         raise ValueError(f"{key!r} is {difference} by the plan")
     return plain

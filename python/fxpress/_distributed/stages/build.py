@@ -14,7 +14,9 @@ from torch.fx import Graph, GraphModule, Node
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.cut import Stage
 from fxpress._distributed.stages.ends import Ends, value_of
+from fxpress._files.tensors.copies import sharing
 from fxpress._torch import serde as compat
+from fxpress._torch.aten import same_data
 from fxpress._torch.decompose import pytree
 from fxpress._torch.symbols import KINDS
 
@@ -55,7 +57,7 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
     out_spec = pytree.tree_structure((0,) * len(given))
     call = ModuleCallEntry("", ModuleCallSignature(taken, given, in_spec, out_spec))
     bodies = _bodies(program, made)
-    names = _names(program, {str(ends.state[node].target) for node in stage.state})
+    names = _names(program, ends, {str(ends.state[node].target) for node in stage.state})
     return compat.make_program(
         {
             "root": GraphModule(bodies, graph),
@@ -72,19 +74,17 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
     )
 
 
-def _names(program: ExportedProgram, used: set[str]) -> set[str]:
-    """Return names of state with the further names of the same tensors, which no node uses."""
-    values = program.state_dict
-    keys = {_place(values[name]) for name in used if name in values}
-    return used | {name for name, value in values.items() if _place(value) in keys}
-
-
-def _place(value: Any) -> Any:
-    """Return what two tensors have in common if they are one; others have only themselves."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.nbytes:
-        return id(value)
-    storage = value.untyped_storage()._cdata
-    return storage, value.dtype, value.storage_offset(), value.shape, value.stride()
+def _names(program: ExportedProgram, ends: Ends, used: set[str]) -> set[str]:
+    """Return names of state with those on the same storages that no node of the program uses."""
+    names, values = list(program.state_dict), list(program.state_dict.values())
+    read = {str(s.target) for n, s in ends.state.items() if n.users or n in ends.written}
+    numbers = same_data(values)
+    having = {number for name, number in zip(names, numbers, strict=True) if name in used}
+    found = {name for name, number in zip(names, numbers, strict=True) if number in having}
+    for positions in sharing(values):
+        if not used.isdisjoint(names[i] for i in positions):
+            found.update(names[i] for i in positions if names[i] not in read)
+    return used | found
 
 
 def _graph(stage: Stage) -> tuple[Graph, dict[Node, Node]]:

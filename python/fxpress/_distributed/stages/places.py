@@ -87,9 +87,12 @@ def spans_of(reading: Reading) -> Iterator[Span]:
     """
     places, ends = reading.numbers, reading.ends
     objects = ends.objects()
+    results: dict[Node, list[Any]] = {}  # what is written to a storage at the end
+    for node, result in ends.written.items():
+        results.setdefault(reading.same.get(node, node), []).append(result)
     for node, storage in reading.storages.items():
-        if node in ends.written:
-            touching = [*storage.touching, ends.written[node]]
+        if node in results:
+            touching = [*storage.touching, *results[node]]
         elif not storage.writing and node not in objects:
             continue
         else:

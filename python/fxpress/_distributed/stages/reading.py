@@ -11,6 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fxpress._distributed.stages.ends import Ends, state_of, storage_of
 from fxpress._distributed.stages.writes import Storage, storages_of
+from fxpress._files.tensors.copies import sharing
 from fxpress._graphs.partition.callback import SplitCallback, operations
 
 
@@ -26,6 +27,7 @@ class Reading:
     sources: list[list[Node]]
     ends: Ends  # what the program takes and gives
     storages: dict[Node, Storage]  # by the node that makes each
+    same: dict[Node, Node]  # of state: the first placeholder of its storage, where it is another
 
 
 def reading_of(program: ExportedProgram) -> Reading:
@@ -36,11 +38,19 @@ def reading_of(program: ExportedProgram) -> Reading:
     ends = Ends(program)
     for node, number in unused_state(program, ends, numbers) if nodes else ():
         sources[number].append(node)
-    storages = storages_of(program.graph)
+    same = _same_storages(program, ends)
+    storages = storages_of(program.graph, same)
     if nodes != list(operations(program.graph_module)):
         for storage in storages.values():
             storage.touching.sort(key=numbers.__getitem__)
-    return Reading(program, nodes, numbers, sources, ends, storages)
+    return Reading(program, nodes, numbers, sources, ends, storages, same)
+
+
+def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
+    """Return the first placeholder of the storage of each state that has no storage of its own."""
+    values, nodes = state_of(program), list(ends.state)
+    groups = sharing([values.get(str(ends.state[node].target)) for node in nodes])
+    return {nodes[i]: nodes[first] for first, *others in groups for i in others}
 
 
 def operations_of(module: GraphModule) -> list[Node]:

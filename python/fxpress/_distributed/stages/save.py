@@ -36,6 +36,7 @@ from fxpress._files.remote.urls import (
     shown,
     url_of,
 )
+from fxpress._files.serde.artifacts import check_program_values
 from fxpress._torch.watching import operation
 
 MANIFEST, STATE, PICTURE = "manifest.json", "state.json", "stages.svg"
@@ -99,6 +100,7 @@ def save_stages(
         ['stage_0.pt2', 'stage_1.pt2']
     """
     check_progress(progress)
+    check_program_values(program)
     url = url_of(path)
     target = Path(local_path(path))
     is_folder = target.suffix != ".pt2" if url is None else not is_archive(url)

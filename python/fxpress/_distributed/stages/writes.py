@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -47,22 +47,27 @@ class _Effects:
         object.__setattr__(self, "is_pure", self.aliased == () and self.written == ())
 
 
-def storages_of(graph: Graph) -> dict[Node, Storage]:
+def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[Node, Storage]:
     """Return the storages of a graph by the node that makes each: a placeholder or an operator.
 
     An operator whose result may share the storage of an argument counts for the argument's. An
     operator that is given graphs may write to all that it is given if they write to anything, and
     its result may be new or share any of it. One of whose effects nothing is known may write to all
     of it.
+
+    Args:
+        same: placeholder -> the first placeholder of a tensor on its storage, where it is another.
     """
+    same = {} if same is None else same
     shared: dict[Hashable, tuple[str, ...]] = {}
     known: dict[Any, _Effects] = {}
     origins: dict[Node, set[Node]] = {}  # of a value: the nodes whose storage it may share
     found: dict[Node, Storage] = {}
     for node in graph.nodes:
         if node.op == "placeholder":
-            origins[node] = {node}
-            found[node] = Storage([])
+            origins[node] = {same.get(node, node)}
+            if node not in same:
+                found[node] = Storage([])
             continue
         if node.op == "get_attr":
             continue

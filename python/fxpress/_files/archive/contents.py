@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from fxpress import _native
 from fxpress._files.archive import weight_files
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
-from fxpress._files.archive.storages import View, read_tensors, view_of
+from fxpress._files.archive.storages import View, on_one_storage, read_tensors, view_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.serde.artifacts import load_any
@@ -69,6 +70,8 @@ def records_of(archive: PT2ArchiveReader, model: str) -> Iterator[str]:
         yield config
         for payload in read_config(archive, config):
             yield folder + payload.record
+    if archive.find(names.shared_storages_record(model)) is not None:
+        yield names.shared_storages_record(model)
 
 
 def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, View]:
@@ -166,6 +169,34 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
     }
 
 
+def join_storages(
+    archive: PT2ArchiveReader,
+    model: str,
+    state: dict[str, Any],
+    constants: dict[str, Any] | None,
+) -> None:
+    """Make tensors that were on one storage, and have several records, views of one again.
+
+    Without `constants`, those on the storage are left out.
+    """
+    record = names.shared_storages_record(model)
+    if archive.find(record) is None:
+        return
+    text = archive.read_string(record)
+    archive.budget.check_json(text, f"record {record!r}")
+    try:
+        groups = json.loads(text)
+        for group in groups if isinstance(groups, list) else [groups]:
+            held = [(state, str(name)) for name in group["state"]]
+            if constants is not None:
+                held += [(constants, str(name)) for name in group["constants"]]
+            joined = on_one_storage([table[name] for table, name in held], len(group["state"]))
+            for (table, name), value in zip(held, joined, strict=True):
+                table[name] = value
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
+        raise ArchiveError(f"record {record!r} is damaged: {e!r}") from None
+
+
 class Parts(NamedTuple):
     """The parts of a program in an archive."""
 
@@ -202,6 +233,8 @@ def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts
         weights = read_weights(archive, model, options)
     with phase("reading constants"):
         constants = _read_constants(archive, model, options)
+    if isinstance(weights, dict) and isinstance(constants, dict):
+        join_storages(archive, model, weights, constants)
     examples = archive.read_bytes(names.sample_inputs_record(model))
     return Parts(record, text, weights, constants, examples, archive.budget)
 

@@ -24,7 +24,7 @@ from fxpress._files.archive import payloads, weight_files
 from fxpress._files.archive.files import is_path, sizes_of_file
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
 from fxpress._files.format import names
-from fxpress._files.serde.artifacts import save_artifact
+from fxpress._files.serde.artifacts import check_program_values, save_artifact
 from fxpress._files.serde.program import encode
 from fxpress._torch import archive as torch_archive
 from fxpress._torch import serde as compat
@@ -55,6 +55,7 @@ def _write_program(
     weights: str | None,
 ) -> None:
     """Write a program. weights: None to write them too, else the file that has them ("": none)."""
+    check_program_values(program, with_state=weights is None)
     with compat.module_inputs(program.example_inputs):
         with phase("graph"):
             text, constants = encode(program, opset_version)
@@ -72,8 +73,10 @@ def _write_program(
         archive.write_string(names.weights_file_record(model), weights)
     archive.write_bytes(names.weights_config_record(model), payloads.config_bytes(config))
     with phase("writing constants"):
-        config = payloads.write_constants(archive, constants, pickle_protocol)
-    archive.write_bytes(names.constants_config_record(model), payloads.config_bytes(config))
+        fixed = payloads.write_constants(archive, constants, pickle_protocol)
+    archive.write_bytes(names.constants_config_record(model), payloads.config_bytes(fixed))
+    if shared := payloads.shared_storages(config, fixed):
+        archive.write_string(names.shared_storages_record(model), shared)
     archive.write_bytes(names.model_record(model), text)
     archive.write_bytes(names.sample_inputs_record(model), examples)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -15,6 +16,7 @@ from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
 from fxpress._files.format import names
 from fxpress._files.serde.artifacts import pickled
 from fxpress._files.serde.schema import SCHEMA
+from fxpress._files.tensors.copies import sharing
 from fxpress._files.tensors.transfer import addresses, download
 from fxpress._torch import archive as torch_archive
 from fxpress._torch import serde as compat
@@ -23,6 +25,28 @@ from fxpress._torch.fx import is_opaque_value
 
 # The entries of a config: (name, record, tensor, is a parameter, is pickled).
 Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
+
+
+def shared_storages(state: Config, constants: Config) -> str:
+    """Return a record for storages that are written several times; "" where there is none.
+
+    torch writes a record for each dtype, and one more where a constant is on the storage too, and
+    its readers make separate tensors of them.
+    """
+    plain = [
+        (folder, *entry[:3])
+        for folder, config in (("state", state), ("constants", constants))
+        for entry in config
+        if entry[2] is not None and not entry[4] and not entry[2].is_meta
+    ]
+    groups = []
+    for positions in sharing([tensor for *_, tensor in plain]):
+        if len({plain[i][::2] for i in positions}) > 1:
+            group: dict[str, list[str]] = {"state": [], "constants": []}
+            for folder, name, *_ in (plain[i] for i in positions):
+                group[folder].append(name)
+            groups.append(group)
+    return json.dumps(groups) if groups else ""
 
 
 def config_bytes(config: Config) -> bytes:

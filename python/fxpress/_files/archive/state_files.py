@@ -15,20 +15,16 @@ from torch.export import ExportedProgram
 from fxpress._base.arguments import check_program
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive import payloads
-from fxpress._files.archive.contents import read_weights
+from fxpress._files.archive.contents import join_storages, read_weights
 from fxpress._files.archive.files import again_when_replaced, is_path, source_path
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader
-from fxpress._files.archive.weight_files import (
-    check_shared,
-    copy_values,
-    fitting,
-    open_weights,
-    size_of,
-)
+from fxpress._files.archive.storages import copy_values
+from fxpress._files.archive.weight_files import check_shared, fitting, open_weights, size_of
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
+from fxpress._files.serde.artifacts import check_values
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.values import Location
 from fxpress._files.tensors.copies import as_was, on_other_storages
@@ -65,7 +61,8 @@ def write(
         AssertionError: a value is not a tensor.
         OSError: the file cannot be written.
         fxpress.SerializeError: a tensor of a subclass cannot be pickled.
-        fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not know.
+        fxpress.UnsupportedError: a tensor is fake, or the schema of this torch has fields that
+            fxpress does not know.
         TypeError: an argument is of a wrong type.
         ValueError: `replace` is none of the two, `f` is closed, or a path has a null character.
         RuntimeError: the path has no name.
@@ -80,6 +77,7 @@ def write(
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors are a dict from names, not a {type(tensors).__name__}")
     payloads.check_state(tensors)
+    check_values(tensors)
     check_progress(progress)
     archive = PT2ArchiveWriter(f, replace=replace)
     try:
@@ -88,6 +86,8 @@ def write(
             config = payloads.write_weights(archive, tensors, compat.DEFAULT_PICKLE_PROTOCOL)
         record = names.weights_config_record(names.MODEL)
         archive.write_bytes(record, payloads.config_bytes(config))
+        if shared := payloads.shared_storages(config, []):
+            archive.write_string(names.shared_storages_record(names.MODEL), shared)
         archive.complete()
     except BaseException:
         archive.abandon()
@@ -150,9 +150,11 @@ def read(
     options = Options(map_location, mmap, True, allow_pickle, check_crc, path, progress)
     with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
         found = read_weights(archive, model, options)
-    if isinstance(found, bytes):
-        raise ArchiveError("the weights are of an older format: load the program, and save it")
-    return dict(found)
+        if isinstance(found, bytes):
+            raise ArchiveError("the weights are of an older format: load the program, and save it")
+        found = dict(found)
+        join_storages(archive, model, found, None)
+    return found
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from fxpress._files.archive.reader import PT2ArchiveReader, Target
 from fxpress._files.errors import ArchiveError, OutOfMemoryError
 from fxpress._files.tensors.transfer import Part, addresses, to_device, upload
 from fxpress._torch import serde as compat
-from fxpress._torch.aten import allocate_bytes, make_views
+from fxpress._torch.aten import allocate_bytes, make_views, storage_numbers, storages_of
 
 _CPU = torch.device("cpu")
 _ALIGNMENT = 16  # bytes: what every dtype is content with
@@ -208,6 +208,48 @@ def read_tensors(
     made = storages.finish()
     with _native.GcPause():
         return dict(zip(views, make_all(made, planned), strict=True))
+
+
+def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
+    """Return the tensors as views of one storage: the largest of theirs, or the last of these.
+
+    Args:
+        kept: the number of tensors whose values the storage gets. The other ones read it.
+    """
+    numbers = storage_numbers(values)
+    if -1 in numbers:
+        raise ArchiveError("the archive is damaged: a value on a shared storage is not a view")
+    if len(values) < 2:
+        return values
+    sizes = [-1 if value.is_meta else value.untyped_storage().nbytes() for value in values]
+    base = max(range(len(values)), key=lambda i: (sizes[i], i))
+    planned = [
+        (
+            *(0, "a shared storage", value.dtype, value.shape, value.stride()),
+            *(value.storage_offset(), value.requires_grad, isinstance(value, torch.nn.Parameter)),
+        )
+        for value in values
+    ]
+    made = make_all(storages_of([values[base]]), planned)
+    for i in range(kept):
+        if not values[i].is_meta and numbers[i] != numbers[base]:
+            copy_values(made[i], values[i])
+    return made
+
+
+def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Do `target.copy_(value)`, also where elements of the target share a place in memory."""
+    if target.numel() == 0:
+        return
+    index = distinct_elements(target)
+    with torch.no_grad():
+        target[index].copy_(value[index])
+
+
+def distinct_elements(tensor: torch.Tensor) -> tuple[slice, ...]:
+    """Return the index of the elements of which no two share memory."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple(slice(0, 1 if step == 0 else n) for n, step in pairs)
 
 
 def make_all(storages: list[torch.Tensor], planned: list[tuple[Any, ...]]) -> list[torch.Tensor]:

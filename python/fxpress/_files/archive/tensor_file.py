@@ -22,8 +22,8 @@ from fxpress._files.errors import ArchiveError
 from fxpress._files.format.tensor_header import METADATA, NUMBER, Place, header_length, read_header
 from fxpress._files.format.torch_facts import BY_CODE
 from fxpress._files.remote.ranges import File, Files
+from fxpress._files.serde.artifacts import check_values
 from fxpress._files.serde.limits import Budget
-from fxpress._torch.fx import is_fake
 
 # An older torch may not have all of the dtypes of the format.
 DTYPES = {
@@ -120,7 +120,7 @@ def write_tensors(
     header, order = layout(described, {"format": "pt", NUMBER: number})
     write_all(descriptor, memoryview(header))
     for name in order:
-        write_tensor(descriptor, state_dict[name], report)
+        write_elements(descriptor, tensors.elements_of(name, state_dict[name]), report)
 
 
 def layout(
@@ -149,8 +149,8 @@ def layout(
 
 
 def _dtype_of(name: str, tensor: torch.Tensor) -> torch.dtype:
-    is_there = tensor.device.type != "meta" and not is_fake(tensor)
-    if tensor.dtype not in CODES or tensor.layout is not torch.strided or not is_there:
+    check_values({name: tensor})
+    if tensor.dtype not in CODES or tensor.layout is not torch.strided or tensor.is_meta:
         what = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
         raise UnsupportedError(
             f'{name!r} cannot be in a safetensors file ({what}): save with weights="inline"'
@@ -158,11 +158,10 @@ def _dtype_of(name: str, tensor: torch.Tensor) -> torch.dtype:
     return tensor.dtype
 
 
-def write_tensor(
-    descriptor: int, tensor: torch.Tensor, report: Callable[[int], None] | None
+def write_elements(
+    descriptor: int, plain: torch.Tensor, report: Callable[[int], None] | None
 ) -> None:
-    """Write the elements of a tensor in order, and report the bytes done since the last report."""
-    plain = tensors.without_lazy_bits(tensor).detach().cpu().contiguous()
+    """Write what `elements_of` has returned, and report the bytes done since the last report."""
     size = plain.numel() * plain.itemsize
     if size == 0:
         return

@@ -1,4 +1,7 @@
-"""Group tensors by the storages that they are views of, each of which is written once."""
+"""The bytes of tensors that are written: the storages that they are views of, and their elements.
+
+Each storage is written once. A fake tensor has no bytes, and is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fxpress._files.serde.artifacts import check_values
 from fxpress._torch.aten import storage_places
-from fxpress._torch.fx import is_fake
+from fxpress._torch.fx import DisableTorchFunctionSubclass, is_fake
 
 
 @dataclass
@@ -39,6 +43,13 @@ def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(plain, tensor.requires_grad)
     return plain.requires_grad_(tensor.requires_grad)
+
+
+def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the CPU whose memory has the elements in order."""
+    check_values({name: tensor})
+    with DisableTorchFunctionSubclass():
+        return without_lazy_bits(tensor).detach().cpu().contiguous()
 
 
 def _place_of(tensor: torch.Tensor) -> tuple[int | None, int]:

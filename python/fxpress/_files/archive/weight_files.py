@@ -21,7 +21,13 @@ from fxpress._files.archive.folders import short
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.payloads import Config, check_state
 from fxpress._files.archive.replacing import place_of
-from fxpress._files.archive.storages import View, bytes_by_record, make_all
+from fxpress._files.archive.storages import (
+    View,
+    bytes_by_record,
+    copy_values,
+    distinct_elements,
+    make_all,
+)
 from fxpress._files.archive.tensor_file import TensorFile, write_tensors
 from fxpress._files.archive.tensors import without_lazy_bits
 from fxpress._files.errors import ArchiveError
@@ -171,21 +177,6 @@ def size_of(value: torch.Tensor) -> int:
     return int(value.numel() * value.element_size())
 
 
-def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Do `target.copy_(value)`, also where elements of the target share a place in memory."""
-    if target.numel() == 0:
-        return
-    index = _stored(target)
-    with torch.no_grad():
-        target[index].copy_(value[index])
-
-
-def _stored(tensor: torch.Tensor) -> tuple[slice, ...]:
-    """Return the index of the elements of which no two share memory."""
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return tuple(slice(0, 1 if step == 0 else n) for n, step in pairs)
-
-
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
     """Return the positions of tensors that may share elements, in a list for each part of memory.
 
@@ -271,7 +262,7 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
     positions = range(len(targets))
     views = {(each.dtype, each.storage_offset(), each.shape, each.stride()) for each in targets}
     if len(views) == 1:
-        index = _stored(targets[0])
+        index = distinct_elements(targets[0])
         first = values[0][index]
         found = (each for each in positions if not _has_same_bits(first, values[each][index]))
         return next(((0, each) for each in found), None)
@@ -285,7 +276,7 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
     def changes(one: int, others: Sequence[int]) -> bool:
         for position in (one, *others):
             copy_values(parts[position], values[position])
-        index = _stored(parts[one])
+        index = distinct_elements(parts[one])
         return not _has_same_bits(parts[one][index], values[one][index])
 
     for one in positions:

@@ -48,6 +48,11 @@ def constants_config_record(model: str) -> str:
     return f"{CONSTANTS_DIR}{model}_constants_config.json"
 
 
+def shared_storages_record(model: str) -> str:
+    """Return the name of the record that lists tensors on one storage with several records."""
+    return f"{CONSTANTS_DIR}{model}_shared_storages.json"
+
+
 def weights_file_record(model: str) -> str:
     """Return the name of the record that names the file with the weights beside the archive."""
     return f"{WEIGHTS_DIR}{model}{_WEIGHTS_FILE}"

@@ -11,11 +11,14 @@ import logging
 import pickle
 import types
 from collections import ChainMap
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from fxpress import _native
+from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Report
 from fxpress._files.format.package import inflate
 from fxpress._files.serde.damage import OF_WRONG_VALUES, damage_is_named
@@ -23,6 +26,7 @@ from fxpress._files.serde.limits import Budget, LimitError, Limits, sizes_of
 from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._files.serde.values import Values
 from fxpress._torch import serde as compat
+from fxpress._torch.fx import holds_fake, pytree
 
 log = logging.getLogger("fxpress")
 
@@ -48,6 +52,32 @@ class _Pickler(pickle.Pickler):
 
 # A namespace that `torch.save` takes as its `pickle_module`.
 _pickle = types.SimpleNamespace(__name__="fxpress", Pickler=_Pickler)
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raise UnsupportedError for a fake tensor, which has no values to write."""
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and holds_fake(value):
+            raise UnsupportedError(
+                f"{name!r} is a fake tensor, which has no values to write: put the real tensor "
+                "into `state_dict` or `constants` of the program under this name"
+            )
+
+
+def check_program_values(program: ExportedProgram, *, with_state: bool = True) -> None:
+    """Raise UnsupportedError for a fake tensor of a program, unless all of its tensors are fake.
+
+    A model that was exported under FakeTensorMode has no values. torch writes such tensors as
+    records without bytes, which are zeros when they are read.
+
+    Args:
+        with_state: whether parameters and buffers are written, or constants alone.
+    """
+    state, constants = program.state_dict, program.constants
+    inputs = pytree.tree_leaves(program.example_inputs)
+    values = (*state.values(), *constants.values(), *inputs)
+    if any(isinstance(value, torch.Tensor) and not holds_fake(value) for value in values):
+        check_values({**state, **constants} if with_state else constants)
 
 
 class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeError, TypeError):

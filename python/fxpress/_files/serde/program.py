@@ -13,7 +13,7 @@ from fxpress import _native
 from fxpress._base.arguments import check_opset_version, check_pickle_protocol, check_program
 from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Progress, check_progress, reporting
-from fxpress._files.serde.artifacts import save_artifact
+from fxpress._files.serde.artifacts import check_program_values, save_artifact
 from fxpress._files.serde.checks import to_check
 from fxpress._files.serde.damage import validate
 from fxpress._files.serde.facts import serialize_range_constraints
@@ -140,6 +140,8 @@ def serialize_parts(
     check_opset_version(opset_version)
     check_pickle_protocol(pickle_protocol)
     check_progress(progress)
+    if wanted[1]:
+        check_program_values(program, with_state=False)
     with compat.module_inputs(program.example_inputs):
         with phase("graph"):
             text, objects = encode(program, opset_version)

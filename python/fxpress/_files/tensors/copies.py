@@ -190,6 +190,36 @@ def on_other_storages(
     return made
 
 
+def sharing(values: list[Any]) -> list[list[int]]:
+    """Return the positions of the tensors on each storage that several values are views of.
+
+    This decides for files, copies, unflattened modules and stages what shares a storage.
+    """
+    numbers = storage_numbers(values)
+    if max(numbers, default=-1) + 1 + numbers.count(-1) == len(numbers):
+        return []
+    found: dict[int, list[int]] = {}
+    for position, number in enumerate(numbers):
+        if number >= 0:
+            found.setdefault(number, []).append(position)
+    return [positions for positions in found.values() if len(positions) > 1]
+
+
+def copy_sharing(
+    values: list[torch.Tensor], device: torch.device | None, *, copy: bool
+) -> list[torch.Tensor]:
+    """Return tensors on a device (None: theirs) that share storages where the given ones do.
+
+    With `copy` a tensor that is on the device is copied too.
+    """
+    moved = values if device is None else _move(values, torch.empty(0, device=device).device)
+    staying = [i for i, value in enumerate(values) if moved[i] is value] if copy else []
+    made = list(moved)
+    for i, copied in zip(staying, _clone([values[i] for i in staying]), strict=True):
+        made[i] = copied
+    return made
+
+
 def copy_in_parts(
     copy: Callable[..., list[Any]], columns: Sequence[list[Any]], progress: Progress, what: str
 ) -> list[Any]:

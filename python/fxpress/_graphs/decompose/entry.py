@@ -21,6 +21,7 @@ from fxpress._graphs.decompose.composites import (
 )
 from fxpress._graphs.decompose.plan import Plan
 from fxpress._graphs.decompose.program import stamped
+from fxpress._graphs.decompose.shared_state import with_views, without_views
 from fxpress._graphs.decompose.tables import TABLES
 from fxpress._graphs.decompose.values import UnsafeError
 from fxpress._graphs.decompose.whole import traced
@@ -74,6 +75,10 @@ def _decomposed(
     progress: Report | None,
 ) -> ExportedProgram:
     """Return a program whose operators are decomposed; `progress` takes the calls that are done."""
+    own = without_views(ep)
+    if own is not ep:
+        options = (joint_loss_index, decompose_custom_triton_ops, progress)
+        return with_views(_decomposed(own, cia_to_decomp, python_decomp_table, *options), ep)
     said = report.begin()
     said.calls = sum(node.op == "call_function" for node in ep.graph.nodes)
     surroundings = (*compat.surroundings(), decompose_custom_triton_ops)
@@ -141,6 +146,8 @@ def run_decompositions(
 
     Raises:
         TypeError: `program` is no ExportedProgram, or `progress` is of another type.
+        UnsupportedError: the program writes views of one storage in several dtypes, or of parts of
+            a parameter.
         ImportError: `progress` needs what is not installed.
 
     Exceptions of torch's trace pass through.

@@ -19,9 +19,12 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxpress._files.tensors.copies import sharing
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.fx import TreeSpec
+
+_SEEN = "read modules"  # in the memo of a deep copy: ids of modules whose state was read
 
 
 def state_without(module: Any, *derived: str) -> dict[str, Any]:
@@ -35,6 +38,7 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
     kind: Any = type(module)
     result = kind.__new__(kind)
     memo[id(module)] = result
+    _copy_shared_parameters(module, memo)
     state = module.__getstate__()
     shared = [
         state.get("range_constraints"),
@@ -48,6 +52,22 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
     _set_dict(result, {name: copy.deepcopy(value, memo) for name, value in state.items()})
     _complete(result)
     return result
+
+
+def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> None:
+    """Copy the parameters that other tensors are views of, which torch copies to other storages.
+
+    The other tensors find the copies of storages in the memo.
+    """
+    seen = memo.setdefault(_SEEN, set())
+    if id(module) in seen:
+        return
+    seen.update(map(id, module.modules()))
+    values = [*module.parameters(), *module.buffers()]
+    for value in (values[i] for positions in sharing(values) for i in positions):
+        if type(value) is torch.nn.Parameter and id(value) not in memo:
+            data = copy.deepcopy(value.data, memo)
+            memo[id(value)] = torch.nn.Parameter(data, value.requires_grad)
 
 
 def _set_dict(module: Any, attributes: dict[str, Any]) -> None:
@@ -89,26 +109,14 @@ class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
         if isinstance(obj, torch.fx.GraphModule):
             return _graph_module, super().reducer_override(obj)
         is_tensor = isinstance(obj, torch.Tensor)
-        if is_tensor and torch_fx.is_traceable_wrapper_subclass(obj) and _is_fake(obj):
+        if is_tensor and torch_fx.is_traceable_wrapper_subclass(obj) and torch_fx.holds_fake(obj):
             return _subclass, _parts(obj)
-        if isinstance(obj, torch.nn.Module) or (is_tensor and not _is_fake(obj)):
+        if isinstance(obj, torch.nn.Module) or (is_tensor and not torch_fx.holds_fake(obj)):
             self.outside.append(obj)
             return _from_outside, (len(self.outside) - 1, self._unpickle_state)
         if isinstance(obj, torch_fx.TreeSpec) and obj.is_leaf():
             return _leaf_spec, ()  # to make another leaf is deprecated
         return super().reducer_override(obj)
-
-
-def _is_fake(tensor: Any) -> bool:
-    """Return whether a tensor is fake, or a subclass with fake tensors inside."""
-    open_ = [tensor]
-    while open_:
-        part = open_.pop()
-        if torch_fx.is_fake(part):
-            return True
-        if torch_fx.is_traceable_wrapper_subclass(part):
-            open_ += [getattr(part, name) for name in part.__tensor_flatten__()[0]]
-    return False
 
 
 def _parts(tensor: Any) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
@@ -24,7 +25,7 @@ from torch.export.graph_signature import OutputKind
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress
-from fxpress._files.tensors.copies import copy_in_parts
+from fxpress._files.tensors.copies import copy_in_parts, copy_sharing, sharing
 from fxpress._graphs.unflatten import aliases
 from fxpress._graphs.unflatten.attributes import check_constant
 from fxpress._torch import aten
@@ -53,7 +54,7 @@ def collect(
         groups=aten.same_data(values),
         specs=program.graph_signature.input_specs,
         check_constant=lambda name, value: check_constant(value, f"constant {name!r}"),
-        copies_unused=device is not None,
+        copies_unused=device is not None or _has_views(values),
     )
 
     def copies(values: list[Any], are_parameters: list[bool]) -> list[Any]:
@@ -63,9 +64,33 @@ def collect(
     return state
 
 
+def _has_views(values: list[Any]) -> bool:
+    """Return whether different tensors share a storage: what is written to one is in the other."""
+    return any(len({id(values[i]) for i in positions}) > 1 for positions in sharing(values))
+
+
 def _copies(
     values: list[Any], are_parameters: list[bool], share_state: bool, device: torch.device | None
 ) -> list[Any]:
+    groups = [] if share_state and device is None else sharing(values)
+    if not groups:
+        return _copies_alone(values, are_parameters, share_state, device)
+    shared = list(itertools.chain.from_iterable(groups))
+    made = copy_sharing([values[i] for i in shared], device, copy=not share_state)
+    copies = {
+        i: _as_parameter(copied, values[i], are_parameters[i])
+        for i, copied in zip(shared, made, strict=True)
+    }
+    alone = [i for i in range(len(values)) if i not in copies]
+    columns = [values[i] for i in alone], [are_parameters[i] for i in alone]
+    copies.update(zip(alone, _copies_alone(*columns, share_state, device), strict=True))
+    return [copies[i] for i in range(len(values))]
+
+
+def _copies_alone(
+    values: list[Any], are_parameters: list[bool], share_state: bool, device: torch.device | None
+) -> list[Any]:
+    """Return copies of values that share no storage."""
     if device is None and not share_state:
         copies = aten.clone_separately(values, are_parameters)
         return [

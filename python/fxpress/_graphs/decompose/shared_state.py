@@ -1,0 +1,243 @@
+"""Give state on one storage, which a program writes, one input: torch traces no such inputs.
+
+The other tensors become views of that input in the graph, and inputs without users afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.fx import Graph, GraphModule, Node
+
+from fxpress._base.errors import UnsupportedError
+from fxpress._files.tensors.copies import sharing
+from fxpress._graphs.unflatten.aliases import may_alias
+from fxpress._graphs.unflatten.source import copy_calls, copy_signature
+from fxpress._torch import fx as torch_fx
+from fxpress._torch import serde as compat
+
+_aten = torch.ops.aten
+_META = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack", "custom")
+_ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+class _Held(NamedTuple):
+    """State that an input of the graph stands for."""
+
+    node: Node
+    spec: InputSpec
+    value: torch.Tensor
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What two tensors on one storage have in common if they are one view of it."""
+        return self.value.dtype, self.value.shape, self.value.stride(), self.value.storage_offset()
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The elements of the storage that the tensor sees: the first, and the end."""
+        begin = self.value.storage_offset()
+        steps = zip(self.value.shape, self.value.stride(), strict=True)
+        return begin, begin + 1 + sum((size - 1) * step for size, step in steps)
+
+
+def without_views(program: ExportedProgram) -> ExportedProgram:
+    """Return a program in which state on a storage that it writes has one input.
+
+    The program itself is returned where there is no such state.
+
+    Raises:
+        UnsupportedError: no parameter or buffer could be the one input.
+    """
+    if not any(map(_is_mutable, program.graph.nodes)):
+        return program
+    values = {**program.constants, **program.state_dict}
+    placeholders = program.graph.find_nodes(op="placeholder")
+    held = [
+        _Held(node, spec, values[spec.target])
+        for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True)
+        if spec.kind in _ORDER and spec.target in values
+    ]
+    bases: dict[Node, tuple[_Held, _Held]] = {}  # placeholder -> what it becomes a view of, itself
+    for positions in sharing([each.value for each in held]):
+        group = [held[i] for i in positions]
+        if _is_written(program.graph, {each.node for each in group}):
+            base = _base_of(group) or _whole_storage(group, program, len(bases))
+            bases.update((each.node, (base, each)) for each in group if each is not base)
+    return _rewritten(program, bases) if bases else program
+
+
+def with_views(made: ExportedProgram, program: ExportedProgram) -> ExportedProgram:
+    """Add to a new program the state of the old one that `without_views` has left out."""
+    known = {spec.target for spec in made.graph_signature.input_specs}
+    placeholders = program.graph.find_nodes(op="placeholder")
+    specs = program.graph_signature.input_specs
+    rank = {kind: number for number, kind in enumerate(_ORDER)}
+    for node, spec in zip(placeholders, specs, strict=True):
+        if spec.kind not in rank or spec.target in known:
+            continue
+        found = made.graph_signature.input_specs
+        at = sum(rank.get(other.kind, len(rank)) <= rank[spec.kind] for other in found)
+        before = made.graph.find_nodes(op="placeholder")[at:] or [made.graph.output_node()]
+        with made.graph.inserting_before(before[0]):
+            added = made.graph.placeholder(node.name)
+        added.meta = dict(node.meta)
+        argument = TensorArgument(name=added.name)
+        found.insert(at, dataclasses.replace(spec, arg=argument))
+    for new, old in ((made.state_dict, program.state_dict), (made.constants, program.constants)):
+        others = {name: new[name] for name in new if name not in old}
+        ordered = {**old, **others}
+        new.clear()
+        new.update(ordered)
+    return made
+
+
+def _is_mutable(node: Node) -> bool:
+    return isinstance(node.target, torch_fx.OpOverload) and bool(node.target._schema.is_mutable)
+
+
+def _is_written(graph: Graph, sources: set[Node]) -> bool:
+    """Return whether an operator writes to one of the values, or to a view of one."""
+    views = set(sources)
+    for node in graph.nodes:
+        if node.op != "call_function" or views.isdisjoint(node.all_input_nodes):
+            continue
+        if _is_mutable(node):
+            arguments = node.target._schema.arguments
+            given = {a.name: v for a, v in zip(arguments, node.args, strict=False)} | node.kwargs
+            for argument in arguments:
+                written = argument.alias_info is not None and argument.alias_info.is_write
+                reached: list[Node] = []
+                torch.fx.node.map_arg(given.get(argument.name), reached.append)
+                if written and not views.isdisjoint(reached):
+                    return True
+        if may_alias(node):
+            views.add(node)
+    return False
+
+
+def _base_of(group: list[_Held]) -> _Held | None:
+    """Return the state that all others of a group are views of; None where there is none."""
+    begin = min(each.span[0] for each in group)
+    end = max(each.span[1] for each in group)
+    for kind in _ORDER:
+        for each in group:
+            is_whole = each.value.is_contiguous() and each.span == (begin, end)
+            others = (other for other in group if other.place != each.place)
+            if each.spec.kind is kind and all(is_whole and _is_part(each, o) for o in others):
+                return each
+    return None
+
+
+def _whole_storage(group: list[_Held], program: ExportedProgram, number: int) -> _Held:
+    """Return a new buffer that has all elements of the storage of a group."""
+    value = group[0].value
+    kinds = {(type(each.value), each.value.dtype) for each in group}
+    if kinds != {(torch.Tensor, value.dtype)}:
+        names = ", ".join(repr(each.spec.target) for each in group)
+        raise UnsupportedError(
+            f"{names} are views of one storage that the program writes, in several dtypes or of "
+            "parts of a parameter: register the whole tensor as a buffer too"
+        )
+    taken = {*program.state_dict, *program.constants, *(node.name for node in program.graph.nodes)}
+    numbered = (f"shared_storage_{i}" for i in itertools.count(number))
+    name = next(n for n in numbered if n not in taken and f"b_{n}" not in taken)
+    whole = value.detach().as_strided([value.untyped_storage().nbytes() // value.itemsize], [1], 0)
+    node = Graph().placeholder(f"b_{name}")
+    node.meta["val"] = group[0].node.meta["val"].new_empty(whole.shape)
+    argument = TensorArgument(name=node.name)
+    return _Held(node, InputSpec(InputKind.BUFFER, argument, name, persistent=False), whole)
+
+
+def _is_part(base: _Held, other: _Held) -> bool:
+    if other.value.dtype != base.value.dtype:
+        return False
+    return bool(other.value.is_contiguous()) or base.value.storage_offset() == 0
+
+
+class _Writer:
+    """Writes a copy of a graph in which placeholders are views of others."""
+
+    def __init__(self, bases: dict[Node, tuple[_Held, _Held]]) -> None:
+        self.graph = Graph()
+        self.made: dict[Node, Node] = {}
+        self._bases = bases
+
+    def copy(self, node: Node) -> None:
+        """Copy a node. Each user of a view has one of its own."""
+        if node in self._bases:
+            return
+        like = node.prev if node.op == "output" else node
+        made = self.graph.node_copy(node, lambda each: self._value(each, like))
+        if node.op != "output":
+            made.name = node.name
+        self.made[node] = made
+
+    def _value(self, node: Node, like: Node) -> Node:
+        if node not in self._bases:
+            return self.made[node]
+        base, other = self._bases[node]
+        source = self.made[base.node]
+        if other.place == base.place:
+            return source
+        value = other.value
+        sizes, strides, offset = list(value.shape), list(value.stride()), value.storage_offset()
+        if not value.is_contiguous():
+            return self._call(like, _aten.as_strided.default, source, sizes, strides, offset)
+        begin = offset - base.value.storage_offset()
+        flat = self._call(like, _aten.view.default, source, [-1])
+        part = self._call(like, _aten.slice.Tensor, flat, 0, begin, begin + value.numel())
+        return self._call(like, _aten.view.default, part, sizes)
+
+    def _call(self, like: Node, target: Any, source: Node, *args: Any) -> Node:
+        made = self.graph.call_function(target, (source, *args))
+        made.meta = {key: like.meta[key] for key in _META if key in like.meta}
+        made.meta["val"] = target(source.meta["val"], *args)
+        return made
+
+
+def _rewritten(program: ExportedProgram, bases: dict[Node, tuple[_Held, _Held]]) -> ExportedProgram:
+    new = {base.node: base for base, _ in bases.values() if base.node.graph is not program.graph}
+    writer = _Writer(bases)
+    for node in (*new, *program.graph.nodes):
+        writer.copy(node)
+    old = program.graph_signature
+    gone = {node.name for node in bases}
+    inputs = [spec for spec in old.input_specs if getattr(spec.arg, "name", None) not in gone]
+    inputs = [*(base.spec for base in new.values()), *inputs]
+    signature = copy_signature(old, inputs, old.output_specs)
+    written = {base.node.name for base, _ in bases.values()}
+    for spec in signature.input_specs:
+        if spec.kind is InputKind.CONSTANT_TENSOR and spec.arg.name in written:
+            spec.kind, spec.persistent = InputKind.BUFFER, False
+    calls = copy_calls(program.module_call_graph)
+    results = writer.graph.output_node().args[0]
+    returned = [*(spec.arg for spec in signature.output_specs), *calls[0].signature.outputs]
+    former = program.graph.output_node().args[0]
+    renamed = dict(zip(map(str, former), map(str, results), strict=True))
+    for argument in returned:
+        if isinstance(argument, TensorArgument):
+            argument.name = renamed.get(argument.name, argument.name)
+    constants = {**program.constants, **{base.spec.target: base.value for base in new.values()}}
+    targets = {other.spec.target for _, other in bases.values()}
+    root = GraphModule(program.graph_module, writer.graph)
+    root.meta.update(program.graph_module.meta)
+    return compat.make_program(
+        {
+            "root": root,
+            "graph_signature": signature,
+            "state_dict": {n: v for n, v in program.state_dict.items() if n not in targets},
+            "range_constraints": program.range_constraints,
+            "module_call_graph": calls,
+            "example_inputs": program.example_inputs,
+            "constants": {n: v for n, v in constants.items() if n not in targets},
+            "verifiers": program.verifiers,
+            "guards_code": compat.guards_code(program),
+        },
+        is_valid=False,
+    )
