@@ -72,6 +72,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     - fxpress.ArchiveError: a file is damaged, has changed, or ranks read different ones.
     - fxpress.LimitError: reading headers would cost more than the limits allow.
     - fxpress.SerializeError: a weight needs `allow_pickle`.
+    - fxpress.UnsupportedError: a tensor is of a dtype that this torch does not have.
     - RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
     - AssertionError: torch's, in place of an error in a header, whose text it has.
 
@@ -139,7 +140,10 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         self._weights = again_when_replaced(read_weights)(main_file(self._path), self._asked)
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
-                TensorProperties(dtype=stored.dtype),
+                TensorProperties(
+                    # Planners need a dtype; reading a tensor of an unknown one is an error.
+                    dtype=stored.dtype if isinstance(stored.dtype, torch.dtype) else torch.uint8
+                ),
                 torch.Size(stored.sizes),
                 [
                     ChunkStorageMetadata(torch.Size(part.offsets), torch.Size(part.sizes))

@@ -19,19 +19,19 @@ INDEX, ALONE, SUFFIX = "model.safetensors.index.json", "model.safetensors", ".sa
 
 
 def extent_in(file: TensorFile, name: str, crc: int | None = None) -> Extent:
-    """Return the place of a tensor; ArchiveError when there is none of that name."""
-    place = file.place(name)
+    """Return the place of a tensor; ArchiveError for no tensor, UnsupportedError for its dtype."""
+    place, dtype = file.place(name), file.dtype(name)
     part = None
     if crc is not None:
         part = Checked(file.file, place.begin, place.size, crc, f"tensor {name!r}")
-    dtype = getattr(torch, place.dtype)
     return Extent(file.file, place.begin, dtype, strides_of(place.shape), part, True)
 
 
 def in_file(file: TensorFile, name: str) -> Stored:
     """Return a tensor of a file; ArchiveError when there is none of that name."""
-    extent = extent_in(file, name)
-    return whole(extent.dtype, file.places[name].shape, lambda: extent)
+    place = file.place(name)
+    dtype = getattr(torch, place.dtype, place.dtype)
+    return whole(dtype, place.shape, lambda: extent_in(file, name))
 
 
 def add_file(weights: Weights, path: AnyPath, budget: Budget) -> None:

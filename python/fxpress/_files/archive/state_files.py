@@ -199,6 +199,7 @@ def load_into(
         fxpress.ArchiveError: it is damaged; the message names the record.
         fxpress.LimitError: reading the file, or the storages of the program, would cost more.
         fxpress.SerializeError: a value is missing, or has another shape or dtype.
+        fxpress.UnsupportedError: a value is of a dtype that this torch does not have.
         torch.OutOfMemoryError: a device has no space for the tensors.
         TypeError: an argument is of a wrong type.
         ValueError: `source` is closed, or has a null character.
