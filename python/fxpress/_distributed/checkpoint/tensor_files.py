@@ -10,12 +10,13 @@ from fxpress._distributed.checkpoint.boxes import Extent, strides_of
 from fxpress._distributed.checkpoint.weights import Stored, Weights, add, whole
 from fxpress._files.archive.tensor_file import TensorFile
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.ranges import Checked
 from fxpress._files.remote.remote_file import AnyPath
 from fxpress._files.serde.limits import Budget
 
-INDEX, ALONE, SUFFIX = "model.safetensors.index.json", "model.safetensors", ".safetensors"
+INDEX, ALONE, SUFFIX = names.TENSORS_INDEX, names.TENSORS_ALONE, ".safetensors"
 
 
 def extent_in(file: TensorFile, name: str, crc: int | None = None) -> Extent:

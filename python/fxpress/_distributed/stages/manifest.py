@@ -31,7 +31,7 @@ from fxpress._files.format import names
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
 
-FORMAT, STATE_FORMAT, VERSION = "fxpress stages", "fxpress state of stages", 1
+FORMAT, STATE_FORMAT, VERSION = names.MANIFEST_FORMAT, "fxpress state of stages", 1
 # Manifests of earlier versions have the SHA-256 of their text, with zeros in its place, or nothing.
 _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 

@@ -19,6 +19,7 @@ import torch
 from fxpress._base.errors import UnsupportedError
 from fxpress._files.archive import tensors
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format.recognition import HEAD, SAFETENSORS, format_of_bytes
 from fxpress._files.format.tensor_header import METADATA, NUMBER, Place, header_length, read_header
 from fxpress._files.format.torch_facts import BY_CODE
 from fxpress._files.remote.ranges import File, Files
@@ -71,6 +72,9 @@ class TensorFile:
             raise self._damaged(str(e)) from None
 
     def _damaged(self, why: str) -> ArchiveError:
+        other = format_of_bytes(self.file.read(0, min(HEAD, self.file.size)))
+        if other is not None and other != SAFETENSORS:
+            return ArchiveError(f"{self.file.path}: {other.text('a safetensors file')}")
         return ArchiveError(f"{self.file.path} is damaged: {why}")
 
     @property
@@ -106,7 +110,7 @@ class TensorFile:
         return dtype
 
     def read(self, name: str) -> torch.Tensor:
-        """Return the tensor of that name; the errors are those of `dtype`."""
+        """Return the tensor of that name, or raise as `dtype` does."""
         place, dtype = self.places[name], self.dtype(name)
         if not place.size:  # frombuffer() takes no empty buffers
             return torch.empty(place.shape, dtype=dtype)

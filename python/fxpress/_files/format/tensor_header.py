@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fxpress._files.format.torch_facts import BY_CODE
 
-_LONGEST = 100_000_000  # bytes, by the format
+LONGEST = 100_000_000  # bytes, by the format
 _LONGEST_CODE = 20  # characters of an unknown dtype that are kept
 METADATA = "__metadata__"
 NUMBER = "fxpress_save"  # the key of the save's number in the metadata
@@ -28,7 +28,7 @@ def header_length(begin: bytes, whole: int) -> int:
     if whole < 8:
         raise ValueError("it ends too early")
     length = int.from_bytes(begin, "little")
-    if length > min(_LONGEST, whole - 8):
+    if length > min(LONGEST, whole - 8):
         raise ValueError("its header is too long")
     return length
 

@@ -17,7 +17,7 @@ from fxpress._files.format.stored import (
 )
 from fxpress._files.format.torch_facts import BY_NUMBER, operators
 from fxpress._files.format.views import View
-from fxpress._tools.inspect.summary import model_records
+from fxpress._tools.inspect.summary import kind_of, model_records
 
 _DIGEST = 32  # bytes of a hash
 _STRIDED = 7  # torch's number of the layout in files
@@ -43,6 +43,7 @@ def hash_programs(
         UnknownOperatorError: a program calls an operator that is not one of torch's own.
     """
     with Package(path) as package:
+        kind_of(package)
         found = model_records(package)
         if not found:
             raise InspectionError("a file without an exported program")

@@ -10,13 +10,13 @@ from typing import Any
 from fxpress._files.format import names
 from fxpress._files.format.fields import a_text, an_object, damage_is_named, parse
 from fxpress._files.format.package import InspectionError, Package
+from fxpress._files.format.recognition import format_of_records
 from fxpress._files.format.stored import FOLDERS, config_record
 from fxpress._files.format.tensors import size_of, tensor_of
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program, Weight, read_program
 
 ARCHIVE = "pt2 archive"
-_OLD_MODEL = "serialized_exported_program.json"
 _CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
 _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
 # The label of these records in reports.
@@ -81,9 +81,12 @@ def kind_of(package: Package) -> str:
         if package.read(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE.encode():
             raise InspectionError("an archive of another format than pt2")
         return ARCHIVE
-    if _OLD_MODEL in package.records:
+    if names.LEGACY_PROGRAM in package.records:
         return "exported program, of before torch 2.9"
-    raise InspectionError("a zip file without an exported program")
+    other = format_of_records(package.records)
+    raise InspectionError(
+        "a zip file without an exported program" if other is None else other.text()
+    )
 
 
 def _plain_program(program: Program) -> dict[str, Any]:
@@ -110,7 +113,8 @@ def _runs(record: str) -> str | None:
 def model_records(package: Package) -> list[tuple[str, str]]:
     """Return the name of each program in a file, and its record."""
     if names.ARCHIVE_FORMAT_PATH not in package.records:
-        return [(names.MODEL, _OLD_MODEL)] if _OLD_MODEL in package.records else []
+        older = names.LEGACY_PROGRAM
+        return [(names.MODEL, older)] if older in package.records else []
     return [(model, names.model_record(model)) for model in names.models_in(package.records)]
 
 

@@ -18,7 +18,6 @@ from fxpress._files.format.fields import (
     an_int,
     an_object,
     damage_is_named,
-    objects_of,
     one_of,
     parse,
     read_document,
@@ -32,11 +31,12 @@ from fxpress._files.format.stored import (
     is_beside,
     stored_tensors,
 )
-from fxpress._files.format.tensor_header import NUMBER, Place, header_length, read_header
+from fxpress._files.format.tensor_header import NUMBER
 from fxpress._files.format.tensors import dtype_of
 from fxpress._files.format.torch_facts import operators, torch_version
 from fxpress._files.format.views import View
 from fxpress._files.format.weights_location import read_place
+from fxpress._tools.inspect.checkpoints import read_tensor_header
 from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
 _MAJOR = 8  # of the schema
@@ -297,7 +297,7 @@ def _check_weights_file(
     try:
         name, number = read_place(text)
         path = Path(os.path.realpath(archive)).with_name(name)
-        metadata, places = _header(path)
+        metadata, places = read_tensor_header(path)
     except (OSError, ValueError) as e:
         said = f"{e.filename}: {e.strerror}" if isinstance(e, OSError) else str(e)
         yield said, False
@@ -314,21 +314,3 @@ def _check_weights_file(
         if (place.dtype, place.shape) != (dtype, sizes):
             found = f"{place.dtype}{list(place.shape)}"
             yield f"{path}: {weight!r} is {found} instead of {dtype}{list(sizes)}", False
-
-
-def _header(path: Path) -> tuple[dict[str, Any], dict[str, Place]]:
-    with path.open("rb") as file:
-        whole = os.fstat(file.fileno()).st_size
-        try:
-            text = file.read(header_length(file.read(8), whole))
-        except ValueError as e:
-            raise ValueError(f"{path} is damaged: {e}") from None
-    if _native.is_nested_deeper(text, DEPTH):
-        raise ValueError(f"{path} is damaged: more than {DEPTH} values within each other")
-    left = memory_for(whole)
-    if objects_of(text, left) > left:
-        raise ValueError(f"{path}: its header needs too much memory for a file of this size")
-    try:
-        return read_header(text, whole)
-    except ValueError as e:
-        raise ValueError(f"{path} is damaged: {e}") from None
