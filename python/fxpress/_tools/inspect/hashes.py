@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.util
 import math
 import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from fxpress._files.format.fields import damage_is_named, one_of, parse, read_document
 from fxpress._files.format.package import InspectionError, Package, memory_for
@@ -15,16 +20,27 @@ from fxpress._files.format.stored import (
     is_beside,
     stored_tensors,
 )
-from fxpress._files.format.torch_facts import BY_NUMBER, operators
+from fxpress._files.format.torch_facts import BY_NUMBER, Traits, operators
 from fxpress._files.format.views import View
 from fxpress._tools.inspect.summary import kind_of, model_records
 
 _DIGEST = 32  # bytes of a hash
+_OPERATORS = "torch.ops."
+_NAMES = 80  # characters of a name from a file that an error shows
 _STRIDED = 7  # torch's number of the layout in files
 
 
 class UnknownOperatorError(InspectionError):
-    """A program calls an operator that only its own library can tell about."""
+    """A program calls an operator that is not torch's, nor registered in this process."""
+
+
+class HashedText(NamedTuple):
+    """The text of a program, with its hashes."""
+
+    text: bytes
+    hash: bytes  # of the program
+    values: dict[str, bytes]  # the hash of each constant by name
+    nodes: bytes  # the hashes of the nodes of its own graph behind one another
 
 
 def hash_programs(
@@ -40,7 +56,8 @@ def hash_programs(
         OSError: the file cannot be read.
         InspectionError: it is no file of exported programs, or it is damaged; or it has a constant
             that only torch can read.
-        UnknownOperatorError: a program calls an operator that is not one of torch's own.
+        UnknownOperatorError: a program calls an operator that is not one of torch's own, and this
+            process has not registered it.
     """
     with Package(path) as package:
         kind_of(package)
@@ -48,8 +65,20 @@ def hash_programs(
         if not found:
             raise InspectionError("a file without an exported program")
         return [
-            (name, _hashes(package, name, record, include_state)[0].hex()) for name, record in found
+            (name, _hashed(package, name, record, include_state).hash.hex())
+            for name, record in found
         ]
+
+
+def hash_text(path: str | os.PathLike[str], model: str) -> HashedText | None:
+    """Return the text of a program with its hashes; None: the file has no program of that name.
+
+    Errors are those of `hash_programs`.
+    """
+    with Package(path) as package:
+        kind_of(package)
+        record = dict(model_records(package)).get(model)
+        return None if record is None else _hashed(package, model, record, False)
 
 
 def hash_nodes(path: str | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
@@ -61,8 +90,8 @@ def hash_nodes(path: str | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]
     with Package(path) as package:
         found = {}
         for name, record in model_records(package):
-            whole, digests = _hashes(package, name, record, False)
-            found[name] = (whole.hex(), split_digests(digests))
+            hashed = _hashed(package, name, record, False)
+            found[name] = (hashed.hash.hex(), split_digests(hashed.nodes))
     return found
 
 
@@ -71,23 +100,50 @@ def split_digests(digests: bytes) -> list[bytes]:
     return [digests[i : i + _DIGEST] for i in range(0, len(digests), _DIGEST)]
 
 
-def _hashes(package: Package, model: str, record: str, include_state: bool) -> tuple[bytes, bytes]:
-    """Return the hash of a program, and those of its nodes behind one another."""
+def unregistered_text(name: str) -> str:
+    """Return the text of an error for an operator or a class that a file names.
+
+    The module that registers an operator is not known, unless its library has the same name.
+    """
+    module = "" if name.startswith("#") else name.rpartition(".")[0]
+    if name.startswith(_OPERATORS):
+        module = name.split(".")[2]
+        if not module.isidentifier() or importlib.util.find_spec(module) is None:
+            module = f"MODULE, which registers operators of `{module[:_NAMES]}`"
+    module = module or "MODULE, which registers it"
+    return f"`{name[:_NAMES]}` is not registered; use --import {module}"
+
+
+def registered(targets: Sequence[str]) -> dict[str, Traits]:
+    """Return the traits of operators that this process has registered, if it uses torch."""
+    if not targets or "torch" not in sys.modules:
+        return {}
+    from fxpress._files.serde.damage import UnknownNameError
+    from fxpress._files.serde.hashing import traits_of
+    from fxpress._files.serde.targets import find_target
+
+    found = {}
+    for target in targets:
+        with contextlib.suppress(UnknownNameError):
+            found[target] = traits_of(find_target(target))
+    return found
+
+
+def _hashed(package: Package, model: str, record: str, include_state: bool) -> HashedText:
     text = package.read(record)
     document = read_document(text, "ExportedProgram", record, package)
     known = operators()
     with damage_is_named(f"record {record!r}"):
         targets = document.targets()
-        unknown = [target for target in targets if target not in known]
-        if unknown:
-            raise UnknownOperatorError(
-                f"program {model!r} calls {unknown[0]!r}, of a library that fxpress does not know; "
-                "load the file in Python and call fxpress.graph_hash"
-            )
-        traits = {target: known[target] for target in targets}
+        traits = {target: known[target] for target in targets if target in known}
+        traits.update(registered([target for target in targets if target not in known]))
+        for target in targets:
+            if target not in traits:
+                raise UnknownOperatorError(f"program {model!r}: {unregistered_text(target)}")
         digests = _Digests(package).of_program(model, text, record, include_state)
         try:
-            return document.hash(traits, digests)
+            whole, nodes = document.hash(traits, digests)
+            return HashedText(text, whole, digests, nodes)
         except (AssertionError, RuntimeError) as e:  # RuntimeError: a name that is no text
             raise InspectionError(f"record {record!r} is damaged: {e}") from None
 

@@ -37,6 +37,7 @@ from fxpress._files.format.torch_facts import operators, torch_version
 from fxpress._files.format.views import View
 from fxpress._files.format.weights_location import read_place
 from fxpress._tools.inspect.checkpoints import read_tensor_header
+from fxpress._tools.inspect.hashes import registered
 from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
 _MAJOR = 8  # of the schema
@@ -220,7 +221,7 @@ def _check_operators(targets: Iterable[str]) -> Found:
             yield f"torch {torch_version()} has no {target!r}", False
         elif is_torchs:
             yield f"torch {torch_version()} has no {target!r}; another release may", True
-        else:
+        elif not registered([target]):
             yield f"{target!r} is of a library, which has to be imported before a load", True
 
 
