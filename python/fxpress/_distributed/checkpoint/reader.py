@@ -105,6 +105,13 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         self._weights: Weights | None = None
         self._places: dict[tuple[str, tuple[int, ...]], Place] = {}
 
+    def __repr__(self) -> str:
+        model, allow_pickle = self._asked.model, self._asked.allow_pickle
+        options: dict[str, Any] = {"model": model if model != names.MODEL else None}
+        options |= {"check": self._check or None, "allow_pickle": allow_pickle or None}
+        texts = [f", {name}={value!r}" for name, value in options.items() if value is not None]
+        return f"ArchiveReader({str(self.checkpoint_id)!r}{''.join(texts)})"
+
     @property
     def checkpoint_id(self) -> Path | str:
         """The path or the URL that is read."""

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._base.observing.text import html_table
 from fxpress._files.serde.hashing import hash_parts
 from fxpress._files.serde.limits import Budget
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -58,6 +59,10 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.first} != {self.second}"
+
+    def _repr_html_(self) -> str:
+        rows = [(self.first, self.second), tuple(name or "" for name in self.nodes)]
+        return html_table(self.path, ("first", "second"), rows if any(self.nodes) else rows[:1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from fxpress._base.observing.text import bytes_text, html_table
 from fxpress._files.format import names
 from fxpress._files.format.fields import a_text, an_object, damage_is_named, parse
 from fxpress._files.format.package import InspectionError, Package
@@ -37,6 +38,22 @@ class Summary:
     # The records that hold pickles or code, which nothing here opens: record -> what it is.
     runs: dict[str, str]
     extra_files: dict[str, int]  # names and sizes in bytes of what was saved with the programs
+
+    def _repr_html_(self) -> str:
+        kind = f"{self.path}: {bytes_text(self.bytes)}, {self.kind}"
+        rows = [
+            (
+                each.name,
+                ", ".join(f"{value.name}: {value.type}" for value in each.inputs),
+                ", ".join(f"{value.name}: {value.type}" for value in each.outputs),
+                f"{sum(each.operators.values()):,}",
+                f"{each.root.parameters:,}",
+                bytes_text(each.root.bytes),
+            )
+            for each in self.programs
+        ]
+        head = ("program", "inputs", "outputs", "#operators", "#parameters", "#bytes")
+        return html_table(kind, head, rows)
 
     def plain(self) -> dict[str, Any]:
         """Return the same as values that JSON can hold; modules are a list, parents first."""
