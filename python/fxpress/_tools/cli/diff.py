@@ -62,9 +62,9 @@ def _hashed(path: Path) -> HashedText | None:
         try:
             return hash_text(path, _MODEL)
         except UnknownOperatorError:  # the installed torch, or what --import names, may know it
-            import torch  # noqa: F401
+            from fxpress._tools.cli.loading import registered
 
-            return hash_text(path, _MODEL)
+            return hash_text(path, _MODEL, registered)
         except InspectionError:  # the load reads what only torch can, or says what is wrong
             return None
 

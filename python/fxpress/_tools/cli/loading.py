@@ -6,13 +6,16 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fxpress._base.errors import Error
 from fxpress._base.observing.text import printable
+from fxpress._files.format.torch_facts import Traits
 from fxpress._files.serde.damage import NeedsPickleError, UnknownNameError
+from fxpress._files.serde.hashing import traits_of
+from fxpress._files.serde.targets import find_target
 from fxpress._tools.inspect.hashes import unregistered_text
 
 
@@ -59,6 +62,15 @@ def _import_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
+
+
+def registered(targets: Sequence[str]) -> dict[str, Traits]:
+    """Return the traits of the operators that this process has registered."""
+    found = {}
+    for target in targets:
+        with suppress(UnknownNameError):
+            found[target] = traits_of(find_target(target))
+    return found
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from fxpress._files.format.package import InspectionError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fxpress._tools.inspect.hashes import Further
+
 # rich is imported where something is drawn: `hash` and `verify` in a pipe do without it.
 _WIDE = 1_000_000  # characters of a line that nothing breaks
 _LONGEST, _CUT = 199, " ... (fxpress --debug shows it all)"  # characters of the line of an error
@@ -65,6 +67,15 @@ def working(action: str) -> Iterator[None]:
         timer.cancel()
         timer.join()
         status.stop()
+
+
+def registered_operators() -> Further | None:
+    """Return what knows the operators that this process has registered; None without torch."""
+    if "torch" not in sys.modules:
+        return None
+    from fxpress._tools.cli.loading import registered
+
+    return registered
 
 
 def shortened(line: str) -> str:

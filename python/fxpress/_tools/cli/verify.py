@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fxpress._base.observing.progress import reporting
 from fxpress._base.observing.text import printable
-from fxpress._tools.cli.output import naming, shortened, working
+from fxpress._tools.cli.output import naming, registered_operators, shortened, working
 from fxpress._tools.inspect.verification import Fault, check_file
 
 _LOAD = "fxpress.load: "  # before the error of a load
@@ -21,7 +21,7 @@ def show_faults(path: Path, loads: bool, allow_pickle: bool, as_json: bool) -> i
         reporting(None, "checking", path.stat().st_size) as bar,
         working(f"checking {path}") if bar is None else nullcontext(),
     ):
-        found = check_file(path, bar)
+        found = check_file(path, bar, registered_operators())
     if loads and all(each.is_note for each in found):
         with working(f"loading {path}"):
             found += _faults_of_a_load(path, allow_pickle)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import math
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fxpress._files.format.fields import damage_is_named, one_of, parse, read_document
@@ -27,11 +25,13 @@ from fxpress._tools.inspect.summary import kind_of, model_records
 _DIGEST = 32  # bytes of a hash
 _OPERATORS = "torch.ops."
 _NAMES = 80  # characters of a name from a file that an error shows
+# Returns the traits of operators that it knows, by name.
+Further = Callable[[Sequence[str]], dict[str, Traits]]
 _STRIDED = 7  # torch's number of the layout in files
 
 
 class UnknownOperatorError(InspectionError):
-    """A program calls an operator that is not torch's, nor registered in this process."""
+    """A program calls an operator that only its own library can tell about."""
 
 
 class HashedText(NamedTuple):
@@ -44,20 +44,21 @@ class HashedText(NamedTuple):
 
 
 def hash_programs(
-    path: str | os.PathLike[str], *, include_state: bool = False
+    path: str | os.PathLike[str], *, include_state: bool = False, further: Further | None = None
 ) -> list[tuple[str, str]]:
     """Return name and hash of each program in a file.
 
     Args:
         path: the file.
         include_state: hash the values of parameters and buffers too.
+        further: returns the traits of those of some operators that it knows, which are not torch's.
 
     Raises:
         OSError: the file cannot be read.
         InspectionError: it is no file of exported programs, or it is damaged; or it has a constant
             that only torch can read.
-        UnknownOperatorError: a program calls an operator that is not one of torch's own, and this
-            process has not registered it.
+        UnknownOperatorError: a program calls an operator that is not one of torch's own, and
+            `further` does not know it.
     """
     with Package(path) as package:
         kind_of(package)
@@ -65,20 +66,22 @@ def hash_programs(
         if not found:
             raise InspectionError("a file without an exported program")
         return [
-            (name, _hashed(package, name, record, include_state).hash.hex())
+            (name, _hashed(package, name, record, include_state, further).hash.hex())
             for name, record in found
         ]
 
 
-def hash_text(path: str | os.PathLike[str], model: str) -> HashedText | None:
+def hash_text(
+    path: str | os.PathLike[str], model: str, further: Further | None = None
+) -> HashedText | None:
     """Return the text of a program with its hashes; None: the file has no program of that name.
 
-    Errors are those of `hash_programs`.
+    `further` and errors are those of `hash_programs`.
     """
     with Package(path) as package:
         kind_of(package)
         record = dict(model_records(package)).get(model)
-        return None if record is None else _hashed(package, model, record, False)
+        return None if record is None else _hashed(package, model, record, False, further)
 
 
 def hash_nodes(path: str | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
@@ -114,29 +117,17 @@ def unregistered_text(name: str) -> str:
     return f"`{name[:_NAMES]}` is not registered; use --import {module}"
 
 
-def registered(targets: Sequence[str]) -> dict[str, Traits]:
-    """Return the traits of operators that this process has registered, if it uses torch."""
-    if not targets or "torch" not in sys.modules:
-        return {}
-    from fxpress._files.serde.damage import UnknownNameError
-    from fxpress._files.serde.hashing import traits_of
-    from fxpress._files.serde.targets import find_target
-
-    found = {}
-    for target in targets:
-        with contextlib.suppress(UnknownNameError):
-            found[target] = traits_of(find_target(target))
-    return found
-
-
-def _hashed(package: Package, model: str, record: str, include_state: bool) -> HashedText:
+def _hashed(
+    package: Package, model: str, record: str, include_state: bool, further: Further | None = None
+) -> HashedText:
     text = package.read(record)
     document = read_document(text, "ExportedProgram", record, package)
     known = operators()
     with damage_is_named(f"record {record!r}"):
         targets = document.targets()
         traits = {target: known[target] for target in targets if target in known}
-        traits.update(registered([target for target in targets if target not in known]))
+        if further is not None:
+            traits.update(further([target for target in targets if target not in known]))
         for target in targets:
             if target not in traits:
                 raise UnknownOperatorError(f"program {model!r}: {unregistered_text(target)}")
