@@ -21,7 +21,7 @@ from fxpress._files.serde.schema import TYPES, describe
 from fxpress._files.serde.targets import _FUNCTIONS, find_target
 
 FILE = Path(__file__).parent.parent / "python/fxpress/_files/format/torch.json"
-_NAMESPACES = ("aten", "prims", "quantized", "_c10d_functional", "mkldnn", "inductor")
+_NAMESPACES = ("aten", "prims", "quantized", "_c10d_functional", "mkldnn", "inductor", "export")
 
 
 def operators() -> dict[str, list[Any]]:

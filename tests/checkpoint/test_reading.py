@@ -18,7 +18,9 @@ import fxpress
 from fxpress import UnsupportedError
 from fxpress import state as states
 from fxpress._distributed.stages.save import save_stages
-from fxpress.checkpoint import ArchiveReader
+from fxpress._files.archive.weight_files import open_weights
+from fxpress._files.serde.limits import Budget
+from fxpress.checkpoint import ArchiveReader, convert_weights
 from tests.support.checkpoints import (
     HEADERS,
     Counting,
@@ -46,6 +48,32 @@ def test_a_safetensors_file(tmp_path: Path) -> None:
     save_file(state, tmp_path / "model.safetensors")
     for path in (tmp_path / "model.safetensors", tmp_path):
         assert_same(load(blank(state), path), state)
+
+
+@pytest.mark.parametrize("code", ["F4", "F6_E2M3", "C128", "float32", "nn", "F" * 1000])
+def test_tensors_of_an_unknown_dtype(code: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    entries = {
+        "known": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        "odd": {"dtype": code, "shape": [4, 3], "data_offsets": [8, 14]},
+    }
+    header = json.dumps(entries).encode()
+    data = torch.tensor([1.5, -2.0]).numpy().tobytes() + bytes(6)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    known = {"known": torch.tensor([1.5, -2.0])}
+    assert_same(load(blank(known), path), known)
+    with pytest.raises(CheckpointException) as raised:
+        load({"odd": torch.zeros(4, 3)}, path)
+    ((cause, _),) = raised.value.failures.values()
+    assert isinstance(cause, UnsupportedError)
+    assert f"'odd' is of the dtype '{code[:20]}'," in str(cause)
+    with pytest.raises(UnsupportedError, match="'odd'"):
+        convert_weights(path, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+    with open_weights(path, Budget(None, 0)) as get:
+        assert_same({"known": get("known")}, known)
+        with pytest.raises(UnsupportedError, match="'odd' is of the dtype"):
+            get("odd")
 
 
 def test_an_index_of_transformers(tmp_path: Path) -> None:

@@ -208,7 +208,10 @@ def test_weights(
 def test_weights_of_other_shapes() -> None:
     first = torch.export.export(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
     second = torch.export.export(torch.nn.Linear(4, 3, bias=False), (torch.ones(2, 4),))
-    found = {each["name"]: each["what"] for each in differing_weights(first, second)}
+    found = {
+        each["name"]: each["what"]
+        for each in differing_weights(first.state_dict, second.state_dict)
+    }
     assert found == {"weight": "float32[4, 4] and float32[3, 4]", "bias": "only in the first"}
 
 
@@ -220,7 +223,7 @@ def test_weights_that_are_not_finite(tmp_path: Path) -> None:
         second.weight[0, 1] = float("nan")
         second.weight[0, 2] = float("inf")
     programs = [torch.export.export(each, (torch.ones(2, 4),)) for each in (first, second)]
-    (found,) = differing_weights(*programs)
+    (found,) = differing_weights(*(each.state_dict for each in programs))
     assert found["absolute"] == pytest.approx(298, rel=1e-6)
     assert found["what"] == "3 of 16 items, 2 of them not finite"
     json.dumps(found, allow_nan=False)
@@ -231,7 +234,7 @@ def test_not_a_numbers_are_equal() -> None:
     with torch.no_grad():
         module.bias.fill_(float("nan"))
     programs = [torch.export.export(module, (torch.ones(2, 4),)) for _ in range(2)]
-    assert differing_weights(*programs) == []
+    assert differing_weights(*(each.state_dict for each in programs)) == []
 
 
 def test_files_that_cannot_be_read(files: tuple[str, str], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from fxpress import _native
+from fxpress._base.signatures import expand_aliases
 from fxpress._install.installation import Installation
 from fxpress._install.stand_ins import Policy
 from fxpress._install.table import ENTRIES
@@ -19,6 +20,7 @@ def _forget_lock() -> None:
 os.register_at_fork(after_in_child=_forget_lock)
 
 
+@expand_aliases
 def install(*, on_unsupported: Policy = "raise") -> None:
     """Replace torch's functions and classes by fxpress's, in the whole process.
 
@@ -69,6 +71,7 @@ def uninstall() -> None:
     _installation.release()
 
 
+@expand_aliases
 def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
     """Install fxpress for the length of a ``with`` block: :func:`install`, then :func:`uninstall`.
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from fxpress._base.observing.event import Event
-from fxpress._base.observing.text import duration_text, sizes_text
+from fxpress._base.observing.text import counted_text, duration_text, html_table, sizes_text
 from fxpress._torch.watching import watchers
 
 
@@ -86,19 +86,25 @@ def table_of(events: Sequence[Event], *, each_call: bool) -> str:
         each_call: whether calls that were made by themselves have rows of their own. Phases and
             calls within a call share a row by name.
     """
-    threads = {event.thread: event.thread_name for event in events}
-    lines: list[tuple[str, ...]] = [_TITLES]
-    for thread, name in threads.items():
-        if len(threads) > 1:
-            lines.append((f"thread {name}", "", "", "", ""))
-        of_thread = [event for event in events if event.thread == thread]
-        lines += (row.cells() for row in _walk(_rows(of_thread, each_call)))
+    lines = [_TITLES, *_cells(events, each_call)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         f"{name:<{widths[0]}}  {calls:>{widths[1]}}  {wall:>{widths[2]}}"
         f"  {processor:>{widths[3]}}  {note}".rstrip()
         for name, calls, wall, processor, note in lines
     )
+
+
+def _cells(events: Sequence[Event], each_call: bool) -> list[tuple[str, ...]]:
+    """Return the rows of a table of events."""
+    threads = {event.thread: event.thread_name for event in events}
+    lines: list[tuple[str, ...]] = []
+    for thread, name in threads.items():
+        if len(threads) > 1:
+            lines.append((f"thread {name}", "", "", "", ""))
+        of_thread = [event for event in events if event.thread == thread]
+        lines += (row.cells() for row in _walk(_rows(of_thread, each_call)))
+    return lines
 
 
 def _rows(events: Sequence[Event], each_call: bool) -> dict[tuple[str, int], _Row]:
@@ -176,6 +182,15 @@ class Profile:
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        is_operation = [event.is_operation for event in self._taken]
+        counts = (is_operation.count(True), "call"), (is_operation.count(False), "phase")
+        return f"<Profile: {', '.join(counted_text(*each) for each in counts)}>"
+
+    def _repr_html_(self) -> str:
+        head = [f"#{each}" if each else "" for each in _TITLES]
+        return html_table(repr(self), head, _cells(self.events, True))
 
     def save(self, path: str | bytes | os.PathLike[str]) -> None:
         """Write a trace for chrome://tracing or https://ui.perfetto.dev.

@@ -20,6 +20,7 @@ import torch
 
 from fxpress._base.observing.event import Event
 from fxpress._base.observing.text import duration_text, sizes_text
+from fxpress._base.signatures import expand_aliases
 
 # Whether torch's profiler runs in this thread. A torch without the name gets no ranges.
 profiler_is_on: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: False)
@@ -136,6 +137,8 @@ def operation(
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        expand_aliases(function)
+
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             if not (watchers or _informs(_INFO) or profiler_is_on()):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import html
+from collections.abc import Iterable, Mapping, Sequence
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -47,3 +48,22 @@ def printable(text: str) -> str:
         each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
         for each in text
     )
+
+
+def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table for a notebook, whose texts are escaped; `#` in a head stands for numbers."""
+
+    def shown(text: object) -> str:
+        return html.escape("\n".join(map(printable, str(text).split("\n"))))
+
+    styles = ["text-align: " + ("right" if each.startswith("#") else "left") for each in head]
+    lines = [
+        "".join(
+            f'<{tag} style="{style}; white-space: pre-wrap">{shown(cell)}</{tag}>'
+            for cell, style in zip(row, styles, strict=True)
+        )
+        for tag, group in (("th", [[each.removeprefix("#") for each in head]]), ("td", rows))
+        for row in group
+    ]
+    table = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div style="white-space: pre-wrap">{shown(title)}</div><table>{table}</table>'

@@ -74,6 +74,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     - fxpress.LimitError: reading headers would cost more than the limits allow.
     - fxpress.SerializeError: a weight needs `allow_pickle`, or two names that share memory, such
       as the names of a tied weight, have different values.
+    - fxpress.UnsupportedError: a tensor is of a dtype that this torch does not have.
     - RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
     - AssertionError: torch's, in place of an error in a header, whose text it has.
 
@@ -105,6 +106,13 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         self._check = check
         self._weights: Weights | None = None
         self._places: dict[tuple[str, tuple[int, ...]], Place] = {}
+
+    def __repr__(self) -> str:
+        model, allow_pickle = self._asked.model, self._asked.allow_pickle
+        options: dict[str, Any] = {"model": model if model != names.MODEL else None}
+        options |= {"check": self._check or None, "allow_pickle": allow_pickle or None}
+        texts = [f", {name}={value!r}" for name, value in options.items() if value is not None]
+        return f"ArchiveReader({str(self.checkpoint_id)!r}{''.join(texts)})"
 
     @property
     def checkpoint_id(self) -> Path | str:
@@ -141,7 +149,10 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         self._weights = again_when_replaced(read_weights)(main_file(self._path), self._asked)
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
-                TensorProperties(dtype=stored.dtype),
+                TensorProperties(
+                    # Planners need a dtype; reading a tensor of an unknown one is an error.
+                    dtype=stored.dtype if isinstance(stored.dtype, torch.dtype) else torch.uint8
+                ),
                 torch.Size(stored.sizes),
                 [
                     ChunkStorageMetadata(torch.Size(part.offsets), torch.Size(part.sizes))

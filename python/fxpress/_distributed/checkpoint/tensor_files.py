@@ -10,28 +10,29 @@ from fxpress._distributed.checkpoint.boxes import Extent, strides_of
 from fxpress._distributed.checkpoint.weights import Stored, Weights, add, whole
 from fxpress._files.archive.tensor_file import TensorFile
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.ranges import Checked
 from fxpress._files.remote.remote_file import AnyPath
 from fxpress._files.serde.limits import Budget
 
-INDEX, ALONE, SUFFIX = "model.safetensors.index.json", "model.safetensors", ".safetensors"
+INDEX, ALONE, SUFFIX = names.TENSORS_INDEX, names.TENSORS_ALONE, ".safetensors"
 
 
 def extent_in(file: TensorFile, name: str, crc: int | None = None) -> Extent:
-    """Return the place of a tensor; ArchiveError when there is none of that name."""
-    place = file.place(name)
+    """Return the place of a tensor; ArchiveError for no tensor, UnsupportedError for its dtype."""
+    place, dtype = file.place(name), file.dtype(name)
     part = None
     if crc is not None:
         part = Checked(file.file, place.begin, place.size, crc, f"tensor {name!r}")
-    dtype = getattr(torch, place.dtype)
     return Extent(file.file, place.begin, dtype, strides_of(place.shape), part, True)
 
 
 def in_file(file: TensorFile, name: str) -> Stored:
     """Return a tensor of a file; ArchiveError when there is none of that name."""
-    extent = extent_in(file, name)
-    return whole(extent.dtype, file.places[name].shape, lambda: extent)
+    place = file.place(name)
+    dtype = getattr(torch, place.dtype, place.dtype)
+    return whole(dtype, place.shape, lambda: extent_in(file, name))
 
 
 def add_file(weights: Weights, path: AnyPath, budget: Budget) -> None:

@@ -6,10 +6,11 @@ the state they are given, for this file alone.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +21,9 @@ from fxpress._base.errors import Error
 from fxpress._distributed.checkpoint.boxes import Extent
 from fxpress._distributed.checkpoint.section import check_slices
 from fxpress._distributed.checkpoint.weights import Place, Slice, Stored, Weights, is_dense
-from fxpress._files.archive.weight_files import difference_of
+from fxpress._files.archive.weight_files import Form, difference_of
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format import names
 from fxpress._files.format.package import Record
 from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.ranges import Checked, File
@@ -30,7 +32,7 @@ from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.values import Values
 from fxpress._torch.checkpoint import LAYOUT, METADATA_CLASSES, STORAGES, TENSORS
 
-METADATA = ".metadata"
+METADATA = names.CHECKPOINT_METADATA
 _PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path")
 _RATIO = 24  # bytes of objects for each byte of a pickle, as an estimate
 _LONGEST = 1 << 16  # bytes of the pickle of a tensor
@@ -79,16 +81,40 @@ class _Unpickler(pickle.Unpickler):
 
 def add_torchs(weights: Weights, folder: Path, limits: Limits | None) -> None:
     """Add the tensors and values of a checkpoint of torch."""
+    with _metadata(folder, limits) as (said, budget):
+        _add(weights, folder, said, budget)
+
+
+def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
+    """Return the dtype and the sizes of each tensor of a checkpoint of torch; None: a value."""
+    with _metadata(folder, limits) as (said, _):
+        described = said["state_dict_metadata"].items()
+        return {str(name): _form(name, kind) for name, kind in described}
+
+
+@contextlib.contextmanager
+def _metadata(folder: Path, limits: Limits | None) -> Iterator[tuple[dict[str, Any], Budget]]:
+    """Yield the contents of `.metadata`; what is wrong with them in the block is ArchiveError."""
     path = folder / METADATA
     data = path.read_bytes()
     budget = Budget(limits, len(data))
     budget.charge(_RATIO * len(data), str(path))
     try:
-        _add(weights, folder, _Unpickler(data).load().state, budget)
+        yield _Unpickler(data).load().state, budget
     except (Error, OSError, MemoryError):
         raise
     except Exception as error:  # whatever pickles and what they make raise when they are damaged
         raise ArchiveError(f"{path} is damaged: {error!r}") from None
+
+
+def _form(name: str, kind: Any) -> Form | None:
+    """Return the dtype and the sizes of a tensor; None for a value of another type."""
+    if type(kind).__name__ == "BytesStorageMetadata":
+        return None
+    dtype = kind.state["properties"].state[0]
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is of type {dtype!r}")
+    return dtype, _sizes(kind.state["size"])
 
 
 def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -> None:
@@ -106,14 +132,12 @@ def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -
         saved = _Saved(file, int(about["offset"]), int(about["length"]), name, budget)
         places[name, tuple(offset or ())] = saved
     for name, kind in said["state_dict_metadata"].items():
-        if type(kind).__name__ == "BytesStorageMetadata":
+        form = _form(name, kind)
+        if form is None:
             weights.values[name] = places[name, ()].read()
             continue
-        about = kind.state
-        dtype, sizes = about["properties"].state[0], _sizes(about["size"])
-        if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"{name!r} is of type {dtype!r}")
-        slices = tuple(_slice(name, dtype, each.state, places) for each in about["chunks"])
+        dtype, sizes = form
+        slices = tuple(_slice(name, dtype, each.state, places) for each in kind.state["chunks"])
         check_slices(name, sizes, slices, budget)
         weights.tensors[name] = Stored(dtype, sizes, slices)
 

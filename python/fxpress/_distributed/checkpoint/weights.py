@@ -33,7 +33,7 @@ class Slice(NamedTuple):
 class Stored(NamedTuple):
     """A tensor of a checkpoint. Its slices do not overlap, and are all of it."""
 
-    dtype: torch.dtype
+    dtype: Any  # a torch.dtype; the text of the file where torch has no such dtype
     sizes: tuple[int, ...]
     slices: tuple[Slice, ...]
 
@@ -78,14 +78,15 @@ class Weights:
     def read(self, name: str, target: torch.Tensor | None = None) -> torch.Tensor:
         """Return a tensor, read into `target` if there is one; KeyError for an unknown name."""
         stored = self.tensors[name]
+        places = [part.find() for part in stored.slices]  # UnsupportedError for an unknown dtype
         if target is None:
             target = torch.empty(stored.sizes, dtype=stored.dtype)
-        for part in stored.slices:
+        for part, place in zip(stored.slices, places, strict=True):
             whole = target
             for dim, (start, size) in enumerate(zip(part.offsets, part.sizes, strict=True)):
                 if size != stored.sizes[dim]:
                     whole = whole.narrow(dim, start, size)
-            copy_box(part.find(), (0,) * len(part.sizes), part.sizes, whole)
+            copy_box(place, (0,) * len(part.sizes), part.sizes, whole)
         if self.report is not None:
             self.report(target.nbytes)
         return target
@@ -93,7 +94,8 @@ class Weights:
     def bytes(self) -> int:
         """Return the bytes of all tensors."""
         return sum(
-            math.prod(each.sizes) * int(each.dtype.itemsize) for each in self.tensors.values()
+            math.prod(each.sizes) * int(getattr(each.dtype, "itemsize", 0))
+            for each in self.tensors.values()
         )
 
 

@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
+from fxpress._base.observing.text import bytes_text, counted_text, printable
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.cut import Cut, Stage, shared_of_cut
 from fxpress._distributed.stages.documents import Fields, read, sealed
@@ -32,7 +33,8 @@ from fxpress._files.format import names
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
 
-FORMAT, STATE_FORMAT, VERSION = "fxpress stages", "fxpress state of stages", 1
+_DIGITS = 12  # of a hash that a text shows
+FORMAT, STATE_FORMAT, VERSION = names.MANIFEST_FORMAT, "fxpress state of stages", 1
 # Manifests of earlier versions have the SHA-256 of their text, with zeros in its place, or nothing.
 _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 
@@ -245,6 +247,13 @@ class Manifest:
     shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
     # Guards on inputs that no stage has together; the first is given them, to pass them on.
     unchecked_guards: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        size = bytes_text(sum(stage.bytes for stage in self.stages))
+        return (
+            f"<Manifest: {counted_text(len(self.stages), 'stage')}, {size} of weights, torch "
+            f"{printable(self.torch)}, program {printable(self.graph_hash[:_DIGITS])}>"
+        )
 
 
 def facts_of_file(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from torch.export import ExportedProgram
 
 from fxpress import _native
+from fxpress._base.signatures import expand_aliases
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.costs import By, weights_of
 from fxpress._distributed.stages.cut import shared_of
@@ -26,6 +27,7 @@ from fxpress._graphs.partition.callback import operations
 Sharing = Literal["list", "together"]
 
 
+@expand_aliases
 def plan(
     program: ExportedProgram,
     stages: int,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, get_args
 
 from torch.export import ExportedProgram
 
 from fxpress._base.errors import NoRendererError
+from fxpress._base.observing.text import html_table
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.documents import Fields, digest_of, read, sealed
@@ -136,8 +138,25 @@ class Plan:
 
         The last column has the bytes that pass from a stage to the next one.
         """
+        columns, notes = self._table()
+        texts = [[heading, *(f"{each:,}" for each in values)] for heading, values in columns]
+        widths = [max(map(len, column)) for column in texts]
+        lines = [
+            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+            for row in zip(*texts, strict=True)
+        ]
+        return "\n".join([*lines, *notes])
+
+    def _repr_html_(self) -> str:
+        columns, notes = self._table()
+        title = f"{self.stages} stages of {self.operations:,} operations by {self.by}"
+        rows = zip(*([f"{each:,}" for each in values] for _, values in columns), strict=True)
+        return html_table("\n".join([title, *notes]), [f"#{head}" for head, _ in columns], rows)
+
+    def _table(self) -> tuple[list[tuple[str, Sequence[int]]], list[str]]:
+        """Return headings with values for each stage, and a line for each shared state."""
         unit = "parameters" if self.by == "module" else "ns" if self.by == "time" else self.by
-        columns = (
+        columns: list[tuple[str, Sequence[int]]] = [
             ("stage", range(self.stages)),
             ("operations", [end - start for start, end in pairwise([0, *self.ends])]),
             (unit, self.weights),
@@ -145,18 +164,13 @@ class Plan:
             ("activations", self.activation_bytes),
             ("memory", self.memory),
             ("passes on", (*self.crossing_bytes, 0)),
-        )
-        texts = [[heading, *(f"{each:,}" for each in values)] for heading, values in columns]
-        widths = [max(map(len, column)) for column in texts]
-        lines = [
-            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
-            for row in zip(*texts, strict=True)
         ]
+        lines = []
         for each in self.shared:
             names = ", ".join(map(json.dumps, each.names))  # whatever characters they have
             kind = "parameter" if each.is_parameter else "buffer or constant"
             lines.append(f"stages {', '.join(map(str, each.stages))} share the {kind} {names}")
-        return "\n".join(lines)
+        return columns, lines
 
     def to_json(self) -> str:
         """Return the plan as a text, which is the same for equal plans."""

@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from fxpress._base.observing.text import counted_text, duration_text, html_table, printable
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.documents import read, sealed
 from fxpress._distributed.stages.ends import Ends, copied, flat_inputs, state_of
@@ -22,6 +23,8 @@ from fxpress._files.serde.hashing import graph_hash
 FORMAT, VERSION = "fxpress profile", 1
 _NANOSECONDS = 1e9
 _RUNS = 5
+_DIGITS = 12  # of a hash that a text shows
+_SHOWN = 20  # operations that a notebook shows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,18 @@ class OperationTimes:
 
     graph_hash: str
     nanoseconds: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        count = counted_text(len(self.nanoseconds), "operation")
+        seconds = duration_text(sum(self.nanoseconds) / _NANOSECONDS)
+        return (
+            f"<OperationTimes: {count}, {seconds}, program {printable(self.graph_hash[:_DIGITS])}>"
+        )
+
+    def _repr_html_(self) -> str:
+        times = sorted(enumerate(self.nanoseconds), key=lambda each: -each[1])[:_SHOWN]
+        rows = [(f"{index:,}", duration_text(each / _NANOSECONDS)) for index, each in times]
+        return html_table(f"{self!r}, the longest:", ("#operation", "#time"), rows)
 
     def to_json(self) -> str:
         """Return the profile as a text."""

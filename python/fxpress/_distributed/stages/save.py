@@ -27,6 +27,7 @@ from fxpress._distributed.stages.plan import plan as make_plan
 from fxpress._distributed.stages.planned import Plan, picture_of
 from fxpress._files.archive.folders import new_folder
 from fxpress._files.archive.package import package_pt2, save
+from fxpress._files.format import names
 from fxpress._files.remote.urls import (
     is_archive,
     joined,
@@ -39,7 +40,7 @@ from fxpress._files.remote.urls import (
 from fxpress._files.serde.artifacts import check_program_values
 from fxpress._torch.watching import operation
 
-MANIFEST, STATE, PICTURE = "manifest.json", "state.json", "stages.svg"
+MANIFEST, STATE, PICTURE = names.MANIFEST, "state.json", "stages.svg"
 
 
 def program_name(number: int) -> str:

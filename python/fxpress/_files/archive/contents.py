@@ -18,7 +18,7 @@ from fxpress._files.archive.storages import View, on_one_storage, read_tensors, 
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.serde.artifacts import load_any
-from fxpress._files.serde.damage import damage_is_named
+from fxpress._files.serde.damage import NeedsPickleError, damage_is_named
 from fxpress._files.serde.limits import Budget, LimitError
 from fxpress._files.serde.reading import check_version, decode
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -116,9 +116,10 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
     """Return a script object or an opaque object."""
     data = archive.read_bytes(record)
     if not options.allow_pickle:
-        raise compat.SerializeError(
+        raise NeedsPickleError(
             f"record {record!r} is an object that cannot be read without unpickling it, which may "
-            "run any code; allow_pickle=True does that."
+            "run any code; allow_pickle=True does that.",
+            f"record {record!r}",
         )
     is_script_object = record.startswith(names.CONSTANTS_DIR + names.CUSTOM_OBJECT)
     load = torch_archive.unpickle_script_object if is_script_object else pickle.loads

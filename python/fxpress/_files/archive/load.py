@@ -18,6 +18,7 @@ from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.errors import ArchiveError, FormatError, MissingProgramError
 from fxpress._files.format import names
+from fxpress._files.format.recognition import format_of_records
 from fxpress._files.serde.limits import Limits
 from fxpress._files.serde.reading import check_version, decode
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -27,7 +28,6 @@ from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
-_PROGRAM = "serialized_exported_program.json"
 # Names of a part, the newer one first.
 _PARTS = {
     "state_dict": ("serialized_state_dict.pt", "serialized_state_dict.json"),
@@ -278,6 +278,9 @@ def read_legacy(
     options: Options,
 ) -> ExportedProgram:
     """Return the program in such a file. The file's extra files are added to `extra_files`."""
+    other = format_of_records(archive.get_file_names())
+    if other is not None:
+        raise FormatError(other.text())
     if archive.find("version") is None:
         raise ArchiveError("the file is a zip archive, but no program: it has no version")
     log.warning("The file is of a format that is no longer written: save the program again.")
@@ -297,7 +300,7 @@ def read_legacy(
         if found[0].endswith(".json"):
             log.warning("Record %r is of a format that is no longer written.", found[0])
         parts[part] = archive.read_bytes(found[0])
-    program = archive.read_bytes(_PROGRAM)
+    program = archive.read_bytes(names.LEGACY_PROGRAM)
     for name in archive.get_file_names():
         if name.startswith(_EXTRA):
             extra_files[name.removeprefix(_EXTRA)] = archive.read_string(name)

@@ -18,6 +18,12 @@ from fxpress._files.archive.files import sizes_of_file, source_path
 from fxpress._files.errors import ArchiveError, FormatError, archive_errors
 from fxpress._files.format import names
 from fxpress._files.format.package import DamagedRecordError, Record
+from fxpress._files.format.recognition import (
+    HEAD,
+    check_is_file,
+    format_of_bytes,
+    format_of_records,
+)
 from fxpress._files.serde.artifacts import unpack
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._torch.watching import operation
@@ -110,6 +116,8 @@ class PT2ArchiveReader:
                 self._start = _position_of(f)
                 self._file = os.dup(descriptor)
         try:
+            if path is not None and self._file is not None:
+                check_is_file(self._file, path)
             self._read_directory(self._views[0] if self._file is None else self._file)
             self.budget = Budget(limits, self._size())
         except BaseException:
@@ -117,9 +125,20 @@ class PT2ArchiveReader:
             raise
 
     def _read_directory(self, source: Any) -> None:
-        with archive_errors():
-            self._native = _native.ArchiveReader(source, self._start)
-            self._records = self._native.records()
+        try:
+            with archive_errors():
+                self._native = _native.ArchiveReader(source, self._start)
+                self._records = self._native.records()
+        except ArchiveError:
+            other = format_of_bytes(self._head())
+            if other is None:
+                raise
+            raise ArchiveError(other.text()) from None
+
+    def _head(self) -> bytes:
+        if self._file is None:
+            return bytes(self._views[0][:HEAD])
+        return os.pread(self._file, HEAD, self._start)
 
     def _size(self) -> int:
         if self._file is None:
@@ -174,6 +193,10 @@ class PT2ArchiveReader:
 
     def check_format(self) -> None:
         """Raise FormatError for archives of another format than pt2."""
+        if self.find(names.ARCHIVE_FORMAT_PATH) is None:
+            other = format_of_records(self._records)
+            if other is not None:
+                raise FormatError(other.text("a pt2 archive"))
         if self.read_string(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE:
             raise FormatError("Invalid archive format")
 

@@ -10,6 +10,7 @@ from typing import Any
 from fxpress._files.archive.reader import PT2ArchiveReader, Target
 from fxpress._files.errors import ArchiveError, archive_errors
 from fxpress._files.format import names
+from fxpress._files.format.recognition import HEAD
 from fxpress._files.remote.remote_file import PIECE, RemoteFile
 from fxpress._files.serde.limits import Budget, Limits
 
@@ -43,11 +44,16 @@ class RemoteArchive(PT2ArchiveReader):
             with self._ranges.charged_to(self.budget):
                 self._read_directory(self._ranges)
         except ArchiveError as error:
-            why = f"it is no zip archive, or a damaged one: {error}"
+            why = str(error)
+            if not why.startswith("it is "):
+                why = f"it is no zip archive, or a damaged one: {why}"
             raise ArchiveError(f"{file.path}: {why}") from None
 
     def __exit__(self, *error: object) -> None:
         self._ranges.release()
+
+    def _head(self) -> bytes:
+        return self.file.read(0, min(HEAD, self.file.size))
 
     def mapped(self) -> None:
         """Return None: no file of this machine has the bytes."""

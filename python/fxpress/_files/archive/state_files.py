@@ -208,6 +208,7 @@ def load_into(
         fxpress.LimitError: reading the file, or the storages of the program, would cost more.
         fxpress.SerializeError: a value is missing, or has another shape or dtype; or two names
             that share memory, such as the names of a tied weight, have different values.
+        fxpress.UnsupportedError: a value is of a dtype that this torch does not have.
         torch.OutOfMemoryError: a device has no space for the tensors.
         TypeError: an argument is of a wrong type.
         ValueError: `source` is closed, or has a null character.

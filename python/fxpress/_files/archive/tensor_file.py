@@ -19,6 +19,7 @@ import torch
 from fxpress._base.errors import UnsupportedError
 from fxpress._files.archive import tensors
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format.recognition import HEAD, SAFETENSORS, format_of_bytes
 from fxpress._files.format.tensor_header import METADATA, NUMBER, Place, header_length, read_header
 from fxpress._files.format.torch_facts import BY_CODE
 from fxpress._files.remote.ranges import File, Files
@@ -51,7 +52,7 @@ class TensorFile:
     Raises:
         LimitError: the header is too large, or nested too deeply.
         OSError: the file cannot be read.
-        ArchiveError: the file is damaged, or has a dtype that this torch does not have.
+        ArchiveError: the file is damaged.
     """
 
     def __init__(self, file: File, budget: Budget) -> None:
@@ -69,11 +70,11 @@ class TensorFile:
             self.metadata, self.places = read_header(text, whole)
         except ValueError as e:
             raise self._damaged(str(e)) from None
-        for name, place in self.places.items():
-            if not hasattr(torch, place.dtype):
-                raise self._damaged(f"this torch has no {place.dtype}, the type of {name!r}")
 
     def _damaged(self, why: str) -> ArchiveError:
+        other = format_of_bytes(self.file.read(0, min(HEAD, self.file.size)))
+        if other is not None and other != SAFETENSORS:
+            return ArchiveError(f"{self.file.path}: {other.text('a safetensors file')}")
         return ArchiveError(f"{self.file.path} is damaged: {why}")
 
     @property
@@ -95,10 +96,22 @@ class TensorFile:
             raise ArchiveError(f"{self.file.path} has no tensor {name!r}")
         return self.places[name]
 
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the dtype of a tensor; KeyError: no such tensor, UnsupportedError: no such dtype.
+
+        A file may have tensors of dtypes that this torch does not have; the others can be read.
+        """
+        dtype = getattr(torch, self.places[name].dtype, None)
+        if dtype is None:
+            raise UnsupportedError(
+                f"{self.file.path}: {name!r} is of the dtype {self.places[name].dtype}, which "
+                "this torch does not have: only the other tensors can be read"
+            )
+        return dtype
+
     def read(self, name: str) -> torch.Tensor:
-        """Return the tensor of that name; KeyError when there is none."""
-        place = self.places[name]
-        dtype = getattr(torch, place.dtype)
+        """Return the tensor of that name, or raise as `dtype` does."""
+        place, dtype = self.places[name], self.dtype(name)
         if not place.size:  # frombuffer() takes no empty buffers
             return torch.empty(place.shape, dtype=dtype)
         data = bytearray(place.size)

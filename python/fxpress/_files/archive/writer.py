@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fxpress import _native
+from fxpress._base.signatures import expand_aliases
 from fxpress._files.archive.files import AtomicFile, Output, is_path, open_output
 from fxpress._files.archive.replacing import put_together, remove_abandoned
 from fxpress._files.errors import ArchiveError, archive_errors
@@ -93,6 +94,7 @@ class PT2ArchiveWriter:
         ...     writer.write_string("extra/notes.txt", "hello")
     """
 
+    @expand_aliases
     def __init__(self, archive_path_or_buffer: Any, *, replace: Replace = "whole") -> None:
         self._file: Output | None = None
         self._weights: list[AtomicFile] = []  # beside it

@@ -18,14 +18,19 @@ OBJECTS = (CUSTOM_OBJECT, OPAQUE_OBJECT)
 TENSOR_CONSTANT = "tensor_"
 WEIGHT = "weight_"
 
-_MODELS_DIR, _MODEL_SUFFIX = "models/", ".json"
+MODELS_DIR, _MODEL_SUFFIX = "models/", ".json"
 _WEIGHTS_FILE = "_weights_file.txt"
+# The files of folders: of stages, of torch.distributed.checkpoint, of safetensors files.
+MANIFEST, MANIFEST_FORMAT = "manifest.json", "fxpress stages"  # the file, and a text in it
+CHECKPOINT_METADATA = ".metadata"
+TENSORS_INDEX, TENSORS_ALONE = "model.safetensors.index.json", "model.safetensors"
+LEGACY_PROGRAM = "serialized_exported_program.json"  # the program's record before torch 2.9
 MODEL = "model"  # the name of a program that is saved alone
 
 
 def model_record(model: str) -> str:
     """Return the name of the record of a program's graph."""
-    return f"{_MODELS_DIR}{model}{_MODEL_SUFFIX}"
+    return f"{MODELS_DIR}{model}{_MODEL_SUFFIX}"
 
 
 def sample_inputs_record(model: str) -> str:
@@ -66,7 +71,7 @@ def is_weights_file_record(record: str) -> bool:
 def models_in(records: Iterable[str]) -> list[str]:
     """Return the names of the programs in an archive."""
     return [
-        record[len(_MODELS_DIR) : -len(_MODEL_SUFFIX)]
+        record[len(MODELS_DIR) : -len(_MODEL_SUFFIX)]
         for record in records
-        if record.startswith(_MODELS_DIR) and record.endswith(_MODEL_SUFFIX)
+        if record.startswith(MODELS_DIR) and record.endswith(_MODEL_SUFFIX)
     ]

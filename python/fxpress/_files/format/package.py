@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fxpress import _native
 from fxpress._base.errors import Error
 from fxpress._files.format.limit_values import DEFAULT
+from fxpress._files.format.recognition import HEAD, check_is_file, format_of_bytes
 
 # Bytes that unpacked records and objects may take besides `DEFAULT.memory`, for each byte of the
 # file, which itself is not counted.
@@ -111,12 +112,14 @@ class Package(Allowance):
     def __init__(self, path: str | bytes | os.PathLike[str]) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            check_is_file(self._file, path)
             self.bytes = os.fstat(self._file).st_size
             self._reader = _native.ArchiveReader(self._file)
             entries = self._reader.records()
         except _DAMAGE as e:
+            other = format_of_bytes(os.pread(self._file, HEAD, 0))
             os.close(self._file)
-            raise InspectionError(str(e)) from None
+            raise InspectionError(str(e) if other is None else other.text()) from None
         except BaseException:
             os.close(self._file)
             raise

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from fxpress._files.format.torch_facts import BY_CODE
 
-_LONGEST = 100_000_000  # bytes, by the format
+LONGEST = 100_000_000  # bytes, by the format
+_LONGEST_CODE = 20  # characters of an unknown dtype that are kept
 METADATA = "__metadata__"
 NUMBER = "fxpress_save"  # the key of the save's number in the metadata
 
@@ -16,7 +17,7 @@ NUMBER = "fxpress_save"  # the key of the save's number in the metadata
 class Place(NamedTuple):
     """Where a tensor is."""
 
-    dtype: str  # torch's name
+    dtype: str  # torch's name; the quoted text of the file for an unknown dtype
     shape: tuple[int, ...]  # its sizes
     begin: int  # its first byte, from the begin of the file
     size: int  # its bytes
@@ -27,7 +28,7 @@ def header_length(begin: bytes, whole: int) -> int:
     if whole < 8:
         raise ValueError("it ends too early")
     length = int.from_bytes(begin, "little")
-    if length > min(_LONGEST, whole - 8):
+    if length > min(LONGEST, whole - 8):
         raise ValueError("its header is too long")
     return length
 
@@ -62,9 +63,15 @@ def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Plac
 
 
 def _place(entry: Any, base: int) -> Place:
-    dtype = BY_CODE[entry["dtype"]]
+    code = entry["dtype"]
+    if not isinstance(code, str):
+        raise TypeError(f"the dtype is {code!r}")
+    dtype = BY_CODE.get(code)
+    name = repr(code[:_LONGEST_CODE]) if dtype is None else dtype.name
     shape = tuple(int(n) for n in entry["shape"])
     begin, end = (int(n) for n in entry["data_offsets"])
-    if min((*shape, begin)) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{shape} of {dtype.name} at {begin} to {end}")
-    return Place(dtype.name, shape, base + begin, end - begin)
+    size = end - begin
+    is_sized = size >= 0 if dtype is None else size == math.prod(shape) * dtype.itemsize
+    if min((*shape, begin)) < 0 or not is_sized:
+        raise ValueError(f"{shape} of {name} at {begin} to {end}")
+    return Place(name, shape, base + begin, size)

@@ -9,6 +9,7 @@ import copyreg
 import io
 import logging
 import pickle
+import re
 import types
 from collections import ChainMap
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from fxpress import _native
 from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Report
 from fxpress._files.format.package import inflate
-from fxpress._files.serde.damage import OF_WRONG_VALUES, damage_is_named
+from fxpress._files.serde.damage import OF_WRONG_VALUES, NeedsPickleError, damage_is_named
 from fxpress._files.serde.limits import Budget, LimitError, Limits, sizes_of
 from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._files.serde.values import Values
@@ -29,6 +30,7 @@ from fxpress._torch import serde as compat
 from fxpress._torch.fx import holds_fake, pytree
 
 log = logging.getLogger("fxpress")
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # what an error of torch.load says about a pickle
 
 
 def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
@@ -225,9 +227,12 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
         raise compat.SerializeError(f"{record} has a sparse tensor with wrong indices: {e}") from e
     except OF_WRONG_VALUES as e:
         if not allow_pickle:
-            raise compat.SerializeError(
+            found = _GLOBAL.search(str(e))
+            raise NeedsPickleError(
                 f"{record} cannot be read without unpickling it, which may run any code; "
-                f"allow_pickle=True does that. {e}"
+                f"allow_pickle=True does that. {e}",
+                record,
+                found[1] if found else "",
             ) from e
         with damage_is_named(record):
             return compat.unpickle_with(fake_tensor, io.BytesIO(saved), values.location)

@@ -21,7 +21,28 @@ from fxpress._torch import serde as compat
 
 
 class UnknownNameError(compat.SerializeError):
-    """A file names an operator or a class that is not registered or imported."""
+    """A file names an operator or a class that is not registered or imported.
+
+    Attributes:
+        name: the name, such as "torch.ops.library.operator.default".
+    """
+
+    def __init__(self, text: str, name: str = "") -> None:
+        super().__init__(text)
+        self.name = name
+
+
+class NeedsPickleError(compat.SerializeError):
+    """A part of a file can only be unpickled, which the caller has not allowed.
+
+    Attributes:
+        record: the part.
+        name: the class or function that has to be unpickled; "" where it is not known.
+    """
+
+    def __init__(self, text: str, record: str = "", name: str = "") -> None:
+        super().__init__(text)
+        self.record, self.name = record, name
 
 
 def _is_of_a_name(error: BaseException | None) -> bool:

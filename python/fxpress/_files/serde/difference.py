@@ -12,9 +12,12 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._base.observing.text import html_table
 from fxpress._files.serde.hashing import hash_parts
-from fxpress._files.serde.schema import CLASSES
+from fxpress._files.serde.limits import Budget
+from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
@@ -57,6 +60,10 @@ class Difference:
     def __str__(self) -> str:
         return f"{self.path}: {self.first} != {self.second}"
 
+    def _repr_html_(self) -> str:
+        rows = [(self.first, self.second), tuple(name or "" for name in self.nodes)]
+        return html_table(self.path, ("first", "second"), rows if any(self.nodes) else rows[:1])
+
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
@@ -72,8 +79,10 @@ class _Value:
 class _Side:
     """One of the two programs, as dicts and lists with a `_Value` in place of each name."""
 
-    def __init__(self, program: ExportedProgram, include_state: bool, progress: Progress) -> None:
-        document, self.hash, self.known, digests = hash_parts(program, include_state, progress)
+    def __init__(
+        self, document: _native.Document, whole: bytes, known: dict[str, bytes], digests: bytes
+    ) -> None:
+        self.hash, self.known = whole, known
         self.digests = [digests[i : i + 32] for i in range(0, len(digests), 32)]
         stored = document.field(CLASSES, "")
         self.module = stored.graph_module
@@ -337,9 +346,27 @@ def diff(
     if (limit := operator.index(limit)) < 1:
         raise ValueError(f"limit must be positive, not {limit}")
     check_progress(progress)
-    sides = _Side(first, include_state, progress), _Side(second, include_state, progress)
-    if sides[0].hash == sides[1].hash:
+    parts = hash_parts(first, include_state, progress), hash_parts(second, include_state, progress)
+    return _diff(_Side(*parts[0]), _Side(*parts[1]), limit)
+
+
+def diff_texts(
+    first: tuple[bytes, bytes, dict[str, bytes], bytes],
+    second: tuple[bytes, bytes, dict[str, bytes], bytes],
+    limit: int,
+) -> list[Difference]:
+    """Do `diff` for the texts of programs, each with the hashes that `hash_parts` returns."""
+
+    def side(text: bytes, *hashes: Any) -> _Side:
+        budget = Budget(None, len(text)).native
+        return _Side(SCHEMA.read(text, "ExportedProgram", budget), *hashes)
+
+    return _diff(side(*first), side(*second), limit)
+
+
+def _diff(first: _Side, second: _Side, limit: int) -> list[Difference]:
+    if first.hash == second.hash:
         return []
     with phase("comparison"):
-        found = list(itertools.islice(_differences(*sides), limit))
+        found = list(itertools.islice(_differences(first, second), limit))
     return found or [Difference("graph_module.graph.nodes", _ORDER, _ORDER)]

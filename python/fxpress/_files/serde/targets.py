@@ -53,7 +53,8 @@ def _extension(text: str) -> Any:
     namespace, _, name = text.removeprefix("#").partition(":")
     handler = compat.EXTENSION_NAMESPACES.get(namespace)
     if handler is None:
-        raise UnknownNameError(f"no extension is registered for the namespace {namespace!r}")
+        text = f"no extension is registered for the namespace {namespace!r}"
+        raise UnknownNameError(text, f"#{namespace}:{name}")
     return handler.from_op_name(name)
 
 
@@ -68,7 +69,7 @@ def find_target(text: str) -> Any:
     if found is None:
         found = _operator(text)
     if found is None:
-        raise UnknownNameError(_UNREGISTERED.format(text))
+        raise UnknownNameError(_UNREGISTERED.format(text), text)
     return found
 
 

@@ -60,7 +60,8 @@ def _imported(module: str, path: str) -> Any:
         found = vars(found).get(name) if hasattr(found, "__dict__") else None
     if not isinstance(found, type):
         raise UnknownNameError(
-            f"a tree spec names {module}:{path}, which is not a class of an imported module"
+            f"a tree spec names {module}:{path}, which is not a class of an imported module",
+            f"{module}.{path}",
         )
     return found
 
@@ -99,7 +100,7 @@ def _spec(stored: Any) -> Any:
         return compat.LEAF_SPEC
     cls = compat.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise UnknownNameError(f"Deserializing {name} in pytree is not registered.")
+        raise UnknownNameError(f"Deserializing {name} in pytree is not registered.", str(name))
     read = compat.SUPPORTED_SERIALIZED_TYPES[cls].from_dumpable_context
     if cls is defaultdict:
         context = _defaultdict_context(context)

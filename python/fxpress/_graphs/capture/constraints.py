@@ -13,6 +13,7 @@ import sympy
 import torch
 
 from fxpress import _native
+from fxpress._base.signatures import expand_aliases
 from fxpress._graphs.capture.root_names import post_process_error_msg
 from fxpress._torch.capture import (
     OPERATORS,
@@ -29,6 +30,7 @@ Check: TypeAlias = Literal["guards", "light"]
 _check: contextvars.ContextVar[Check] = contextvars.ContextVar("fxpress_check", default="guards")
 
 
+@expand_aliases
 def check_constraints(check: Check) -> _native.Block:
     """Return a block that sets how captures check constraints in this thread or task.
 

@@ -17,6 +17,7 @@ from fxpress._base.observing.progress import (
     check_progress,
     reporting,
 )
+from fxpress._base.signatures import expand_aliases
 from fxpress._graphs.capture.constraints import (
     Check,
     _suggest_or_raise_constraint_violation,
@@ -106,6 +107,7 @@ def _sizes(made: Any, *_: Any, **__: Any) -> dict[str, int]:
     return {"nodes": len(made.graph.nodes)}
 
 
+@expand_aliases
 def dynamo_graph_capture_for_export(
     fn: Callable[..., Any],
     constraints: list[Any] | None = None,

@@ -12,7 +12,7 @@ import click
 
 from fxpress._base.errors import Error
 from fxpress._base.observing.text import printable
-from fxpress._tools.cli.output import working
+from fxpress._tools.cli.output import shortened, working
 
 if TYPE_CHECKING:  # they import torch
     from fxpress._distributed.stages.costs import By
@@ -29,12 +29,23 @@ _example_inputs = click.option(
 _allow_pickle = click.option(
     "--allow-pickle", is_flag=True, help="Unpickle objects, which may run any code."
 )
+_LOADING = ("verify", "hash", "diff", "convert", "split")  # the commands that may load a file
 
 
 def _not_printed(_: click.Context, __: click.Parameter, target: Path | None) -> Path | None:
     if target == Path("-"):
         raise click.BadParameter("the standard output cannot hold this")
     return target
+
+
+def _import_modules(context: click.Context, _: click.Parameter, modules: tuple[str, ...]) -> None:
+    if not modules or context.resilient_parsing:  # a shell completes the line
+        return
+    with working(_STARTING):
+        from fxpress._tools.cli.loading import import_module
+    for module in modules:
+        with working(f"importing {module}"):
+            import_module(module)
 
 
 class _Failures:
@@ -59,8 +70,17 @@ _debug = click.option(
     "--debug",
     is_flag=True,
     expose_value=False,
+    is_eager=True,
     callback=_show_whole,
     help="Show where a failure comes from.",
+)
+_import = click.option(
+    "--import",
+    multiple=True,
+    metavar="MODULE",
+    expose_value=False,
+    callback=_import_modules,
+    help="First import a module, or a .py file, that registers classes or operators of the file.",
 )
 
 
@@ -119,15 +139,16 @@ def inspect(
     is_flag=True,
     help="Load it too, with torch, on the meta device.",
 )
+@_allow_pickle
 @_json
-def verify(file: Path, load: bool, as_json: bool) -> int:
+def verify(file: Path, load: bool, allow_pickle: bool, as_json: bool) -> int:
     """Report all faults that the bytes of a file show.
 
     All of it is read. Status 1: there is a fault. A note is what a load of a sound file needs.
     """
     from fxpress._tools.cli import verify as command
 
-    return command.show_faults(file, load, as_json)
+    return command.show_faults(file, load, allow_pickle, as_json)
 
 
 @app.command(name="hash")
@@ -157,15 +178,18 @@ def hash_(files: tuple[Path, ...], state: bool, as_json: bool) -> int:
     show_default=True,
     help="How many differences to show.",
 )
+@_allow_pickle
 @_json
-def diff(first: Path, second: Path, weights: bool, limit: int, as_json: bool) -> int:
+def diff(
+    first: Path, second: Path, weights: bool, limit: int, allow_pickle: bool, as_json: bool
+) -> int:
     """Say where two programs differ.
 
     Names and metadata do not count, only what is computed. Status 0: nowhere, 1: somewhere.
     """
     from fxpress._tools.cli import diff as command
 
-    return command.show_difference(first, second, limit, weights, as_json)
+    return command.show_difference(first, second, limit, weights, allow_pickle, as_json)
 
 
 @app.command()
@@ -315,8 +339,10 @@ def doctor(as_json: bool) -> int:
     return doctor.run(as_json)
 
 
-for _command in app.commands.values():
-    _debug(_command)  # appends the option: `--debug` works after the command too
+for _name, _command in app.commands.items():
+    if _name in _LOADING:
+        _import(_command)  # appends the option
+    _debug(_command)  # so that it works after the command too
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -375,5 +401,5 @@ def _failed(error: Exception) -> int:
         sys.stdout.flush()
     except OSError:  # such as a full disk, which is what failed
         _discard_output()
-    click.echo(printable(f"fxpress: {text}"), err=True)
+    click.echo(shortened(printable(f"fxpress: {text}")), err=True)
     return 2

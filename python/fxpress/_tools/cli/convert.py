@@ -16,6 +16,7 @@ from fxpress._base.observing.text import bytes_text, printable
 from fxpress._distributed.stages.writes import storages_of
 from fxpress._files.archive.replacing import named_by
 from fxpress._tools.cli.inputs import example_inputs_of
+from fxpress._tools.cli.loading import options_named
 from fxpress._tools.cli.output import naming, working
 from fxpress._tools.inspect.summary import summarize
 from fxpress._torch import fx as torch_fx
@@ -43,15 +44,12 @@ def convert(
     """Read a program and write it again; the target is replaced when it is complete."""
     _check_is_alone(source)
     extra: dict[str, Any] = {}
-    with working(f"reading {source}"):
-        try:
-            program = fxpress.load(source, extra_files=extra, allow_pickle=allow_pickle)
-        except Error as error:
-            raise ConversionError(f"{source}: {printable(str(error))}") from error
+    with working(f"reading {source}"), options_named(source):
+        program = fxpress.load(source, extra_files=extra, allow_pickle=allow_pickle)
     if dtype is not None:
         _store_weights_as(program, _dtype(dtype))
     if example_inputs is not None:
-        program.example_inputs = example_inputs_of(example_inputs, program)
+        program.example_inputs = example_inputs_of(example_inputs, program, allow_pickle)
     with working(f"writing {target}"):
         fxpress.save(program, str(target), extra_files=extra, weights=weights)
     sidecars = sorted(place.file for place in named_by(target))

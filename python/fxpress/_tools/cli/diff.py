@@ -15,7 +15,7 @@ from fxpress._base.observing.text import printable
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.tensors import LAYOUTS, MEMORY_FORMATS, dtype_of
 from fxpress._tools.cli.output import console, naming, working
-from fxpress._tools.inspect.hashes import hash_programs
+from fxpress._tools.inspect.hashes import HashedText, UnknownOperatorError, hash_text
 from fxpress._tools.inspect.nodes import module_paths
 
 _NODE = re.compile(r"graph_module\.graph\.nodes\[(\d+)\]")
@@ -38,13 +38,14 @@ class Place:
     second: str  # what the second one has
 
 
-def show_difference(first: Path, second: Path, limit: int, weights: bool, as_json: bool) -> int:
+def show_difference(
+    first: Path, second: Path, limit: int, weights: bool, allow_pickle: bool, as_json: bool
+) -> int:
     """Print where two programs differ; return 0 for the same, 1 for a difference."""
-    places: list[Place] = []
-    values: list[dict[str, Any]] = []
+    paths = (first, second)
     with working(f"comparing {first} and {second}"):
-        if weights or not _have_equal_hashes(first, second):
-            places, values = _compare(first, second, weights)
+        places = _places(paths, allow_pickle)
+        values = _differing_weights(paths, allow_pickle) if weights else []
     if as_json:
         differences = [dataclasses.asdict(place) for place in places]
         found = {"differences": differences[:limit], "weights": values[:limit]}
@@ -55,26 +56,34 @@ def show_difference(first: Path, second: Path, limit: int, weights: bool, as_jso
     return 1 if places or values else 0
 
 
-def _have_equal_hashes(first: Path, second: Path) -> bool:
-    """Return whether the files alone tell that the programs are equal: torch is not needed then."""
-    hashes = []
-    for path in (first, second):
+def _hashed(path: Path) -> HashedText | None:
+    """Return a program with its hashes from the bytes alone; None: only a load can read it."""
+    with naming(path):
         try:
-            with naming(path):
-                hashes.append(dict(hash_programs(path)).get(_MODEL))
-        except InspectionError:  # a load says what is wrong, or reads what only torch can
-            return False
-    return hashes[0] is not None and hashes[0] == hashes[1]
+            return hash_text(path, _MODEL)
+        except UnknownOperatorError:  # the installed torch, or what --import names, may know it
+            from fxpress._tools.cli.loading import registered
+
+            return hash_text(path, _MODEL, registered)
+        except InspectionError:  # the load reads what only torch can, or says what is wrong
+            return None
 
 
-def _compare(first: Path, second: Path, weights: bool) -> tuple[list[Place], list[dict[str, Any]]]:
+def _places(paths: tuple[Path, Path], allow_pickle: bool) -> list[Place]:
+    """Return where programs differ; torch is imported for programs of different hashes."""
+    first, second = map(_hashed, paths)
+    if first is not None and second is not None and first.hash == second.hash:
+        return []
     import fxpress
-    from fxpress._tools.cli.weights import differing_weights
+    from fxpress._files.serde.difference import diff_texts
 
-    programs = [_loaded(path, weights) for path in (first, second)]
-    modules = [module_paths(path, _MODEL) for path in (first, second)]
+    if first is not None and second is not None:
+        differences = diff_texts(first, second, _MOST)
+    else:
+        differences = fxpress.diff(*(_loaded(p, False, allow_pickle) for p in paths), limit=_MOST)
+    modules = [module_paths(path, _MODEL) for path in paths]
     places = []
-    for found in fxpress.diff(*programs, limit=_MOST):
+    for found in differences:
         # A node that only the second program has is counted there.
         is_seconds = found.first is None and _NODE.fullmatch(found.path) is not None
         module = _module_of(found.path, modules[is_seconds])
@@ -82,16 +91,28 @@ def _compare(first: Path, second: Path, weights: bool) -> tuple[list[Place], lis
         field = path.rpartition(".")[2]
         texts = (_short(found.first, field), _short(found.second, field))
         places.append(Place(path, module, found.nodes, *texts))
-    return places, differing_weights(*programs) if weights else []
+    return places
 
 
-def _loaded(path: Path, weights: bool) -> Any:
+def _loaded(path: Path, weights: bool, allow_pickle: bool) -> Any:
     import fxpress
+    from fxpress._tools.cli.loading import options_named
 
-    try:
-        return fxpress.load(path, load_weights=weights)
-    except fxpress.Error as error:
-        raise InspectionError(f"{path}: {printable(str(error))}") from error
+    with options_named(path):
+        return fxpress.load(path, load_weights=weights, allow_pickle=allow_pickle)
+
+
+def _differing_weights(paths: tuple[Path, Path], allow_pickle: bool) -> list[dict[str, Any]]:
+    from fxpress._tools.cli.weights import differing_weights, read_all
+
+    values = []
+    for path in paths:
+        found = read_all(path, _MODEL, allow_pickle)
+        if found is None:
+            program = _loaded(path, True, allow_pickle)
+            found = {**program.state_dict, **program.constants}
+        values.append(found)
+    return differing_weights(*values)
 
 
 def _module_of(path: str, of_nodes: list[str | None]) -> str | None:

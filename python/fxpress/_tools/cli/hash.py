@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fxpress._base.errors import Error
 from fxpress._base.observing.text import printable
-from fxpress._tools.cli.output import naming, working
+from fxpress._tools.cli.output import naming, registered_operators, working
 from fxpress._tools.inspect.hashes import hash_programs
 
 
@@ -21,10 +21,11 @@ def show_hashes(paths: Sequence[Path], include_state: bool, as_json: bool) -> li
     """
     failures: list[Exception] = []
     found: dict[str, dict[str, str]] = {}
+    further = registered_operators()
     for path in paths:
         try:
             with naming(path), working(f"hashing {path}"):
-                hashes = dict(hash_programs(path, include_state=include_state))
+                hashes = dict(hash_programs(path, include_state=include_state, further=further))
         except (Error, OSError) as error:
             failures.append(error)
             continue

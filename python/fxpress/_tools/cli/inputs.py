@@ -17,10 +17,10 @@ class InputsError(Error):
     """A file has no inputs for a program."""
 
 
-def example_inputs_of(path: Path, program: ExportedProgram) -> tuple[Any, Any]:
+def example_inputs_of(path: Path, program: ExportedProgram, allow_pickle: bool) -> tuple[Any, Any]:
     """Return (args, kwargs) of the program's structure from a file of `torch.save`."""
     try:
-        value = torch.load(path, weights_only=True)
+        value = torch.load(path, weights_only=not allow_pickle)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise InputsError(f"{path}: no file of torch.save that holds tensors: {error}") from error
     is_pair = isinstance(value, (tuple, list)) and len(value) == 2

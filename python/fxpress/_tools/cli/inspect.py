@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +12,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fxpress._base.observing.text import bytes_text, printable
+from fxpress._base.observing.text import bytes_text, counted_text, printable
+from fxpress._files.format.tensors import Tensor
 from fxpress._tools.cli.output import console, naming, working
+from fxpress._tools.inspect.checkpoints import Checkpoint, read_checkpoint
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.nodes import NodeSummary, find_nodes
 from fxpress._tools.inspect.program import Program, Value, Weight
@@ -33,17 +35,50 @@ class Wanted(NamedTuple):
 
 
 def show_file(path: Path, wanted: Wanted) -> None:
-    """Print what a file holds."""
+    """Print what a file, or a folder of weights, holds."""
     with naming(path), working(f"reading {path}"):
-        summary = summarize(path)
+        checkpoint = read_checkpoint(path)
+        summary = summarize(path) if checkpoint is None else checkpoint
     if wanted.as_json:
         print(json.dumps(summary.plain(), indent=2))
         return
     out = console(is_wide=wanted.all_weights)
+    if isinstance(summary, Checkpoint):
+        for part in _checkpoint(summary, wanted.all_weights):
+            out.print(part, soft_wrap=isinstance(part, Text))
+        return
     out.print(_file(summary), soft_wrap=True)
     for program in summary.programs:
         out.print()
         out.print(_program(program, wanted))
+
+
+def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType]:
+    """Yield the parts of what is shown of a file or folder of weights."""
+    has_stages = bool(found.stages)
+    count, noun = (len(found.stages), "stage") if has_stages else (len(found.tensors), "tensor")
+    head = f"{found.path}: {bytes_text(found.bytes)}, {found.kind}, {counted_text(count, noun)}"
+    lines = [head]
+    if found.metadata:
+        lines.append(
+            f"metadata: {_some([f'{key}={text}' for key, text in found.metadata.items()])}"
+        )
+    if found.others:
+        lines.append(f"values: {_some(found.others)}")
+    yield Text("\n".join(map(printable, lines)))
+    rows: list[tuple[str, ...]]
+    if has_stages:
+        rows = [("", "bytes", "inputs", "outputs")]
+        for each in found.stages:
+            ends = (f"{each['inputs']:,}", f"{each['outputs']:,}")
+            rows.append((each["file"], bytes_text(each["bytes"]), *ends))
+        yield _table(rows, True, (1, 2, 3))
+    elif all_tensors and found.tensors:
+        tensors = found.tensors.items()
+        rows = [(name, str(tensor), bytes_text(tensor.bytes or 0)) for name, tensor in tensors]
+        yield _table(rows, True, (2,))
+    elif found.tensors:
+        yield _by_dtype(list(found.tensors.values()))
 
 
 def show_nodes(path: Path, name: str, as_json: bool) -> int:
@@ -177,13 +212,15 @@ def _weights(program: Program, wanted: Wanted) -> Table | None:
         return None
     if wanted.all_weights:
         return _table([_weight(each) for each in program.weights], True, (2,))
-    by_dtype: dict[str, list[Weight]] = {}
-    for weight in program.weights:
-        if weight.tied_to is not None:
-            continue
-        by_dtype.setdefault(weight.tensor.dtype, []).append(weight)
+    return _by_dtype([each.tensor for each in program.weights if each.tied_to is None])
+
+
+def _by_dtype(tensors: list[Tensor]) -> Table:
+    by_dtype: dict[str, list[Tensor]] = {}
+    for tensor in tensors:
+        by_dtype.setdefault(tensor.dtype, []).append(tensor)
     rows = [
-        (dtype, f"{len(held):,} tensors", bytes_text(sum(w.tensor.bytes or 0 for w in held)))
+        (dtype, f"{len(held):,} tensors", bytes_text(sum(each.bytes or 0 for each in held)))
         for dtype, held in by_dtype.items()
     ]
     return _table(rows, True, (1, 2))

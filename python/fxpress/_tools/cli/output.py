@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,8 +16,12 @@ from fxpress._files.format.package import InspectionError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fxpress._tools.inspect.hashes import Further
+
 # rich is imported where something is drawn: `hash` and `verify` in a pipe do without it.
 _WIDE = 1_000_000  # characters of a line that nothing breaks
+_LONGEST, _CUT = 199, " ... (fxpress --debug shows it all)"  # characters of the line of an error
+_FOLDERS = re.compile(r"(?<!\S)/[^\s:]*/")  # the begin of an absolute path
 _DELAY = 0.8  # seconds before a terminal is told what is being done
 
 
@@ -62,6 +67,22 @@ def working(action: str) -> Iterator[None]:
         timer.cancel()
         timer.join()
         status.stop()
+
+
+def registered_operators() -> Further | None:
+    """Return what knows the operators that this process has registered; None without torch."""
+    if "torch" not in sys.modules:
+        return None
+    from fxpress._tools.cli.loading import registered
+
+    return registered
+
+
+def shortened(line: str) -> str:
+    """Return the line of an error; a long one loses the folders of paths, then its end."""
+    if len(line) > _LONGEST:
+        line = _FOLDERS.sub(".../", line)
+    return line if len(line) <= _LONGEST else line[: _LONGEST - len(_CUT)] + _CUT
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 from torch.export import ExportedProgram
 
-from fxpress._base.errors import Error
 from fxpress._base.observing.text import bytes_text, printable
 from fxpress._distributed.errors import StageError
 from fxpress._distributed.stages.costs import By
@@ -19,6 +18,7 @@ from fxpress._distributed.stages.profile import OperationTimes, measure_times
 from fxpress._distributed.stages.save import MANIFEST, STATE, save_stages
 from fxpress._files.archive.load import load
 from fxpress._tools.cli.inputs import example_inputs_of
+from fxpress._tools.cli.loading import options_named
 from fxpress._tools.cli.output import console, naming, working
 
 
@@ -37,14 +37,11 @@ def split(
 ) -> None:
     """Read a program, and write the programs of its stages into a folder; see `app.split`."""
     with working(f"splitting {source}"):
-        with naming(source):
-            try:
-                program = load(source, allow_pickle=allow_pickle)
-            except Error as error:
-                raise StageError(f"{source}: {printable(str(error))}") from error
+        with naming(source), options_named(source):
+            program = load(source, allow_pickle=allow_pickle)
         inputs = program.example_inputs
         if example_inputs is not None:
-            inputs = example_inputs_of(example_inputs, program)
+            inputs = example_inputs_of(example_inputs, program, allow_pickle)
         try:
             times = None if profile is None else _profile(profile, program, inputs)
             chosen = plan(

@@ -1,29 +1,46 @@
-"""Compare the values of two programs' weights."""
+"""Read the weights of programs, and compare their values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
+
+from fxpress._files.archive.contents import read_parts
+from fxpress._files.archive.load_options import Options
+from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.format import names
+from fxpress._tools.cli.loading import options_named
 
 
-def differing_weights(first: ExportedProgram, second: ExportedProgram) -> list[dict[str, Any]]:
-    """Return the parameters, buffers and constants whose values differ.
+def read_all(path: Path, model: str, allow_pickle: bool) -> dict[str, Any] | None:
+    """Return the weights and constants of a program by name; None: only a load can read them."""
+    options = Options(allow_pickle=allow_pickle, path=str(path))
+    with options_named(path), PT2ArchiveReader.of_any_format(path) as archive:
+        if archive.find(names.ARCHIVE_FORMAT_PATH) is None:
+            return None
+        parts = read_parts(archive, model, options)
+        is_read = isinstance(parts.weights, dict) and isinstance(parts.constants, dict)
+        return {**parts.weights, **parts.constants} if is_read else None
+
+
+def differing_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parameters, buffers and constants, of two programs by name, whose values differ.
 
     Returns:
         For each: its name; "absolute", the largest difference of two items, and "relative", the
         largest one over the larger of the two, both None where no items can be compared; and
         "what", such as "only in the first".
     """
-    sides = [{**program.state_dict, **program.constants} for program in (first, second)]
     found = []
-    for name in {**sides[0], **sides[1]}:
-        if name not in sides[0] or name not in sides[1]:
-            what = f"only in the {'first' if name in sides[0] else 'second'}"
+    for name in {**first, **second}:
+        if name not in first or name not in second:
+            what = f"only in the {'first' if name in first else 'second'}"
             found.append({"name": name, "absolute": None, "relative": None, "what": what})
             continue
-        one, other = sides[0][name], sides[1][name]
+        one, other = first[name], second[name]
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
             difference = _difference(one, other)
             if difference is not None:
@@ -37,6 +54,8 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None
         return _unmeasured(f"{_text(one)} and {_text(other)}")
     if one.is_meta and other.is_meta:
         return None
+    if type(one) is type(other) and hasattr(one, "__tensor_flatten__"):
+        return _difference_of_parts(one, other)
     is_plain = one.layout is torch.strided and not (one.is_meta or other.is_meta)
     if not is_plain or one.is_quantized or type(one) not in (torch.Tensor, torch.nn.Parameter):
         return _unmeasured("not compared: no plain tensors")
@@ -65,6 +84,20 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None
         relative = absolute / torch.maximum(one.double().abs(), other.double().abs())
         largest = {"absolute": float(absolute.max()), "relative": float(relative.max())}
         return {**largest, "what": what}
+
+
+def _difference_of_parts(one: Any, other: Any) -> dict[str, Any] | None:
+    """Return how two tensors of one subclass differ: where the first of their parts does."""
+    (parts, context), (others, context_of_other) = (
+        each.__tensor_flatten__() for each in (one, other)
+    )
+    if (list(parts), repr(context)) != (list(others), repr(context_of_other)):
+        return _unmeasured("tensors of other parts")
+    for name in parts:
+        difference = _difference(getattr(one, name), getattr(other, name))
+        if difference is not None:
+            return {**difference, "what": f"{name}: {difference['what']}"}
+    return None
 
 
 def _distances(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import math
 import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fxpress._files.format.fields import damage_is_named, one_of, parse, read_document
 from fxpress._files.format.package import InspectionError, Package, memory_for
@@ -15,11 +18,15 @@ from fxpress._files.format.stored import (
     is_beside,
     stored_tensors,
 )
-from fxpress._files.format.torch_facts import BY_NUMBER, operators
+from fxpress._files.format.torch_facts import BY_NUMBER, Traits, operators
 from fxpress._files.format.views import View
-from fxpress._tools.inspect.summary import model_records
+from fxpress._tools.inspect.summary import kind_of, model_records
 
 _DIGEST = 32  # bytes of a hash
+_OPERATORS = "torch.ops."
+_NAMES = 80  # characters of a name from a file that an error shows
+# Returns the traits of operators that it knows, by name.
+Further = Callable[[Sequence[str]], dict[str, Traits]]
 _STRIDED = 7  # torch's number of the layout in files
 
 
@@ -27,28 +34,57 @@ class UnknownOperatorError(InspectionError):
     """A program calls an operator that only its own library can tell about."""
 
 
+class HashedText(NamedTuple):
+    """The text of a program, with its hashes."""
+
+    text: bytes
+    hash: bytes  # of the program
+    values: dict[str, bytes]  # the hash of each constant by name
+    nodes: bytes  # the hashes of the nodes of its own graph behind one another
+
+
 def hash_programs(
-    path: str | bytes | os.PathLike[str], *, include_state: bool = False
+    path: str | bytes | os.PathLike[str],
+    *,
+    include_state: bool = False,
+    further: Further | None = None,
 ) -> list[tuple[str, str]]:
     """Return name and hash of each program in a file.
 
     Args:
         path: the file.
         include_state: hash the values of parameters and buffers too.
+        further: returns the traits of those of some operators that it knows, which are not torch's.
 
     Raises:
         OSError: the file cannot be read.
         InspectionError: it is no file of exported programs, or it is damaged; or it has a constant
             that only torch can read.
-        UnknownOperatorError: a program calls an operator that is not one of torch's own.
+        UnknownOperatorError: a program calls an operator that is not one of torch's own, and
+            `further` does not know it.
     """
     with Package(path) as package:
+        kind_of(package)
         found = model_records(package)
         if not found:
             raise InspectionError("a file without an exported program")
         return [
-            (name, _hashes(package, name, record, include_state)[0].hex()) for name, record in found
+            (name, _hashed(package, name, record, include_state, further).hash.hex())
+            for name, record in found
         ]
+
+
+def hash_text(
+    path: str | bytes | os.PathLike[str], model: str, further: Further | None = None
+) -> HashedText | None:
+    """Return the text of a program with its hashes; None: the file has no program of that name.
+
+    `further` and errors are those of `hash_programs`.
+    """
+    with Package(path) as package:
+        kind_of(package)
+        record = dict(model_records(package)).get(model)
+        return None if record is None else _hashed(package, model, record, False, further)
 
 
 def hash_nodes(path: str | bytes | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
@@ -60,8 +96,8 @@ def hash_nodes(path: str | bytes | os.PathLike[str]) -> dict[str, tuple[str, lis
     with Package(path) as package:
         found = {}
         for name, record in model_records(package):
-            whole, digests = _hashes(package, name, record, False)
-            found[name] = (whole.hex(), split_digests(digests))
+            hashed = _hashed(package, name, record, False)
+            found[name] = (hashed.hash.hex(), split_digests(hashed.nodes))
     return found
 
 
@@ -70,23 +106,38 @@ def split_digests(digests: bytes) -> list[bytes]:
     return [digests[i : i + _DIGEST] for i in range(0, len(digests), _DIGEST)]
 
 
-def _hashes(package: Package, model: str, record: str, include_state: bool) -> tuple[bytes, bytes]:
-    """Return the hash of a program, and those of its nodes behind one another."""
+def unregistered_text(name: str) -> str:
+    """Return the text of an error for an operator or a class that a file names.
+
+    The module that registers an operator is not known, unless its library has the same name.
+    """
+    module = "" if name.startswith("#") else name.rpartition(".")[0]
+    if name.startswith(_OPERATORS):
+        module = name.split(".")[2]
+        if not module.isidentifier() or importlib.util.find_spec(module) is None:
+            module = f"MODULE, which registers operators of `{module[:_NAMES]}`"
+    module = module or "MODULE, which registers it"
+    return f"`{name[:_NAMES]}` is not registered; use --import {module}"
+
+
+def _hashed(
+    package: Package, model: str, record: str, include_state: bool, further: Further | None = None
+) -> HashedText:
     text = package.read(record)
     document = read_document(text, "ExportedProgram", record, package)
     known = operators()
     with damage_is_named(f"record {record!r}"):
         targets = document.targets()
-        unknown = [target for target in targets if target not in known]
-        if unknown:
-            raise UnknownOperatorError(
-                f"program {model!r} calls {unknown[0]!r}, of a library that fxpress does not know; "
-                "load the file in Python and call fxpress.graph_hash"
-            )
-        traits = {target: known[target] for target in targets}
+        traits = {target: known[target] for target in targets if target in known}
+        if further is not None:
+            traits.update(further([target for target in targets if target not in known]))
+        for target in targets:
+            if target not in traits:
+                raise UnknownOperatorError(f"program {model!r}: {unregistered_text(target)}")
         digests = _Digests(package).of_program(model, text, record, include_state)
         try:
-            return document.hash(traits, digests)
+            whole, nodes = document.hash(traits, digests)
+            return HashedText(text, whole, digests, nodes)
         except (AssertionError, RuntimeError) as e:  # RuntimeError: a name that is no text
             raise InspectionError(f"record {record!r} is damaged: {e}") from None
 

@@ -12,7 +12,7 @@ from fxpress._files.format.tensors import tensor_of
 from fxpress._tools.inspect.arguments import readable, values_in
 from fxpress._tools.inspect.modules import entries_of
 from fxpress._tools.inspect.program import nodes_of
-from fxpress._tools.inspect.summary import model_records
+from fxpress._tools.inspect.summary import kind_of, model_records
 
 _LONGEST = 200  # characters of an argument that are shown
 _PLACE = re.compile(r"(?:(?:graph_module\.)?graph\.)?nodes\[(\d{1,9})\](?:\..*)?", re.DOTALL)
@@ -37,6 +37,7 @@ def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSumm
     found = []
     place = _PLACE.fullmatch(name)
     with Package(path) as package:
+        kind_of(package)
         for program, record in model_records(package):
             document = parse(package.read(record), record, package)
             with damage_is_named(f"record {record!r}"):

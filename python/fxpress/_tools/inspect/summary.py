@@ -7,16 +7,17 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from fxpress._base.observing.text import bytes_text, html_table
 from fxpress._files.format import names
 from fxpress._files.format.fields import a_text, an_object, damage_is_named, parse
 from fxpress._files.format.package import InspectionError, Package
+from fxpress._files.format.recognition import format_of_records
 from fxpress._files.format.stored import FOLDERS, config_record
 from fxpress._files.format.tensors import size_of, tensor_of
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program, Weight, read_program
 
 ARCHIVE = "pt2 archive"
-_OLD_MODEL = "serialized_exported_program.json"
 _CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
 _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
 # The label of these records in reports.
@@ -37,6 +38,22 @@ class Summary:
     # The records that hold pickles or code, which nothing here opens: record -> what it is.
     runs: dict[str, str]
     extra_files: dict[str, int]  # names and sizes in bytes of what was saved with the programs
+
+    def _repr_html_(self) -> str:
+        kind = f"{self.path}: {bytes_text(self.bytes)}, {self.kind}"
+        rows = [
+            (
+                each.name,
+                ", ".join(f"{value.name}: {value.type}" for value in each.inputs),
+                ", ".join(f"{value.name}: {value.type}" for value in each.outputs),
+                f"{sum(each.operators.values()):,}",
+                f"{each.root.parameters:,}",
+                bytes_text(each.root.bytes),
+            )
+            for each in self.programs
+        ]
+        head = ("program", "inputs", "outputs", "#operators", "#parameters", "#bytes")
+        return html_table(kind, head, rows)
 
     def plain(self) -> dict[str, Any]:
         """Return the same as values that JSON can hold; modules are a list, parents first."""
@@ -81,9 +98,12 @@ def kind_of(package: Package) -> str:
         if package.read(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE.encode():
             raise InspectionError("an archive of another format than pt2")
         return ARCHIVE
-    if _OLD_MODEL in package.records:
+    if names.LEGACY_PROGRAM in package.records:
         return "exported program, of before torch 2.9"
-    raise InspectionError("a zip file without an exported program")
+    other = format_of_records(package.records)
+    raise InspectionError(
+        "a zip file without an exported program" if other is None else other.text()
+    )
 
 
 def _plain_program(program: Program) -> dict[str, Any]:
@@ -110,7 +130,8 @@ def _runs(record: str) -> str | None:
 def model_records(package: Package) -> list[tuple[str, str]]:
     """Return the name of each program in a file, and its record."""
     if names.ARCHIVE_FORMAT_PATH not in package.records:
-        return [(names.MODEL, _OLD_MODEL)] if _OLD_MODEL in package.records else []
+        older = names.LEGACY_PROGRAM
+        return [(names.MODEL, older)] if older in package.records else []
     return [(model, names.model_record(model)) for model in names.models_in(package.records)]
 
 

@@ -18,7 +18,6 @@ from fxpress._files.format.fields import (
     an_int,
     an_object,
     damage_is_named,
-    objects_of,
     one_of,
     parse,
     read_document,
@@ -32,11 +31,13 @@ from fxpress._files.format.stored import (
     is_beside,
     stored_tensors,
 )
-from fxpress._files.format.tensor_header import NUMBER, Place, header_length, read_header
+from fxpress._files.format.tensor_header import NUMBER
 from fxpress._files.format.tensors import dtype_of
 from fxpress._files.format.torch_facts import operators, torch_version
 from fxpress._files.format.views import View
 from fxpress._files.format.weights_location import read_place
+from fxpress._tools.inspect.checkpoints import read_tensor_header
+from fxpress._tools.inspect.hashes import Further
 from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
 _MAJOR = 8  # of the schema
@@ -57,17 +58,19 @@ class Fault(NamedTuple):
 
 
 def check_file(
-    path: str | bytes | os.PathLike[str], report: Callable[[int], None] | None = None
+    path: str | bytes | os.PathLike[str],
+    report: Callable[[int], None] | None = None,
+    further: Further | None = None,
 ) -> list[Fault]:
     """Return the faults that the bytes of a file show, and what a load of it needs.
 
     docs/guides/look.md lists the checks. `report` is called with the bytes that were read since
-    the last call. OSError where the file cannot be read.
+    the last call. `further` is as in `hash_programs`. OSError where the file cannot be read.
     """
     faults: list[Fault] = []
     try:
         with Package(path) as package:
-            _Checks(package, faults, path).run(report)
+            _Checks(package, faults, path, further).run(report)
     except InspectionError as e:
         faults.append(Fault("", str(e)))
     return faults
@@ -77,9 +80,14 @@ class _Checks:
     """Collects faults; what was found stays when something else cannot be read."""
 
     def __init__(
-        self, package: Package, faults: list[Fault], path: str | bytes | os.PathLike[str]
+        self,
+        package: Package,
+        faults: list[Fault],
+        path: str | bytes | os.PathLike[str],
+        further: Further | None,
     ) -> None:
         self._package, self._faults, self._path = package, faults, path
+        self._further = further
         self._damaged: set[str] = set()
         self._zeros: dict[str, int] = {}  # record without bytes -> bytes of zeros
 
@@ -147,7 +155,7 @@ class _Checks:
             self._add(record, f"its schema is of version {major}.{minor}, not {_MAJOR}")
         signature = document["graph_module"]["signature"]
         self._add_all(record, check_signature(document["graph_module"]["graph"], signature))
-        self._add_all(record, _check_operators(targets))
+        self._add_all(record, _check_operators(targets, self._further))
         wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
         for kind, held in map(one_of, signature["input_specs"]):
             if kind in STATE:
@@ -209,7 +217,7 @@ class _Checks:
                     self._add(config, f"{stored.name!r}: it needs {needed} bytes, but {short}")
 
 
-def _check_operators(targets: Iterable[str]) -> Found:
+def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
     """Yield the operators that are not in the shipped table.
 
     An unknown operator in a namespace of torch is a fault where the installed torch is of the
@@ -222,7 +230,7 @@ def _check_operators(targets: Iterable[str]) -> Found:
             yield f"torch {torch_version()} has no {target!r}", False
         elif is_torchs:
             yield f"torch {torch_version()} has no {target!r}; another release may", True
-        else:
+        elif further is None or not further([target]):
             yield f"{target!r} is of a library, which has to be imported before a load", True
 
 
@@ -299,7 +307,7 @@ def _check_weights_file(
     try:
         name, number = read_place(text)
         path = Path(os.path.realpath(os.fsdecode(archive))).with_name(name)
-        metadata, places = _header(path)
+        metadata, places = read_tensor_header(path)
     except (OSError, ValueError) as e:
         said = f"{e.filename}: {e.strerror}" if isinstance(e, OSError) else str(e)
         yield said, False
@@ -316,21 +324,3 @@ def _check_weights_file(
         if (place.dtype, place.shape) != (dtype, sizes):
             found = f"{place.dtype}{list(place.shape)}"
             yield f"{path}: {weight!r} is {found} instead of {dtype}{list(sizes)}", False
-
-
-def _header(path: Path) -> tuple[dict[str, Any], dict[str, Place]]:
-    with path.open("rb") as file:
-        whole = os.fstat(file.fileno()).st_size
-        try:
-            text = file.read(header_length(file.read(8), whole))
-        except ValueError as e:
-            raise ValueError(f"{path} is damaged: {e}") from None
-    if _native.is_nested_deeper(text, DEPTH):
-        raise ValueError(f"{path} is damaged: more than {DEPTH} values within each other")
-    left = memory_for(whole)
-    if objects_of(text, left) > left:
-        raise ValueError(f"{path}: its header needs too much memory for a file of this size")
-    try:
-        return read_header(text, whole)
-    except ValueError as e:
-        raise ValueError(f"{path} is damaged: {e}") from None

@@ -1,0 +1,125 @@
+"""Recognize files and folders of other formats: what they are, and what reads them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection
+from typing import NamedTuple
+
+from fxpress._files.format import names
+from fxpress._files.format.tensor_header import LONGEST
+
+HEAD = 4096  # bytes from the begin of a file that decide
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # the first value of a file
+_LEGACY = "serialized_"  # the begin of the names of records before torch 2.9
+_PICKLE_PROTOCOLS = (2, 3, 4, 5)  # older ones have no first byte of their own
+_ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # what follows the version of a model
+
+
+class Format(NamedTuple):
+    """A format of files or folders other than that of exported programs."""
+
+    name: str  # with its article
+    reader: str = ""  # what reads it; "" where that is not known
+
+    def text(self, wanted: str = "an exported program") -> str:
+        """Return the text of an error for a file of this format in place of one that is wanted."""
+        reads = f": {self.reader} reads it" if self.reader else ""
+        return f"it is {self.name}, not {wanted}{reads}"
+
+
+SAFETENSORS = Format("a safetensors file", "safetensors.torch.load_file")
+STAGES = Format("a folder of stages", "fxpress.pipeline.load_stage")
+CHECKPOINT = Format("a checkpoint of torch.distributed", "torch.distributed.checkpoint.load")
+_TENSORS = Format("a folder of safetensors files", "fxpress.checkpoint.ArchiveReader")
+_TORCH_SAVE = Format("a file of torch.save", "torch.load")
+_PICKLE = Format("a pickle", "pickle.load, which may run any code,")
+_ONNX = Format("an ONNX model", "onnx.load")
+_EXECUTORCH = Format("an ExecuTorch program", "ExecuTorch's runtime")
+_MAGIC = (  # where a file has bytes that its format prescribes
+    (0, b"GGUF", Format("a GGUF file", "llama.cpp")),
+    (4, b"ET1", _EXECUTORCH),
+    (4, b"BP08", _EXECUTORCH),
+    (4, b"FT01", Format("an ExecuTorch file of weights", "ExecuTorch's runtime")),
+    (4, b"TFL3", Format("a TensorFlow Lite model", "TensorFlow Lite")),
+    *((n, _HDF5, Format("an HDF5 file", "h5py.File")) for n in (0, 512, 1024, 2048)),
+    (0, b"\x93NUMPY", Format("an array of NumPy", "numpy.load")),
+    (0, b"version https://git-lfs.", Format("a pointer of Git LFS, for which `git lfs pull`")),
+    (257, b"ustar", Format("a tar file", "tar")),
+    (0, b"\x1f\x8b", Format("a gzip file", "gzip")),
+)
+# Records of zip files -> the format of files that have all of them.
+_RECORDS = (
+    (("constants.pkl", "data.pkl"), Format("a TorchScript module", "torch.jit.load")),
+    (("data.pkl",), _TORCH_SAVE),
+    ((".data/extern_modules",), Format("a package", "torch.package.PackageImporter")),
+)
+
+_FOLDERS = {  # file -> the format of folders that have it
+    names.MANIFEST: STAGES,
+    names.CHECKPOINT_METADATA: CHECKPOINT,
+    names.TENSORS_INDEX: _TENSORS,
+    names.TENSORS_ALONE: _TENSORS,
+}
+
+
+def format_of_bytes(head: bytes) -> Format | None:
+    """Return the format of a file that is no zip file, from its first `HEAD` bytes; None: unknown.
+
+    Only the bytes that a format prescribes are compared: the file may be damaged.
+    """
+    if not head:
+        return Format("an empty file")
+    for offset, magic, found in _MAGIC:
+        if head.startswith(magic, offset):
+            return found
+    if head[0] == 0x80 and head[1:2] and head[1] in _PICKLE_PROTOCOLS:
+        return _TORCH_SAVE if _OLD_TORCH in head[:64] else _PICKLE
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LONGEST:
+        return SAFETENSORS
+    is_onnx = head[0] == 8 and len(head) > 2 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS
+    return _ONNX if is_onnx else None
+
+
+def format_of_records(records: Collection[str]) -> Format | None:
+    """Return the format of a zip file without a program, from the names of its records."""
+    if any(map(_is_of_program, records)):
+        return None  # a damaged one
+    for wanted, found in _RECORDS:
+        if all(name in records for name in wanted):
+            return found
+    if records and all(name.endswith(".npy") for name in records):
+        return Format("a file of arrays of NumPy", "numpy.load")
+    return Format("a zip file")
+
+
+def _is_of_program(record: str) -> bool:
+    own = (names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_VERSION_PATH)
+    return record in own or record.startswith((names.MODELS_DIR, _LEGACY))
+
+
+def format_of_folder(path: str | bytes | os.PathLike[str]) -> Format | None:
+    """Return the format of a folder; None: it has none of the files that name one."""
+    for name, found in _FOLDERS.items():
+        file = os.path.join(os.fsdecode(path), name)
+        if os.path.isfile(file) and (found is not STAGES or _is_manifest(file)):
+            return found
+    return None
+
+
+def _is_manifest(file: str) -> bool:
+    """Return whether the first bytes of a `manifest.json` are of the manifest of stages."""
+    with open(file, "rb") as opened:
+        return names.MANIFEST_FORMAT.encode() in opened.read(HEAD)
+
+
+def check_is_file(descriptor: int, path: str | bytes | os.PathLike[str]) -> None:
+    """Raise IsADirectoryError, which names the format, if a folder was opened."""
+    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        return
+    found = format_of_folder(path)
+    what = "" if found is None else f": {found.name}, which {found.reader} reads"
+    raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}{what}", os.fsdecode(path))

@@ -1,0 +1,97 @@
+"""Import modules that files need, and name in errors the option that a load needs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fxpress._base.errors import Error
+from fxpress._base.observing.text import printable
+from fxpress._files.format.torch_facts import Traits
+from fxpress._files.serde.damage import NeedsPickleError, UnknownNameError
+from fxpress._files.serde.hashing import traits_of
+from fxpress._files.serde.targets import find_target
+from fxpress._tools.inspect.hashes import unregistered_text
+
+
+class LoadError(Error):
+    """A file cannot be loaded as it was asked for."""
+
+
+class ImportFailedError(Error):
+    """A module that an option names cannot be imported."""
+
+
+def import_module(module: str) -> None:
+    """Import a module by its name, or by the path of its file, which ends in `.py`.
+
+    Modules of the working directory, and for a file those of its folder, are found too.
+    """
+    folder = str(Path(module).resolve().parent) if module.endswith(".py") else os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        if module.endswith(".py"):
+            _import_file(Path(module).resolve())
+        else:
+            importlib.import_module(module)
+    except Exception as error:  # of whatever the module runs
+        what = error.strerror if isinstance(error, OSError) else error
+        text = f"{type(error).__name__}: {what}".partition("\n")[0]
+        raise ImportFailedError(f"--import {module}: {text}") from error
+
+
+def _import_file(path: Path) -> None:
+    """Import a file under its own name, or under a similar one if another module has the name."""
+    name = path.stem
+    while (known := sys.modules.get(name)) is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return
+        name += "_"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(sys.modules[name])
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def registered(targets: Sequence[str]) -> dict[str, Traits]:
+    """Return the traits of the operators that this process has registered."""
+    found = {}
+    for target in targets:
+        with suppress(UnknownNameError):
+            found[target] = traits_of(find_target(target))
+    return found
+
+
+@contextmanager
+def options_named(path: Path) -> Iterator[None]:
+    """Raise LoadError, with the option that helps, for errors of a load in the block."""
+    try:
+        yield
+    except Error as error:
+        raise LoadError(f"{path}: {printable(text_of(error))}") from error
+
+
+def text_of(error: BaseException) -> str:
+    """Return what is wrong, and the option that helps if there is one, as a short line."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UnknownNameError) and cause.name:
+            return unregistered_text(cause.name)
+        if isinstance(cause, NeedsPickleError):
+            what = f"a pickle of `{cause.name}`" if cause.name else "a pickle"
+            module = cause.name.rpartition(".")[0]
+            further = f"--import {module}, or " if module and module not in sys.modules else ""
+            return f"{cause.record} is {what}; use {further}--allow-pickle, which may run any code"
+        cause = cause.__cause__
+    return str(error).partition("\n")[0]

@@ -1,0 +1,135 @@
+"""Tell what a file or folder of weights holds: safetensors, stages, torch.distributed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from fxpress import _native
+from fxpress._base.errors import Error
+from fxpress._files.format.fields import DEPTH, objects_of
+from fxpress._files.format.names import MANIFEST
+from fxpress._files.format.package import InspectionError, memory_for
+from fxpress._files.format.recognition import (
+    CHECKPOINT,
+    HEAD,
+    SAFETENSORS,
+    STAGES,
+    Format,
+    format_of_bytes,
+    format_of_folder,
+)
+from fxpress._files.format.tensor_header import Place, header_length, read_header
+from fxpress._files.format.tensors import Tensor
+
+
+@dataclasses.dataclass
+class Checkpoint:
+    """What a file or folder of weights holds."""
+
+    path: str
+    bytes: int  # of the file, or of all files in the folder
+    kind: str  # such as "safetensors file"
+    tensors: dict[str, Tensor]
+    others: list[str]  # the names of values that are not tensors
+    metadata: dict[str, str]  # texts that the file carries
+    stages: list[dict[str, Any]]  # of each stage its file, bytes of weights, inputs and outputs
+
+    def plain(self) -> dict[str, Any]:
+        """Return the same as values that JSON can hold."""
+        tensors = [{"name": name, **each._asdict()} for name, each in self.tensors.items()]
+        return {**vars(self), "tensors": tensors}
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """Return what a file or folder of weights holds, from headers alone; None: it is another file.
+
+    torch is imported for folders. OSError where something cannot be read; fxpress.Error where it
+    is damaged.
+    """
+    if path.is_dir():
+        found = format_of_folder(path)
+        if found in (STAGES, CHECKPOINT):
+            size = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
+            return _stages(path, size) if found == STAGES else _torchs(path, size)
+        return None
+    with path.open("rb") as file:
+        if format_of_bytes(file.read(HEAD)) != SAFETENSORS:
+            return None
+    try:
+        metadata, places = read_tensor_header(path)
+    except ValueError as error:
+        text = str(error).replace(f"{path}: ", "", 1).replace(f"{path} ", "it ", 1)
+        raise InspectionError(text) from None
+    tensors = {
+        name: Tensor(each.dtype, list(each.shape), each.size) for name, each in places.items()
+    }
+    texts = {str(key): str(text) for key, text in metadata.items()}
+    return _made(path, path.stat().st_size, SAFETENSORS, tensors=tensors, metadata=texts)
+
+
+def _made(path: Path, size: int, kind: Format, **held: Any) -> Checkpoint:
+    empty: dict[str, Any] = {"tensors": {}, "others": [], "metadata": {}, "stages": []}
+    return Checkpoint(os.fspath(path), size, kind.name.removeprefix("a "), **{**empty, **held})
+
+
+def _stages(path: Path, size: int) -> Checkpoint:
+    from fxpress._distributed.stages.manifest import read_manifest
+
+    data = (path / MANIFEST).read_bytes()
+    left = memory_for(len(data))
+    if _native.is_nested_deeper(data, DEPTH) or objects_of(data, left) > left:
+        raise InspectionError(f"{MANIFEST} is nested too deeply, or needs too much memory")
+    try:
+        manifest = read_manifest(data)
+    except Error as error:
+        raise InspectionError(str(error)) from error
+    stages = [
+        {
+            "file": each.file,
+            "bytes": each.bytes,
+            "inputs": len(each.inputs),
+            "outputs": len(each.outputs),
+        }
+        for each in manifest.stages
+    ]
+    return _made(path, size, STAGES, stages=stages)
+
+
+def _torchs(path: Path, size: int) -> Checkpoint:
+    from fxpress._distributed.checkpoint.torch_files import contents_of
+
+    tensors, others = {}, []
+    for name, form in contents_of(path, None).items():
+        if form is None:
+            others.append(name)
+            continue
+        dtype, sizes = form
+        count = math.prod(sizes) * dtype.itemsize
+        tensors[name] = Tensor(str(dtype).removeprefix("torch."), list(sizes), count)
+    return _made(path, size, CHECKPOINT, tensors=tensors, others=others)
+
+
+def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, Place]]:
+    """Return the metadata and the places of the tensors of a safetensors file.
+
+    OSError where it cannot be read, ValueError where it is damaged or costs too much.
+    """
+    with path.open("rb") as file:
+        whole = os.fstat(file.fileno()).st_size
+        try:
+            text = file.read(header_length(file.read(8), whole))
+        except ValueError as e:
+            raise ValueError(f"{path} is damaged: {e}") from None
+    if _native.is_nested_deeper(text, DEPTH):
+        raise ValueError(f"{path} is damaged: more than {DEPTH} values within each other")
+    left = memory_for(whole)
+    if objects_of(text, left) > left:
+        raise ValueError(f"{path}: its header needs too much memory for a file of this size")
+    try:
+        return read_header(text, whole)
+    except ValueError as e:
+        raise ValueError(f"{path} is damaged: {e}") from None

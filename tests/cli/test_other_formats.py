@@ -1,0 +1,187 @@
+"""Files and folders of other formats are named, with what reads them; weights are shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+from torch.export import ExportedProgram
+
+import fxpress
+from fxpress import archive, pipeline
+from fxpress._tools.cli import app
+from tests.support.command_line import assert_without_torch
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+STATE = {"a": torch.ones(3, 4), "b": torch.ones(2, dtype=torch.int8)}
+
+
+def old_torch_save(path: Path) -> None:
+    torch.save(STATE, path, _use_new_zipfile_serialization=False)
+
+
+def torch_script(path: Path) -> None:
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
+
+
+def zip_file(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("docs/read.me", "text " * 100)
+
+
+def written(data: bytes) -> Callable[[Path], Any]:
+    return lambda path: path.write_bytes(data)
+
+
+HEADER = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+# A file -> what writes it, what it is, and what reads it.
+FILES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "new.pth": (lambda path: torch.save(STATE, path), "torch.save", "torch.load"),
+    "module.pt": (lambda p: torch.save(torch.nn.ReLU(), p), "torch.save", "torch.load"),
+    "old.pth": (old_torch_save, "torch.save", "torch.load"),
+    "script.pt": (torch_script, "TorchScript", "torch.jit.load"),
+    "a.pte": (written(b"\x1c\0\0\0ET12" + bytes(60)), "ExecuTorch", "ExecuTorch's runtime"),
+    "a.safetensors": (lambda path: save_file(STATE, path), "safetensors", "load_file"),
+    "cut.safetensors": (written(b"\x36" + bytes(7) + HEADER[:9]), "safetensors", "load_file"),
+    "a.onnx": (written(b"\x08\x0a\x12\x07pytorch:\x05"), "ONNX", "onnx.load"),
+    "unnamed.onnx": (written(b"\x08\x09\x3a\x02\x0a\x00"), "ONNX", "onnx.load"),
+    "a.gguf": (written(b"GGUF\3\0\0\0" + bytes(16)), "GGUF", "llama.cpp"),
+    "a.h5": (written(b"\x89HDF\r\n\x1a\n" + bytes(40)), "HDF5", "h5py"),
+    "user_block.h5": (written(bytes(512) + b"\x89HDF\r\n\x1a\n" + bytes(9)), "HDF5", "h5py"),
+    "a.pkl": (written(pickle.dumps({"a": 1})), "pickle", "pickle.load"),
+    "two.pkl": (written(pickle.dumps([1], 2)), "pickle", "pickle.load"),
+    "a.npz": (lambda path: np.savez(path, a=np.ones(3)), "NumPy", "numpy.load"),
+    "a.zip": (zip_file, "a zip file", ""),
+    "empty": (written(b""), "an empty file", ""),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(name: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write, what, reader = FILES[name]
+    file = tmp_path / name
+    write(file)
+    with pytest.raises(Exception) as torchs:
+        torch.export.load(file)
+    for source in (file, file.read_bytes(), io.BytesIO(file.read_bytes())):
+        for load in (fxpress.load, archive.load_pt2):
+            with pytest.raises(archive.ArchiveError) as ours:
+                load(source)
+            assert isinstance(ours.value, torchs.type)
+            assert what in str(ours.value)
+            assert reader in str(ours.value)
+    capsys.readouterr()
+    target = str(tmp_path / "target")
+    for arguments in (
+        *(["hash"], ["diff", str(path)], ["inspect"], ["inspect", "--node", "add"], ["verify"]),
+        *(["split", "--stages", "2", "-o", target], ["view", "--export", target], ["convert"]),
+    ):
+        further = [target] if arguments == ["convert"] else []
+        status = app.run([*arguments, str(file), *further])
+        out, error = capsys.readouterr()
+        if (arguments, what) == (["inspect"], "safetensors") and name[0] == "a":
+            assert (status, error) == (0, "")
+            continue
+        is_fault = arguments == ["verify"]  # an answer, which is printed
+        said = (out if is_fault else error).replace(str(file), "FILE")
+        assert (status, said.count("\n")) == (1 if is_fault else 2, 1)
+        is_cut = arguments == ["inspect"] and name == "cut.safetensors"
+        assert is_cut or (what in said and reader in said and "damaged" not in said), said
+        assert len(said) < 130
+    assert not Path(target).exists()
+
+
+def test_files_without_a_known_format(tmp_path: Path) -> None:
+    """Text, and a program of which the end is missing."""
+    for data in (b"text", b"PK\3\4" + bytes(99), b"\x80\x77", b"\x08", bytes(99), b"\x08\x00\x12"):
+        with pytest.raises(archive.ArchiveError, match="no zip archive, or a damaged one"):
+            fxpress.load(data)
+
+
+def test_records_that_a_program_lacks(path: Path) -> None:
+    """A file with records of a program stays a damaged program."""
+    with zipfile.ZipFile(path) as whole:
+        texts = {name: whole.read(name) for name in whole.namelist()}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as edited:
+        for name, text in texts.items():
+            if not name.endswith("/archive_format"):
+                edited.writestr(name, text)
+    with pytest.raises(archive.ArchiveError, match="no version"):
+        fxpress.load(buffer.getvalue())
+
+
+@pytest.fixture
+def folders(program: ExportedProgram, tmp_path: Path) -> dict[str, Path]:
+    pipeline.save_stages(program, tmp_path / "stages", 2, inputs=program.example_inputs)
+    dcp.save({**STATE, "step": {"n": 3}}, checkpoint_id=tmp_path / "dcp")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "manifest.json").write_text("{}")
+    return {name: tmp_path / name for name in ("stages", "dcp", "site")}
+
+
+def test_folders(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    for name, said in (
+        ("stages", "Is a directory: a folder of stages, which fxpress.pipeline.load_stage reads"),
+        ("dcp", "a checkpoint of torch.distributed, which torch.distributed.checkpoint.load reads"),
+        ("site", "Is a directory\n"),
+    ):
+        for load in (fxpress.load, archive.load_pt2):
+            with pytest.raises(IsADirectoryError, match=said.strip()) as raised:
+                load(folders[name])
+            assert raised.value.filename == str(folders[name])
+        for command in ("hash", "verify"):
+            assert app.run([command, str(folders[name])]) == 2
+            assert said in capsys.readouterr().err
+
+
+def test_weights_are_shown(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.safetensors"
+    save_file(STATE, file, {"format": "pt"})
+    wanted = [("a", "float32", [3, 4], 48), ("b", "int8", [2], 2)]
+    for path, kind in ((file, "safetensors file"), (folders["dcp"], "checkpoint of torch")):
+        assert app.run(["inspect", str(path)]) == 0
+        shown = capsys.readouterr().out
+        assert kind in shown.splitlines()[0]
+        assert "2 tensors" in shown.splitlines()[0]
+        assert app.run(["inspect", str(path), "--weights"]) == 0
+        assert "float32[3, 4]  48 B" in capsys.readouterr().out
+        assert app.run(["inspect", str(path), "--json"]) == 0
+        tensors = json.loads(capsys.readouterr().out)["tensors"]
+        assert sorted(tuple(each.values()) for each in tensors) == wanted
+    assert app.run(["inspect", str(folders["stages"]), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["stages"]
+    assert [each["file"] for each in found] == ["stage_0.pt2", "stage_1.pt2"]
+    assert [each["bytes"] for each in found] == [
+        stage["state_bytes"]
+        for stage in json.loads((folders["stages"] / "manifest.json").read_text())["stages"]
+    ]
+    assert_without_torch("inspect", str(file))
+    assert app.run(["inspect", str(folders["site"])]) == 2
+
+
+def test_damaged_weights(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.safetensors").write_bytes(len(HEADER).to_bytes(8, "little") + HEADER + bytes(9))
+    (folders["dcp"] / ".metadata").write_bytes(pickle.dumps(print))
+    manifest = folders["stages"] / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"state_bytes"', '"state_bites"'))
+    for path in (tmp_path / "a.safetensors", folders["dcp"], folders["stages"]):
+        assert app.run(["inspect", str(path)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"fxpress: {path}")
+        assert "damaged" in error
+        assert error.count("\n") == 1
