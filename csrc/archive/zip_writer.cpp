@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <concepts>
+#include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <stop_token>
 #include <system_error>
 
@@ -17,9 +19,9 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr uint64_t kAlignment = 64;                // of data, bytes
-constexpr size_t kReportedSize = size_t{1} << 20;  // that is written between two reports, bytes
-constexpr size_t kParallelChecksumSize = 4 * kReportedSize;  // bytes
+constexpr uint64_t kAlignment = 64;           // of data, bytes
+constexpr size_t kPiece = size_t{1} << 20;    // bytes that are written between two reports
+constexpr size_t kParallelSize = 4 * kPiece;  // bytes
 constexpr std::string_view kVersion = "6\n";  // of the file format: torch's for pt2 archives
 constexpr uint16_t kMadeBy = 0x031E;          // what miniz says in the end record
 constexpr uint16_t kNeeds64 = 45;             // the zip version that knows 64 bits
@@ -74,36 +76,81 @@ std::string padding(uint64_t start) {
       .text();
 }
 
-// The checksum of bytes behind others. That of many is computed while they are written.
-class Checksum {
+}  // namespace
+
+// Copies bytes piece by piece, so that the checksum is that of what is written even if another
+// thread changes them meanwhile. Many bytes are copied by a thread while the pieces before are
+// written.
+class ZipWriter::Copies {
  public:
-  Checksum(uint32_t before, Bytes bytes) : crc_(before) {
-    if (bytes.size() < kParallelChecksumSize) {
-      add(bytes, {});
-      return;
-    }
+  Copies(uint32_t before, Bytes bytes, Buffers& buffers)
+      : crc_(before), bytes_(bytes), buffers_(buffers) {
+    if (bytes.size() < kParallelSize) return;
+    for (std::vector<std::byte>& buffer : buffers) buffer.reserve(kPiece);
     try {
-      crew_.add([this, bytes](const std::stop_token& stop) { add(bytes, stop); });
-    } catch (const std::system_error&) {
-      add(bytes, {});
+      crew_.add([this](const std::stop_token& stop) { run(stop); });
+      is_threaded_ = true;
+    } catch (const std::system_error&) {  // the caller copies
     }
-  }
-  uint32_t value() {
-    crew_.join();
-    return crc_;
   }
 
+  // The next piece, valid until the next call; empty at the end.
+  Bytes next() {
+    if (!is_threaded_) return copy_one(0);
+    crew_.check();
+    std::unique_lock lock(mutex_);
+    ++asked_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return copied_ >= asked_ || is_done_; });
+    return copied_ >= asked_ ? pieces_[(asked_ - 1) % buffers_.size()] : Bytes();
+  }
+
+  // Of all bytes, when next() has returned nothing.
+  uint32_t crc() const { return crc_; }
+
  private:
-  void add(Bytes bytes, const std::stop_token& stop) {
-    for (; !bytes.empty() && !stop.stop_requested();
-         bytes = bytes.subspan(std::min(bytes.size(), kReportedSize))) {
-      crc_ = crc32(crc_, bytes.first(std::min(bytes.size(), kReportedSize)));
+  Bytes copy_one(size_t number) {
+    std::vector<std::byte>& buffer = buffers_[number];
+    const Bytes piece = bytes_.first(std::min(bytes_.size(), kPiece));
+    buffer.assign(piece.begin(), piece.end());
+    crc_ = crc32(crc_, buffer);
+    bytes_ = bytes_.subspan(piece.size());
+    return buffer;
+  }
+
+  // Stays less than the number of buffers ahead of the piece that is in use.
+  void run(const std::stop_token& stop) {
+    for (size_t i = 0; !bytes_.empty() && !stop.stop_requested(); ++i) {
+      {
+        std::unique_lock lock(mutex_);
+        const auto is_free = [&] { return i + 1 < asked_ + buffers_.size(); };
+        if (!changed_.wait(lock, stop, is_free)) return;
+      }
+      const Bytes piece = copy_one(i % buffers_.size());
+      const std::lock_guard lock(mutex_);
+      pieces_[i % buffers_.size()] = piece;
+      copied_ = i + 1;
+      changed_.notify_all();
     }
+    const std::lock_guard lock(mutex_);
+    is_done_ = true;
+    changed_.notify_all();
   }
 
   uint32_t crc_;
+  Bytes bytes_;  // not copied yet
+  Buffers& buffers_;
+  bool is_threaded_ = false;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable_any changed_;
+  std::array<Bytes, std::tuple_size_v<Buffers>> pieces_;  // by buffer
+  size_t asked_ = 0;
+  size_t copied_ = 0;
+  bool is_done_ = false;
   core::Crew crew_;  // a thread, stopped and joined before the rest goes
 };
+
+namespace {
 
 uint64_t combine(uint64_t seed, uint64_t value) {  // c10::hash_combine
   return seed ^ (value + 0x9e3779b9 + (seed << 6U) + (seed >> 2U));
@@ -171,15 +218,13 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
 void ZipWriter::append(Bytes bytes) {
   if (!is_open_ || bytes.size() > missing_)
     throw ArchiveError("there is no record for these bytes");
-  Checksum crc(entries_.back().crc, bytes);
-  while (!bytes.empty()) {
-    const Bytes piece = bytes.first(std::min(bytes.size(), kReportedSize));
+  Copies copies(entries_.back().crc, bytes, buffers_);
+  for (Bytes piece = copies.next(); !piece.empty(); piece = copies.next()) {
     write(piece);
     missing_ -= piece.size();
-    bytes = bytes.subspan(piece.size());
     progress_.advance(piece.size());
   }
-  entries_.back().crc = crc.value();
+  entries_.back().crc = copies.crc();
 }
 
 void ZipWriter::end() {

@@ -2,6 +2,7 @@
 // every record at a multiple of 64 bytes.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -32,6 +33,8 @@ class ZipWriter {
   bool is_finished() const { return is_finished_; }
 
  private:
+  using Buffers = std::array<std::vector<std::byte>, 3>;
+  class Copies;
   struct Entry {
     std::string path;     // with the root
     uint64_t header = 0;  // where its header begins
@@ -47,6 +50,7 @@ class ZipWriter {
   BufferedSink sink_;
   std::string root_;
   Progress progress_;
+  Buffers buffers_;        // for the pieces of what is written
   uint64_t position_ = 0;  // bytes written
   uint64_t missing_ = 0;   // bytes of the open record that are still to come
   bool is_open_ = false;   // a record

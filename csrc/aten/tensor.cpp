@@ -25,7 +25,9 @@ The copy is None for a value that `clone()` does not simply copy.)");
   m.def("like_pattern", tensor::like_pattern, "pattern"_a, "storage"_a,
         "Return a tensor on the meta device with the sizes, strides and offset of another one.");
   m.def("storage_places", tensor::storage_places, "values"_a,
-        "Return (address, bytes) of the storages; None for a tensor that is more than a view.");
+        R"(Return (address, bytes) of the storages, and an object that keeps these alive.
+
+None for a tensor that is more than a view.)");
   m.def("storage_numbers", tensor::storage_numbers, "values"_a, "but_on"_a = py::none(),
         R"(Return the number of each value's storage, in order of first appearance.
 

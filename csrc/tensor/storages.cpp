@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -50,9 +51,11 @@ bool is_same_view(PyObject* a, PyObject* b) {
 
 }  // namespace
 
-std::vector<std::optional<StoragePlace>> storage_places(const std::vector<py::object>& values) {
+std::pair<std::vector<std::optional<StoragePlace>>, py::capsule> storage_places(
+    const std::vector<py::object>& values) {
   std::vector<std::optional<StoragePlace>> places;
   places.reserve(values.size());
+  auto held = std::make_unique<std::vector<c10::Storage>>();
   for (const py::object& value : values) {
     const at::Tensor* tensor = view_of_storage(value.ptr());
     if (tensor == nullptr) {
@@ -64,8 +67,12 @@ std::vector<std::optional<StoragePlace>> storage_places(const std::vector<py::ob
     const auto address = reinterpret_cast<uintptr_t>(storage.mutable_data());
     const auto size = static_cast<int64_t>(storage.nbytes());
     places.emplace_back(std::in_place, address, address == 0 ? 0 : size);
+    held->push_back(storage);
   }
-  return places;
+  py::capsule holder(held.get(),
+                     [](void* all) { delete static_cast<std::vector<c10::Storage>*>(all); });
+  held.release();
+  return {std::move(places), std::move(holder)};
 }
 
 int64_t storage_bytes(const std::vector<at::Tensor>& tensors) {

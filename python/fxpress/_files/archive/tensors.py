@@ -20,6 +20,7 @@ class Group:
     """Tensors of one dtype that share a storage."""
 
     address: int  # of the storage's memory; 0 where there is none
+    held: object  # keeps the storages of all groups, whatever becomes of the tensors
     size: int = 0  # bytes
     largest: torch.Tensor | None = None  # a tensor whose storage has that size; None: no memory
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -52,11 +53,12 @@ def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
         return without_lazy_bits(tensor).detach().cpu().contiguous()
 
 
-def _place_of(tensor: torch.Tensor) -> tuple[int | None, int]:
+def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int]:
     """Return the place of a tensor that `storage_places` leaves out; None for a fake one."""
     if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()
+    held.append(storage)
     address = storage.data_ptr()
     return address, storage.nbytes() if address else 0
 
@@ -72,7 +74,7 @@ def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], 
     """
     groups: dict[tuple[int | None, torch.dtype], Group] = {}
     others: list[str] = []
-    places = storage_places(list(tensors.values()))
+    places, *held = storage_places(list(tensors.values()))
     for (name, tensor), place in zip(tensors.items(), places, strict=True):
         value = tensor
         address, size = place or (None, 0)
@@ -81,10 +83,10 @@ def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], 
                 others.append(name)
                 continue
             value = without_lazy_bits(tensor)
-            address, size = _place_of(value)
+            address, size = _place_of(value, held)
         group = groups.get((address, value.dtype))
         if group is None:
-            group = groups[address, value.dtype] = Group(address or 0)
+            group = groups[address, value.dtype] = Group(address or 0, held)
         if size > group.size:  # storages at one address may have different sizes
             group.size, group.largest = size, value
         group.tensors[name] = value

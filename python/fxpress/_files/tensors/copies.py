@@ -258,7 +258,7 @@ class _Part:
 def _groups(values: list[Any]) -> list[_Part]:
     """Return the parts that cannot be divided."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    places = dict(zip(map(id, tensors), storage_places(tensors), strict=True))
+    places = dict(zip(map(id, tensors), storage_places(tensors)[0], strict=True))
     groups: dict[tuple[str, int], _Part] = {}
     for position, value in enumerate(values):
         place = places.get(id(value))
