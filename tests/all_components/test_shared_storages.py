@@ -191,7 +191,8 @@ def test_decomposed_programs_write_one_input(name: str, tmp_path: Path) -> None:
     decomposed = run_decompositions(program)
     assert str(program) == before
     assert list(decomposed.state_dict) == list(program.state_dict)
-    for way, make in WAYS.items():
+    ways = {**WAYS, "again": lambda program, _: unflatten(run_decompositions(program))}
+    for way, make in ways.items():
         assert torch.equal(results(make(decomposed, tmp_path)), expected), way
     assert torch.equal(results(decomposed.module()), expected)
 
@@ -251,3 +252,21 @@ def test_a_damaged_record_of_shared_storages(text: str, tmp_path: Path) -> None:
     records[name] = text.encode()
     with pytest.raises(archive.ArchiveError, match="shared_storages"):
         archive.load(write_records(records))
+
+
+def test_disjoint_parts_of_a_storage_keep_their_inputs() -> None:
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            values = torch.zeros(2, 3)
+            self.register_buffer("a", values[0])
+            self.register_buffer("b", values[1])
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.a.add_(1)
+            self.b.sub_(x.sum())
+            return x + self.a.sum() * self.b.sum()
+
+    program = export(Parts(), (X,))
+    expected = program.run_decompositions()
+    assert str(run_decompositions(program).graph) == str(expected.graph)

@@ -223,7 +223,7 @@ def test_weights_that_are_not_finite(tmp_path: Path) -> None:
         second.weight[0, 1] = float("nan")
         second.weight[0, 2] = float("inf")
     programs = [torch.export.export(each, (torch.ones(2, 4),)) for each in (first, second)]
-    (found,) = differing_weights(*(each.state_dict for each in programs))
+    (found,) = differing_weights(programs[0].state_dict, programs[1].state_dict)
     assert found["absolute"] == pytest.approx(298, rel=1e-6)
     assert found["what"] == "3 of 16 items, 2 of them not finite"
     json.dumps(found, allow_nan=False)
@@ -234,7 +234,7 @@ def test_not_a_numbers_are_equal() -> None:
     with torch.no_grad():
         module.bias.fill_(float("nan"))
     programs = [torch.export.export(module, (torch.ones(2, 4),)) for _ in range(2)]
-    assert differing_weights(*(each.state_dict for each in programs)) == []
+    assert differing_weights(programs[0].state_dict, programs[1].state_dict) == []
 
 
 def test_files_that_cannot_be_read(files: tuple[str, str], tmp_path: Path) -> None:

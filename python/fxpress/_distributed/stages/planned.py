@@ -150,7 +150,8 @@ class Plan:
     def _repr_html_(self) -> str:
         columns, notes = self._table()
         title = f"{self.stages} stages of {self.operations:,} operations by {self.by}"
-        rows = zip(*([f"{each:,}" for each in values] for _, values in columns), strict=True)
+        texts = [[f"{each:,}" for each in values] for _, values in columns]
+        rows = zip(*texts, strict=True)
         return html_table("\n".join([title, *notes]), [f"#{head}" for head, _ in columns], rows)
 
     def _table(self) -> tuple[list[tuple[str, Sequence[int]]], list[str]]:

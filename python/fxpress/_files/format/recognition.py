@@ -15,7 +15,7 @@ HEAD = 4096  # bytes from the begin of a file that decide
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # the first value of a file
 _LEGACY = "serialized_"  # the begin of the names of records before torch 2.9
-_PICKLE_PROTOCOLS = (2, 3, 4, 5)  # older ones have no first byte of their own
+_PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 have no distinct first byte
 _ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # what follows the version of a model
 
 
@@ -47,7 +47,7 @@ _MAGIC = (  # where a file has bytes that its format prescribes
     (4, b"TFL3", Format("a TensorFlow Lite model", "TensorFlow Lite")),
     *((n, _HDF5, Format("an HDF5 file", "h5py.File")) for n in (0, 512, 1024, 2048)),
     (0, b"\x93NUMPY", Format("an array of NumPy", "numpy.load")),
-    (0, b"version https://git-lfs.", Format("a pointer of Git LFS, for which `git lfs pull`")),
+    (0, b"version https://git-lfs.", Format("a pointer of Git LFS", "git lfs")),
     (257, b"ustar", Format("a tar file", "tar")),
     (0, b"\x1f\x8b", Format("a gzip file", "gzip")),
 )
@@ -67,7 +67,7 @@ _FOLDERS = {  # file -> the format of folders that have it
 
 
 def format_of_bytes(head: bytes) -> Format | None:
-    """Return the format of a file that is no zip file, from its first `HEAD` bytes; None: unknown.
+    """Return the format of a file, not of a zip file, from its first `HEAD` bytes; None: unknown.
 
     Only the bytes that a format prescribes are compared: the file may be damaged.
     """

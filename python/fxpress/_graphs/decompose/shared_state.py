@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -54,21 +55,26 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
     Raises:
         UnsupportedError: no parameter or buffer could be the one input.
     """
-    if not any(map(_is_mutable, program.graph.nodes)):
+    signature = program.graph_signature
+    replaced = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
+    if not replaced and not any(map(_is_mutable, program.graph.nodes)):
         return program
     values = {**program.constants, **program.state_dict}
     placeholders = program.graph.find_nodes(op="placeholder")
     held = [
         _Held(node, spec, values[spec.target])
-        for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True)
+        for node, spec in zip(placeholders, signature.input_specs, strict=True)
         if spec.kind in _ORDER and spec.target in values
     ]
     bases: dict[Node, tuple[_Held, _Held]] = {}  # placeholder -> what it becomes a view of, itself
     for positions in sharing([each.value for each in held]):
-        group = [held[i] for i in positions]
-        if _is_written(program.graph, {each.node for each in group}):
+        for group in _overlapping([held[i] for i in positions]):
+            written = [each for each in group if each.spec.target in replaced]
+            if not written and not _is_written(program.graph, {each.node for each in group}):
+                continue
             base = _base_of(group) or _whole_storage(group, program, len(bases))
-            bases.update((each.node, (base, each)) for each in group if each is not base)
+            if all(each is base for each in written):
+                bases.update((each.node, (base, each)) for each in group if each is not base)
     return _rewritten(program, bases) if bases else program
 
 
@@ -119,6 +125,21 @@ def _is_written(graph: Graph, sources: set[Node]) -> bool:
         if may_alias(node):
             views.add(node)
     return False
+
+
+def _overlapping(held: list[_Held]) -> Iterator[list[_Held]]:
+    """Yield the groups of several tensors whose elements may be the same."""
+    group: list[_Held] = []
+    end = -1
+    for each in sorted((e for e in held if e.value.numel()), key=lambda e: e.span):
+        if each.span[0] >= end:
+            if len(group) > 1:
+                yield group
+            group = []
+        group.append(each)
+        end = max(end, each.span[1])
+    if len(group) > 1:
+        yield group
 
 
 def _base_of(group: list[_Held]) -> _Held | None:

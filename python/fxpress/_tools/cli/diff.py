@@ -65,7 +65,7 @@ def _hashed(path: Path) -> HashedText | None:
             from fxpress._tools.cli.loading import registered
 
             return hash_text(path, _MODEL, registered)
-        except InspectionError:  # the load reads what only torch can, or says what is wrong
+        except InspectionError:  # a load reads pickles, or reports the damage
             return None
 
 

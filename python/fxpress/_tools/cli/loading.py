@@ -20,7 +20,7 @@ from fxpress._tools.inspect.hashes import unregistered_text
 
 
 class LoadError(Error):
-    """A file cannot be loaded as it was asked for."""
+    """A load of a file failed."""
 
 
 class ImportFailedError(Error):
@@ -30,7 +30,7 @@ class ImportFailedError(Error):
 def import_module(module: str) -> None:
     """Import a module by its name, or by the path of its file, which ends in `.py`.
 
-    Modules of the working directory, and for a file those of its folder, are found too.
+    The working directory, or the folder of the file, is added to the end of `sys.path`.
     """
     folder = str(Path(module).resolve().parent) if module.endswith(".py") else os.getcwd()
     if folder not in sys.path:

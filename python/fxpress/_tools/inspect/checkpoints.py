@@ -28,7 +28,7 @@ from fxpress._files.format.tensors import Tensor
 
 @dataclasses.dataclass
 class Checkpoint:
-    """What a file or folder of weights holds."""
+    """The contents of a file or folder of weights."""
 
     path: str
     bytes: int  # of the file, or of all files in the folder

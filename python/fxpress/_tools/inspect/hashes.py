@@ -24,7 +24,7 @@ from fxpress._tools.inspect.summary import kind_of, model_records
 
 _DIGEST = 32  # bytes of a hash
 _OPERATORS = "torch.ops."
-_NAMES = 80  # characters of a name from a file that an error shows
+_NAMES = 120  # characters of a name from a file that an error shows
 # Returns the traits of operators that it knows, by name.
 Further = Callable[[Sequence[str]], dict[str, Traits]]
 _STRIDED = 7  # torch's number of the layout in files
@@ -40,7 +40,7 @@ class HashedText(NamedTuple):
     text: bytes
     hash: bytes  # of the program
     values: dict[str, bytes]  # the hash of each constant by name
-    nodes: bytes  # the hashes of the nodes of its own graph behind one another
+    nodes: bytes  # the hashes of the nodes of its top graph, concatenated
 
 
 def hash_programs(
@@ -54,7 +54,7 @@ def hash_programs(
     Args:
         path: the file.
         include_state: hash the values of parameters and buffers too.
-        further: returns the traits of those of some operators that it knows, which are not torch's.
+        further: returns the traits of operators that are not in the table, as far as it knows them.
 
     Raises:
         OSError: the file cannot be read.
@@ -79,7 +79,7 @@ def hash_text(
 ) -> HashedText | None:
     """Return the text of a program with its hashes; None: the file has no program of that name.
 
-    `further` and errors are those of `hash_programs`.
+    For `further` and the errors see `hash_programs`.
     """
     with Package(path) as package:
         kind_of(package)
