@@ -55,6 +55,33 @@ def test_eight_threads_save_and_load_at_once(tmp_path: Path) -> None:
         assert records_of(path.read_bytes()) == records_of(alone.read_bytes())
 
 
+@pytest.mark.parametrize("writes", [True, False], ids=["in place", "new data"])
+def test_files_that_are_saved_while_weights_change_are_valid(tmp_path: Path, writes: bool) -> None:
+    program = export(Model(0), (torch.ones(4),))
+    weight, done = program.state_dict["weight"], threading.Event()
+
+    def train() -> None:
+        while not done.is_set():
+            if writes:
+                with torch.no_grad():
+                    weight.add_(1)
+            else:
+                weight.data = torch.ones(3 << 20)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for _ in range(8):
+            for weights in ("inline", "safetensors"):
+                archive.save(program, tmp_path / "model.pt2", weights=weights)
+                archive.load(tmp_path / "model.pt2")
+            state.write({"a": weight}, tmp_path / "state.pt2")
+            archive.verify(tmp_path / "state.pt2")
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_threads_that_save_to_one_file_leave_one_of_theirs(tmp_path: Path) -> None:
     programs = [export(Model(i), (torch.ones(4),)) for i in range(4)]
     path = tmp_path / "model.pt2"

@@ -123,7 +123,6 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         ({"a": {**ENTRY, "shape": [3]}}, 8),
         ({"a": {**ENTRY, "shape": [-1, -2]}}, 8),
         ({"a": {**ENTRY, "shape": [1 << 70]}}, 8),
-        ({"a": {**ENTRY, "dtype": "F9"}}, 8),
         ({"a": {"dtype": "F32"}}, 8),
         ({"a": 1}, 0),
         ({"__metadata__": []}, 0),

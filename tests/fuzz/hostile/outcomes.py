@@ -31,7 +31,8 @@ def read_case(case: Case) -> tuple[str, Any]:
     except LimitError as error:
         return f"LimitError {error.limit}", error
     except DOCUMENTED as error:
-        return f"{type(error).__name__}{_rule(str(error))}", error
+        public = next(cls for cls in type(error).__mro__ if cls.__module__ == "fxpress")
+        return f"{public.__name__}{_rule(str(error))}", error
 
 
 def _rule(message: str) -> str:

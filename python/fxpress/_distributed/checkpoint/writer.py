@@ -13,9 +13,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from fxpress import _native
 from fxpress._base.errors import UnsupportedError
-from fxpress._distributed.checkpoint.boxes import memory_of
 from fxpress._distributed.checkpoint.placing import check_folder, complete, remove_left
 from fxpress._distributed.checkpoint.section import Part, index_of
 from fxpress._distributed.checkpoint.sharing_out import Work, check_item, key_of_item, share_out
@@ -23,7 +21,7 @@ from fxpress._distributed.checkpoint.tensor_files import INDEX
 from fxpress._distributed.checkpoint.values import as_json, unpickled
 from fxpress._files.archive import tensors
 from fxpress._files.archive.files import AtomicFile, is_path
-from fxpress._files.archive.tensor_file import layout, write_all, write_elements
+from fxpress._files.archive.tensor_file import layout, write_all, write_with_checksum
 from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.format.tensor_header import NUMBER
 
@@ -183,8 +181,8 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         parts = []
         for key in order:
             plain = _plain(key, planner.resolve_data(by_key[key]), *described[key])
-            write_elements(file.descriptor, plain, None)
-            parts.append((by_key[key].index, plain.nbytes, _native.crc32(memory_of(plain))))
+            crc = write_with_checksum(file.descriptor, plain)
+            parts.append((by_key[key].index, plain.nbytes, crc))
         file.sync()
         whole = os.fstat(file.descriptor).st_size
         assert file.temporary is not None

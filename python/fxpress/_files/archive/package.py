@@ -292,6 +292,8 @@ def save(
     """Save a program in a file, for `load` of fxpress or of torch.
 
     A file at a path is replaced when the new one is complete, and is unchanged when saving fails.
+    If another thread writes to a weight meanwhile, the file may have old and new elements of it, as
+    with torch, and is valid; clone the state first for values of one moment.
 
     Args:
         ep: the program, which is not changed.

@@ -10,12 +10,13 @@ import ctypes
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fxpress import _native
 from fxpress._base.errors import UnsupportedError
 from fxpress._files.archive import tensors
 from fxpress._files.errors import ArchiveError
@@ -175,15 +176,29 @@ def write_elements(
     descriptor: int, plain: torch.Tensor, report: Callable[[int], None] | None
 ) -> None:
     """Write what `elements_of` has returned, and report the bytes done since the last report."""
+    for part in _parts_of(plain):
+        write_all(descriptor, part)
+        if report is not None:
+            report(len(part))
+
+
+def write_with_checksum(descriptor: int, plain: torch.Tensor) -> int:
+    """Write a contiguous tensor, and return the checksum of what was written."""
+    crc = 0
+    for part in _parts_of(plain):
+        copied = memoryview(bytearray(part))  # another thread may change the tensor meanwhile
+        crc = _native.crc32_of_both(crc, _native.crc32(copied), len(copied))
+        write_all(descriptor, copied)
+    return crc
+
+
+def _parts_of(plain: torch.Tensor) -> Iterator[memoryview]:
     size = plain.numel() * plain.itemsize
     if size == 0:
         return
     data = memoryview((ctypes.c_char * size).from_address(plain.data_ptr()))
     for start in range(0, size, _ONE_CALL):
-        part = data[start : start + _ONE_CALL]
-        write_all(descriptor, part)
-        if report is not None:
-            report(len(part))
+        yield data[start : start + _ONE_CALL]
 
 
 def write_all(descriptor: int, data: memoryview) -> None:
