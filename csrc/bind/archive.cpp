@@ -58,6 +58,7 @@ uint32_t crc32(const py::handle& data) {
 }  // namespace
 
 void bind_archive(py::module_& m) {
+  archive::initialize_archives();
   py::register_exception<archive::ArchiveError>(m, "ArchiveError", PyExc_RuntimeError).doc() =
       "An archive is damaged, or used wrongly.";
   py::register_local_exception_translator(translate_system_errors);

@@ -160,6 +160,11 @@ Lease plan_for(PyObject* module, PyObject* graph) {
   return made;
 }
 
+void check_initialized() {
+  if (symbols.annotate != nullptr) return;
+  raise(PyExc_RuntimeError, "the engine has no tables yet: import fxpress._graphs.engine first");
+}
+
 }  // namespace
 
 void initialize_symbols(PyObject* objects, PyObject* tables) {
@@ -171,6 +176,7 @@ void initialize_symbols(PyObject* objects, PyObject* tables) {
 
 PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   try {
+    check_initialized();
     if (count != 3 || (!PyTuple_Check(args[2]) && !PyList_Check(args[2]))) {
       raise(PyExc_TypeError, "run() takes a module, a graph and a tuple of arguments");
     }
@@ -186,6 +192,7 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 py::object plan_info(const py::object& graph) {
+  check_initialized();
   const Ref dict = instance_dict(graph.ptr());
   const Plan* plan = plan_of(dict_get(dict.get(), names.plan));
   if (plan == nullptr) return py::none();
@@ -199,11 +206,13 @@ py::object plan_info(const py::object& graph) {
 }
 
 int64_t next_call(const py::object& dispatcher) {
+  check_initialized();
   CallCounters* scope = CallCounters::current();
   return scope == nullptr ? stored_call(dispatcher.ptr()) : scope->next(dispatcher.ptr());
 }
 
 void set_next_call(const py::object& dispatcher, int64_t index) {
+  check_initialized();
   CallCounters* scope = CallCounters::current();
   if (scope == nullptr) {
     store_call(dispatcher.ptr(), index);

@@ -204,7 +204,7 @@ void release_newest(Installation& installation) {
 
 InstalledBlock::InstalledBlock(py::object installation, py::object prepare, py::object decorate)
     : owner_(std::move(installation)),
-      installation_(owner_.cast<Installation*>()),
+      installation_(&owner_.cast<Installation&>()),
       prepare_(std::move(prepare)),
       decorate_(std::move(decorate)) {}
 

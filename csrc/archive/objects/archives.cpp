@@ -44,12 +44,13 @@ std::unique_ptr<Source> make_source(const py::object& source, uint64_t start, co
   return std::make_unique<ObjectSource>(source);
 }
 
+PyObject* io = nullptr;  // the module _io; owned, for good
+
 constexpr size_t kCopied = size_t{1} << 20;  // bytes: of a piece, which stays in the cache
 
 // Whether an object's write() is one of Python's own that keeps nothing of what it gets: memory, a
 // file of the system, a buffer in front of one.
 bool keeps_nothing(const py::object& write) {
-  static PyObject* const io = check(PyImport_ImportModule("_io"));
   if (!PyCFunction_Check(write.ptr())) return false;
   PyObject* owner = PyCFunction_GET_SELF(write.ptr());
   const auto is = [&](const py::handle& object, const char* type) {
@@ -214,6 +215,10 @@ const Record& ArchiveReader::require(const std::string& name) {
   const Record* found = directory_.locate(name);
   if (found == nullptr) raise(PyExc_KeyError, "%s", name.c_str());
   return *found;
+}
+
+void initialize_archives() {
+  io = check(PyImport_ImportModule("_io"));
 }
 
 ArchiveWriter::ArchiveWriter(const py::object& target, std::string root, const py::object& report)

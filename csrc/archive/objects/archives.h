@@ -97,4 +97,7 @@ class ArchiveWriter {
   bool busy_ = false;  // in a call
 };
 
+// Finds the module of Python's own files; called before the first writer.
+void initialize_archives();
+
 }  // namespace fxpress::archive
