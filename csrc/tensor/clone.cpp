@@ -406,8 +406,8 @@ py::list copy_all(const py::list& given, const std::vector<uint32_t>& places, Or
                   std::optional<GcPause>& pause) {
   std::vector<Bytes> bytes = allocate(originals.parts);
   const bool release = total_of(bytes) > kWorthRelease;
-  // While other threads of Python run, who has the list could change it, and who has a tensor could
-  // give it other storage.
+  // Other threads run during the copy. They may change the list, or give a tensor another storage.
+  // They must not resize a storage: its memory is freed, as under a copy of torch's.
   py::object values;
   std::vector<at::Storage> kept;
   if (release) {
