@@ -47,6 +47,7 @@ from torch.fx.experimental.symbolic_shapes import is_concrete_float as is_concre
 from torch.fx.experimental.symbolic_shapes import is_concrete_int as is_concrete_int
 from torch.fx.traceback import NodeSource as NodeSource
 from torch.fx.traceback import NodeSourceAction as NodeSourceAction
+from torch.nested._internal import nested_tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy import functions as sympy_functions
@@ -413,8 +414,8 @@ def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any 
     return torch.load(file, location, pickle_module=pickles, weights_only=False)
 
 
-class InvalidSparseTensorError(ValueError):
-    """The indices of a sparse tensor in a file are outside of the tensor, or do not fit its values.
+class InvalidTensorError(ValueError):
+    """The indices of a sparse tensor, or the offsets of a nested one, are outside of the values.
 
     Operators read and write memory at the indices without looking at them.
     """
@@ -443,13 +444,57 @@ def _valid_sparse_tensor(layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
                 *indices, values, size, layout, check_pinning=False
             )
     except RuntimeError as e:
-        raise InvalidSparseTensorError(str(e)) from e
+        raise InvalidTensorError(f"a sparse tensor with wrong indices: {e}") from e
+    return made
+
+
+_NESTED = object()  # stands for the class, which a pickle could call without our checks
+
+
+def _rebuild_with_state(function: Any, cls: Any, arguments: Any, state: Any) -> Any:
+    """Return a tensor with attributes from a file."""
+    if function is not _nested_tensor or cls is not _NESTED:
+        return torch._tensor._rebuild_from_type_v2(function, cls, arguments, state)
+    made = _nested_tensor(*arguments)
+    own = {name: value for name, value in state.items() if name not in vars(made)}
+    return torch._utils._set_obj_state(made, own)
+
+
+def _nested_tensor(given: dict[str, Any]) -> nested_tensor.NestedTensor:
+    """Return a nested tensor from a file, all rows of which are inside of its values.
+
+    Its parts are tensors of their own, because a pickle can change those that it has made.
+    """
+    values, offsets, lengths = (given[name] for name in ("values", "offsets", "lengths"))
+    dimension = given["_ragged_idx"]
+    offsets, lengths = offsets.clone(), lengths if lengths is None else lengths.clone()
+    made = nested_tensor.NestedTensor(
+        *(values.detach(), offsets),
+        lengths=lengths,
+        _ragged_idx=dimension,
+        _metadata_cache=dict(given["_metadata_cache"]),
+        requires_grad=given["requires_grad"],
+    )
+    if offsets.is_meta:
+        return made
+    starts, rows = offsets.tolist(), (offsets.diff() if lengths is None else lengths).tolist()
+    size = values.shape[dimension - 1]
+    is_inside = all(
+        start >= 0 and 0 <= row <= size - start for start, row in zip(starts, rows, strict=False)
+    )
+    if not is_inside or len(starts) != len(rows) + 1 or offsets.is_floating_point():
+        raise InvalidTensorError("a nested tensor with wrong offsets")
+    for name, limit in (("min_seqlen", min), ("max_seqlen", max)):
+        known = made._metadata_cache.get(name)
+        if known is not None and tuple(known.shape) != (limit(rows, default=0), 0):
+            raise InvalidTensorError(f"a nested tensor with a wrong {name}")
     return made
 
 
 @functools.lru_cache(maxsize=1)
 def _allowed_globals() -> dict[str, Any]:
-    """Return torch's table of what pickles may name, with our function for sparse tensors.
+    """Return torch's table of what pickles may name, with our functions for sparse and nested
+    tensors.
 
     It has no constructors of sparse tensors, which `torch.save` does not write.
     """
@@ -459,6 +504,9 @@ def _allowed_globals() -> dict[str, Any]:
         if not (value in torch._tensor_classes and "sparse" in value.__module__)
     }
     table["torch._utils._rebuild_sparse_tensor"] = _valid_sparse_tensor
+    table["torch._tensor._rebuild_from_type_v2"] = _rebuild_with_state
+    table[f"{nested_tensor.__name__}.NestedTensor"] = _NESTED
+    table[f"{nested_tensor.__name__}._rebuild_njt"] = _nested_tensor
     return table
 
 

@@ -203,7 +203,7 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
             run any code.
 
     Raises:
-        SerializeError: the bytes are damaged, have a sparse tensor with wrong indices, or need
+        SerializeError: the bytes are damaged, have a tensor with wrong indices or offsets, or need
             `allow_pickle`.
         LimitError: reading would cost more than the budget of `values` has.
     """
@@ -223,8 +223,8 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
         return compat.load_with(fake_tensor, archive, values.location)
     except LimitError:
         raise
-    except compat.InvalidSparseTensorError as e:
-        raise compat.SerializeError(f"{record} has a sparse tensor with wrong indices: {e}") from e
+    except compat.InvalidTensorError as e:
+        raise compat.SerializeError(f"{record} has {e}") from e
     except OF_WRONG_VALUES as e:
         if not allow_pickle:
             found = _GLOBAL.search(str(e))
