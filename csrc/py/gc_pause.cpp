@@ -21,7 +21,7 @@ constexpr long kRare = 100'000;
 constexpr long kNever = std::numeric_limits<int>::max();
 
 PyObject* usual = nullptr;          // thresholds that others have set; owned, null: `ours` is, too
-PyObject* ours = nullptr;           // those that stand in their place; owned
+PyObject* ours = nullptr;           // ours in their place; owned
 PyObject* get_threshold = nullptr;  // functions of the module gc; owned, for good
 PyObject* set_threshold = nullptr;
 
@@ -39,7 +39,7 @@ void set_least(long least) {
   const bool is_ours = ours != nullptr && is_equal(now.get(), ours);
   if (is_ours) now = Ref::borrow(usual);
   const long first = PyLong_AsLong(PyTuple_GetItem(now.get(), 0));
-  const bool is_changed = 0 < first && first < least;  // 0 is no collections at all
+  const bool is_changed = 0 < first && first < least;  // 0 turns collections off
   Ref wanted = is_changed ? with_first(now.get(), least) : Ref();
   if (is_changed || is_ours) {
     PyObject* const set = is_changed ? wanted.get() : now.get();

@@ -463,7 +463,7 @@ def _rebuild_with_state(function: Any, cls: Any, arguments: Any, state: Any) -> 
 def _nested_tensor(given: dict[str, Any]) -> nested_tensor.NestedTensor:
     """Return a nested tensor from a file, all rows of which are inside of its values.
 
-    Its parts are tensors of their own, because a pickle can change those that it has made.
+    Its parts are copies, because a pickle can change the tensors that it has made.
     """
     values, offsets, lengths = (given[name] for name in ("values", "offsets", "lengths"))
     dimension = given["_ragged_idx"]

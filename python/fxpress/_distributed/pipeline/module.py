@@ -107,7 +107,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         values = self._first(args, kwargs) if self._is_first else self._received(args)
         guards, names = self._guards
         if guards and self._has_values and not torch.compiler.is_dynamo_compiling():
-            function_of(guards, names)(*(values[name] for name in names))
+            function_of(guards, names)(*[values[name] for name in names])
         self._has_values = True
         sources = [each.source[1] for each in self.facts.inputs if each.source is not None]
         made = self.program(*(values[name] for name in sources))

@@ -47,7 +47,7 @@ def reading_of(program: ExportedProgram) -> Reading:
 
 
 def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
-    """Return the first placeholder of the storage of each state that has no storage of its own."""
+    """Return, for each state that shares a storage, the first placeholder on that storage."""
     values, nodes = state_of(program), list(ends.state)
     groups = sharing([values.get(str(ends.state[node].target)) for node in nodes])
     return {nodes[i]: nodes[first] for first, *others in groups for i in others}

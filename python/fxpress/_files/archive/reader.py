@@ -60,7 +60,7 @@ class PT2ArchiveReader:
             method that reads.
         TypeError: the argument is neither a path, a buffer nor a file, or a file that gives no
             bytes.
-        ValueError: the file is closed, a path has a null character, or the bytes are those of a zip
+        ValueError: the file is closed, a path has a null character, or `f` is the bytes of a zip
             file.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveReader`.

@@ -36,7 +36,7 @@ class _Held(NamedTuple):
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """What two tensors on one storage have in common if they are one view of it."""
+        """A view of a storage: equal for tensors that see the same elements in the same way."""
         return self.value.dtype, self.value.shape, self.value.stride(), self.value.storage_offset()
 
     @property
@@ -190,7 +190,7 @@ class _Writer:
         self._bases = bases
 
     def copy(self, node: Node) -> None:
-        """Copy a node. Each user of a view has one of its own."""
+        """Copy a node. Each user of a view has its own copy."""
         if node in self._bases:
             return
         like = node.prev if node.op == "output" else node
