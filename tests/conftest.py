@@ -2,10 +2,9 @@
 
 A file's name says its kind: `test_<what>.py` holds unit tests, and `test_differential_<what>.py`,
 `test_property_*`, `test_memory*`, `test_concurrent*` and `test_scaling*` hold the others. Unit
-tests are `fast`. A test that takes longer is `slow`, one that takes long is `deep`; each says why. With
-FXPRESS_THIRD=0, 1 or 2, a run has a third of these, and all tests of files that have caught a
-planted fault. With FXPRESS_SKIPS=strict, a run fails when a test is skipped that the list does not
-allow.
+tests are `fast`. Tests that take longer are `slow` or `deep`, and say why. With FXPRESS_THIRD=0, 1
+or 2, a run has a third of these, and all tests of files that have caught a planted fault. With
+FXPRESS_SKIPS=strict, a run fails when a test is skipped that the list does not allow.
 """
 
 from __future__ import annotations

@@ -53,6 +53,13 @@ void bind_capture(py::module_& m) {
   bind_expressions(m);
   m.attr("CAPTURED_OUTPUT_KINDS") = texts(capture::kCapturedOutputNames);
   m.def(
+      "clean_name",
+      [](const py::handle& name) { return to_object(capture::clean_name(name.ptr())); }, "name"_a,
+      "Return a name without the module around the callable; AttributeError if it is no str.");
+}
+
+void bind_captured_graphs(py::module_& m) {
+  m.def(
       "rewrite_captured",
       [](const py::handle& module, const py::list& inputs, const py::list& places,
          const py::list& outputs, const py::dict& module_paths, const py::dict& birth) {
@@ -75,10 +82,6 @@ Args:
 
 Raises:
     IndexError, KeyError, ValueError: the plan does not fit the graph.)");
-  m.def(
-      "clean_name",
-      [](const py::handle& name) { return to_object(capture::clean_name(name.ptr())); }, "name"_a,
-      "Return a name without the module around the callable; AttributeError if it is no str.");
   m.def(
       "clean_stacks",
       [](const py::handle& graph, bool drop_self) {

@@ -18,6 +18,7 @@ struct RefersToSelf {};
 void bind_archive(py::module_& module);
 void bind_budget(py::module_& module);
 void bind_capture(py::module_& module);
+void bind_captured_graphs(py::module_& module);
 void bind_decompose(py::module_& module);
 void bind_documents(py::module_& module);  // what of serde needs no object of torch
 void bind_export(py::module_& module);

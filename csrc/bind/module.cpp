@@ -41,6 +41,7 @@ PYBIND11_MODULE(_native, m) {
         "Return the versions of fxpress, the compiler, pybind11 and Python.");
   bind_archive(m);
   bind_budget(m);
+  bind_capture(m);
   bind_documents(m);
   bind_tracking(m);
   bind_process(m);
@@ -52,7 +53,7 @@ PYBIND11_MODULE(_native, m) {
         fx::initialize_symbols(objects.ptr());
         auto self = py::module_::import("fxpress._native");
         self.attr("tables") = to_object(fx::make_tables_capsule());
-        bind_capture(self);
+        bind_captured_graphs(self);
         bind_decompose(self);
         bind_export(self);
         bind_graphs(self);

@@ -104,6 +104,11 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
   return result;
 }
 
+// Whether a function begins or ends vmap or jvp, which torch does not count as impure.
+static bool nests(PyObject* function) {
+  return PyFunction_Check(function) && contains(symbols.nesting_functions, function);
+}
+
 std::vector<uint8_t> find_dead_nodes(const ReadGraph& source) {
   const core::Graph& graph = source.graph;
   std::vector<uint8_t> dead(graph.size(), 0);
@@ -112,6 +117,7 @@ std::vector<uint8_t> find_dead_nodes(const ReadGraph& source) {
   for (size_t i = graph.size(); i-- > 0;) {
     if (uses[i] > 0 || graph.ops[i] == Op::kPlaceholder || graph.ops[i] == Op::kOutput) continue;
     if (is_true(call_method(source.nodes[i], names.is_impure).get())) continue;
+    if (graph.ops[i] == Op::kCallFunction && nests(source.targets[graph.targets[i]])) continue;
     dead[i] = 1;
     for (NodeId def : graph.inputs_of(NodeId(i))) --uses[def.value()];
   }

@@ -30,7 +30,7 @@ def call(function, most):
                 continue
             if isinstance(function, type):
                 for name in dir(result):
-                    if callable(method := getattr(result, name, None)) and name != "__class__":
+                    if callable(method := getattr(result, name, None)) and name[0] != "_":
                         call(method, 2)
 
 

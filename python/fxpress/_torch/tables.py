@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 import functools
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
 import sympy
 import torch
 import torch.fx
+from torch._functorch import predispatch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.export.graph_signature import InputKind
 from torch.fx import graph as fx_graph
@@ -177,6 +179,11 @@ def native_symbols(
             nn_module._global_buffer_registration_hooks,
         ),
         "module_type": torch.nn.Module,
+        "nesting_functions": frozenset(
+            function
+            for name, function in vars(predispatch).items()
+            if re.search("_nesting$|_dual_level$|^lazy_load", name)
+        ),
         "node_base_type": base,
         "node_type": node,
         "node_args": fields["_args"],
