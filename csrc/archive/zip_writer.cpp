@@ -90,7 +90,8 @@ class ZipWriter::Copies {
     try {
       crew_.add([this](const std::stop_token& stop) { run(stop); });
       is_threaded_ = true;
-    } catch (const std::system_error&) {  // the caller copies
+    } catch (const std::system_error&) {
+      is_threaded_ = false;  // the caller copies
     }
   }
 

@@ -189,8 +189,8 @@ bool Run::boxed(const Instruction& instruction) {
   }
 
   release();
-  // Another thread may have destroyed a library before the call; during the call it still can, as in
-  // torch. Others than the operator's do not matter: Python destroys its own when it ends, and
+  // Another thread may have destroyed a library before the call; during the call it still can, as
+  // in torch. Others than the operator's do not matter: Python destroys its own when it ends, and
   // threads that still run then must not need it.
   if (has_gone(call.op, plan_.operators)) return false;
   stack_.clear();

@@ -104,10 +104,14 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
   return result;
 }
 
+namespace {
+
 // Whether a function begins or ends vmap or jvp, which torch does not count as impure.
-static bool nests(PyObject* function) {
+bool nests(PyObject* function) {
   return PyFunction_Check(function) && contains(symbols.nesting_functions, function);
 }
+
+}  // namespace
 
 std::vector<uint8_t> find_dead_nodes(const ReadGraph& source) {
   const core::Graph& graph = source.graph;

@@ -54,7 +54,7 @@ void update(bool is_paused) {
 }
 
 // For destructors: update() throws errors of Python alone.
-void update_at_end(bool is_paused) noexcept {
+void update_at_end(bool is_paused) noexcept {  // NOLINT(bugprone-exception-escape)
   const pybind11::error_scope kept;
   try {
     update(is_paused);
