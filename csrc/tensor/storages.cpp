@@ -69,9 +69,8 @@ std::pair<std::vector<std::optional<StoragePlace>>, py::capsule> storage_places(
     places.emplace_back(std::in_place, address, address == 0 ? 0 : size);
     held->push_back(storage);
   }
-  py::capsule holder(held.get(),
+  py::capsule holder(held.release(),
                      [](void* all) { delete static_cast<std::vector<c10::Storage>*>(all); });
-  held.release();
   return {std::move(places), std::move(holder)};
 }
 
