@@ -251,7 +251,7 @@ def test_a_damaged_record_of_shared_storages(text: str, tmp_path: Path) -> None:
     (name,) = (name for name in records if name.endswith("shared_storages.json"))
     records[name] = text.encode()
     with pytest.raises(archive.ArchiveError, match="shared_storages"):
-        archive.load(write_records(records))
+        archive.load(bytearray(write_records(records)))
 
 
 def test_disjoint_parts_of_a_storage_keep_their_inputs() -> None:
