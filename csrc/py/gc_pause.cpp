@@ -35,6 +35,7 @@ Ref with_first(PyObject* thresholds, long first) {
 // Sets the first threshold to at least `least` objects, or with zero to the usual one. Other code
 // may have set other thresholds meanwhile: from then on those are the usual ones.
 void set_least(long least) {
+  if (get_threshold == nullptr) initialize_gc();  // a module that does not call it at first
   Ref now = call(get_threshold);
   const bool is_ours = ours != nullptr && is_equal(now.get(), ours);
   if (is_ours) now = Ref::borrow(usual);
