@@ -1,13 +1,12 @@
 #include "archive/zip_writer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <concepts>
-#include <condition_variable>
 #include <cstring>
 #include <functional>
-#include <mutex>
-#include <stop_token>
+#include <limits>
 #include <system_error>
 
 #include "archive/file.h"
@@ -80,75 +79,77 @@ std::string padding(uint64_t start) {
 
 // Copies bytes piece by piece, so that the checksum is that of what is written even if another
 // thread changes them meanwhile. Many bytes are copied by a thread while the pieces before are
-// written.
+// written. The threads wait for numbers alone: a child that is forked meanwhile has nothing to free
+// that a thread of the parent waits for.
 class ZipWriter::Copies {
  public:
   Copies(uint32_t before, Bytes bytes, Buffers& buffers)
-      : crc_(before), bytes_(bytes), buffers_(buffers) {
+      : crc_(before),
+        bytes_(bytes),
+        buffers_(buffers),
+        pieces_((bytes.size() + kPiece - 1) / kPiece) {
     if (bytes.size() < kParallelSize) return;
     for (std::vector<std::byte>& buffer : buffers) buffer.reserve(kPiece);
     try {
-      crew_.add([this](const std::stop_token& stop) { run(stop); });
+      crew_.add([this] { run(); });
       is_threaded_ = true;
     } catch (const std::system_error&) {
       is_threaded_ = false;  // the caller copies
     }
   }
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+  ~Copies() {
+    asked_ = kStop;
+    asked_.notify_all();
+  }
 
   // The next piece, valid until the next call; empty at the end.
   Bytes next() {
-    if (!is_threaded_) return copy_one(0);
+    const size_t number = asked_;
+    if (number == pieces_) return {};
+    if (!is_threaded_) copy_one(number);
     crew_.check();
-    std::unique_lock lock(mutex_);
-    ++asked_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return copied_ >= asked_ || is_done_; });
-    return copied_ >= asked_ ? pieces_[(asked_ - 1) % buffers_.size()] : Bytes();
+    asked_ = number + 1;
+    asked_.notify_all();
+    for (size_t copied = copied_; copied <= number; copied = copied_) copied_.wait(copied);
+    return buffers_[number % buffers_.size()];
   }
 
   // Of all bytes, when next() has returned nothing.
   uint32_t crc() const { return crc_; }
 
  private:
-  Bytes copy_one(size_t number) {
-    std::vector<std::byte>& buffer = buffers_[number];
+  static constexpr size_t kStop = std::numeric_limits<size_t>::max();
+
+  void copy_one(size_t number) {
+    std::vector<std::byte>& buffer = buffers_[number % buffers_.size()];
     const Bytes piece = bytes_.first(std::min(bytes_.size(), kPiece));
     buffer.assign(piece.begin(), piece.end());
     crc_ = crc32(crc_, buffer);
     bytes_ = bytes_.subspan(piece.size());
-    return buffer;
+    copied_ = number + 1;
+    copied_.notify_all();
   }
 
-  // Stays less than the number of buffers ahead of the piece that is in use.
-  void run(const std::stop_token& stop) {
-    for (size_t i = 0; !bytes_.empty() && !stop.stop_requested(); ++i) {
-      {
-        std::unique_lock lock(mutex_);
-        const auto is_free = [&] { return i + 1 < asked_ + buffers_.size(); };
-        if (!changed_.wait(lock, stop, is_free)) return;
-      }
-      const Bytes piece = copy_one(i % buffers_.size());
-      const std::lock_guard lock(mutex_);
-      pieces_[i % buffers_.size()] = piece;
-      copied_ = i + 1;
-      changed_.notify_all();
+  // Copies all pieces; waits while all buffers but the one in use have pieces that come later.
+  void run() {
+    for (size_t i = 0; i < pieces_; ++i) {
+      size_t asked = asked_;
+      for (; asked != kStop && i + 1 >= asked + buffers_.size(); asked = asked_) asked_.wait(asked);
+      if (asked == kStop) return;
+      copy_one(i);
     }
-    const std::lock_guard lock(mutex_);
-    is_done_ = true;
-    changed_.notify_all();
   }
 
   uint32_t crc_;
   Bytes bytes_;  // not copied yet
   Buffers& buffers_;
+  const size_t pieces_;
   bool is_threaded_ = false;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable_any changed_;
-  std::array<Bytes, std::tuple_size_v<Buffers>> pieces_;  // by buffer
-  size_t asked_ = 0;
-  size_t copied_ = 0;
-  bool is_done_ = false;
-  core::Crew crew_;  // a thread, stopped and joined before the rest goes
+  std::atomic<size_t> asked_ = 0;  // pieces that next() was called for; kStop: no more of them
+  std::atomic<size_t> copied_ = 0;
+  core::Crew crew_;  // a thread, joined before the rest goes
 };
 
 namespace {

@@ -3,8 +3,6 @@
 
 #include <pybind11/pybind11.h>
 
-#include "py/gc_pause.h"
-
 namespace fxpress::aten {
 
 namespace py = pybind11;
@@ -36,7 +34,6 @@ PYBIND11_MODULE(FXPRESS_ATEN_MODULE, m) {
   m.doc() = "fxpress: tensors and state, against libtorch.";
   m.def("build_info", build_info,
         "Return the versions of fxpress, the compiler, pybind11 and torch.");
-  cpython::initialize_gc();
   bind_tensor(m);
   bind_engine(m);
 }

@@ -52,7 +52,6 @@ void bind_installation(py::module_& m) {
 }  // namespace
 
 void bind_process(py::module_& m) {
-  initialize_gc();
   bind_held_block<GcPause>(
       m, "GcPause",
       "A `with` block in which the garbage collector is paused; counted across threads.");

@@ -21,9 +21,15 @@ constexpr long kRare = 100'000;
 constexpr long kNever = std::numeric_limits<int>::max();
 
 PyObject* usual = nullptr;          // thresholds that others have set; owned, null: `ours` is, too
-PyObject* ours = nullptr;           // ours in their place; owned
+PyObject* ours = nullptr;           // the thresholds that replace them; owned
 PyObject* get_threshold = nullptr;  // functions of the module gc; owned, for good
 PyObject* set_threshold = nullptr;
+
+void find_functions() {
+  const Ref gc = Ref::steal(PyImport_ImportModule("gc"));
+  set_threshold = check(PyObject_GetAttrString(gc.get(), "set_threshold"));
+  get_threshold = check(PyObject_GetAttrString(gc.get(), "get_threshold"));
+}
 
 // The thresholds, the first of them replaced: a new reference.
 Ref with_first(PyObject* thresholds, long first) {
@@ -35,7 +41,7 @@ Ref with_first(PyObject* thresholds, long first) {
 // Sets the first threshold to at least `least` objects, or with zero to the usual one. Other code
 // may have set other thresholds meanwhile: from then on those are the usual ones.
 void set_least(long least) {
-  if (get_threshold == nullptr) initialize_gc();  // a module that does not call it at first
+  if (get_threshold == nullptr) find_functions();
   Ref now = call(get_threshold);
   const bool is_ours = ours != nullptr && is_equal(now.get(), ours);
   if (is_ours) now = Ref::borrow(usual);
@@ -50,15 +56,12 @@ void set_least(long least) {
   Py_XSETREF(ours, wanted.release());
 }
 
-void update(bool is_paused) {
-  set_least(is_paused ? kNever : rare.count != 0 ? kRare : 0);
-}
-
-// For destructors: update() throws errors of Python alone.
-void update_at_end(bool is_paused) noexcept {  // NOLINT(bugprone-exception-escape)
+// Called by constructors and destructors: an error, such as no memory, is reported and ignored.
+// set_least() throws errors of Python alone.
+void update(bool is_paused) noexcept {  // NOLINT(bugprone-exception-escape)
   const pybind11::error_scope kept;
   try {
-    update(is_paused);
+    set_least(is_paused ? kNever : rare.count != 0 ? kRare : 0);
   } catch (pybind11::error_already_set& error) {
     error.discard_as_unraisable("the collector's thresholds");
   }
@@ -97,7 +100,7 @@ GcPause::GcPause() : hold_(pauses) {
 
 GcPause::~GcPause() {
   if (hold_.leave() || (pauses.count != 0 && std::chrono::steady_clock::now() - since > kLongest)) {
-    update_at_end(false);
+    update(false);
   }
 }
 
@@ -110,13 +113,7 @@ RareCollections::RareCollections() : hold_(rare) {
 }
 
 RareCollections::~RareCollections() {
-  if (hold_.leave()) update_at_end(pauses.count != 0);
-}
-
-void initialize_gc() {
-  const Ref gc = Ref::steal(PyImport_ImportModule("gc"));
-  get_threshold = check(PyObject_GetAttrString(gc.get(), "get_threshold"));
-  set_threshold = check(PyObject_GetAttrString(gc.get(), "set_threshold"));
+  if (hold_.leave()) update(pauses.count != 0);
 }
 
 void end_pauses_of_other_threads() {

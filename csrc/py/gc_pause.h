@@ -72,9 +72,6 @@ class RareCollections {
   Hold hold_;
 };
 
-// Finds the functions of Python's module gc; called before the first pause.
-void initialize_gc();
-
 // Ends the pauses of threads that the child does not have; called in the child after a fork.
 void end_pauses_of_other_threads();
 

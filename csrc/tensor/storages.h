@@ -16,8 +16,8 @@ namespace fxpress::tensor {
 using StoragePlace = std::pair<uintptr_t, int64_t>;
 
 // Returns the place of each tensor, and none for a tensor that is more than a view of a storage: of
-// a class of its own, not strided, quantized, conjugated or negated. The capsule
-// keeps the storages alive.
+// a class of its own, not strided, quantized, conjugated or negated. The capsule keeps the storages
+// alive.
 std::pair<std::vector<std::optional<StoragePlace>>, pybind11::capsule> storage_places(
     const std::vector<pybind11::object>& values);
 

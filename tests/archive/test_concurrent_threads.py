@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -128,3 +131,32 @@ def test_one_writer_is_for_one_thread() -> None:
         first.result()
     writer.add("b", b"x")
     writer.finish()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_that_is_forked_between_pieces_ends() -> None:
+    """The thread that copies the pieces is not in the child, and nothing waits for it there."""
+
+    class File:
+        child = -1
+
+        def write(self, data: Any) -> int:
+            if len(data) > 1 << 19 and self.child < 0:
+                time.sleep(0.05)  # the thread has copied what it may, and waits
+                self.child = os.fork()
+            return len(data)
+
+    file, status = File(), 1
+    try:
+        state.write({"a": torch.ones(5 << 20)}, file)
+    except RuntimeError as error:
+        status = 0 if "forked" in str(error) else 2
+    if file.child == 0:
+        os._exit(status)
+    end = time.monotonic() + 20
+    while (done := os.waitpid(file.child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.01)
+    if done == (0, 0):
+        os.kill(file.child, signal.SIGKILL)
+        os.waitpid(file.child, 0)
+    assert done == (file.child, 0)

@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
         "capture/text",
         *COMPONENTS,
     },
-    "aten": {"core", "engine", "py", "tensor"},
+    "aten": {"core", "engine", "tensor"},
 }
 # These compile without Python and torch.
 PLAIN = {"core", "archive", "schema", "capture/text"} | {

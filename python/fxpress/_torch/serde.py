@@ -493,8 +493,7 @@ def _nested_tensor(given: dict[str, Any]) -> nested_tensor.NestedTensor:
 
 @functools.lru_cache(maxsize=1)
 def _allowed_globals() -> dict[str, Any]:
-    """Return torch's table of what pickles may name, with our functions for sparse and nested
-    tensors.
+    """Return torch's table of what pickles may name, with functions of ours that check tensors.
 
     It has no constructors of sparse tensors, which `torch.save` does not write.
     """
