@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import io
+import math
+import operator
 import os
 import pickle
 import threading
@@ -138,6 +140,24 @@ assert_scalar = torch.ops.aten._assert_scalar.default
 ScriptObject = torch._C.ScriptObject
 
 
+# Functions on numbers that programs call too, and that torch refuses to save.
+_FURTHER_SYM_OPS = (
+    *(math.ceil, math.floor, round, abs, operator.abs, operator.not_),
+    *(torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless),
+)
+
+
+def sym_ops() -> Iterator[Any]:
+    """Yield the functions on numbers that a file may name; torch's table may grow."""
+    yield from SYM_OPS
+    yield from _FURTHER_SYM_OPS
+
+
+def is_sym_op(target: Any) -> bool:
+    """Return whether a target is a function on numbers that a file may name."""
+    return target in SYM_OPS or target in _FURTHER_SYM_OPS
+
+
 def allowed_builtins() -> list[Any]:
     """Return the builtin functions that torch's verifier accepts as targets."""
     return list(_Verifier().allowed_builtin_ops())
@@ -253,11 +273,6 @@ def is_composite(target: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
 
 
-def pure_functions() -> tuple[Any, ...]:
-    """Return the functions among `allowed_functions` that only compute a result."""
-    return torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless
-
-
 def is_random(target: Any) -> bool:
     """Return whether an operator draws from a random generator."""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
@@ -311,7 +326,7 @@ _OTHER_FUNCTIONS = """
 
 
 def allowed_functions() -> Iterator[Any]:
-    """Yield the functions besides `SYM_OPS` that torch's verifier accepts as targets."""
+    """Yield the functions besides those on numbers that torch's verifier accepts as targets."""
     for path in _OTHER_FUNCTIONS.split():
         found: Any = torch
         for name in path.split(".")[1:]:
@@ -560,6 +575,20 @@ def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
         program = ExportedProgram(root=root, graph=root.graph, **fields)
     program._guards_code = guards
     return program
+
+
+def replaced(program: ExportedProgram, **fields: Any) -> ExportedProgram:
+    """Return a program of which some arguments of `make_program` are replaced."""
+    same = {
+        "state_dict": program.state_dict,
+        "range_constraints": program.range_constraints,
+        "module_call_graph": program.module_call_graph,
+        "example_inputs": program.example_inputs,
+        "constants": program.constants,
+        "verifiers": program.verifiers,
+        "guards_code": guards_code(program),
+    }
+    return make_program({**same, **fields}, is_valid=False)
 
 
 def create_graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> Any:

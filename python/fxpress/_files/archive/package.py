@@ -25,6 +25,7 @@ from fxpress._files.archive.files import is_path, sizes_of_file
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
 from fxpress._files.format import names
 from fxpress._files.serde.artifacts import check_program_values, save_artifact
+from fxpress._files.serde.body_constants import lift_body_constants
 from fxpress._files.serde.program import encode
 from fxpress._torch import archive as torch_archive
 from fxpress._torch import serde as compat
@@ -55,6 +56,7 @@ def _write_program(
     weights: str | None,
 ) -> None:
     """Write a program. weights: None to write them too, else the file that has them ("": none)."""
+    program = lift_body_constants(program)
     check_program_values(program, with_state=weights is None)
     with compat.module_inputs(program.example_inputs):
         with phase("graph"):

@@ -13,6 +13,7 @@ from fxpress import _native
 from fxpress._base.arguments import check_program
 from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Progress, check_progress, reporting
+from fxpress._files.serde.body_constants import lift_body_constants
 from fxpress._files.serde.operators import is_permanent, schema_of
 from fxpress._files.serde.program import facts_of
 from fxpress._files.serde.schema import SCHEMA
@@ -39,7 +40,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 def _describe(target: Any) -> _Traits:
-    if target in compat.SYM_OPS or target in compat.pure_functions():
+    if compat.is_sym_op(target):
         return [], [], False, False, False
     schema = schema_of(target)
     if schema is None:
@@ -162,6 +163,7 @@ def hash_parts(
     document's nodes are one bytes object. `progress` shows the hashing of values.
     """
     check_program(program, "program")
+    program = lift_body_constants(program)
     treespecs = TreeSpecWriter()
     objects: dict[str, Any] = {}
     with phase("graph"), compat.module_inputs(program.example_inputs):

@@ -135,7 +135,7 @@ def describe_symbolic(target: Any) -> Described:
     if isinstance(target, torch_fx.OpOverload):
         names = tuple(_parameter(a.name) for a in compat.schema_of(target).arguments)
         return Kind.SYMBOLIC, operator_name(target), names, (), True, True, True, False
-    if target not in compat.SYM_OPS:
+    if not compat.is_sym_op(target):
         raise AssertionError(f"op {target} is not in _SYM_OPS")
     return _symbolic(target)
 
@@ -155,7 +155,7 @@ def describe_call(target: Any, args: Any) -> Described:
 def _describe(target: Any) -> Described:
     if is_getitem(target):
         return described_kind(Kind.GETITEM, allowed=True)
-    if target in compat.SYM_OPS:
+    if compat.is_sym_op(target):
         return _symbolic(target)
     if isinstance(target, torch_fx.OpOverload):
         return _with_schema(operator_name(target), compat.schema_of(target), target)

@@ -14,6 +14,7 @@ from fxpress._base.arguments import check_opset_version, check_pickle_protocol, 
 from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.serde.artifacts import check_program_values, save_artifact
+from fxpress._files.serde.body_constants import lift_body_constants
 from fxpress._files.serde.checks import to_check
 from fxpress._files.serde.damage import validate
 from fxpress._files.serde.facts import serialize_range_constraints
@@ -140,6 +141,7 @@ def serialize_parts(
     check_opset_version(opset_version)
     check_pickle_protocol(pickle_protocol)
     check_progress(progress)
+    program = lift_body_constants(program)
     if wanted[1]:
         check_program_values(program, with_state=False)
     with compat.module_inputs(program.example_inputs):

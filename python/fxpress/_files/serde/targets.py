@@ -24,7 +24,7 @@ from fxpress._files.serde.operators import (
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 
-_FUNCTIONS = {operator_name(f): f for f in (*compat.SYM_OPS, *compat.allowed_functions())}
+_FUNCTIONS = {operator_name(f): f for f in (*compat.sym_ops(), *compat.allowed_functions())}
 _UNREGISTERED = (
     "We failed to resolve {} to an operator. If it's a custom op/custom triton op, this is usually "
     "because the custom op is not registered when deserializing. Please import the custom op to "

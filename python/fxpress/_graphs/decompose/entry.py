@@ -13,6 +13,7 @@ from fxpress import _native
 from fxpress._base.arguments import check_program
 from fxpress._base.errors import InternalError
 from fxpress._base.observing.progress import Progress, Report, check_progress, reporting
+from fxpress._files.serde.body_constants import lift_body_constants
 from fxpress._graphs.decompose import report
 from fxpress._graphs.decompose.check import FakeResults, checks, difference
 from fxpress._graphs.decompose.composites import (
@@ -75,6 +76,7 @@ def _decomposed(
     progress: Report | None,
 ) -> ExportedProgram:
     """Return a program whose operators are decomposed; `progress` takes the calls that are done."""
+    ep = lift_body_constants(ep)
     own = without_views(ep)
     if own is not ep:
         options = (joint_loss_index, decompose_custom_triton_ops, progress)

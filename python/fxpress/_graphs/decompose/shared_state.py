@@ -248,17 +248,11 @@ def _rewritten(program: ExportedProgram, bases: dict[Node, tuple[_Held, _Held]])
     targets = {other.spec.target for _, other in bases.values()}
     root = GraphModule(program.graph_module, writer.graph)
     root.meta.update(program.graph_module.meta)
-    return compat.make_program(
-        {
-            "root": root,
-            "graph_signature": signature,
-            "state_dict": {n: v for n, v in program.state_dict.items() if n not in targets},
-            "range_constraints": program.range_constraints,
-            "module_call_graph": calls,
-            "example_inputs": program.example_inputs,
-            "constants": {n: v for n, v in constants.items() if n not in targets},
-            "verifiers": program.verifiers,
-            "guards_code": compat.guards_code(program),
-        },
-        is_valid=False,
+    return compat.replaced(
+        program,
+        root=root,
+        graph_signature=signature,
+        state_dict={n: v for n, v in program.state_dict.items() if n not in targets},
+        module_call_graph=calls,
+        constants={n: v for n, v in constants.items() if n not in targets},
     )

@@ -60,10 +60,12 @@ def source_of_file(path: str | bytes | os.PathLike[str], name: str) -> Source:
 
 def _source_of_program(program: Any, name: str) -> Source:
     from fxpress._base.arguments import check_program  # these import torch
+    from fxpress._files.serde.body_constants import lift_body_constants
     from fxpress._files.serde.hashing import hash_parts
     from fxpress._files.serde.program import encode
 
     check_program(program, "program")
+    program = lift_body_constants(program)
     text, _ = encode(program, None)
 
     def summary() -> Summary:
