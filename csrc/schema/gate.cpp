@@ -140,8 +140,7 @@ bool is_place_of_module(std::string_view text) {
     const std::string_view before = text.substr(0, quote);
     const bool begins = before.ends_with('[') || before.ends_with('(') || before.ends_with(", ");
     const bool is_index = begins && end != std::string_view::npos && end + 1 < text.size() &&
-                          is_one_of(text[end + 1], "])") &&
-                          is_all(text.substr(quote + 1, end - quote - 1), kInArgument);
+                          is_one_of(text[end + 1], "])");
     if (!is_index) return false;
     quote = text.find('\'', end + 1);
   }

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.utils._pytree as pytree
+from torch._export.serde import serialize as torch_serialize
 
 import fxpress
+from fxpress import SerializeError
 from fxpress._distributed.errors import StageError
 from fxpress._tools.cli import app
 from fxpress._tools.inspect.hashes import UnknownOperatorError, hash_programs
@@ -26,6 +28,7 @@ from tests.support.found import assert_all_are_found, assert_hashed_as_loaded, f
 from tests.support.programs import assert_exported_as_torch
 from tests.support.serialized import assert_travels_as_torch, both_ways
 from tests.support.split_cases import assert_split_as_torch, consecutive, levels
+from tests.support.text_kinds import assert_known_kinds
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 from tests.support.unflatten_compare import assert_runs_as_eager
 from tests.support.unlifted import assert_module_as_torch
@@ -99,6 +102,15 @@ def serialize(case: Case) -> None:
     both_ways(case.program)
 
 
+def texts(case: Case) -> None:
+    """The program can be loaded, and torch has written no text of a new kind."""
+    try:
+        assert_known_kinds(case.program)
+    except SerializeError:  # torch does not write the program either
+        with pytest.raises(torch_serialize.SerializeError):
+            torch_serialize.serialize(case.program)
+
+
 def decomposed(case: Case) -> None:
     """Write and read what torch's decompositions make of the program, and its module."""
     if case.decomposed is None:
@@ -170,6 +182,7 @@ _APPLIED: dict[Component, dict[str, str]] = {
     stages: {"nonstrict": "et"},
     write_graph: {"nonstrict": "e"},
     read_graph: {"nonstrict": "e"},
+    texts: {"nonstrict": "emht", "strict": "emht", "dynamic": "mt"},
     serialize: {"nonstrict": "emht", "strict": "emht", "dynamic": "mt"},
     decomposed: {"nonstrict": "emht", "strict": "e"},
     decompose: {"nonstrict": "emt"},
@@ -183,7 +196,9 @@ _APPLIED: dict[Component, dict[str, str]] = {
     unflatten: {"nonstrict": "emht", "strict": "emht", "dynamic": "mt"},
 }
 # In the comparisons of the others, torch decomposes or runs the program.
-LEFT_AS_IT_IS = (exports, write_graph, read_graph, serialize, verify, hashes, diff, inspect, view)
+LEFT_AS_IT_IS = (
+    *(exports, write_graph, read_graph, texts, serialize, verify, hashes, diff, inspect, view),
+)
 
 
 def components_of(entry: Entry) -> Iterator[Component]:

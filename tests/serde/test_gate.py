@@ -18,6 +18,7 @@ from fxpress import serialize as fx
 from fxpress.serialize import SerializeError, deserialize, serialize
 from tests.support.reading_cases import edited, node_of, top
 from tests.support.serialized import assert_travels_as_torch
+from tests.support.text_kinds import assert_known_kinds
 
 RAN = "fxpress_payload_ran"
 CODE = f"__import__('sys').modules.__setitem__('{RAN}', 1)"
@@ -330,4 +331,14 @@ class Reaches(nn.Module):
     ids=["getattr", "_modules", "get_submodule", "named_children", "children"],
 )
 def test_ways_to_a_child(find: Callable[[nn.Module], nn.Module], strict: bool) -> None:
-    assert_travels_as_torch(export(Reaches(find), (torch.ones(2, 4),), strict=strict))
+    program = export(Reaches(find), (torch.ones(2, 4),), strict=strict)
+    assert_travels_as_torch(program)
+    assert_known_kinds(program)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ["a-b", "a b", "x[0]", "ключ", "class", "a@1", "f()"])
+def test_names_of_children(name: str, strict: bool) -> None:
+    model = nn.ModuleDict({name: nn.ModuleList([nn.BatchNorm1d(4)])})
+    model.forward = lambda x: model[name][0](x)  # type: ignore[method-assign]
+    assert_known_kinds(export(model.eval(), (torch.ones(2, 4),), strict=strict))

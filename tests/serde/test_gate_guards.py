@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from fxpress import _native
+from tests.support.text_kinds import assert_known_kinds
 
 
 def is_guard(text: str) -> bool:
@@ -178,3 +179,4 @@ def test_what_torch_writes(strict: bool) -> None:
     guards = program._guards_code
     assert len(guards) > 5
     assert [guard for guard in guards if not is_guard(guard)] == []
+    assert_known_kinds(program)
