@@ -84,10 +84,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 def read_box(
     extent: Extent, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
 ) -> None:
-    """Copy a box of a tensor in a file into a tensor of its sizes, and of any dtype.
-
-    Where all of a part with a checksum is read, ArchiveError is raised for a wrong one.
-    """
+    """Copy a box of a stored tensor to `target`; ArchiveError for a wrong checksum of a part."""
     if 0 in sizes:
         return
     strides, item = extent.strides, extent.dtype.itemsize

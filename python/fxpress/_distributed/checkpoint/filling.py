@@ -38,11 +38,7 @@ class Filling(NamedTuple):
 
 
 def fill(template: Path, weights: Weights, target: Path, filling: Filling) -> None:
-    """Write a file with the graph of a program and the weights of a checkpoint.
-
-    The records are copied as they are, but for those of weights. A storage is made, filled and
-    written, one after another.
-    """
+    """Write an archive with the records of `template` and the weights of a checkpoint."""
     with PT2ArchiveReader(template, limits=filling.limits) as archive:
         views, config_record = _views(archive)
         sources = {
@@ -78,10 +74,7 @@ def _views(archive: PT2ArchiveReader) -> tuple[dict[str, View], str]:
 def _source(
     name: str, view: View, views: Mapping[str, View], weights: Weights, filling: Filling
 ) -> _Source:
-    """Return what gives a weight its value.
-
-    A weight that has two names in the program may have one of them in the checkpoint.
-    """
+    """Return the function that fills a weight, which the checkpoint may have under another name."""
     found = name
     if name not in weights.tensors:
         others = (

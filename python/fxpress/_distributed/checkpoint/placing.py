@@ -20,11 +20,9 @@ from fxpress._files.archive.tensor_file import number_of, write_all
 
 
 def check_folder(folder: Path) -> None:
-    """Raise FileExistsError for a file, or for a folder that others would take for their own.
-
-    transformers looks for `model.safetensors` before it looks for an index.
-    """
+    """Raise FileExistsError for a file, or for a folder with files of another checkpoint format."""
     others = [folder] if folder.exists() and not folder.is_dir() else []
+    # transformers reads `model.safetensors` in preference to an index.
     others += [folder / name for name in (ALONE, MANIFEST, METADATA)]
     for path in others:
         if path.exists():
@@ -39,11 +37,7 @@ def remove_left(folder: Path) -> None:
 
 
 def complete(folder: Path, files: Mapping[str, str], index: Any) -> None:
-    """Put files in their places, then the index, and remove the files of the replaced index.
-
-    Until now, each file has the name that `files` maps its name to, and is on the disk. Where the
-    index cannot be written, the old one and its files are as they were.
-    """
+    """Rename files (name -> temporary name) and the index into place; remove the replaced files."""
     written = AtomicFile(folder / INDEX)
     try:
         write_all(written.descriptor, memoryview(json.dumps(index, separators=(",", ":")).encode()))

@@ -180,10 +180,7 @@ def _numbers(said: Any) -> tuple[int, ...]:
 
 
 def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budget: Budget) -> None:
-    """Raise ValueError unless slices do not overlap and are all of a tensor.
-
-    The begins of slices cut the tensor into a grid. Each cell has to be in one slice.
-    """
+    """Raise ValueError unless slices cover a tensor without overlaps."""
     for each in slices:
         if not len(each.offsets) == len(each.sizes) == len(sizes) or any(
             a + n > whole for a, n, whole in zip(each.offsets, each.sizes, sizes, strict=True)
@@ -194,6 +191,7 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
         raise ValueError(f"the slices of {name!r} have {volume} elements of {math.prod(sizes)}")
     if len(slices) == 1 or volume == 0:
         return
+    # The begins of slices cut the tensor into a grid. Each cell has to be in one slice.
     edges = [sorted({0, *(each.offsets[dim] for each in slices)}) for dim in range(len(sizes))]
     numbers = [{edge: number for number, edge in enumerate(each)} for each in edges]
     seen: set[tuple[int, ...]] = set()

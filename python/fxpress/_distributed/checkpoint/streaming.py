@@ -32,11 +32,7 @@ from fxpress._distributed.checkpoint.weights import Stored, Weights
 
 
 class _Planner(SavePlanner):  # type: ignore[misc]
-    """A planner that reads a tensor when a writer asks for it.
-
-    torch's writers keep what they have written until a file is complete. A writer that asks for the
-    next tensor has written the one before, whose memory is given back.
-    """
+    """A planner that reads a tensor when torch's writer requests it, and frees the previous one."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights

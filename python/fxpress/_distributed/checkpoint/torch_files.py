@@ -40,14 +40,12 @@ _BYTE_ORDER = sys.byteorder.encode()
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes objects with a `state` in place of those that the file names.
-
-    A pickle can change the attributes of what it names, so that this is new for each file.
-    """
+    """Makes objects with a `state` instead of objects of the classes that the file names."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
 
+        # Each file has its own class, because a pickle can change attributes of a class.
         class Made:
             state: Any
 
@@ -245,10 +243,7 @@ class _TensorUnpickler(pickle.Unpickler):
 def extent_of(
     file: File, begin: int, size: int, dtype: torch.dtype, sizes: tuple[int, ...]
 ) -> Extent | None:
-    """Return where the elements of a tensor are; None where that needs a closer look.
-
-    `torch.save` wrote `size` bytes for it, from `begin` on.
-    """
+    """Return the location of a tensor that `torch.save` wrote, or None unless it is a plain one."""
     try:
         archive = _native.ArchiveReader(_Part(file, begin, size))
         records = {name: Record(*entry) for name, entry in archive.records().items()}

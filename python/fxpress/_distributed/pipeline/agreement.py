@@ -61,12 +61,10 @@ def agree(
     cause: BaseException | None = None,
     explain: Explain | None = None,
 ) -> None:
-    """Return if all ranks have the same. Every rank of the group has to call it.
+    """Wait for the answers of all ranks, which raise the same PipelineError if they differ.
 
-    Rank 0 reads all answers and judges, so that each of the others reads and writes few keys. All
-    ranks raise the same PipelineError, also where one does not answer within `timeout` seconds. Its
-    cause is `cause` on a rank that answers with an error. `explain` finds the error of ranks that
-    have failed before they got here.
+    Every rank of the group has to call it. `cause` is the error's cause on this rank; `explain`
+    finds the errors of ranks that failed before this call.
     """
     rank, store = distributed.get_rank(group), store_of(group)
     try:
@@ -92,11 +90,7 @@ def agree(
 
 @contextlib.contextmanager
 def told(group: Any, stages: list[int]) -> Iterator[None]:
-    """Return a block whose error is this rank's answer, so that nobody waits for another one.
-
-    The error itself is raised at once here, also if no other rank ever agrees on anything. A rank
-    that tries again before the others have come takes part in the same round.
-    """
+    """Return a block whose error is raised here, and sent to the ranks that wait in `agree`."""
     try:
         yield
     except Exception as error:
@@ -114,12 +108,10 @@ def _refuse(answer: Answer, group: Any) -> None:
 
 
 def join_round(group: Any, patience: float = _MARGIN) -> int:
-    """Return the round that this rank takes part in: the same number until it has answered.
+    """Return the number of this rank's round, which stays the same until the rank has answered.
 
-    The store alone keeps the rounds, so that a process in place of one that has died goes on where
-    the others are. A rank answers once in each round. A refusal that rank 0 has not read is
-    withdrawn. The verdict of a round that has ended without this rank is its verdict; but if rank 0
-    waited for it in vain, and begins another round within `patience` seconds, that is the round.
+    The rounds are kept in the store only, so that a restarted process continues where the others
+    are. If rank 0 begins another round within `patience` seconds, that round is the result.
     """
     rank, store = distributed.get_rank(group), store_of(group)
     current: int = store.add(_ROUND, 0)

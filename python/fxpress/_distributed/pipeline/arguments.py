@@ -78,13 +78,10 @@ def check_parts(number: int) -> None:
 
 
 class Given:
-    """What the steps of a schedule are given on this rank: parts that all have the same sizes.
-
-    torch's schedules send tensors of the sizes of the first part, also for others, and merge what
-    comes of it without a word.
-    """
+    """Checks that the arguments of a schedule's steps have parts of equal sizes on this rank."""
 
     def __init__(self, parts: int) -> None:
+        # torch sends tensors of the sizes of the first part for all parts, without an error.
         self._parts, self._trains = parts, False
         self._before: dict[str, _Facts] = {}
 

@@ -28,11 +28,9 @@ _DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 
 
 class StageModule(nn.Module):  # type: ignore[misc]
-    """A stage of a program. Its parameters, buffers and modules have the names of the whole.
+    """A stage of a program, whose parameters, buffers and modules have the program's names.
 
-    The first stage takes what the program takes. Another takes the tensors that the one before
-    gives. The last gives the program's results as a tensor or a tuple of tensors; see
-    `LoadedStage.results`.
+    The first stage takes the program's inputs, and another the tensors of the one before it.
     """
 
     def __init__(
@@ -84,10 +82,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Copy a state into the stage, as `torch.nn.Module` does; tied weights stay one.
-
-        Raises SerializeError, before anything is copied, where these have different values.
-        """
+        """Copy a state; SerializeError, before any copy, for tied weights with different values."""
         with kept(self):
             return super().load_state_dict(state_dict, strict, assign)
 
@@ -97,11 +92,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
             return super()._apply(fn, recurse)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.
-
-        Raises PipelineError for arguments that the stage does not take, or without its weights, and
-        AssertionError where a guard fails, as `ExportedProgram.module`.
-        """
+        """Return the stage's values as a tuple; the last stage returns a single value as it is."""
         if not self._is_filled:
             self._check_state()
         values = self._first(args, kwargs) if self._is_first else self._received(args)
@@ -162,13 +153,11 @@ _NONE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 def _guards_at(manifest: Manifest, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the guards that a stage checks, and the names of their inputs.
-
-    The first stage is given all inputs of the whole, and checks what no program of a stage can.
-    """
+    """Return the guards that a stage checks, and the names of their inputs."""
     types = {each.name: each.type for each in manifest.inputs}
     guards = manifest.stages[number].guards
     if number == 0:
+        # The first stage has all inputs, and checks the guards that no single stage can.
         others = manifest.unchecked_guards
         guards = (*(each for each in others if inputs_in(each, types) is not None), *guards)
     names = sorted(set().union(*(inputs_in(each, types) or () for each in guards)))
@@ -211,10 +200,7 @@ def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any)
 
 
 def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Give the state of further calls of modules the names that it is loaded by.
-
-    Raises SerializeError where tied weights, of which torch loads the last, have different values.
-    """
+    """Add the names of further calls of modules to a state; check values of tied weights."""
     names = {
         f"{prefix}{path}.{own}" if path else f"{prefix}{own}": tensor
         for path, each in module.named_modules(remove_duplicate=False)
@@ -246,10 +232,7 @@ def _local(value: Any) -> Any:
 
 
 def route(manifest: Manifest) -> list[list[Value]]:
-    """Return the values that each stage takes from the one before; the first takes none.
-
-    They are in the order in which they are made: inputs of the whole come first.
-    """
+    """Return the values that each stage takes from the one before, in the order of creation."""
     made: dict[str, tuple[int, Value]] = {each.name: (0, each) for each in manifest.inputs}
     for number, stage in enumerate(manifest.stages):
         made.update((each.name, (number, each)) for each in stage.outputs)
@@ -280,11 +263,7 @@ def fakes_of(program: ExportedProgram) -> dict[str, Any]:
 
 
 def fill(tensors: Sequence[torch.Tensor], takes: Sequence[Value], fakes: dict[str, Any]) -> None:
-    """Write to memory that is not initialized what a stage can be run with.
-
-    Tensors become zeros, which are indices into anything. A number that the sizes of the tensors
-    determine becomes that, any other becomes one.
-    """
+    """Fill uninitialized tensors with values that a stage can run with."""
     known: dict[Any, Any] = {}
     for facts, tensor in zip(takes, tensors, strict=True):
         fake = fakes.get(facts.name)
@@ -297,6 +276,7 @@ def fill(tensors: Sequence[torch.Tensor], takes: Sequence[Value], fakes: dict[st
     with torch.no_grad():
         for facts, tensor in zip(takes, tensors, strict=True):
             fake = fakes.get(facts.name)
+            # Zeros are valid indices. Numbers match the sizes of the tensors.
             tensor.fill_(0 if facts.type == "tensor" else _number(fake, known))
 
 
@@ -320,10 +300,7 @@ class _Received(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Given(torch.autograd.Function):  # type: ignore[misc]
-    """Gives a tensor as another object, which is no view and which no operator has saved.
-
-    torch detaches what a stage gives in place, while the rest of its backward is still to come.
-    """
+    """A tensor as another object, because torch detaches a stage's results in place."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -335,11 +312,7 @@ class _Given(torch.autograd.Function):  # type: ignore[misc]
 
 
 def packed(value: Any, facts: Value) -> torch.Tensor:
-    """Return a contiguous tensor for a tensor or a number.
-
-    A tensor whose dimensions are in another order in memory is sent in that order, so that it
-    arrives with its strides.
-    """
+    """Return a tensor or a number as a contiguous tensor, permuted to its order in memory."""
     if not isinstance(value, torch.Tensor):
         return torch.tensor(value, dtype=_DTYPES[facts.type])
     if facts.order is not None:

@@ -21,12 +21,7 @@ def plain(name: str) -> str:
 
 
 def number_calls(graph: Graph) -> None:
-    """Number the calls of each module of a stage anew, from the one with the most operations on.
-
-    The first call has the module's own name, and the others are "@1", "@2" and so on behind it. A
-    stage that begins with a later call would otherwise have no module of the original name. Calls
-    within a call come in the order of these. The stacks of modules in the metadata are replaced.
-    """
+    """Renumber the calls of each module in the nodes' metadata, the largest call first."""
     stacks = [node.meta.get("nn_module_stack") or {} for node in graph.nodes]
     if not any("@" in key for stack in stacks for key in stack):
         return
@@ -41,6 +36,7 @@ def number_calls(graph: Graph) -> None:
                 calls += [{} for _ in range(depth + 1 - len(calls))]
                 calls[depth].setdefault(plain(key), []).append(key)
             outer = key
+    # The largest call has the module's own name, and the others have the suffixes "@1", "@2".
     numbers = {"": 0}
     for modules in calls:
         for keys in modules.values():
@@ -84,10 +80,7 @@ def tie(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def kept(module: nn.Module) -> Iterator[None]:
-    """Return a block that may replace state: what was one before is one after it.
-
-    `to_empty` and `load_state_dict(assign=True)` make a tensor for each name.
-    """
+    """Return a block that may replace tensors of a module, and restore ties of weights after it."""
     before = tied(module)
     yield
     for first, *others in before:
@@ -98,11 +91,7 @@ def kept(module: nn.Module) -> Iterator[None]:
 
 
 def restore_order(module: nn.Module, names: Iterable[str]) -> None:
-    """Sort modules, parameters and buffers as the model has them, which also optimizers count on.
-
-    A stage has them in the order of their first use. Modules without state keep theirs, behind the
-    others.
-    """
+    """Sort modules, parameters and buffers as in the model, because optimizers depend on it."""
     places: dict[str, int] = {}
     for number, name in enumerate(names):
         path = ""

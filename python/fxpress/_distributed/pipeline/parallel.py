@@ -31,12 +31,7 @@ _KINDS: dict[str, Any] = {
 def parallelize(
     module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]
 ) -> dict[str, bool]:
-    """Apply a tensor-parallel plan of torch to the modules of a stage, whose tensors are on meta.
-
-    All calls of a module that is called several times are cut as the module is. Weights that were
-    one stay one. Return for each name of the plan, which may have stars, whether the stage has a
-    module for it.
-    """
+    """Apply torch's tensor-parallel plan to a stage on meta; return which names had a module."""
     for each in filter(_runs, module.modules()):
         kind = _KINDS.get(each.type_name() or "")
         if kind is not None:
@@ -93,18 +88,12 @@ def _matching(module: nn.Module, key: str) -> list[nn.Module]:
 
 
 def _runs(module: nn.Module) -> bool:
-    """Return whether a module of a stage is called in it, and does not only hold a name of state.
-
-    A tied weight has all its names in each stage, also that of the module of another stage.
-    """
+    """Return whether a module is called in the stage, and does not only hold a tied weight."""
     return hasattr(module, "type_name")
 
 
 def _tie(module: nn.Module, names: list[str]) -> None:
-    """Make the parameters of some names the same, unless they are cut differently.
-
-    Modules that run decide: the plan cuts no others.
-    """
+    """Tie parameters of a stage; PipelineError if the plan cuts them differently."""
     running = [name for name in names if _runs(module.get_submodule(name.rpartition(".")[0]))]
     leading = (running or names)[0]
     first = tensor_of(module, leading)
@@ -133,16 +122,14 @@ def _also(kind: Any, base: Any) -> Any:
 
 
 def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None:
-    """Make the tensors of a stage on a device, and read them; of a shard, only its bytes.
-
-    torch's `load` would wrap what the reader raises.
-    """
+    """Allocate the tensors of a stage on a device and read them, of a shard only its bytes."""
     module._apply(functools.partial(_made, device=device))
     state = {
         name: tensor
         for name, tensor in module.state_dict(keep_vars=True).items()
         if isinstance(tensor, torch.Tensor)
     }
+    # torch's `load` would wrap the reader's errors.
     planner = DefaultLoadPlanner()
     planner.set_up_planner(state, reader.read_metadata(), is_coordinator=True)
     plan = reader.prepare_local_plan(planner.create_local_plan())
@@ -155,14 +142,10 @@ def _made(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def check_crossing(module: StageModule, number: int) -> None:
-    """Refuse a plan by which a stage gives parts of what a later stage takes as a whole.
-
-    That is so where a module that cuts its output is in one stage, and the one that takes parts is
-    in the next. The stage is run on the meta device, where nothing is computed or sent. Where that
-    cannot be done, the step itself tells.
-    """
+    """Raise PipelineError for a plan that cuts a value which a later stage takes in full."""
     made: Any = None
     with contextlib.suppress(Exception):  # values decide what runs, or an operator has no such form
+        # The stage runs on the meta device. If it cannot, the step itself fails later.
         made = _run(module)
     if made is None:
         return

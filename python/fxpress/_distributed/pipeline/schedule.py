@@ -236,11 +236,8 @@ def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:
 
 @contextlib.contextmanager
 def added(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
-    """Return a block whose gradients are added, when it ends, to those from before it.
-
-    torch divides all gradients by the number of microbatches after each step, those of earlier
-    steps again; and copies of a weight on several ranks have to be summed once.
-    """
+    """Return a block whose gradients are added to the gradients from before it."""
+    # torch divides all gradients by the number of microbatches after each step.
     before = [(each, each.grad) for each in parameters if each.grad is not None]
     for parameter, _ in before:
         parameter.grad = None
@@ -259,14 +256,11 @@ class _Shared(NamedTuple):
 
 
 class SharedGradients:
-    """The parameters of this rank's stages of which others have copies.
-
-    The sum goes from rank to rank in messages of the group that there is. Groups of fewer ranks
-    would make torch name later groups differently on different ranks, which then wait forever.
-    """
+    """Sums the gradients of parameters that several ranks have copies of."""
 
     def __init__(self, stages: list[LoadedStage], ranks: dict[int, int], group: Any) -> None:
         self._shared: list[_Shared] = []
+        # With groups of fewer ranks, torch would name later groups differently on each rank.
         self._group, self._own = group, distributed.get_rank()
         here = {
             stage.number: dict(stage.module.named_parameters(remove_duplicate=False))

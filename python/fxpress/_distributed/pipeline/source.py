@@ -32,13 +32,7 @@ from fxpress._files.serde.limits import Budget, Limits
 
 
 class Source(os.PathLike[str]):
-    """Stages that can be read one by one; it stands for its path, of which it reads once.
-
-    Attributes:
-        name: of the place, for errors.
-        manifest: what is known of the stages.
-        digest: of all that the stages consist of: equal where the files are.
-    """
+    """Stages at a path or a URL; `digest` is equal for equal stages, and `name` is for errors."""
 
     def __init__(self, path: str | bytes | os.PathLike[str], limits: Limits | None = None) -> None:
         self._given = os.fsdecode(path)

@@ -20,13 +20,7 @@ _LONGEST_LOOK = 5.0  # seconds that a failed rank looks for the cause
 
 
 class Watch:
-    """Signs of life of this rank, and what the others' tell when something fails.
-
-    A rank that waits for another for `timeout` seconds fails, with the cause.
-
-    Attributes:
-        patience: seconds of it that operations may wait; the rest is for finding the cause.
-    """
+    """Heartbeats of this rank, and causes of failures; operations may wait `patience` seconds."""
 
     def __init__(self, group: Any, names: list[str], timeout: float) -> None:
         self._rank, self._names = distributed.get_rank(group), names

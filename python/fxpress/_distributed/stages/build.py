@@ -30,15 +30,7 @@ _NUMBERS = tuple(KINDS)
 
 
 def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram:
-    """Return a stage as a program: it takes its inputs in order and returns a tuple.
-
-    The nodes are copies with the same names and metadata; state, bodies of operators and values in
-    metadata are those of the whole program.
-
-    Raises:
-        StageError: a value that passes into or out of it is neither a tensor nor a number.
-        torch's SpecViolationError: the program that it is of is not valid.
-    """
+    """Return a stage as a program with copied nodes; StageError for values that it cannot pass."""
     graph, made = _graph(stage)
     inputs = [ends.state[node] for node in stage.state]
     for node in stage.inputs:

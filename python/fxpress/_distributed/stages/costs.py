@@ -22,12 +22,7 @@ By = Literal["parameters", "bytes", "flops", "time", "module"]
 def weights_of(
     reading: Reading, lives: Lives, by: By, profile: OperationTimes | None = None
 ) -> list[int]:
-    """Return the weight of each operation of a program's own graph, in order.
-
-    It is the elements or the bytes of the state that the operation is the first to use, what
-    `torch.utils.flop_counter` counts for the sizes in the metadata, or nanoseconds. "module" weighs
-    as "parameters".
-    """
+    """Return the weight of each operation in order, in the unit of `by` ("time": nanoseconds)."""
     if by not in get_args(By):
         raise StageError(f"cannot weigh by {by!r}, only by {', '.join(get_args(By))}")
     if by == "time":

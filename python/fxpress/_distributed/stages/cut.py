@@ -114,10 +114,7 @@ def shared_of(lives: Lives, ends: list[int]) -> tuple[Shared, ...]:
 
 
 def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], list[int]]]:
-    """Return the tensors of which several stages have a copy: their names, and the stages.
-
-    Stages may have more state than a plan knows: results that are state.
-    """
+    """Return the tensors of which several stages have a copy: their names, and the stages."""
     values = state_of(program)
     names: dict[Hashable, dict[str, None]] = {}
     uses: list[tuple[Hashable, int]] = []

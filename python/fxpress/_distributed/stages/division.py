@@ -16,11 +16,10 @@ _EVEN = 1.25  # times the weight of the heaviest stage that cuts anywhere: even 
 
 
 class Division:
-    """Finds the ends of stages among places where a cut may be.
+    """Finds the ends of stages among possible cuts, or raises StageError.
 
-    `before` has the weight in front of each operation, and that of all; `limits` the most bytes of
-    each stage, None for any; `slack` is a part of the least weight of the heaviest stage. Methods
-    raise StageError where there are too few places or the limits cannot be kept.
+    `before` has the weight in front of each operation, and that of all; `limits` the most bytes
+    of each stage, None for any; `slack` is a part of the least weight of the heaviest stage.
     """
 
     def __init__(
@@ -41,11 +40,7 @@ class Division:
         return self._cheapest(places, reach, self._least(places, reach))
 
     def by_modules(self, places: list[int]) -> list[int]:
-        """Return the end of each stage where one module ends and another begins.
-
-        The modules are those of the least depth at which no stage has to be much heavier than one
-        that is cut anywhere; without such a depth, that of the least maximum.
-        """
+        """Return the ends of stages between modules of the least depth that divides evenly."""
         free = self._least(places, self._reach(places))
         best: tuple[int, list[int], Reach] | None = None
         most, refused = 0, None

@@ -21,13 +21,10 @@ _NUMBER = 8  # bytes of an integer or a float
 
 
 class Ends:
-    """The placeholders and results of a program, with what the signature says of each.
+    """The placeholders and results of a program, with their specifications in the signature.
 
-    Attributes:
-        inputs: specification of each placeholder that the caller gives.
-        state: specification of each placeholder that is state.
-        results: value and specification of each result, in order; a value is a node or a constant.
-        written: the placeholders whose value a result replaces -> that result.
+    `inputs` and `state` map placeholders to specifications; `results` are values with theirs, in
+    order; `written` maps a placeholder to the result that replaces its value.
     """
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -101,10 +98,7 @@ def value_of(node: Node) -> Any:
 
 
 def bytes_of(node: Node) -> int:
-    """Return the bytes of a node's value: of a tensor, a number, or tensors of a list.
-
-    A size that is a symbol is the one that the program was exported with; 1 where none is known.
-    """
+    """Return the bytes of a node's value, with hints for symbols; a size without a hint is 1."""
     return _bytes(value_of(node))
 
 

@@ -32,11 +32,7 @@ class Guards(NamedTuple):
 
 
 def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> Guards:
-    """Return the guards that `ExportedProgram.module` checks, assigned to stages.
-
-    A guard that follows from metadata of the inputs of one stage, such as a range, is left out: the
-    program of the stage checks it. `types` has the types of the inputs by name, as in a manifest.
-    """
+    """Assign the guards to stages that metadata do not imply; `types` maps inputs to types."""
     names = [node.name for node in cut.ends.inputs]
     having = [{node.name for node in stage.inputs} & {*names} for stage in cut.stages]
     sources = [f"L[{name!r}]" for name in names]
@@ -55,10 +51,7 @@ def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> G
 
 
 def inputs_in(guard: str, types: Mapping[str, str]) -> set[str] | None:
-    """Return the names of the inputs of a guard; None for a text that may not be run.
-
-    The gate refuses the text, or the text names something else than inputs.
-    """
+    """Return the names of the inputs of a guard; None for a text that is not safe to run."""
     names = _INPUT.findall(guard)
     if len(names) != len(re.findall(r"\bL\b", guard)) or not {*names} <= types.keys():
         return None
@@ -73,8 +66,5 @@ def inputs_in(guard: str, types: Mapping[str, str]) -> set[str] | None:
 
 @functools.lru_cache(maxsize=64)
 def function_of(guards: tuple[str, ...], names: tuple[str, ...]) -> Callable[..., None]:
-    """Return a function of inputs with these names that raises for the first guard that fails.
-
-    Modules keep the texts, because a function that was made like this has no pickle.
-    """
+    """Return a function of inputs that raises for the first failing guard; it has no pickle."""
     return as_function([*guards], Inputs(dict.fromkeys(names)))

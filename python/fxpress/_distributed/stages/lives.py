@@ -50,10 +50,7 @@ class _Uses(NamedTuple):
 
 
 def lives_of(reading: Reading) -> Lives:
-    """Return how long the values of a program live.
-
-    A result of the program passes on to the last stage, and an input comes from the first.
-    """
+    """Return how long the values of a program are live; results pass on to the last stage."""
     results = [(value, spec) for value, spec in reading.ends.results if isinstance(value, Node)]
     returned = {value for value, spec in results if not is_mutation(spec)}
     replacing = {value for value, spec in results if is_mutation(spec)} - returned

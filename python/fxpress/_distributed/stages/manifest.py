@@ -40,10 +40,7 @@ _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 
 
 def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict[str, Any]]) -> Any:
-    """Return what the file `manifest.json` says: what each rank reads, whatever its stage.
-
-    So it has nothing that is as long as the program, such as names of weights.
-    """
+    """Return the contents of `manifest.json`, without anything as long as the program."""
     ends = cut.ends
     inputs = [
         {"name": node.name, "path": path, **described(value_of(node))}
@@ -107,10 +104,7 @@ def described(value: Any) -> dict[str, Any]:
 
 
 def _order(value: torch.Tensor) -> dict[str, list[int]]:
-    """Return the dimensions by their place in memory, outermost first, if that is not their order.
-
-    Symbols count as the numbers that the program was exported with.
-    """
+    """Return the dimensions by stride, outermost first, unless they are in this order already."""
     if value.layout is not torch.strided:
         return {}
     strides = [
@@ -273,10 +267,7 @@ def facts_of_file(path: Path) -> dict[str, Any]:
 
 
 def digest_of_records(archive: Any, records: Iterable[str]) -> str:
-    """Return the SHA-256 of the names, sizes and checksums of records; their bytes are not read.
-
-    ArchiveError where a record is missing.
-    """
+    """Return the SHA-256 of records' names, sizes and checksums; ArchiveError if one is missing."""
     made = hashlib.sha256()
     for name in records:
         record = archive.record(name)

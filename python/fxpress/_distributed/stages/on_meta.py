@@ -15,10 +15,7 @@ _PLAIN = {type(None), bool, int, float, str, torch.dtype, torch.device, torch.la
 
 
 class Arguments:
-    """What an operator is given, as tensors on the meta device with the sizes of the metadata.
-
-    Sizes that are symbols are those that the program was exported with.
-    """
+    """The arguments of an operator as tensors on the meta device, with the hints of symbols."""
 
     def __init__(self, node: Node) -> None:
         self._target = node.target

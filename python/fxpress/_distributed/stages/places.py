@@ -79,14 +79,10 @@ class Span(NamedTuple):
 
 
 def spans_of(reading: Reading) -> Iterator[Span]:
-    """Yield what has to stay together.
-
-    A state or an input that is written is read and written in one stage, as each stage has a copy
-    of its own. So is another value, up to its last write. Lists and objects are used where they are
-    made: only tensors and integers pass from a stage to another.
-    """
+    """Yield the spans of operations that one stage has to hold."""
     places, ends = reading.numbers, reading.ends
     objects = ends.objects()
+    # Each stage has its own copy of state and inputs; one stage holds a written one.
     results: dict[Node, list[Any]] = {}  # what is written to a storage at the end
     for node, result in ends.written.items():
         results.setdefault(reading.same.get(node, node), []).append(result)

@@ -128,11 +128,7 @@ class _Timer(torch.fx.Interpreter):  # type: ignore[misc]
 
 
 def seconds_of(program: ExportedProgram, inputs: Any) -> dict[Node, float]:
-    """Return the seconds that each node takes: the median of a few runs, after one that warms up.
-
-    The program's state and the inputs stay as they are: runs write to copies. StageError is raised
-    for inputs with which the program does not run.
-    """
+    """Return the median seconds of each node; StageError if the program does not run."""
     leaves = flat_inputs(program, inputs)
     if leaves is None:
         raise StageError("the example inputs are not of the program's structure")

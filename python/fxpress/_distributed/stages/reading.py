@@ -54,12 +54,9 @@ def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
 
 
 def operations_of(module: GraphModule) -> list[Node]:
-    """Return the operations in the order of the graph, but copies at its end after what they copy.
-
-    Export writes `self.steps += 1` as a copy into the buffer behind all else, which would keep all
-    between in one stage. A stage runs its operations in the order of the graph.
-    """
+    """Return the operations in order, but copies at the end directly after their sources."""
     nodes = list(operations(module))
+    # Export appends copies to buffers, which would keep all operations between in one stage.
     copies: dict[Node, list[Node]] = {}
     last = list(_last_copies(module.graph))
     for node in reversed(last):
@@ -88,11 +85,7 @@ def _last_copies(graph: Graph) -> Iterator[Node]:
 def unused_state(
     program: ExportedProgram, ends: Ends, places: SplitCallback | dict[Node, int]
 ) -> Iterator[tuple[Node, int]]:
-    """Yield the placeholders of state that is neither read nor written, and their places.
-
-    The place is the first that uses the state in front of it, which is of the same module or of one
-    near it. Further names of a tensor that is used are left out: they go with the tensor.
-    """
+    """Yield placeholders of unused state, each with the first use of the state in front of it."""
     used = {node for node in ends.state if node.users or node in ends.written}
     if len(used) == len(ends.state):
         return

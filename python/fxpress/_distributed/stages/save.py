@@ -163,10 +163,7 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
 
 @contextlib.contextmanager
 def uploaded(url: str, last: str) -> Iterator[Path]:
-    """Return a block that writes files here, which go to a URL at its end, that named `last` last.
-
-    Raises StageError where there is something in the folder already.
-    """
+    """Return a block whose files are uploaded after it, `last` last; StageError if files exist."""
     if urlsplit(url).scheme in ("http", "https"):
         raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")
     system, place = opened_system(url)

@@ -50,13 +50,8 @@ class _Effects:
 def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[Node, Storage]:
     """Return the storages of a graph by the node that makes each: a placeholder or an operator.
 
-    An operator whose result may share the storage of an argument counts for the argument's. An
-    operator that is given graphs may write to all that it is given if they write to anything, and
-    its result may be new or share any of it. One of whose effects nothing is known may write to all
-    of it.
-
-    Args:
-        same: placeholder -> the first placeholder of a tensor on its storage, where it is another.
+    `same` maps a placeholder to the first one on its storage. A result that may share the storage
+    of an argument counts as the argument's; an operator with unknown effects may write to all.
     """
     same = {} if same is None else same
     shared: dict[Hashable, tuple[str, ...]] = {}
@@ -116,10 +111,7 @@ def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[N
 def _shared(
     node: Node, names: tuple[str, ...], known: dict[Hashable, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Return the arguments whose storage the result of an operator has for the sizes at hand.
-
-    The schema of an operator that is made of others does not say.
-    """
+    """Return the arguments that share their storage with an operator's result, found by a call."""
     key = call_key(node)
     if key not in known:
         arguments = Arguments(node)
