@@ -57,10 +57,7 @@ def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
 
 
 def records_of(archive: PT2ArchiveReader, model: str) -> Iterator[str]:
-    """Yield the names of the records that a program is read from, its graph first.
-
-    ArchiveError where a record is missing or damaged.
-    """
+    """Yield the names of a program's records, graph first; ArchiveError if a config is damaged."""
     yield names.model_record(model)
     yield names.sample_inputs_record(model)
     for config, folder in (
@@ -176,10 +173,7 @@ def join_storages(
     state: dict[str, Any],
     constants: dict[str, Any] | None,
 ) -> None:
-    """Make tensors that were on one storage, and have several records, views of one again.
-
-    Without `constants`, those on the storage are left out.
-    """
+    """Replace tensors that were saved from one storage by views of one storage, in place."""
     record = names.shared_storages_record(model)
     if archive.find(record) is None:
         return

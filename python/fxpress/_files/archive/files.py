@@ -31,10 +31,7 @@ def is_path(f: Any) -> bool:
 
 
 def source_path(f: Any) -> str | None:
-    """Return a path to read from as a str; None for a file object or contents.
-
-    ValueError for bytes that are the contents of a zip file.
-    """
+    """Return a path as a str, None for a file object or a buffer; ValueError for bytes of a zip."""
     if not is_path(f):
         return None
     if isinstance(f, bytes) and f.startswith(b"PK"):
@@ -110,17 +107,10 @@ class DirectFile(Output):
 
 
 class AtomicFile(Output):
-    """A file that takes the place of another one when it is complete.
+    """A file that replaces `target` when it is complete, with the permissions of the old file.
 
-    It is written under another name in the same folder, and locked meanwhile. The next writer
-    removes the files of writers that were killed, on which no process holds a lock. The file gets
-    the mode, the access control list and, where this process may set them, the owner and group of
-    the file that it replaces, or else the rights that `open(path, "wb")` gives. It never gets the
-    bits setuid, setgid and sticky.
-
-    Args:
-        main: the file that this one belongs to, if it is not `target`. Both get the rights of the
-            main file, and the next writer of the main file removes what is left of both.
+    Until then it is a locked temporary file in the same folder; the next writer removes files of
+    killed writers. A sidecar names its `main` file, whose permissions and clean-up it shares.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
@@ -167,10 +157,7 @@ class AtomicFile(Output):
         self._temporary = None
 
     def discard(self) -> None:
-        """Remove the new file, and leave the target. Does nothing when the file is in its place.
-
-        A forked child of the process that writes leaves the file alone.
-        """
+        """Remove the temporary file unless it has been renamed; a forked child does nothing."""
         temporary = getattr(self, "_temporary", None)
         if temporary is not None and self._process == os.getpid():
             with contextlib.suppress(OSError):
@@ -180,17 +167,14 @@ class AtomicFile(Output):
 
 
 class InPlaceFile(Output):
-    """A file whose bytes are replaced in place when the new bytes are complete.
-
-    The new bytes are written to a file without a name, and then copied. Handles and other links of
-    the file see them. An interrupted copy leaves neither the old nor the new bytes.
-    """
+    """A file that is overwritten in place at the end, so that links and open handles stay valid."""
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
         # Opening the target checks that it may be written, and makes a file that does not exist.
         self._written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
+            # An interrupted copy from this file leaves neither the old nor the new bytes.
             self.descriptor = self._unnamed()
         except BaseException:
             self.discard()
@@ -242,11 +226,8 @@ def _reserve(descriptor: int, old: int, new: int) -> None:
 
 
 def open_output(path: str | bytes | os.PathLike[str], *, in_place: bool = False) -> Output:
-    """Return a file to write: an `InPlaceFile` if `in_place`, else an `AtomicFile`.
-
-    A link stays a link: the file that it leads to is replaced. A target that is not a regular file
-    is written to directly.
-    """
+    """Return an `InPlaceFile` or an `AtomicFile`; a `DirectFile` for a device or a pipe."""
+    # A symbolic link is kept, and the file that it points to is replaced.
     target = Path(os.path.realpath(os.fsdecode(path)))
     try:
         status = _status(target)
@@ -299,11 +280,7 @@ def _identity(path: Any) -> tuple[int, int] | None:
 
 
 def again_when_replaced(read: Callable[P, R]) -> Callable[P, R]:
-    """Make a function that reads an archive `f` read again when another archive replaces it.
-
-    It reads again when it fails and the file at the path has changed meanwhile: the weights beside
-    the older archive may be gone.
-    """
+    """Make a reader of an archive `f` retry when it fails and the file at the path has changed."""
 
     @functools.wraps(read)
     def reading(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -66,13 +66,9 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Keep others from replacing files in a folder, so that each saver knows what it replaces.
-
-    The lock is on the folder itself, so that no lock file is left. Where there are no locks, or
-    another program keeps holding the lock, the block runs without it: then weights that no archive
-    needs may be left.
-    """
+    """Lock a folder against other savers; the block also runs where the lock cannot be had."""
     try:
+        # The folder itself is locked, so that no lock file is left.
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         yield
@@ -100,11 +96,7 @@ def _lock_soon(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Return a block that fills a folder, which has its name when the block has ended well.
-
-    Raises:
-        FileExistsError: there is a file, or a folder that is not empty.
-    """
+    """Return a block that fills a new folder, renamed to `target`; FileExistsError if used."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     place = beside(target)

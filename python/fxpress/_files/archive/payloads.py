@@ -28,11 +28,8 @@ Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
 
 
 def shared_storages(state: Config, constants: Config) -> str:
-    """Return a record for storages that are written several times; "" where there is none.
-
-    torch writes a record for each dtype, and one more where a constant is on the storage too, and
-    its readers make separate tensors of them.
-    """
+    """Return a record that lists storages which are written several times; "" for none."""
+    # torch writes a record for each dtype and for constants, and reads separate tensors.
     plain = [
         (folder, *entry[:3])
         for folder, config in (("state", state), ("constants", constants))

@@ -20,17 +20,7 @@ _Run = tuple[int, int]  # where the first header of neighboring records begins, 
 
 
 class RemoteArchive(PT2ArchiveReader):
-    """An archive at a URL. What is read of it is compared with the directory at its end.
-
-    Attributes:
-        file: the archive.
-        budget: what is left of the limits; it grows with what is read.
-
-    Raises:
-        OSError: it cannot be reached.
-        fxpress.ArchiveError: it is damaged, or no archive.
-        fxpress.LimitError: its directory is larger than the limits allow.
-    """
+    """An archive at a URL; all bytes that are read are checked against its directory."""
 
     _most_threads = 1  # a piece of the file may have parts of many records
 
@@ -67,10 +57,7 @@ class RemoteArchive(PT2ArchiveReader):
 
     @contextlib.contextmanager
     def loading(self, model: str) -> Iterator[None]:
-        """Return a block that loads a program, and fails with ChangedFileError for a changed file.
-
-        The block has its own budget.
-        """
+        """Return a block with its own budget; ChangedFileError if the file changes meanwhile."""
         self.budget = Budget(self._limits, 0)
         small = (names.model_record, names.sample_inputs_record)
         configs = (names.weights_config_record, names.constants_config_record)
@@ -122,11 +109,7 @@ class RemoteArchive(PT2ArchiveReader):
 
 
 class _Ranges:
-    """The file as the native reader sees it: bytes that are held, or else requests.
-
-    Attributes:
-        planned: the ranges that are read from front to back, in pieces.
-    """
+    """The file as the native reader reads it: from held bytes, planned ranges, or requests."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file, self.size = file, file.size

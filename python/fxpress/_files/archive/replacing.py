@@ -116,11 +116,7 @@ class _Replaced:
 
 
 def put_together(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """Put a complete archive and its weights, whose names are new, in their places.
-
-    After an OSError, the old program and its weights are there; or the new ones are, and their
-    names may not be on the disk.
-    """
+    """Rename an archive and its weights into place; after an OSError both are old or both new."""
     try:
         for file in (*weights, program):
             file.sync()

@@ -161,11 +161,8 @@ def read(
 def _values(
     source: Any, device: Any, limits: Limits | None, progress: Progress
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """Yield a function: name -> tensor of a source, KeyError for a missing name.
-
-    It may be called once for each name. No file is mapped, so that the values do not change when
-    another process writes to the file.
-    """
+    """Yield a function: name -> tensor, KeyError for a missing name; call it once for each name."""
+    # No file is mapped: another process may write to it, which must not change the values.
     if isinstance(source, Mapping):
         yield source.__getitem__
     elif is_path(source) and os.fsdecode(source).endswith(".safetensors"):

@@ -197,11 +197,7 @@ class _Storages:
 def read_tensors(
     archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors that the views describe; those that share a record share a storage.
-
-    Records without bytes stand for zeros. With `load_weights` off the tensors are on the meta
-    device.
-    """
+    """Return tensors for views, which share storages where they share records; zeros if empty."""
     storages = _Storages(archive, options)
     with _native.GcPause():
         planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]
@@ -211,11 +207,7 @@ def read_tensors(
 
 
 def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
-    """Return the tensors as views of one storage: the largest of theirs, or the last of these.
-
-    Args:
-        kept: the number of tensors whose values the storage gets. The other ones read it.
-    """
+    """Return views of one storage, into which the values of the first `kept` tensors are copied."""
     numbers = storage_numbers(values)
     if -1 in numbers:
         raise ArchiveError("the archive is damaged: a value on a shared storage is not a view")

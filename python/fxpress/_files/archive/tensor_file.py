@@ -39,21 +39,10 @@ _ONE_CALL = 1 << 26  # bytes of one write, after which Ctrl-C is handled
 
 
 class TensorFile:
-    """The tensors in a safetensors file. Each read of a tensor gives it memory of its own.
+    """The tensors in a safetensors file, which the caller closes; each read allocates memory.
 
-    Args:
-        file: the file, whose owner closes it.
-        budget: the budget of the load, which grows by the size of the file.
-
-    Attributes:
-        file: the file.
-        metadata: texts that it carries.
-        places: name -> where the tensor is.
-
-    Raises:
-        LimitError: the header is too large, or nested too deeply.
-        OSError: the file cannot be read.
-        ArchiveError: the file is damaged.
+    The constructor raises LimitError, OSError or ArchiveError. `places` maps names to locations,
+    and `metadata` has the texts in the header.
     """
 
     def __init__(self, file: File, budget: Budget) -> None:
@@ -98,10 +87,7 @@ class TensorFile:
         return self.places[name]
 
     def dtype(self, name: str) -> torch.dtype:
-        """Return the dtype of a tensor; KeyError: no such tensor, UnsupportedError: no such dtype.
-
-        A file may have tensors of dtypes that this torch does not have; the others can be read.
-        """
+        """Return the dtype of a tensor; UnsupportedError if this torch does not have the dtype."""
         dtype = getattr(torch, self.places[name].dtype, None)
         if dtype is None:
             raise UnsupportedError(
@@ -140,10 +126,7 @@ def write_tensors(
 def layout(
     described: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
-    """Return the begin of a file, and the names of its tensors in the order of their bytes.
-
-    `described` has dtypes of the format and sizes; `metadata` the texts that the file carries.
-    """
+    """Return the begin of a file with its header, and the names of tensors in byte order."""
     entries: dict[str, Any] = {METADATA: dict(metadata)}
     # Dtypes with larger elements come first, so that all tensors are aligned.
     order = sorted(described, key=lambda name: (-described[name][0].itemsize, name))

@@ -64,14 +64,7 @@ def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int
 
 
 def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], list[str]]:
-    """Return groups in the order of their first tensors, as torch's `group_weights` makes them.
-
-    Tensors without memory (empty, on the meta device) of one dtype form one group, and so do fake
-    tensors.
-
-    Returns:
-        The groups, and the names of tensors of subclasses, which are in no group.
-    """
+    """Return groups as torch's `group_weights` does, and the names of tensors of subclasses."""
     groups: dict[tuple[int | None, torch.dtype], Group] = {}
     others: list[str] = []
     places, *held = storage_places(list(tensors.values()))

@@ -82,12 +82,9 @@ def write_beside(
     state_dict: Mapping[str, Any],
     report: Callable[[int], None] | None = None,
 ) -> Beside:
-    """Write the weights into a file beside the archive `target`. It is not yet in its place.
-
-    The file and the archive have the same number, so that files of two saves are never combined.
-    The number is random, and part of the file's name: no other save uses the name or removes it.
-    """
+    """Write the weights into a temporary file next to the archive `target`."""
     plain = _plain(state_dict)
+    # The number is in both files and in the name, so that files of two saves never mix.
     number = secrets.token_hex(16)
     suffix = "" if model == names.MODEL else f".{model}"
     stem = short(f"{target.name.removesuffix('.pt2')}{suffix}")
@@ -129,10 +126,7 @@ def read(
 def open_weights(
     path: Path, budget: Budget, number: str | None = None
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """Yield a function: name -> tensor of a safetensors file, KeyError for a missing name.
-
-    The budget grows by the size of the file, which has to be of the save with `number`; None: any.
-    """
+    """Yield a function: name -> tensor of a safetensors file, which has to have this `number`."""
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with contextlib.closing(Files()) as files:
@@ -178,10 +172,7 @@ def size_of(value: torch.Tensor) -> int:
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return the positions of tensors that may share elements, in a list for each part of memory.
-
-    Tensors that are more than a view of a storage are in none.
-    """
+    """Return lists of the positions of plain tensors that may share elements."""
     numbers = storage_numbers(list(tensors))
     shared = {number for number, count in Counter(numbers).items() if count > 1 and number >= 0}
     extents = []
@@ -211,10 +202,7 @@ def _end(tensor: torch.Tensor) -> int:
 def check_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
 ) -> None:
-    """Raise SerializeError where tensors share elements to which their values give other bits.
-
-    Nothing is written to the targets.
-    """
+    """Raise SerializeError where tensors share elements to which their values give other bits."""
     for group in overlapping(targets):
         _check_group(names, targets, {position: values[position] for position in group})
 
@@ -224,11 +212,7 @@ def fill_shared(
     targets: Sequence[torch.Tensor],
     read: Callable[[int, torch.Tensor], None],
 ) -> set[int]:
-    """Fill the targets that share elements under several names; return their positions.
-
-    `read` is called with a position and a tensor to fill. A part of memory is checked as by
-    `check_shared` before it is written.
-    """
+    """Fill the targets that share elements by `read(position, tensor)`; return their positions."""
     done: set[int] = set()
     for group in overlapping(targets):
         if len({names[position] for position in group}) == 1:

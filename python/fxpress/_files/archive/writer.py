@@ -44,12 +44,9 @@ def _check_path(path: Any) -> None:
 
 
 class _Report:
-    """A callable that passes reports on.
+    """A callable that passes reports on, without a reference to the writer."""
 
-    It does not refer to the writer, because the garbage collector cannot see into the native
-    writer, which holds it.
-    """
-
+    # The native writer holds it, and the garbage collector cannot traverse that writer.
     bar: Callable[[int], None] | None = None
 
     def __call__(self, count: int) -> None:

@@ -29,16 +29,7 @@ _SLICES, _SLICE = 64, 1 << 14  # of a long text: how many parts are searched, an
 
 
 def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str, Any]:
-    """Return the object that a record holds as JSON.
-
-    Args:
-        text: what the record holds.
-        record: its name, for errors.
-        memory: what is charged, such as the file that it is of; None: the text is all of it.
-
-    Raises:
-        InspectionError: it is no JSON, no object, too deep, or it needs too much memory.
-    """
+    """Return the JSON object in a record; `memory` None charges the text's own allowance."""
     memory = memory or Allowance(len(text))
     memory.charge(objects_of(text, memory.memory_left), record)
     if _native.is_nested_deeper(text, DEPTH):
@@ -50,11 +41,7 @@ def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str
 
 
 def read_document(text: bytes, kind: str, record: str, package: Package) -> _native.Document:
-    """Return a record that holds JSON of a type of torch's schema.
-
-    Raises:
-        InspectionError: the text is not of that type, or it needs too much memory.
-    """
+    """Return a record with JSON of a type of torch's schema, or raise InspectionError."""
     budget = _native.Budget(package.memory_left, DEPTH)
     budget.set_place("it needs too much memory for a file of this size")
     try:
@@ -127,35 +114,22 @@ def _short(value: Any) -> str:
 
 
 def objects_of(text: bytes, limit: int) -> int:
-    """Return an estimate of the bytes that `json.loads` of a text takes; it is never far too low.
-
-    Characters within strings count as if they were none, so that it may be too high. The text is
-    decoded first, and a string with escapes is made in a buffer of its own.
-
-    Args:
-        text: the text.
-        limit: what may be taken. Only the keys of a text that is near it are compared.
-    """
+    """Return an estimate of the bytes that `json.loads` uses for a text, which may be too high."""
     marks = text.translate(None, _OTHERS)  # few, so that it takes less time to count them
     values = len(text) * (2 if b"\\" in text else 1)
     values += _OBJECT * marks.count(b"{") + _LIST * marks.count(b"[") + _ITEM * marks.count(b",")
     keys = marks.count(b":")
+    # Distinct keys are counted only where they decide whether the text fits.
     if values <= limit < values + _KEY * keys:
         keys = _distinct_keys(text, keys)
     return values + _KEY * keys
 
 
 def _distinct_keys(text: bytes, keys: int) -> int:
-    """Return how many keys of a text are distinct; for a long text, an estimate from parts of it.
-
-    The choice of the parts depends on all of the text, so that nobody can hide keys from it.
-
-    Args:
-        text: the text.
-        keys: how many it has.
-    """
+    """Return the number of distinct keys of a text; for a long text, an estimate from samples."""
     if len(text) <= _SLICES * _SLICE:
         return len(set(_KEYS.findall(text)))
+    # The samples depend on the entire text, so that nobody can hide keys from them.
     places = random.Random(zlib.crc32(text))
     found = Counter[bytes]()
     for _ in range(_SLICES):

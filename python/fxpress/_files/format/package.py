@@ -35,10 +35,7 @@ class DamagedRecordError(ValueError):
 
 
 def inflate(data: bytes, size: int) -> bytes:
-    """Return the `size` bytes that were deflated to `data`, which has no header.
-
-    DamagedRecordError where `data` are not deflated bytes, or give another number of bytes.
-    """
+    """Return `size` bytes from raw deflated `data`; DamagedRecordError if they are damaged."""
     try:
         unpacked = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
     except zlib.error as e:
@@ -66,14 +63,7 @@ def too_large(record: str) -> InspectionError:
 
 
 class Allowance:
-    """The memory that looking at something may take.
-
-    Args:
-        size: the bytes that are looked at.
-
-    Attributes:
-        memory_left: the bytes that unpacked records and objects may still take.
-    """
+    """The memory for the inspection of `size` bytes, of which `memory_left` bytes are left."""
 
     def __init__(self, size: int) -> None:
         self.memory_left = memory_for(size)
@@ -95,18 +85,9 @@ class Allowance:
 
 
 class Package(Allowance):
-    """A zip file, open for reading.
+    """A zip file, open for reading; OSError or InspectionError if it cannot be opened.
 
-    Args:
-        path: the file.
-
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no zip file, or its directory is damaged.
-
-    Attributes:
-        bytes: the size of the file.
-        records: the directory: name without the folder of all records -> entry.
+    `bytes` is its size. `records` maps names, without the common folder, to directory entries.
     """
 
     def __init__(self, path: str | bytes | os.PathLike[str]) -> None:
@@ -133,12 +114,7 @@ class Package(Allowance):
         os.close(self._file)
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a record.
-
-        Raises:
-            InspectionError: there is no such record, it is damaged, or compressed records are too
-                large when they are unpacked.
-        """
+        """Return the bytes of a record, or raise InspectionError if it is missing or damaged."""
         record = self.records.get(name)
         if record is None:
             raise InspectionError(f"there is no record {name!r}")
@@ -153,11 +129,7 @@ class Package(Allowance):
         return data
 
     def damaged_records(self, report: Callable[[int], None] | None = None) -> dict[str, str]:
-        """Read all records; return those that are damaged, and how.
-
-        Args:
-            report: called with the bytes that were read since the last call.
-        """
+        """Read all records; return name -> damage. `report` gets the bytes since its last call."""
         damaged = {}
         for name, record in self.records.items():
             try:

@@ -67,10 +67,7 @@ _FOLDERS = {  # file -> the format of folders that have it
 
 
 def format_of_bytes(head: bytes) -> Format | None:
-    """Return the format of a file, not of a zip file, from its first `HEAD` bytes; None: unknown.
-
-    Only the bytes that a format prescribes are compared: the file may be damaged.
-    """
+    """Return the format of a file other than a zip from its first `HEAD` bytes; None: unknown."""
     if not head:
         return Format("an empty file")
     for offset, magic, found in _MAGIC:

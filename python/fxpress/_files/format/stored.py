@@ -39,10 +39,7 @@ class StoredTensor(NamedTuple):
         return self.meta is not None and bool(self.meta["device"]["type"] == "meta")
 
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
-        """Return bytes of an item, sizes, strides and offset.
-
-        KeyError, TypeError, ValueError: a field is damaged, or the type is not known.
-        """
+        """Return bytes of an item, sizes, strides, offset; KeyError, TypeError or ValueError."""
         assert self.meta is not None
         number = an_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)

@@ -34,15 +34,7 @@ def header_length(begin: bytes, whole: int) -> int:
 
 
 def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Place]]:
-    """Return the metadata and the places of the tensors of a file.
-
-    Args:
-        text: the header, without the eight bytes of its length.
-        whole: the bytes of the file.
-
-    Raises:
-        ValueError: the header is damaged, or is not of a file of that size.
-    """
+    """Return the metadata and locations of tensors in a header; ValueError if it is damaged."""
     begin = 8 + len(text)
     try:
         header = json.loads(text)

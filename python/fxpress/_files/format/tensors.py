@@ -71,10 +71,7 @@ def size_of(size: Any) -> int | str:
 
 
 def expression(text: str) -> str:
-    """Return sympy's text of an expression as people write it.
-
-    A text that has another form is returned as it is.
-    """
+    """Return sympy's text of an expression in infix notation; other texts are unchanged."""
     if len(text) > _LONGEST:
         return text
     try:

@@ -16,17 +16,9 @@ _FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {
 
 
 class View:
-    """The places of a tensor's items in its storage.
+    """The positions of a tensor's items in its storage, which needs `bytes` bytes.
 
-    Args:
-        itemsize: bytes of an item.
-        sizes, strides, start: as those of the tensor, in items.
-
-    Raises:
-        ValueError: a number is negative, or there are not as many strides as sizes.
-
-    Attributes:
-        bytes: what the storage has to have.
+    `sizes`, `strides` and `start` count items. The constructor raises ValueError for wrong numbers.
     """
 
     def __init__(
@@ -59,10 +51,7 @@ class View:
         self._dimensions = merged[::-1]
 
     def parts(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bytes of the items, in the order of the tensor.
-
-        ValueError where the storage is too short.
-        """
+        """Yield the bytes of the items in order; ValueError if the storage is too short."""
         if self.bytes > len(data):
             raise ValueError(f"its storage has {len(data)} bytes, too few for its sizes")
         if self._is_empty:

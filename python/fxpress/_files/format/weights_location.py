@@ -11,10 +11,7 @@ _SUFFIX = ".safetensors"
 
 
 def is_file_name(text: str, suffix: str = "") -> bool:
-    """Return whether a text from a file names another file in the same folder.
-
-    A path is not such a name, nor is a text with control characters, or one that no file can have.
-    """
+    """Return whether a text from a file is a plain name of a file in the same folder."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -36,10 +33,7 @@ class Place(NamedTuple):
 
 
 def read_place(text: str) -> Place:
-    """Return the contents of the record.
-
-    ValueError where the record is damaged, or the file is not beside the archive.
-    """
+    """Return the parsed record; ValueError if it is damaged or its file is in another folder."""
     try:
         said = json.loads(text)
         file, number = str(said["file"]), str(said["number"])

@@ -22,12 +22,7 @@ _Result = TypeVar("_Result")
 
 
 class File(Protocol):
-    """A file of which ranges are read.
-
-    Attributes:
-        path: where it is.
-        gap: bytes that are read and dropped rather than skipped, because a call costs as much.
-    """
+    """A file of which ranges are read; gaps of up to `gap` bytes are read and dropped."""
 
     gap: int
 
@@ -38,28 +33,14 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def read_into(self, begin: int, target: memoryview) -> None:
-        """Fill memory with the bytes of the file from `begin` on.
-
-        Raises:
-            OSError: it cannot be read.
-            ArchiveError: it ends before, or has changed.
-        """
+        """Fill memory with the bytes from `begin` on, or raise OSError or ArchiveError."""
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes from `begin` up to `end`; raises as `read_into` does."""
 
 
 class LocalFile:
-    """A file, which is opened when something of it is read.
-
-    Args:
-        path: where it is.
-        files: what closes it again while others are read.
-
-    Attributes:
-        path: where it is.
-        gap: see `File`.
-    """
+    """A file that is opened at its first read, and that `files` may close between reads."""
 
     gap = 512
 
@@ -77,12 +58,7 @@ class LocalFile:
         return self._identity[-1]
 
     def raw(self) -> IO[bytes]:
-        """Return the open file.
-
-        Raises:
-            OSError: it cannot be opened.
-            ArchiveError: another file has its path now, or it has been written to.
-        """
+        """Return the open file; OSError, or ArchiveError if the file at the path has changed."""
         if self._open is None:
             opened = self.path.open("rb", buffering=0)
             try:
@@ -104,12 +80,7 @@ class LocalFile:
             opened.close()
 
     def read_into(self, begin: int, target: memoryview) -> None:
-        """Fill memory with the bytes of the file from `begin` on.
-
-        Raises:
-            OSError: it cannot be read.
-            ArchiveError: it ends before.
-        """
+        """Fill memory with the bytes from `begin` on; ArchiveError if the file ends before."""
         descriptor = self.raw().fileno()
         done, size = 0, len(target)
         while done < size:
@@ -151,11 +122,7 @@ class Files:
             return list(pool.map(call, items))
 
     def check(self) -> None:
-        """Raise ArchiveError when a file at a URL is not the one that was opened.
-
-        Raises:
-            OSError: it cannot be reached.
-        """
+        """Raise ArchiveError when a file at a URL has changed; OSError if it is out of reach."""
         self.each(RemoteFile.check, self._elsewhere)
 
     def used(self, file: LocalFile) -> None:
@@ -173,15 +140,7 @@ class Files:
 
 
 class Checked:
-    """A part of a file whose checksum is known.
-
-    Args:
-        file: the file.
-        begin: the first byte of the part.
-        size: its bytes.
-        crc: their CRC-32.
-        what: the part in messages, such as a record.
-    """
+    """A part of a file whose CRC-32 is known; `what` names it in messages."""
 
     __slots__ = ("begin", "crc", "file", "size", "what")
 

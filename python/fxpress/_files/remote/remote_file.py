@@ -24,13 +24,7 @@ class ChangedFileError(ArchiveError):
 
 
 class UrlPath:
-    """A path at a URL, with the methods of `pathlib.Path` that finding a checkpoint needs.
-
-    As a text, it is without what may be secret in it.
-
-    Attributes:
-        url: its URL.
-    """
+    """A URL with methods of `pathlib.Path` that find a checkpoint; its text hides secrets."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -77,16 +71,10 @@ AnyPath: TypeAlias = Path | UrlPath
 
 
 class RemoteFile:
-    """A file at a URL that is read by ranges, none of which it keeps. Any thread may read.
+    """A file at a URL, opened at its first use and read by ranges from any thread.
 
-    It is opened when something of it is needed first, which raises FileNotFoundError where there is
-    no such file, OSError where it cannot be reached, or its server gives no ranges or no size, and
-    UnsupportedError where fsspec has nothing for the URL.
-
-    Attributes:
-        url: of the file.
-        path: the URL, for errors.
-        gap: see `ranges.File`.
+    The first use raises FileNotFoundError, OSError if the server is out of reach or gives no ranges
+    or size, and UnsupportedError if fsspec does not support the URL.
     """
 
     gap = 1 << 14
@@ -119,12 +107,7 @@ class RemoteFile:
             return {name: found[name] for name in _VERSION if found.get(name) is not None}
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes from `begin` up to `end`, by one request.
-
-        Raises:
-            OSError: they cannot be read, or are fewer or more.
-            ArchiveError: the file has no such bytes.
-        """
+        """Read a range by one request; ArchiveError for one outside of the file, or OSError."""
         if not 0 <= begin <= end <= self.size:
             raise ArchiveError(f"{self.path} is damaged: it has no bytes {begin} to {end}")
         if begin == end:
@@ -162,10 +145,6 @@ class RemoteFile:
             yield self.read(start, min(start + most, end))
 
     def check(self) -> None:
-        """Raise ChangedFileError for a file that is not the one that was opened.
-
-        Raises:
-            OSError: it cannot be reached.
-        """
+        """Raise ChangedFileError for a changed file, or OSError if it cannot be reached."""
         if self._version and self._described() != self._version:
             raise ChangedFileError(f"{self.path} has changed while it was read")

@@ -48,12 +48,7 @@ def joined(url: str, name: str) -> str:
 
 
 def opened_system(url: str) -> tuple[Any, str]:
-    """Return the file system that fsspec has for a URL, and the path in it.
-
-    Raises:
-        fxpress.UnsupportedError: fsspec knows no such scheme, or needs a package for it.
-        OSError: it cannot be reached.
-    """
+    """Return fsspec's file system and path for a URL, or raise UnsupportedError or OSError."""
     import fsspec
 
     try:

@@ -67,18 +67,12 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def check_program_values(program: ExportedProgram, *, with_state: bool = True) -> None:
-    """Raise UnsupportedError for a fake tensor of a program, unless all of its tensors are fake.
-
-    A model that was exported under FakeTensorMode has no values. torch writes such tensors as
-    records without bytes, which are zeros when they are read.
-
-    Args:
-        with_state: whether parameters and buffers are written, or constants alone.
-    """
+    """Raise UnsupportedError for a fake tensor of a program, unless all of its tensors are fake."""
     state, constants = program.state_dict, program.constants
     # `serialize` keeps fake tensors as such where no value of the program is real.
     inputs = pytree.tree_leaves(program.example_inputs) if with_state else ()
     values = (*state.values(), *constants.values(), *inputs)
+    # torch writes fake tensors as records without bytes, which are read as zeros.
     if any(isinstance(value, torch.Tensor) and not holds_fake(value) for value in values):
         check_values({**state, **constants} if with_state else constants)
 
@@ -194,19 +188,9 @@ def _check_pickle(data: bytes, record: str, budget: Budget) -> None:
 
 
 def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
-    """Return the value that `torch.save` wrote.
+    """Return the value that `torch.save` wrote as `saved`, charged to the budget of `values`.
 
-    Args:
-        saved: the bytes.
-        record: the name of the value in messages.
-        values: the owner of the fake mode, the device and the budget for the value.
-        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which may
-            run any code.
-
-    Raises:
-        SerializeError: the bytes are damaged, have a tensor with wrong indices or offsets, or need
-            `allow_pickle`.
-        LimitError: reading would cost more than the budget of `values` has.
+    With `allow_pickle` it may run any code; else NeedsPickleError for values `torch.load` refuses.
     """
     reader = _native.GraphDecoder(CLASSES, values, {})
     budget = values.budget
@@ -246,10 +230,7 @@ def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
 
 
 class SavedRecords:
-    """The records of a zip file that `torch.save` wrote, with the methods that torch.load calls.
-
-    torch's own reader trusts the sizes in a pickle, and unpacks records of any size.
-    """
+    """A reader for `torch.load` of a zip file from `torch.save`, which checks sizes of records."""
 
     def __init__(self, saved: bytes, place: str, budget: Budget) -> None:
         self._native = _native.ArchiveReader(saved, 0)
@@ -263,10 +244,8 @@ class SavedRecords:
         return list(self._records)
 
     def has_record(self, name: str) -> bool:
-        """Return whether the file has a record; False for ".format_version".
-
-        `torch.load` computes the offsets of storages when a file has this record.
-        """
+        """Return whether the file has a record."""
+        # With ".format_version", `torch.load` computes offsets of storages instead of reading them.
         return name in self._records and name != ".format_version"
 
     def serialization_id(self) -> str:

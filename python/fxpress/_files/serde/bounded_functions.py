@@ -63,12 +63,7 @@ def most_bits(limits: Limits) -> int:
 
 
 def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
-    """Return the value of a function.
-
-    Raises:
-        ExpressionError: there is no such function, or it does not take these arguments.
-        LimitError: the arguments or the result are too large, or the time is up.
-    """
+    """Call a function by name; ExpressionError for wrong arguments, LimitError for large ones."""
     limits = budget.limits
     if name not in FUNCTIONS:
         raise ExpressionError(f"{name} is not a function of expressions")

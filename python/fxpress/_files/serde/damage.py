@@ -21,11 +21,7 @@ from fxpress._torch import serde as compat
 
 
 class UnknownNameError(compat.SerializeError):
-    """A file names an operator or a class that is not registered or imported.
-
-    Attributes:
-        name: the name, such as "torch.ops.library.operator.default".
-    """
+    """A file names an operator or a class, `name`, that is not registered or imported."""
 
     def __init__(self, text: str, name: str = "") -> None:
         super().__init__(text)
@@ -33,12 +29,7 @@ class UnknownNameError(compat.SerializeError):
 
 
 class NeedsPickleError(compat.SerializeError):
-    """A part of a file can only be unpickled, which the caller has not allowed.
-
-    Attributes:
-        record: the part.
-        name: the class or function that has to be unpickled; "" where it is not known.
-    """
+    """A `record` needs unpickling, which was not allowed; `name` is a class or function, or ""."""
 
     def __init__(self, text: str, record: str = "", name: str = "") -> None:
         super().__init__(text)
@@ -54,13 +45,11 @@ def _is_of_a_name(error: BaseException | None) -> bool:
 
 @contextmanager
 def says_what_was_left_out(reason: str | None) -> Iterator[None]:
-    """Add the reason for a part that was left out to errors about unknown names in the block.
-
-    Unpickling an object imports the module of its class, which may register the unknown name.
-    """
+    """Add the reason for a part that was left out to errors about unknown names in the block."""
     try:
         yield
     except compat.SerializeError as e:
+        # Unpickling an object imports the module of its class, which may register the name.
         if reason is None or not _is_of_a_name(e):
             raise
         raise compat.SerializeError(
@@ -88,11 +77,7 @@ class InvalidProgramError(compat.SerializeError, compat.SpecViolationError):  # 
 def damage_is_named(
     what: str = "the program", kind: type[compat.SerializeError] = compat.SerializeError
 ) -> Iterator[None]:
-    """Raise a SerializeError for errors inside the block, with the error as its cause.
-
-    The block contains only code that works with values that were read. Before the block, the
-    caller's file objects are read and the caller's arguments are checked.
-    """
+    """Raise errors of the block as SerializeError; it may only process values that were read."""
     try:
         yield
     except _SAID:

@@ -201,10 +201,7 @@ class _Side:
         return {self.symbols.get(name, name): self.plain(limits, {}) for name, limits in stored}
 
     def roots(self, others: Counter[bytes]) -> list[int]:
-        """Return the nodes that the other program does not have, but whose arguments it has.
-
-        Their results, and what depends on those, count as equal from now on.
-        """
+        """Return the nodes that only this program has, and whose arguments both have."""
         left = others.copy()
         strange = {name for name, made in self.values.items() if made is _DIFFERS}
         roots = []
@@ -217,6 +214,7 @@ class _Side:
             if names.isdisjoint(strange):
                 roots.append(index)
             strange.update(_names(node.outputs))
+        # These nodes and their users count as equal from now on.
         self.values.update(dict.fromkeys(strange, _DIFFERS))
         return roots
 

@@ -323,16 +323,9 @@ def _symbol(name: str, keywords: Mapping[str, Operand]) -> Any:
 
 
 def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -> Any:
-    """Return the sympy expression that a text describes.
+    """Return the sympy expression of a text; raise ExpressionError or LimitError.
 
-    Args:
-        text: the text of `sympy.srepr`, or infix notation.
-        symbols: name -> expression; other names become symbols without assumptions.
-        budget: the budget of the load; None: the default limits for a small file.
-
-    Raises:
-        ExpressionError: the text is no expression, or an operation in it is too large.
-        LimitError: parsing would cost more than the budget allows.
+    `symbols` maps names to expressions; other names become symbols without assumptions.
     """
     budget = Budget(None, 0) if budget is None else budget
     if len(text) > budget.limits.terms * _CHARACTERS_OF_TERM:

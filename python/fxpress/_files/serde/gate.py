@@ -32,10 +32,7 @@ def check_names(rule: str, names: Iterable[Any], field: str) -> None:
 
 
 def check_example_inputs(examples: Any) -> None:
-    """Raise SerializeError for keys in example inputs that cannot stand in a guard.
-
-    `ExportedProgram.module()` makes Python code of the path of each example input.
-    """
+    """Raise SerializeError for keys in example inputs that are not safe in the code of a guard."""
     for path, _ in compat.leaves_with_path(examples):
         for step in path:
             key = getattr(step, "key", None)
@@ -43,10 +40,7 @@ def check_example_inputs(examples: Any) -> None:
 
 
 def check_input_keys(spec: Any) -> None:
-    """Raise SerializeError for keys in the tree spec of inputs that cannot stand in source code.
-
-    Names of keyword arguments become names in a signature; other keys become parts of guards.
-    """
+    """Raise SerializeError for keys in the tree spec of inputs that are not safe in source code."""
     children = spec.children()
     is_call = spec.type is tuple and len(children) == 2 and children[1].type is dict
     if is_call and children[0].type is tuple:

@@ -157,11 +157,7 @@ def _digests(values: dict[str, Any], progress: Progress) -> dict[str, bytes]:
 def hash_parts(
     program: ExportedProgram, include_state: bool, progress: Progress = False
 ) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
-    """Return a program as a document, and the hashes of the program, its constants and its nodes.
-
-    A hash has 32 bytes. The hashes of the constants are a dict by name. The hashes of the
-    document's nodes are one bytes object. `progress` shows the hashing of values.
-    """
+    """Return a program's document, and 32-byte hashes: its own, by constant, and of all nodes."""
     check_program(program, "program")
     program = lift_body_constants(program)
     treespecs = TreeSpecWriter()

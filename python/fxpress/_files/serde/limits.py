@@ -49,10 +49,7 @@ class LimitError(SerializeError):
 
 
 class SymbolicWork:
-    """Count the processor time of this thread in `with` blocks, which may be nested.
-
-    `done` has the seconds in the outermost blocks that are closed.
-    """
+    """Counts processor seconds of this thread in nested `with` blocks; `done`: in closed ones."""
 
     __slots__ = ("_open", "_since", "done")
 
@@ -77,19 +74,10 @@ class SymbolicWork:
 
 
 class Budget:
-    """The part of the limits that is left for one file. Only one thread at a time may use it.
+    """The remaining limits for one file of `size` bytes. Only one thread at a time may use it.
 
-    Args:
-        limits: the limits; None: the defaults.
-        size: the size of the file in bytes.
-
-    Raises:
-        TypeError: `limits` is neither `Limits` nor None.
-
-    Attributes:
-        limits: the limits that apply to the file.
-        native: the budget of memory and depth that native code charges.
-        symbolic: the `with` block around symbolic work, whose time is counted.
+    Native code charges memory and depth to `native`. `symbolic` is the `with` block that counts
+    the time of symbolic work.
     """
 
     def __init__(self, limits: Limits | None, size: int) -> None:
@@ -127,11 +115,7 @@ class Budget:
             raise LimitError("seconds", place)
 
     def check_time_before(self, place: str) -> None:
-        """Raise LimitError when the closed blocks of symbolic work have taken too long.
-
-        Unlike `check_time`, it does not read the clock, so that it is cheap enough to call for
-        every tensor.
-        """
+        """Raise LimitError when closed blocks of symbolic work took too long; reads no clock."""
         if self.symbolic.done > self._seconds:
             raise LimitError("seconds", place)
 

@@ -171,13 +171,7 @@ def _describe(target: Any) -> Described:
 
 
 def describe_operator(target: Any) -> Described:
-    """Return the description of an operator, as in `csrc/serde/operators.h`.
-
-    It is (kind, name, ((argument, keyword only, required, is a keyword of Python, type), ...),
-    (kind of return, ...), whether torch's verifier certainly accepts it in a training program,
-    whether in a functional one, whether it is read as a function on numbers, and whether it has
-    facts about symbols).
-    """
+    """Return the description of an operator, whose fields `csrc/serde/operators.h` defines."""
     if not is_permanent(target):
         return _describe(target)
     if target not in _known:
@@ -314,10 +308,7 @@ def dumps(value: Any, node: torch.fx.Node) -> str:
 
 
 def node_failed(node: torch.fx.Node, error: Exception) -> None:
-    """Raise a SerializeError that names the node that could not be written.
-
-    An UnsupportedError or InternalError is raised unchanged.
-    """
+    """Raise a SerializeError that names the node; pass UnsupportedError and InternalError on."""
     if isinstance(error, (UnsupportedError, InternalError)):
         raise error
     text = "".join(traceback.format_exception(error))

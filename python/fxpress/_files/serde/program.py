@@ -90,13 +90,7 @@ def _can_be_in_stack(path: str) -> bool:
 def encode(
     program: ExportedProgram, opset_version: dict[str, int] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
-    """Return the JSON bytes of a program, and the custom objects that are literals in its graph.
-
-    Raises:
-        InvalidProgramError: torch's verifier refuses the program.
-        SerializeError: a node cannot be written; the message names it.
-        UnsupportedError: a name of the program makes a file that cannot be read.
-    """
+    """Return a program's JSON bytes, and the custom objects in its graph; SerializeError."""
     _check_names(program)
     checked = to_check(
         program.graph_module, program.verifiers, program.state_dict, program.constants

@@ -41,11 +41,7 @@ def check_version(version: Any, skip: bool) -> None:
 
 
 def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any, str | None]:
-    """Return the example inputs, and the reason for leaving them out; either is None without one.
-
-    Example inputs are left out, with a warning, when they need `allow_pickle`, are damaged, or have
-    keys that the gate refuses.
-    """
+    """Return the example inputs, or None with the reason if unreadable ones are left out."""
     if saved is None or len(saved) == 0:
         return None, None
     try:
@@ -91,17 +87,9 @@ def decode_graph_module(
     budget: Budget,
     location: Location = None,
 ) -> Decoded:
-    """Return the graph of a program and the other parts of the document.
+    """Return the graph of a program and the other parts of an ExportedProgram document.
 
-    Args:
-        document: a document of the type ExportedProgram.
-        ranges: symbol or expression -> (lowest, highest) value; None: no limit.
-        state_dict, constants, example_inputs: each is bytes, or the value itself.
-        allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which may
-            run any code.
-        budget: the budget of the load.
-        location: the device for all tensors, or a dict from the names of stored devices to others;
-            None: the stored devices.
+    State, constants and inputs are bytes or values. With `allow_pickle` it may run any code.
     """
     budget.charge(len(ranges) * _RANGE_BYTES, "range_constraints")
     values = Values(dict(ranges), location, budget)
@@ -162,10 +150,7 @@ def decode(
     allow_pickle: bool = False,
     location: Location = None,
 ) -> ExportedProgram:
-    """Return the program in a document of the type ExportedProgram.
-
-    The arguments are those of `decode_graph_module`, which reads the document.
-    """
+    """Return the program of an ExportedProgram document; see `decode_graph_module`."""
     stored = document.field(CLASSES, "range_constraints")
     with damage_is_named("range_constraints"):
         ranges = {name: (r.min_val, r.max_val) for name, r in stored.items()}

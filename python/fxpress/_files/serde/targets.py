@@ -59,10 +59,7 @@ def _extension(text: str) -> Any:
 
 
 def find_target(text: str) -> Any:
-    """Return the operator or function that a file names.
-
-    Stands in for `GraphModuleDeserializer.deserialize_operator` of torch.
-    """
+    """Return the operator or function that a file names, or raise UnknownNameError."""
     if text.startswith("#"):
         return _extension(text)
     found = _FUNCTIONS.get(text)

@@ -24,10 +24,7 @@ _DEFAULTDICT_KEYS = {"default_factory_module", "default_factory_name", "dict_con
 
 
 class TreeSpecWriter:
-    """Write tree specs, and collect the fields of the named tuples among them.
-
-    `fields` maps the name of a named tuple in the file to its fields.
-    """
+    """Writes tree specs; `fields` collects the fields of named tuples by their stored name."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -112,10 +109,7 @@ def _spec(stored: Any) -> Any:
 
 
 def load_treespec(text: str, budget: Budget) -> Any:
-    """Return the tree spec that a text describes.
-
-    Stands in for `torch.utils._pytree.treespec_loads`.
-    """
+    """Return the tree spec that a text describes, as `torch.utils._pytree.treespec_loads` does."""
     budget.check_json(text, "a tree spec")
     if text.count("children_spec") > budget.limits.elements:
         raise LimitError("elements", "a tree spec")

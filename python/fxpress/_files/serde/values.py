@@ -30,20 +30,8 @@ def located(location: Location, kind: str, index: int | None) -> torch.device:
 class Values:
     """The symbols and values of one program. Only one thread at a time may use an instance.
 
-    Args:
-        ranges: symbol or expression -> (lowest, highest) value; None: no limit.
-        location: the device for all tensors, or a dict from the names of stored devices to others;
-            None: the stored devices.
-        budget: the budget of the load; None: the default limits for a small file.
-
-    Attributes:
-        budget: the budget of the load.
-        location: the argument `location`.
-        fake_mode: the mode of all fake tensors of the program.
-        shape_env: the shape environment of the program's symbols.
-        symbols: text of an expression -> the expression, for all expressions that were read.
-        ranges: symbol or expression -> its `ValueRanges`.
-        unbacked_symbols: the symbols that no node of the open graph has defined yet.
+    `ranges` maps symbols or expressions to (lowest, highest), None for no limit. `location` is the
+    device for all tensors, or a dict of devices by stored device; None: the stored ones.
     """
 
     def __init__(
@@ -79,13 +67,7 @@ class Values:
         self.unbacked_symbols = self._outer.pop()
 
     def end_graph(self, graph: torch.fx.Graph) -> None:
-        """Store the unbacked symbols that each node of the open graph defines in its meta.
-
-        The graph has to be complete.
-
-        Raises:
-            SerializeError: no node defines a symbol that the graph uses.
-        """
+        """Store the symbols that nodes define in their meta; SerializeError for undefined ones."""
         with self.budget.symbolic:
             self._bind_symbols(graph)
 
@@ -141,20 +123,7 @@ class Values:
             return self._note(text, hint, is_offset)
 
     def number(self, kind: str, text: str, hint: Any, is_offset: bool = False) -> Any:
-        """Return a symbolic number.
-
-        Args:
-            kind: "SymInt", "SymFloat" or "SymBool".
-            text: its expression.
-            hint: the value that it had for the example inputs, or None.
-            is_offset: whether it is the storage offset of a tensor. The symbols of an offset need
-                not be defined by a node.
-
-        Raises:
-            ExpressionError: `text` is not an expression.
-            SerializeError: the hint of an integer is no int.
-            LimitError: symbolic work has taken too long.
-        """
+        """Return a "SymInt", "SymFloat" or "SymBool"; symbols of an offset need no definition."""
         with self.budget.symbolic:
             self.budget.check_time_before("the symbolic numbers")
             return self._number(kind, text, hint, is_offset)
@@ -208,11 +177,7 @@ class Values:
         dtype: torch.dtype,
         device: torch.device,
     ) -> torch.Tensor:
-        """Return a fake tensor with an offset into its storage.
-
-        Where only running the program could tell a symbolic offset, the tensor is at the start of
-        its storage, as in torch.
-        """
+        """Return a fake tensor with an offset into its storage."""
         last = storage_offset
         for size, stride in zip(sizes, strides, strict=True):
             last = last + (size - 1) * stride
@@ -226,6 +191,7 @@ class Values:
         except Exception:
             if not isinstance(storage_offset, torch.SymInt):
                 raise
+            # As in torch, a data-dependent offset is replaced by 0.
             log.debug("the storage offset %s is left out", storage_offset, exc_info=True)
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
@@ -251,10 +217,7 @@ class Values:
         return self._treespecs[text]
 
     def input_treespec(self, text: str) -> Any:
-        """Return the tree spec of inputs with this text, after checking its keys by the gate.
-
-        The keys of inputs may become source code.
-        """
+        """Return a tree spec of inputs; the gate checks its keys, which become source code."""
         spec = self.treespec(text)
         if text not in self._input_treespecs:
             gate.check_input_keys(spec)

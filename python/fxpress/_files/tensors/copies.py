@@ -165,14 +165,10 @@ def on_other_storages(
     *,
     but_on: torch.device | None = None,
 ) -> list[torch.Tensor]:
-    """Return tensors like the given ones, which share storages where the given ones do.
+    """Return tensors that share storages from `make` where `values` share theirs.
 
-    Args:
-        make: returns the new storages, as tensors of bytes. Its argument has the first tensor of
-            each old storage.
-        alone: returns what stands for a tensor that is more than a view of a storage, or on
-            `but_on`. It is called once for each object.
-        but_on: the device whose tensors are left to `alone`; None: no device.
+    `make` gets a tensor of each storage, and returns tensors of bytes. `alone` copies, once for
+    each object, a tensor of a subclass or on the device `but_on`.
     """
     with _native.GcPause():
         numbers = storage_numbers(values, but_on)
@@ -191,10 +187,7 @@ def on_other_storages(
 
 
 def sharing(values: list[Any]) -> list[list[int]]:
-    """Return the positions of the tensors on each storage that several values are views of.
-
-    This decides for files, copies, unflattened modules and stages what shares a storage.
-    """
+    """Return the positions of the tensors on each storage that several values are views of."""
     numbers = storage_numbers(values)
     if max(numbers, default=-1) + 1 + numbers.count(-1) == len(numbers):
         return []
@@ -208,10 +201,7 @@ def sharing(values: list[Any]) -> list[list[int]]:
 def copy_sharing(
     values: list[torch.Tensor], device: torch.device | None, *, copy: bool
 ) -> list[torch.Tensor]:
-    """Return tensors on a device (None: theirs) that share storages where the given ones do.
-
-    With `copy` a tensor that is on the device is copied too.
-    """
+    """Return tensors on a device (None: theirs) that share storages where `values` do."""
     moved = values if device is None else _move(values, torch.empty(0, device=device).device)
     staying = [i for i, value in enumerate(values) if moved[i] is value] if copy else []
     made = list(moved)
@@ -223,15 +213,9 @@ def copy_sharing(
 def copy_in_parts(
     copy: Callable[..., list[Any]], columns: Sequence[list[Any]], progress: Progress, what: str
 ) -> list[Any]:
-    """Return copies of values, which are made part by part when somebody watches.
+    """Return `copy(*columns)`, called for parts of the rows if progress is shown.
 
-    Args:
-        copy: called with the columns, or with those rows of them that are a part; returns a copy
-            for each row. Values that share a storage, and equal objects, are in one part.
-        columns: the values, which are tensors and other objects, and what else `copy` needs to
-            know of each.
-        progress: where progress is shown, after `check_progress`.
-        what: a word for what is done.
+    `columns[0]` has the values. Values that share a storage, and equal objects, are in one part.
     """
     if progress is False:
         return copy(*columns)

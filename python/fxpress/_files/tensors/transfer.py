@@ -186,10 +186,7 @@ class _Ring:
 def upload(
     targets: Sequence[torch.Tensor], fill: Callable[[list[Part], torch.Tensor], None]
 ) -> None:
-    """Fill tensors of bytes on one device.
-
-    `fill` writes the bytes of some parts, one behind the other, into a buffer.
-    """
+    """Fill tensors of bytes on one device; `fill` writes the parts' bytes into a host buffer."""
     batches = _parts([target.numel() for target in targets])
     if not batches:
         return
@@ -215,12 +212,7 @@ def upload(
 
 
 def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torch.Tensor]]:
-    """Yield the bytes of tensors on one device, in order.
-
-    Yields:
-        Parts, and their bytes in host memory, one behind the other. The bytes are valid until the
-        next step. The device fills other buffers meanwhile.
-    """
+    """Yield parts of tensors on one device, with bytes that are valid until the next step."""
     batches = _parts([source.numel() for source in sources])
     if not batches:
         return
