@@ -6,10 +6,7 @@ from importlib.util import find_spec
 
 
 def main() -> int:
-    """Run the command that the arguments name, and return the exit status.
-
-    Without the packages of the extra `cli`, `doctor` is the only command.
-    """
+    """Run a command, `doctor` alone without click and rich, and return the exit status."""
     if find_spec("click") and find_spec("rich"):
         from fxpress._tools.cli import app
 

@@ -15,10 +15,7 @@ _SLOTS = (1 << 18) // 8
 
 
 def in_large_frame(function: _F) -> _F:
-    """Return a copy of the function whose frames are declared to be of 256 KiB.
-
-    Before 3.11 frames are objects of their own: the function itself is returned.
-    """
+    """Return a copy of the function with frames of 256 KiB; before 3.11, the function itself."""
     if sys.version_info < (3, 11):
         return function
     code: CodeType = function.__code__.replace(co_stacksize=_SLOTS)
@@ -26,10 +23,7 @@ def in_large_frame(function: _F) -> _F:
 
 
 def annotations_of(cls: type) -> dict[str, Any]:
-    """Return the annotations in the body of a class, unevaluated where they can be.
-
-    From 3.14 on they are made when they are asked for, and are no entry of the class's dict.
-    """
+    """Return the annotations in the body of a class, unevaluated where possible."""
     if sys.version_info >= (3, 14):
         import annotationlib
 

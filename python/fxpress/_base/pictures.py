@@ -29,15 +29,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
 
 def svg_of(source: str) -> str:
-    """Return the text of an SVG file for a graph in the DOT language.
-
-    The renderer is a separate process: it shares nothing with threads and forks, and Ctrl-C ends
-    it.
-
-    Raises:
-        NoRendererError: If there is no renderer.
-        RuntimeError: If it can't be started, or if it fails.
-    """
+    """Render DOT text as SVG in another process; NoRendererError, or RuntimeError if it fails."""
     program = shutil.which("dot") or _carried_program()
     if program is None:
         raise NoRendererError(

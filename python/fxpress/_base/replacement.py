@@ -25,18 +25,10 @@ def attribute_block(owner: Any, name: str, value: Any) -> _native.Block:
 
 
 class Replacement:
-    """A function of a module, or a method of a class, that is replaced in blocks of a thread.
+    """Replaces a function of a module, or a method of a class, in blocks of a thread.
 
-    The owner has the replacement while any thread is in a block; the other threads get the original
-    through it.
-
-    Args:
-        owner: the module or the class.
-        name: the name of the function there.
-        body: is called with the original and its arguments, in the threads that are in a block.
-
-    Raises:
-        AttributeError: the owner has no such function.
+    `body` is called with the original and its arguments in threads that are in a block. The others
+    call the original through it. AttributeError if the owner has no such function.
     """
 
     def __init__(self, owner: type | types.ModuleType, name: str, body: Callable[..., Any]) -> None:

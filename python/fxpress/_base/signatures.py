@@ -14,10 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def expand_aliases(function: _F) -> _F:
-    """Replace type aliases in the annotations by what they stand for; return the function.
-
-    Annotations are texts, so that `help` would show the names of the aliases, which are private.
-    """
+    """Replace type aliases, which are private, in the annotations of a function; return it."""
     scope = inspect.unwrap(function).__globals__
     for name, text in function.__annotations__.items():
         if isinstance(text, str):

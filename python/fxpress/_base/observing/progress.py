@@ -24,12 +24,7 @@ _FUNCTIONS_OF_BARS = {
 
 
 def check_progress(progress: Progress) -> None:
-    """Raise an error unless the argument can show progress.
-
-    Raises:
-        ImportError: it is True, and tqdm is not installed.
-        TypeError: it is neither a bool, a function nor None.
-    """
+    """Raise ImportError for True without tqdm, and TypeError for other types of arguments."""
     if progress is True:
         if _bar_class() is None:
             raise ImportError("progress=True needs tqdm: pip install 'fxpress[progress]'")
@@ -56,18 +51,10 @@ _nothing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 def reporting(
     progress: Progress, what: str, total: int, unit: str = "bytes"
 ) -> contextlib.AbstractContextManager[Report | None]:
-    """Return a block that shows the progress of an operation.
+    """Return a block that shows progress; its function takes the amount done since the last call.
 
-    Args:
-        progress: where, after `check_progress`. None: a bar on stderr after two seconds, when
-            stderr is a terminal and tqdm is installed.
-        what: a word for what is done, such as "saving".
-        total: how much there is to do; an estimate.
-        unit: what is counted, in the plural.
-
-    Returns:
-        A block, which has a function to call with what was done since the last call; None when
-        nobody watches, or there is nothing to do. A block that ends well is reported as done.
+    `progress` has passed `check_progress`; None shows a bar after two seconds on a terminal. `what`
+    is a word such as "saving". The block has no function (None) if nothing is shown.
     """
     if progress is False or total == 0:
         return _nothing
@@ -145,16 +132,13 @@ def _is_terminal() -> bool:
 
 @functools.cache
 def _bar_class() -> Any:
-    """Return a subclass of tqdm; None when tqdm is not installed.
-
-    tqdm's own lock is shared with forked children: a child that is killed while it holds the lock
-    would block its parent forever. A monitor thread would take the lock too.
-    """
+    """Return a subclass of tqdm; None when tqdm is not installed."""
     try:
         from tqdm import tqdm
     except ImportError:
         return None
 
+    # Forked children share tqdm's lock: a child that is killed with it would block the parent.
     class Bar(tqdm):  # type: ignore[misc]
         monitor_interval = 0
 
