@@ -71,11 +71,7 @@ _compilation = Replacement(OutputGraph, "compile_and_call_fx_graph", _compile)
 
 
 def unwritten_code() -> contextlib.AbstractContextManager[None]:
-    """Return a block in which this thread's captures give modules that have no code of their graph.
-
-    Whoever captures has to generate it, or to make another module of the graph. Where a log shows
-    the code, it is generated all the same.
-    """
+    """Return a block in which captured modules get no code; the caller generates it if needed."""
     if graph_code_log.isEnabledFor(logging.DEBUG) or traces_are_written():
         return contextlib.nullcontext()
     return _compilation.block()
@@ -218,10 +214,7 @@ def tracing_context(fake_mode: Any, tensor_to_context: Any) -> Any:
 
 
 def birth_rules() -> dict[str, object]:
-    """Return the rules by which torch's tracers fill the meta of a node that is traced now.
-
-    The keys are the fields of `BirthRules` in `csrc/capture/rewrite.h`.
-    """
+    """Return how torch's tracers fill a new node's meta: the fields of `BirthRules` in C++."""
     keeps_sequence = fx_traceback._is_preserving_node_seq_nr()
     overlay: dict[str, Any] = {}
     if (replayed := fx_traceback.get_current_replay_node()) is not None:
@@ -249,11 +242,7 @@ def _line_of(code: types.CodeType, name: str) -> int:
 
 
 def as_traced_by_torch(forward: _Function) -> _Function:
-    """Give a `forward` the file and line of torch's own `forward`, and return it.
-
-    The stack trace of every captured node names the file and the line of the call of the user's
-    callable, and is to be equal to torch's.
-    """
+    """Give a `forward` the file and line of torch's, which stack traces of nodes then name."""
     torchs = torch_capture.ModuleToTrace.forward.__code__
     code = cast(types.FunctionType, forward).__code__
     shift = _line_of(torchs, "_export_root") - _line_of(code, "_export_root")

@@ -297,8 +297,7 @@ def was_written(wrapped: FunctionalTensor) -> bool:
 
 
 def have_own_storages(result: Any, given: list[Any]) -> bool:
-    """Return whether no two tensors of a result, or a tensor of it and one that was given, share a
-    storage, as functionalization and the wrappers have them."""
+    """Return whether tensors of a result share no storage with one another or with arguments."""
     tensors = [t for t in pytree.tree_leaves(result) if type(t) is FunctionalTensor]
     layers = ((tensors, given), ([t.elem for t in tensors], [t.elem for t in given]))
     for new, old in layers:

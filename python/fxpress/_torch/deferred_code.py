@@ -117,11 +117,7 @@ def _compiled(
 def _publish(
     holder: type, module: torch.fx.GraphModule, forward: Any, state: dict[str, Any]
 ) -> None:
-    """Leave module and class as `GraphModule.recompile` would have.
-
-    Other threads use both meanwhile: at each step, every name exists, as a value or still as the
-    descriptor that waits for this thread.
-    """
+    """Set module and class as `recompile` does; other threads find every name at each step."""
     _native.insert_after(module.__dict__, torch_fx.GRAPH_SLOT, state)
     values = {"_wrapped_call": torch_fx.wrapped_call(holder), "forward": forward}
     for name, placeholder in BODY.items():
@@ -152,20 +148,12 @@ def _materialize(cls: type) -> torch_fx.PythonCode | None:
 
 
 def materialize(cls: type) -> None:
-    """Generate the code of the GraphModule that `cls` was made for, once.
-
-    Stands in for the call of `torch.fx.GraphModule.recompile` in the constructor. The code of
-    children is not generated: each child has its own.
-    """
+    """Generate the deferred code of the GraphModule of `cls`, but not the code of its children."""
     _materialize(cls)
 
 
 def refresh(module: torch.fx.GraphModule) -> None:
-    """Generate the code of a module and of those below it anew, where the graph was edited since.
-
-    A GraphModule that gets others as children generates all their code. Code that is still
-    deferred, or that the graph would give again, is left as it is.
-    """
+    """Regenerate the code of a module and of those below whose graph was edited since."""
     open_ = [module]
     while open_:
         each = open_.pop()
@@ -178,10 +166,7 @@ def refresh(module: torch.fx.GraphModule) -> None:
 
 
 def _recompile(self: torch.fx.GraphModule) -> Any:
-    """Do `GraphModule.recompile` for a module whose code is still deferred.
-
-    The code of children stays deferred: it is generated from the child's graph when it is needed.
-    """
+    """Do `GraphModule.recompile` for a module with deferred code, except for its children."""
     if _recompilation.is_replaced_here():
         return torch.fx.GraphModule.recompile(self)
     if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not BODY["forward"]:

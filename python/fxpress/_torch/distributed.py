@@ -52,11 +52,7 @@ def loses_gradients(roots: list[Node], ends: list[Node]) -> bool:
 
 
 def runs_twice(roots: list[Node], ends: list[Node], weights: list[Node]) -> bool:
-    """Return whether torch runs a node for two groups of parameters, which frees it for the first.
-
-    That is where a weight is used at several nodes of the path of the inputs, and others have
-    weights of their own between these.
-    """
+    """Return whether torch's split backward runs a node for two groups of parameters."""
     users = _backward.construct_reverse_graph(roots)
     groups = _backward.get_param_groups(ends, weights, users)
     owner: dict[Node, int] = {}
@@ -109,21 +105,13 @@ def schedule_class(name: str) -> Any:
 
 
 def store_of(group: Any) -> Any:
-    """Return the part of the default store that belongs to a process group; None: that of all.
-
-    Groups of the same ranks have different names, each of which is the same on all ranks.
-    """
+    """Return the part of the default store for a process group; None is the default group."""
     name = (distributed.group.WORLD if group is None else group).group_name
     return distributed.PrefixStore(f"fxpress/pipeline/{name}", _default_store())
 
 
 def new_group(ranks: list[int], seconds: float) -> Any:
-    """Return a process group of ranks, all of which have to call this, with a timeout of its own.
-
-    The timeout of Gloo's messages is that of their group, and cannot be changed later. To connect,
-    Gloo waits for that time more than once where a rank dies meanwhile: a thread does it, which is
-    left to itself when the time is over.
-    """
+    """Return a process group with its own timeout; all `ranks` have to call it."""
     made: list[Any] = []
     failed: list[Exception] = []
     timeout = datetime.timedelta(seconds=seconds)
@@ -136,6 +124,7 @@ def new_group(ranks: list[int], seconds: float) -> Any:
         except Exception as error:
             failed.append(error)
 
+    # Gloo may wait several timeouts where a rank dies, so the thread is abandoned after one.
     making = threading.Thread(target=make, name=CONNECTING, daemon=True)
     making.start()
     making.join(seconds)
@@ -147,11 +136,8 @@ def new_group(ranks: list[int], seconds: float) -> Any:
 
 
 def hang_up(schedule: Any, error: BaseException) -> None:
-    """Close the connections of a schedule that has failed, so that ranks which wait for it fail.
-
-    Gloo closes them when nothing refers to their group any more: not the stages, and not the
-    messages in frames of torch, which the error keeps.
-    """
+    """Close the connections of a failed schedule, so that waiting ranks fail too."""
+    # Gloo closes them when stages, and frames of torch in the error, no longer refer to the group.
     stages = [schedule._stage] if isinstance(schedule, SingleSchedule) else schedule._stages
     group = stages[0].group
     if group is None:
@@ -183,10 +169,7 @@ def trains(schedule: Any) -> bool:
 
 
 def see_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
-    """Let a function see the arguments and keyword arguments of all microbatches of each step.
-
-    It is called after torch has cut a batch, and before anything runs or is sent.
-    """
+    """Call `check` with all microbatches' arguments before a step runs or sends anything."""
     run = schedule._step_microbatches
 
     def checked(args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
@@ -242,11 +225,9 @@ _EMPTY = {
 
 
 class Stage(PipelineStage):  # type: ignore[misc]
-    """torch's stage, which infers shapes without effects, and tells what it is doing.
+    """torch's stage, which infers shapes without effects on buffers, and reports its activity.
 
-    torch runs each stage once before the first step, on memory that is not initialized. Numbers
-    there may be no indices, and buffers may not change by it. Where two stages of a rank follow
-    each other, torch asks for gradients in `eval` too, which has none.
+    torch asks two consecutive stages of one rank for gradients in `eval` too, which has none.
     """
 
     def __init__(

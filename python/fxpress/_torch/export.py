@@ -69,10 +69,7 @@ _IN_CONSTANTS = (InputKind.CONSTANT_TENSOR, InputKind.CUSTOM_OBJ)
 
 
 def with_distinct_names(program: ExportedProgram) -> ExportedProgram:
-    """Return the program itself, or a copy that renames constants with the name of something else.
-
-    A strict export may name a constant like a parameter, a buffer or a module of the model.
-    """
+    """Return the program, or a copy in which no constant has the name of a parameter or module."""
     signature = program.graph_signature
     constants = [spec.target for spec in signature.input_specs if spec.kind in _IN_CONSTANTS]
     if not constants:
@@ -110,10 +107,7 @@ def with_distinct_names(program: ExportedProgram) -> ExportedProgram:
 
 
 def without_tokens_and_dead_bodies(program: ExportedProgram) -> ExportedProgram:
-    """Return the program itself, unless it has tokens or a body has dead code: then a clean copy.
-
-    Dead code of the program's own graph does not count; a copy has none.
-    """
+    """Return the program, or a clean copy if it has tokens or dead code in a body."""
     cleaned = without_effect_tokens(program)
     if cleaned is not program or not any(map(_has_dead_code, _bodies(program.graph_module))):
         return cleaned

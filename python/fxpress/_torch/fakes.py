@@ -29,10 +29,7 @@ def without_data(
 def fake_of(
     tensor: torch.Tensor, requires_grad: bool, device: torch.device, attributes: dict[str, Any]
 ) -> Any:
-    """Return a fake tensor in the storage of a tensor, which may be a fake one, as the same view.
-
-    `device` is where the new one says that it is; fake tensors of its mode have `attributes`.
-    """
+    """Return a fake tensor on `device` with the storage and view of a tensor or a fake tensor."""
     made = make_subclass(
         FakeTensor, tensor, requires_grad, dispatch_device=True, device_for_backend_keys=device
     )

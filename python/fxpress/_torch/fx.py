@@ -132,11 +132,7 @@ def forward_from_code(
 
 
 def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """Return a graph with the source of `graph`, but with nodes of its own.
-
-    torch's generator renames nodes while it writes. Code is generated when it is first needed, and
-    another thread may read the nodes of `graph` at that moment.
-    """
+    """Return a copy of a graph, whose nodes torch's code generator may rename."""
     twin = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
@@ -206,14 +202,10 @@ def sample_graph_with_trees() -> torch.fx.Graph:
 
 
 def tree_inputs(codegen: Any) -> tuple[list[str], list[str], list[str] | None, bool] | None:
-    """Return how a `_PyTreeCodeGen` flattens inputs; None: torch must write the code.
-
-    Returns:
-        The parameters of `forward`, those flattened by position, the keys of the others where the
-        spec is one of (args, kwargs), and whether there is a spec of the outputs.
-    """
+    """Return parameters, positional ones, keywords or None, and whether there is an output spec."""
     info = codegen.pytree_info
     if info is None or "self" in info.orig_args:
+        # torch has to write the code.
         return None
     names, spec = list(info.orig_args), info.in_spec
     children = spec.children() if spec.type is tuple else []
@@ -265,10 +257,7 @@ def base_globals() -> dict[str, Any]:
 
 
 def parse_name(name: str) -> tuple[str, str, str]:
-    """Return candidate, base and number ("" for none) of a name, as `_Namespace.create_name` does.
-
-    Native code parses ASCII names, and calls this function for other names.
-    """
+    """Return candidate, base and number ("" for none) of a name, as `_Namespace.create_name`."""
     candidate = name
     match = fx_graph._name_regex.match(candidate)
     if match is None:

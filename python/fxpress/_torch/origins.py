@@ -30,10 +30,8 @@ _CONTAINERS = (tuple, list, set, frozenset)
 
 
 def is_torchs(function: Any) -> bool:
-    """Return whether a function is torch's alone: its code, and all that it holds.
-
-    What a function says of itself is not asked, because `functools.wraps` copies that.
-    """
+    """Return whether a function's code, and all functions that it holds, are torch's."""
+    # Attributes such as `__module__` do not count, because `functools.wraps` copies them.
     todo, seen = [function], {}
     while todo:
         value = todo.pop()
@@ -149,11 +147,7 @@ def _kernels(operator: str) -> list[tuple[str, bool]]:
 
 
 def _is_of_torch(file: str, line: int) -> bool:
-    """Return whether kernels are torch's, by the place where their library was made.
-
-    Two functions there make one for kernels of their callers. The others wrap what they register
-    for autograd, and call it where there are gradients.
-    """
+    """Return whether kernels are torch's, by the file and line where their library was made."""
     for_others = file == library.__file__ and line in _lines_for_others()
     return file.startswith(HOME) and not for_others
 
@@ -213,10 +207,7 @@ user_kernel = _Libraries().user_kernel
 
 
 def is_replaced(operator: Any) -> bool:
-    """Return whether a function of the user's takes the place of his operator in a trace.
-
-    Such are composite kernels, and those for autograd and the like, unless torch's code made them.
-    """
+    """Return whether the user's composite or autograd kernels replace an operator in a trace."""
     if operator.namespace in BUILTIN:
         return False
     kernels = _kernels(operator.name())

@@ -203,21 +203,14 @@ def is_known() -> bool:
 
 
 def is_due_to_torch(error: Exception) -> bool:
-    """Return whether an import failed because of the installed torch.
-
-    With a release that fxpress does not know, any failure counts as one.
-    """
+    """Return whether an import failed due to torch, as any failure with an unknown release."""
     lacks_name = isinstance(error, (ImportError, AttributeError)) and is_of_torch(error)
     return lacks_name or isinstance(error, UnsupportedError) or not is_known()
 
 
 @contextlib.contextmanager
 def component(name: str) -> Iterator[None]:
-    """Import in the `with` block what a component needs.
-
-    Raises:
-        UnsupportedTorchError: the installed torch lacks what the component needs.
-    """
+    """Return a block for a component's imports; UnsupportedTorchError if torch lacks a part."""
     import torch
 
     try:

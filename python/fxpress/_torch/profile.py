@@ -18,10 +18,7 @@ from fxpress._torch.watching import watchers
 
 
 def trace_of(events: Sequence[Event], begin: float) -> dict[str, Any]:
-    """Return a trace: a slice for each event, on the track of its thread.
-
-    `begin` is the time that the trace has as 0, seconds of `time.perf_counter`.
-    """
+    """Return a trace with a slice for each event; time 0 is `begin`, of `time.perf_counter`."""
     process = os.getpid()
     tracks = {event.thread: event.thread_name for event in events}
     named: list[dict[str, Any]] = [
@@ -79,13 +76,7 @@ class _Row:
 
 
 def table_of(events: Sequence[Event], *, each_call: bool) -> str:
-    """Return a table: a row for each call of an operation, its phases and calls below it.
-
-    Args:
-        events: in the order in which they began.
-        each_call: whether calls that were made by themselves have rows of their own. Phases and
-            calls within a call share a row by name.
-    """
+    """Return a table of operations; with `each_call`, each outermost call has a separate row."""
     lines = [_TITLES, *_cells(events, each_call)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

@@ -59,10 +59,7 @@ def can_copy_parameter(fake: Any) -> bool:
 
 
 def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return the fake tensor of a parameter that is like another one; None: Dynamo has to make it.
-
-    The converter of the fake mode finds it, and its storage, as long as it lives.
-    """
+    """Return a fake parameter copied from one like it; None: Dynamo has to make it."""
     mode = fake.fake_mode
     converter = mode.fake_tensor_converter
     meta = converter.meta_converter
@@ -142,10 +139,7 @@ def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
 
 
 class _RealValues(dict):  # type: ignore[type-arg]
-    """The values of nodes that a trace may ask for; those of stamps are copied when it does.
-
-    Dynamo copies each parameter beforehand: as much memory as the model has.
-    """
+    """Values of nodes; a parameter is copied when a trace reads it, not beforehand as in Dynamo."""
 
     def __init__(self, values: dict[Any, Any]) -> None:
         super().__init__(values)

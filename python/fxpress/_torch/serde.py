@@ -186,12 +186,7 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 class module_inputs:  # noqa: N801
-    """A `with` block in which pytree knows the nn.Module classes among the example inputs.
-
-    pytree's table belongs to the process: the first block that needs a class adds it, and the last
-    such block removes it. When a signal handler raises inside of `__enter__` or `__exit__`, the
-    object removes its classes when it is destroyed.
-    """
+    """A `with` block in which pytree, for all threads, knows the classes of modules in inputs."""
 
     def __init__(self, example_inputs: Any) -> None:
         self._inputs = example_inputs
@@ -345,10 +340,7 @@ def make_fake_mode() -> Any:
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
-    """Store the value that an expression had, unless the environment has one.
-
-    A torch whose environments have a table of symbols by name stores values of symbols only.
-    """
+    """Store the value of an expression, unless the environment has one or stores symbols only."""
     if expression in shape_env.backed_var_to_val or (
         features.symbols_by_name and not expression.is_Symbol
     ):
@@ -430,20 +422,12 @@ def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any 
 
 
 class InvalidTensorError(ValueError):
-    """The indices of a sparse tensor, or the offsets of a nested one, are outside of the values.
-
-    Operators read and write memory at the indices without looking at them.
-    """
+    """The indices of a sparse tensor, or offsets of a nested one, point outside of the values."""
 
 
 def _valid_sparse_tensor(layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
-    """Return a sparse tensor from a file; its arguments are those of `_rebuild_sparse_tensor`.
-
-    torch makes such tensors unchecked, and checks all of them afterwards, where it checks them at
-    all. The list of the unchecked ones belongs to the process, and another thread may empty it. The
-    flag that `check_invariants=True` sets while a constructor runs is the process's, too: another
-    thread may take it back before the constructor looks. So the checks are called by themselves.
-    """
+    """Return a checked sparse tensor from a file, for the arguments of `_rebuild_sparse_tensor`."""
+    # The flag and the list for torch's own checks are shared by threads, which may reset them.
     is_coo = layout is torch.sparse_coo
     *indices, values, size = data[:3] if is_coo else data
     is_coalesced = data[3] if is_coo and len(data) > 3 else None  # older files do not say it
@@ -476,10 +460,7 @@ def _rebuild_with_state(function: Any, cls: Any, arguments: Any, state: Any) -> 
 
 
 def _nested_tensor(given: dict[str, Any]) -> nested_tensor.NestedTensor:
-    """Return a nested tensor from a file, all rows of which are inside of its values.
-
-    Its parts are copies, because a pickle can change the tensors that it has made.
-    """
+    """Return a nested tensor from a file, with copies of its parts, which a pickle can change."""
     values, offsets, lengths = (given[name] for name in ("values", "offsets", "lengths"))
     dimension = given["_ragged_idx"]
     offsets, lengths = offsets.clone(), lengths if lengths is None else lengths.clone()
@@ -508,10 +489,7 @@ def _nested_tensor(given: dict[str, Any]) -> nested_tensor.NestedTensor:
 
 @functools.lru_cache(maxsize=1)
 def _allowed_globals() -> dict[str, Any]:
-    """Return torch's table of what pickles may name, with functions of ours that check tensors.
-
-    It has no constructors of sparse tensors, which `torch.save` does not write.
-    """
+    """Return torch's table of allowed globals, with functions of ours that check tensors."""
     table = {
         name: value
         for name, value in _weights_only_unpickler._get_allowed_globals().items()
@@ -525,12 +503,9 @@ def _allowed_globals() -> dict[str, Any]:
 
 
 def load_with(function: Callable[..., Any], archive: Any, location: Any = None) -> Any:
-    """Return `torch.load(archive, location, weights_only=True)`, with a function for fake tensors.
-
-    torch's context manager for allowed functions changes a table of the process, for all threads.
-    This function runs the code of torch's unpickler with a table of its own instead.
-    """
+    """Do `torch.load(archive, location, weights_only=True)` with `function` for fake tensors."""
     name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
+    # torch's context manager for allowed functions would change a table for all threads.
     by_user = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
     by_torch = _allowed_globals()
     plain = _weights_only_unpickler.Unpickler
@@ -557,13 +532,7 @@ _FIELDS_ARE_KNOWN = set(_FIELDS.split()) == set(ExportedProgram.__annotations__)
 
 
 def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
-    """Return an ExportedProgram.
-
-    Args:
-        fields: the arguments of the constructor except `graph`, and `guards_code`.
-        is_valid: whether the program was checked, and no two of its nodes take the same result of
-            another node. The constructor, which checks too, is not called then.
-    """
+    """Return an ExportedProgram of the constructor's `fields`, without checks if `is_valid`."""
     guards = fields.pop("guards_code")
     root = fields.pop("root")
     if is_valid and _FIELDS_ARE_KNOWN:
@@ -592,8 +561,5 @@ def replaced(program: ExportedProgram, **fields: Any) -> ExportedProgram:
 
 
 def create_graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> Any:
-    """Return a GraphModule of a graph, whose code is generated now.
-
-    If the code has a SyntaxError, as with custom objects, torch warns, and the module has no code.
-    """
+    """Return a GraphModule with its code, or without code and with a warning for a SyntaxError."""
     return exported_program._create_graph_module_for_export(root, graph)

@@ -44,10 +44,7 @@ def computes(function: Any) -> bool:
 
 
 def expression_of(number: Any, shape_env: Any) -> Any:
-    """Return the expression of a SymInt, SymFloat or SymBool; None if it has another meaning.
-
-    It has where it is a constant, mentions a symbol without a value, or comes from elsewhere.
-    """
+    """Return the expression of a symbolic number; None for a constant, no value or another env."""
     node = number.node
     if type(node) is not SymNode or node.shape_env is not shape_env or node.constant is not None:
         return None

@@ -152,13 +152,7 @@ def guard_attribute_exists(source: Source, name: str) -> None:
 
 
 def tracker_caches(ours: tuple[type, ...]) -> list[Callable[[], object]]:
-    """Return built-in functions that clear Dynamo's caches of its classes.
-
-    Dynamo fills the caches again when it needs the classes.
-
-    Args:
-        ours: the classes of fxpress, whose entries are removed.
-    """
+    """Return builtin functions that remove the classes `ours` from Dynamo's caches."""
     handlers = cast(dict[Any, Any], BuiltinVariable.call_function_handler_cache)
     return [
         BuiltinVariable._binop_handlers.cache_clear,

@@ -69,10 +69,7 @@ def attribute_of(variable: Any, tx: Any, name: str) -> Any:
 
 
 def method_table(names: frozenset[str]) -> dict[str, Any]:
-    """Return a table of the methods that a variable answers by its `call_method`.
-
-    Dynamo finds torch's own table in a base class otherwise.
-    """
+    """Return a table of the methods that a variable answers by `call_listed_method`."""
     if not features.modules_tracked_by_slots:
         return {}
     from torch._dynamo.variables.base import Method
@@ -91,10 +88,7 @@ LISTED_METHODS: frozenset[str] = frozenset(
 
 
 def has_slot(variable: Any, name: str) -> bool:
-    """Return whether Dynamo answers a method by a slot.
-
-    Such a method is not guessed to be a computation.
-    """
+    """Return whether Dynamo implements a method by a slot, so that it is not a computation."""
     return features.containers_answer_by_slots and variable.lookup_slotdefs(name) is not None
 
 
@@ -186,13 +180,11 @@ _LISTERS = frozenset(
 
 
 def breaks_on_pending_mutation(variable: Any, tx: Any, name: str) -> bool:
-    """Return whether the traced program lists the state of a module that it has changed.
-
-    Older releases find it themselves, in the builtin function `getattr`.
-    """
+    """Return whether the traced program lists the state of a module that it has changed."""
     effects = tx.output.side_effects
     return (
         name in _LISTERS
+        # Older releases check it in the builtin function `getattr`.
         and features.modules_tracked_by_slots
         and variable.is_state_mutated
         and effects.is_attribute_mutation(variable)

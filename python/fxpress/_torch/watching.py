@@ -27,10 +27,7 @@ profiler_is_on: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled"
 
 
 def range_of(name: str) -> torch.profiler.record_function | None:
-    """Return a range for torch's profiler; None where there is none to be entered.
-
-    A range begins and ends with operators of torch, which modes would see and traces would keep.
-    """
+    """Return a range for torch's profiler, or None if it is off or a mode would see the range."""
     if not profiler_is_on():
         return None
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
@@ -118,23 +115,14 @@ class _Duration:
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[object]:
-    """Return a block that is a phase of the operation that runs in this thread, if it is watched.
-
-    `name` is a word or two, without dots.
-    """
+    """Return a block that is a phase of this thread's operation, named without dots."""
     return _nothing if _here.event is None else _Watched(name, False)
 
 
 def operation(
     name: str, sizes: Callable[..., dict[str, int]] | None = None
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return a decorator that makes calls of a function known to those who watch.
-
-    Args:
-        name: the function's name below `fxpress`.
-        sizes: called with the function's result and arguments; returns what was worked on. It is
-            called only where somebody watches, and the call is told without sizes if it raises.
-    """
+    """Return a decorator that reports calls to watchers; `sizes` gets the result and arguments."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         expand_aliases(function)
