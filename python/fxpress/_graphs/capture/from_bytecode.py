@@ -172,15 +172,13 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
 
 
 def _set_traced_hooks_aside(module: GraphModule) -> None:
-    """Keep traced hooks from running: their effects are in the graph.
-
-    The hooks stay in the tables of the module, because the bytecode reads values through them.
-    """
+    """Keep traced hooks from running again, because their effects are in the graph."""
     if not (module._forward_hooks or module._forward_pre_hooks):
         return
     wrapped = getattr(module, "_wrapped_call", None)
     if not isinstance(wrapped, WrappedCall) or wrapped.cls_call is not None:
         raise AssertionError(f"the class of the captured module has a call of its own: {wrapped}")
+    # The hooks stay in the module's tables, because the bytecode reads values through them.
     wrapped.cls_call = _call_without_hooks
 
 

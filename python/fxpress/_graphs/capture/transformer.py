@@ -233,10 +233,7 @@ def rewrite_captured(
     fake_mode: Any,
     sources: dict[int, Any],
 ) -> GraphModule:
-    """Return the graph module of `DynamoGraphTransformer(...).transform()`, made natively.
-
-    Its attributes are cleaned.
-    """
+    """Return the result of `DynamoGraphTransformer(...).transform()` with clean attributes."""
     check_dims(flat_inputs, dynamic_dims)
     placeholders = module.graph.find_nodes(op="placeholder")
     known = {i: placeholders[at] for i, at in input_order.items() if at < len(placeholders)}
@@ -271,10 +268,7 @@ def rewrite_captured(
 
 
 def rewrite_and_clean(module: GraphModule, *plan: Any) -> GraphModule:
-    """Return the result of `rewrite_captured`, with the user's module names in stacks and targets.
-
-    The garbage collector is paused meanwhile, because it would visit every new node.
-    """
+    """Return the result of `rewrite_captured` with the user's module names."""
     with _native.GcPause():
         made = rewrite_captured(module, *plan)
         clean_nn_module_stack_and_source_fn(made, True)

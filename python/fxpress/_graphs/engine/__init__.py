@@ -95,16 +95,10 @@ run: Callable[[torch.nn.Module, Graph, tuple[Any, ...] | list[Any]], Any] = aten
 def register_forward(
     function: Callable[..., Any], *, dispatches: bool = False, counts: bool = False
 ) -> None:
-    """Let modules whose class has this very `forward` be inlined into the plans of their callers.
+    """Inline into plans the modules with this very `forward`, equivalent to InterpreterModule's.
 
-    Args:
-        function: the function in the class's `__dict__`. It does what torch's
-            `InterpreterModule.forward` does with `graph`, `graph_module`, `arg_names` and
-            `_run_with_interpreter` of the instance's `__dict__`.
-        dispatches: it is the `forward` of a dispatcher instead, which does what torch's
-            `InterpreterModuleDispatcher.forward` does with `_call_modules` and `_num_calls`.
-        counts: a dispatcher's forward that reads its count with `next_call` and writes it with
-            `set_next_call`, so that threads don't disturb one another even below hooks.
+    With `dispatches`, it is equivalent to InterpreterModuleDispatcher's. With `counts`, it keeps
+    its count by `next_call` and `set_next_call`, so that threads do not affect one another.
     """
     aten.register_forward(function, dispatches, counts)
 

@@ -62,11 +62,7 @@ def _has_call_names(names: Iterator[str]) -> bool:
 
 
 def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
-    """Return a module with the attributes that the graph of a program names, besides its state.
-
-    The body of a higher-order operator may have the name of a module with state. torch puts the
-    state into the program's body; here it goes into a copy.
-    """
+    """Return `module`, or a copy with its state if a body has the name of a module with state."""
     holders = {each.name.partition(".")[0] for each in state if "." in each.name}
     if holders.isdisjoint(module._modules):
         return module

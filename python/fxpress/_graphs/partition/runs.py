@@ -18,14 +18,7 @@ Reach = Sequence[list[int]]
 
 
 def least_limit(before: list[int], reach: Reach) -> int | None:
-    """Return the least maximum weight of runs that hold all items; None: there are no such runs.
-
-    A run may be empty here, which only matters where runs have different reaches.
-
-    Args:
-        before: the weight in front of each place.
-        reach: of each run.
-    """
+    """Return the least maximum weight of runs, which may be empty here; None if impossible."""
     heaviest: int = max(map(sub, before[1:], before))
     low = max(-(-before[-1] // len(reach)), heaviest)
     high = before[-1]
@@ -56,16 +49,10 @@ def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
 def cheapest(
     before: list[int], costs: list[int] | None, reach: Reach, limit: int
 ) -> list[int] | None:
-    """Return the ends of runs, none of them empty, whose cuts cost least; None: there are none.
+    """Return the ends of runs, none of them empty, whose cuts cost least; None if impossible.
 
-    Of divisions of the same cost it is the one in which each run in turn is closest to an equal
-    share of the weight that is left; of two as close, the one that ends later.
-
-    Args:
-        before: the weight in front of each place.
-        costs: of a cut at each place; None: all are equal.
-        reach: of each run.
-        limit: the most weight of a run.
+    Of divisions of the same cost, each run in turn is closest to an equal share of the remaining
+    weight; of two as close, the later end is used. With `costs` None, all cuts cost the same.
     """
     different = {id(each): each for each in reach}
     made: dict[int, Sequence[int]] = {
@@ -142,13 +129,8 @@ def _starts(ends: list[Sequence[int]]) -> list[range] | None:
 def _least(
     values: list[int], starts: range, nexts: range, ends: Sequence[int], never: int
 ) -> list[int]:
-    """Return for each start of a run the least value among the places where it may end.
-
-    Each start has a window of places, whose bounds never fall. So a place that is the last of a
-    window is in those of all starts before it: their least values are those from their first place
-    to it, and from it to their last place. `values` belong to `nexts`; a start without a place
-    gets `never`.
-    """
+    """Return for each start the least of `values` among its ends, or `never` without an end."""
+    # The bounds of windows of ends never fall, so that windows of several starts share an end.
     found: list[int] = []
     start = starts.start
     while start < starts.stop:

@@ -296,10 +296,7 @@ def _replace_size(graph: Graph, size: Node, dimensions: tuple[Node | int, ...]) 
 
 
 def _takes_dimensions(user: Node, size: Node) -> bool:
-    """Return whether the dimensions may take the place of the size as separate arguments.
-
-    Tensor methods and functions of torch whose only operand is a size take both forms.
-    """
+    """Return whether separate dimensions may replace a size, the only argument of the user."""
     if user.op == "call_method":
         return len(user.args) == 2 and user.args[1] is size and user.args[0] is not size
     name = getattr(user.target, "__name__", "")

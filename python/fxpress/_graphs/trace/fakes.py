@@ -33,10 +33,7 @@ def is_plain(fake: Any) -> bool:
 
 
 class Fakes:
-    """What the fake tensors of one trace have in common.
-
-    Torch functions must not be seen by modes while these methods run.
-    """
+    """Shared state of a trace's fake tensors; call its methods without torch function modes."""
 
     def __init__(self) -> None:
         self._states: dict[tuple[int, torch.device], dict[str, Any]] = {}

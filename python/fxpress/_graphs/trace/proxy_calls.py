@@ -32,13 +32,11 @@ from fxpress._torch.tracing import (
 
 
 class StackTraces:
-    """The stack traces of one trace: each text is made once.
-
-    Code objects are told apart by identity, because their hash reads all of their code.
-    """
+    """The stack traces of one trace, each of which is formatted once."""
 
     def __init__(self) -> None:
         self._hidden = uninteresting_files()
+        # Code objects are compared by identity, because their hash reads all of their code.
         self._texts: dict[tuple[int, ...], str] = {}
         self._shown: dict[int, bool] = {}
         self._kept: list[types.CodeType] = []  # identities stay theirs

@@ -25,11 +25,7 @@ def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def owner_with_bodies_of_its_own(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a module with the attributes of `owner`, whose bodies have their own modes and tables.
-
-    A mode, hook or child that is set on a body of the result must not reach the program. A body
-    that the program shares is shared in the result.
-    """
+    """Return a module like `owner`, whose bodies are copies with other modes, hooks and tables."""
     if not _children(owner):
         return owner
     copies = {id(owner): _shallow_copy(owner)}

@@ -88,10 +88,7 @@ def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
 
 
 def check_own_inputs(program: ExportedProgram) -> None:
-    """Ask the guards of a program about the fake tensors and symbols that are its inputs.
-
-    A run of its module on these begins so. The answers may add guards to their environment.
-    """
+    """Evaluate guards on a program's own fake inputs, which may add guards to their environment."""
     given = _user_inputs(program)
     if not (given and program.example_inputs and torch_unlift.guards_are_welcome()):
         return
@@ -100,12 +97,7 @@ def check_own_inputs(program: ExportedProgram) -> None:
 
 
 class Inputs:
-    """The flat inputs, as guards speak of them.
-
-    Attributes:
-        sources: for each input, the text that stands for it in a guard: `L['x'][0]`.
-        shown: for each input, how messages name it: `x[0]`.
-    """
+    """The flat inputs as texts: `sources` in guards (`L['x'][0]`), `shown` in messages (`x[0]`)."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         """Take example inputs, by the parameters of `forward`."""
@@ -132,11 +124,7 @@ class Inputs:
 def of_placeholders(
     placeholders: Iterable[torch.fx.Node], ranges: Mapping[Any, Any], sources: Iterable[str]
 ) -> list[str]:
-    """Return the guards that follow from what the inputs were exported as.
-
-    They are what the hook of a module without guards checks: constants, static sizes, ranges, and
-    sizes that are equal or follow from one another.
-    """
+    """Return guards on constants, sizes and ranges that metadata of placeholders imply."""
     guards = _PlaceholderGuards(ranges)
     for placeholder, source in zip(placeholders, sources, strict=False):
         guards.add_input(placeholder.meta["val"], source)
@@ -180,10 +168,7 @@ class _PlaceholderGuards:
             self.code.append(f"{source} <= {high}")
 
     def add_equations(self) -> None:
-        """Guard sizes such as `s0 + 1` when no input has the size `s0`.
-
-        The first of them says what the symbol is; the others have to agree.
-        """
+        """Guard sizes such as `s0 + 1` when no input has the size `s0`; the first defines `s0`."""
         known: dict[sympy.Symbol, sympy.Expr] = {}
         for source, expression in self._of_one_symbol:
             symbol = next(iter(expression.free_symbols))
@@ -214,11 +199,8 @@ _NUMBERED = re.compile(r"(.+)_([0-9]+)")
 
 
 def of_trace(guards: Iterable[str], inputs: Inputs, parameters: Iterable[str]) -> list[str]:
-    """Return the guards of the trace in terms of the module's inputs.
-
-    A tracer may number the flat inputs, and has `*args` as one parameter where `forward` of the
-    module has a parameter for each.
-    """
+    """Return the guards of a trace in terms of the module's inputs."""
+    # A tracer may number the flat inputs, or pass `*args` as one parameter.
     named = {pair for name in parameters for pair in _NUMBERED.findall(name)}
 
     def flat_input(match: re.Match[str]) -> str:
@@ -248,10 +230,7 @@ def _normalized(guard: str) -> str:
 
 
 def as_function(guards: list[str], inputs: Inputs) -> Callable[..., None]:
-    """Return a function that takes the flat inputs and raises for the first guard that fails.
-
-    It is named `_`, as torch's.
-    """
+    """Return a function `_`, as in torch, of the flat inputs that raises for a failing guard."""
     checked = inputs.rewrite(guards, [f"args[{i}]" for i in range(len(inputs.sources))])
     shown = inputs.rewrite(guards, inputs.shown)
     lines = ["", "def _(*args):"]

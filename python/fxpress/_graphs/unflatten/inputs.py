@@ -139,10 +139,7 @@ def compiled(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
 
 
 def traced(module: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the inputs while `torch.fx` traces.
-
-    A tracer that starts at this module passes a proxy for all of `*args` and one for `**kwargs`.
-    """
+    """Return the inputs while `torch.fx` traces, from proxies for all of `*args` and `**kwargs`."""
     if isinstance(args, torch.fx.Proxy):
         specs = module.module_call_graph[0].signature.in_spec.children()
         return [leaf for pair in zip((args, kwargs), specs, strict=True) for leaf in _leaves(*pair)]
@@ -176,15 +173,11 @@ def _is_parameter_name(name: str) -> bool:
 
 
 def signature(module: Any) -> inspect.Signature:
-    """Return the signature of `forward`, with the names of the exported module's arguments.
-
-    A module that takes `**kwargs` can be exported with keywords that no function can name, or that
-    are called like one of its positional arguments (`args_0`). The former go through `**kwargs`
-    here too; the latter keep their names, and the positional arguments get others.
-    """
+    """Return the signature of `forward`, with the names of the exported module's arguments."""
     call = module.module_call_graph[0].signature
     args, kwargs = call.in_spec.children()
     keywords = [name for name in kwargs.context if _is_parameter_name(name)]
+    # Keywords keep their names, and positional arguments of the same name get others.
     taken = set(keywords)
 
     def unused(name: str) -> str:

@@ -107,21 +107,16 @@ def _check(module: torch.nn.Module, mode: bool, *, below_another: bool) -> None:
 
 
 def _is_called_by_a_parent() -> bool:
-    """Return whether `torch.nn.Module.train` of a parent called a module's `train`.
-
-    The parent has set itself and other modules already: an exception would leave both modes mixed.
-    """
+    """Return whether `torch.nn.Module.train` of a parent, which is set already, is the caller."""
     caller = sys._getframe(3)  # above this function, `set_mode`, and the module's `train`
     return caller.f_code is torch.nn.Module.train.__code__
 
 
 def set_mode(module: torch.nn.Module, mode: bool, apply: Callable[[bool], Any]) -> None:
-    """`module.train(mode)`: set the mode of this module and those below it by `apply`.
+    """Set a module's mode by `apply`; refuse a mode that no operator below was exported in.
 
-    All operators below are examined before any mode is set. When every operator whose mode is
-    known was exported in the other mode, the mode is refused. When operators differ, as in a model
-    with frozen batch norm, either mode may be the model's: it is set, with a warning. It is also
-    set with a warning when a parent that is not a module of fxpress passes its mode on.
+    Nothing is set before all operators are checked. If they differ, or if a parent that is not a
+    module of fxpress sets the mode, there is a warning instead of an error.
     """
     if not isinstance(mode, bool):
         raise ValueError("training mode is expected to be boolean")

@@ -106,11 +106,7 @@ _PROGRAM_SPECS = "fxpress.program_specs"
 
 
 class _Signed:
-    """A method whose signature, seen from an instance, is that of the exported module's `forward`.
-
-    torch.export binds inputs and dynamic shapes by this signature. Read from the class, the method
-    is the plain function.
-    """
+    """A method whose signature, on an instance, is the signature of the exported `forward`."""
 
     def __init__(self, function: Any) -> None:
         self._function = function

@@ -55,10 +55,7 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> None:
-    """Copy the parameters that other tensors are views of, which torch copies to other storages.
-
-    The other tensors find the copies of storages in the memo.
-    """
+    """Add copies of parameters that have views to the memo, so that copied views share storages."""
     seen = memo.setdefault(_SEEN, set())
     if id(module) in seen:
         return
@@ -71,10 +68,8 @@ def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> No
 
 
 def _set_dict(module: Any, attributes: dict[str, Any]) -> None:
-    """Give a new module its attributes, as a dict of its own, whose changes the engine can watch.
-
-    Attributes that are set one by one may lie in the object, where CPython 3.13 does not tell.
-    """
+    """Set the `__dict__` of a new module."""
+    # CPython 3.13 may store single attributes in the object, where the engine cannot watch them.
     object.__setattr__(module, "__dict__", attributes)
 
 
@@ -196,10 +191,7 @@ class _Part:
 
 
 class _Table:
-    """An object that stands in a pickle for a table of children with GraphModules in it.
-
-    Several modules may share the table.
-    """
+    """The pickled form of a table of children with GraphModules, which modules may share."""
 
     def __init__(self, graphs: _Graphs, table: dict[str, Any]) -> None:
         self.graphs = graphs
@@ -211,13 +203,10 @@ class _Table:
 
 
 class _Graphs:
-    """The values with graphs in them of a module and its submodules. A list of them when read.
-
-    The objects that stand for its values refer to it, but it refers only to the values, so that
-    nothing stays alive when the pickler has gone.
-    """
+    """The values with graphs of a module and its submodules; unpickled as a list."""
 
     def __init__(self, top: torch.nn.Module) -> None:
+        # Pickled forms refer to this object, which refers to values only, so that no cycle is made.
         self.values: list[Any] = []
         self.index: dict[int, int] = {}  # by id; `values` keeps what the ids are of
         self.parts: weakref.WeakValueDictionary[int, _Part] = weakref.WeakValueDictionary()

@@ -41,10 +41,7 @@ def collect(
     device: torch.device | None,
     progress: Progress = False,
 ) -> _native.ProgramState:
-    """Return the state that the modules will hold.
-
-    Unlike in torch's `_TensorID`, tensors of different dtypes are different values.
-    """
+    """Return the state of modules; unlike in torch, values of different dtypes are different."""
     state_dict, constants = program.state_dict, program.constants
     values = [*state_dict.values(), *constants.values()]
     state = _native.ProgramState(
@@ -241,10 +238,7 @@ def _copied(value: Any) -> Any:
 def copy_signature(
     signature: ExportGraphSignature, inputs: list[Any], outputs: list[Any]
 ) -> ExportGraphSignature:
-    """Return a copy that can be edited without changing the program. torch makes a deep copy.
-
-    `inputs` and `outputs` are the specs of the signature.
-    """
+    """Return a copy of a signature with copies of its specs, which can be edited."""
     copy = _copied(signature)
     copy.input_specs = [_copied(spec) for spec in inputs]
     copy.output_specs = [_copied(spec) for spec in outputs]
