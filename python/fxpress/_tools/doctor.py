@@ -19,14 +19,7 @@ _ENGINE = "fxpress._graphs.engine"
 
 
 def examine() -> dict[str, Any]:
-    """Return what works here, as plain values that JSON can hold.
-
-    Returns:
-        ``{"versions", "components", "native", "devices", "install"}``. The entry of a component
-        has `works` and, where it does not work, `reason`; `native` has the extension for all
-        releases of torch and those for single ones; `install` has whether `install()` is in force
-        in this process, the policy, and how many names of each module of torch fxpress replaces.
-    """
+    """Return versions and the state of components, native code, devices and `install` for JSON."""
     return {
         "versions": {
             "fxpress": _native.build_info()["version"],

@@ -34,11 +34,7 @@ class ProgramAdapter(Adapter):  # type: ignore[misc]
 
 
 class _Plain:
-    """Plain data that Model Explorer takes as it is.
-
-    It makes plain data of objects with `dataclasses.asdict`, which would copy each node part by
-    part: seconds for 100,000 nodes.
-    """
+    """Plain data for Model Explorer, whose `dataclasses.asdict` would copy each node."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

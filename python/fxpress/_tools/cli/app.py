@@ -346,11 +346,7 @@ for _name, _command in app.commands.items():
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command that the arguments name, and return the exit status.
-
-    Args:
-        arguments: those of the command line without the program; None: of this process.
-    """
+    """Run the command of `arguments`, None: of this process, and return the exit status."""
     _Failures.are_shown_whole = False
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell closed it: `>&-`

@@ -77,15 +77,11 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
-    """Let a program store its floating-point weights in a type.
+    """Store a program's floating-point weights in a type, in place; CastError if they do not fit.
 
-    Each is cast to the type that it had before it is used, so that the graph computes in the types
-    that it was traced with. These keep their type: weights that the program may write to, returns,
-    or gives to an operator with a body, and those that share storage with another one of other
-    sizes or with one of these.
-
-    The program is changed. CastError where tensors cannot be cast to the type, or a weight has
-    values that it cannot hold.
+    Each is cast to its old type before its use. Weights keep their type that the program may write,
+    returns or gives to an operator with a body, or that share storage with one of these or of
+    other sizes.
     """
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}

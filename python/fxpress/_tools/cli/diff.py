@@ -135,10 +135,7 @@ _NUMBERED = {"layout": LAYOUTS, "as_layout": LAYOUTS, "as_memory_format": MEMORY
 
 
 def _readable(value: Any, field: str = "") -> Any:
-    """Return a part of a program as people write it: types by name, tensors by type and sizes.
-
-    `field`: the name that the schema has for it.
-    """
+    """Return a part of a program, the schema's `field`, in readable form."""
     if type(value) is int:
         return (
             dtype_of(value)[0] if field in _DTYPES else _NUMBERED.get(field, {}).get(value, value)

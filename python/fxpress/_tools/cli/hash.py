@@ -13,12 +13,7 @@ from fxpress._tools.inspect.hashes import hash_programs
 
 
 def show_hashes(paths: Sequence[Path], include_state: bool, as_json: bool) -> list[Exception]:
-    """Print the hash of each program in files, and the file; return what keeps others from that.
-
-    A program of several in a file is named behind the file. Of the errors, an OSError says that a
-    file cannot be read, an InspectionError that it is no file of exported programs, that it is
-    damaged, or that it has something that only torch can hash.
-    """
+    """Print the hash of each program in files; return an error for each file without a hash."""
     failures: list[Exception] = []
     found: dict[str, dict[str, str]] = {}
     further = registered_operators()

@@ -28,10 +28,7 @@ class ImportFailedError(Error):
 
 
 def import_module(module: str) -> None:
-    """Import a module by its name, or by the path of its file, which ends in `.py`.
-
-    The working directory, or the folder of the file, is added to the end of `sys.path`.
-    """
+    """Import a module by name or `.py` path, and append its folder to `sys.path`."""
     folder = str(Path(module).resolve().parent) if module.endswith(".py") else os.getcwd()
     if folder not in sys.path:
         sys.path.append(folder)

@@ -17,17 +17,8 @@ from fxpress._tools.view.sources import names_of, source_of_file
 def show(paths: list[Path], graphs: Path | None, page: Path | None, opens: bool | None) -> None:
     """Write the graphs of files, a page about them, or both.
 
-    Args:
-        paths: the files.
-        graphs: the file for the graphs, if they are wanted.
-        page: the file for the page; "-": the standard output; None: a temporary one, unless only
-            graphs are wanted.
-        opens: whether the browser opens the page; None: if it is a temporary file.
-
-    Raises:
-        fxpress.UnsupportedError: the extra `report` is not installed, or no browser was found.
-        OSError: a file cannot be read, or a target cannot be written.
-        InspectionError: a file holds no exported programs, or it is damaged.
+    `page` "-" is the standard output; None is a temporary file, unless only graphs are wanted.
+    `opens` None opens only a temporary page in the browser.
     """
     is_printed = page == Path("-")
     if is_printed and opens:

@@ -27,13 +27,7 @@ def read_all(path: Path, model: str, allow_pickle: bool) -> dict[str, Any] | Non
 
 
 def differing_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parameters, buffers and constants, of two programs by name, whose values differ.
-
-    Returns:
-        For each: its name; "absolute", the largest difference of two items, and "relative", the
-        largest one over the larger of the two, both None where no items can be compared; and
-        "what", such as "only in the first".
-    """
+    """Return name, absolute and relative difference, and the reason for values that differ."""
     found = []
     for name in {**first, **second}:
         if name not in first or name not in second:

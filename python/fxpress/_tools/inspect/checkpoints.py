@@ -45,11 +45,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Return what a file or folder of weights holds, from headers alone; None: it is another file.
-
-    torch is imported for folders. OSError where something cannot be read; fxpress.Error where it
-    is damaged.
-    """
+    """Summarize a file or folder of weights from headers alone; None for other formats."""
     if path.is_dir():
         found = format_of_folder(path)
         if found in (STAGES, CHECKPOINT):
@@ -114,10 +110,7 @@ def _torchs(path: Path, size: int) -> Checkpoint:
 
 
 def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, Place]]:
-    """Return the metadata and the places of the tensors of a safetensors file.
-
-    OSError where it cannot be read, ValueError where it is damaged or costs too much.
-    """
+    """Return metadata and tensor locations of a safetensors file; ValueError if it is damaged."""
     with path.open("rb") as file:
         whole = os.fstat(file.fileno()).st_size
         try:

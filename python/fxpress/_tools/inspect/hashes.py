@@ -49,19 +49,9 @@ def hash_programs(
     include_state: bool = False,
     further: Further | None = None,
 ) -> list[tuple[str, str]]:
-    """Return name and hash of each program in a file.
+    """Return name and hash of each program in a file; OSError or InspectionError for a bad file.
 
-    Args:
-        path: the file.
-        include_state: hash the values of parameters and buffers too.
-        further: returns the traits of operators that are not in the table, as far as it knows them.
-
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no file of exported programs, or it is damaged; or it has a constant
-            that only torch can read.
-        UnknownOperatorError: a program calls an operator that is not one of torch's own, and
-            `further` does not know it.
+    `further` returns traits of operators that are not torch's; UnknownOperatorError for others.
     """
     with Package(path) as package:
         kind_of(package)
@@ -77,10 +67,7 @@ def hash_programs(
 def hash_text(
     path: str | bytes | os.PathLike[str], model: str, further: Further | None = None
 ) -> HashedText | None:
-    """Return the text of a program with its hashes; None: the file has no program of that name.
-
-    For `further` and the errors see `hash_programs`.
-    """
+    """Return a program's text and hashes, None for an unknown name; raises as `hash_programs`."""
     with Package(path) as package:
         kind_of(package)
         record = dict(model_records(package)).get(model)
@@ -88,11 +75,7 @@ def hash_text(
 
 
 def hash_nodes(path: str | bytes | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
-    """Return for each program in a file its hash, and those of the nodes of its own graph.
-
-    Nodes of two programs that compute the same, apart from values of weights, have equal hashes.
-    Errors are those of `hash_programs`.
-    """
+    """Return program -> (hash, hashes of the root graph's nodes); raises as `hash_programs`."""
     with Package(path) as package:
         found = {}
         for name, record in model_records(package):
@@ -107,10 +90,7 @@ def split_digests(digests: bytes) -> list[bytes]:
 
 
 def unregistered_text(name: str) -> str:
-    """Return the text of an error for an operator or a class that a file names.
-
-    The module that registers an operator is not known, unless its library has the same name.
-    """
+    """Return the error text for an operator or a class of a file that is not registered."""
     module = "" if name.startswith("#") else name.rpartition(".")[0]
     if name.startswith(_OPERATORS):
         module = name.split(".")[2]

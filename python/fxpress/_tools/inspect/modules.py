@@ -40,12 +40,7 @@ class Module:
 
 
 def tree_of(stacks: Iterable[str], state: Iterable[State]) -> Module:
-    """Return the root; DeepModulesError where a path has too many parts.
-
-    A stack has the modules whose calls an operator was traced in, as files have them:
-    "key,path,class" of each, outermost first, separated by semicolons. A tensor with several names
-    counts once in each module.
-    """
+    """Return the root of a module tree from stacks of "key,path,class", or DeepModulesError."""
     root = Module("")
     counted: set[tuple[str, Hashable]] = set()
     for stack in stacks:

@@ -29,11 +29,7 @@ class NodeSummary(NamedTuple):
 
 
 def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSummary]:
-    """Return the nodes of a file's programs that have a name or give a value of that name.
-
-    Instead of a name, a location in the program's own graph as `fxpress.diff` reports it is taken,
-    such as "graph.nodes[812].inputs.eps".
-    """
+    """Return the nodes with a name, a result of that name, or a location "graph.nodes[8]"."""
     found = []
     place = _PLACE.fullmatch(name)
     with Package(path) as package:
@@ -54,10 +50,7 @@ def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSumm
 
 
 def module_paths(path: str | bytes | os.PathLike[str], model: str) -> list[str | None]:
-    """Return for each node of a program's own graph the module whose call it was traced in.
-
-    The path of the root is empty; None: the file does not say.
-    """
+    """Return the module path of each node of a program's own graph, "" for the root, or None."""
     with Package(path) as package:
         record = dict(model_records(package))[model]
         document = parse(package.read(record), record, package)

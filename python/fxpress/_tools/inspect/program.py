@@ -67,11 +67,7 @@ def read_program(
     weights: list[Weight] | None,
     ties: Mapping[str, Hashable] = MappingProxyType({}),
 ) -> Program:
-    """Return what a program is; InspectionError where it is damaged.
-
-    `record` is the record that it is of, for errors; `weights` is what else the file has of them;
-    `ties` has equal values for the names of the same tensor, where no record identifies it.
-    """
+    """Return a summary of a program; `ties` has equal values for names of the same tensor."""
     place = f"record {record!r}"
     with damage_is_named(place):
         module = an_object(document["graph_module"])

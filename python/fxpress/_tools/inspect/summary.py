@@ -62,10 +62,7 @@ class Summary:
 
 
 def summarize(path: str | bytes | os.PathLike[str]) -> Summary:
-    """Return what a file holds. Weights are not read and pickles are not opened.
-
-    OSError where the file cannot be read; InspectionError where it is damaged or no such file.
-    """
+    """Summarize a file without its weights and pickles; InspectionError if it is damaged."""
     with Package(path) as package:
         kind = kind_of(package)
         programs = list(_programs(package))

@@ -62,11 +62,7 @@ def check_file(
     report: Callable[[int], None] | None = None,
     further: Further | None = None,
 ) -> list[Fault]:
-    """Return the faults that the bytes of a file show, and what a load of it needs.
-
-    docs/guides/look.md lists the checks. `report` is called with the bytes that were read since
-    the last call. `further` is as in `hash_programs`. OSError where the file cannot be read.
-    """
+    """Return the faults in the bytes of a file, and notes on a load; OSError if unreadable."""
     faults: list[Fault] = []
     try:
         with Package(path) as package:
@@ -218,11 +214,7 @@ class _Checks:
 
 
 def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
-    """Yield the operators that are not in the shipped table.
-
-    An unknown operator in a namespace of torch is a fault where the installed torch is of the
-    release whose operators are known; otherwise, and in the namespace of a library, it is a note.
-    """
+    """Yield operators that the shipped table lacks: torch's as faults, the others as notes."""
     for target in sorted(set(targets).difference(operators())):
         library = target.removeprefix(_LIBRARIES).partition(".")[0]
         is_torchs = not target.startswith((_LIBRARIES, "#")) or library in _namespaces()
@@ -294,10 +286,7 @@ def _name_of(argument: Any, kind: str) -> str | None:
 def _check_weights_file(
     archive: str | bytes | os.PathLike[str], text: str, wanted: Mapping[str, dict[str, Any]]
 ) -> Found:
-    """Yield the faults of the file of weights that the record `text` names; "": not saved.
-
-    Values are not read. `wanted` has the `TensorMeta` of each weight by name.
-    """
+    """Yield the faults of the weights' file that a record names; values are not read."""
     if not text:
         yield "the weights were not saved: a load takes load_weights=False", True
         return
