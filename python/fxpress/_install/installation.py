@@ -50,13 +50,10 @@ def is_disabled() -> bool:
 
 
 class Installation:
-    """The state of `install` in one process: the open leases, and the patches that they share.
-
-    Native code makes each change that others can see in one step: no other thread, signal or fork
-    comes between its parts.
-    """
+    """The open leases of `install` in one process, and the patches that they share."""
 
     def __init__(self, components: Iterable[Entry]) -> None:
+        # Native code makes each change atomically for other threads, signals and forks.
         self._native = _native.Installation()
         self._here = _Here()
         self._components = components
@@ -127,11 +124,7 @@ class Installation:
         return None if self._here.left else self.policy
 
     def left_to_torch(self) -> _native.Block:
-        """For the length of a call every stand-in is torch's, in this thread.
-
-        What torch's original calls by the names that we replaced has to be torch's too: halves of
-        both do not fit together.
-        """
+        """Return a block in which this thread calls torch's functions, also by replaced names."""
         return attribute_block(self._here, "left", True)
 
     def forget_lock(self) -> None:

@@ -39,13 +39,9 @@ class Switch(Protocol):
 
 
 class StandInType(ABCMeta):
-    """The metaclass of class stand-ins, and of nothing else: a door that nobody lives in.
+    """The metaclass of class stand-ins; calls and subclasses of a stand-in use a real class."""
 
-    To call a stand-in, or to derive from it, is to call or derive from a real class: objects and
-    subclasses outlive the installation, pickle, and have the metaclass they expect.
-    (An ABCMeta, so that deriving from a stand-in and from an ABC is no metaclass conflict.)
-    """
-
+    # An ABCMeta avoids a metaclass conflict in classes that derive from a stand-in and an ABC.
     _fxpress_installation: Switch  # knows which of the two is in force
     _fxpress_ours: type
     _fxpress_original: type
