@@ -25,7 +25,7 @@ def show(paths: list[Path], graphs: Path | None, page: Path | None, opens: bool 
         opens: whether the browser opens the page; None: if it is a temporary file.
 
     Raises:
-        fxpress.UnsupportedError: the extra `report` is not installed, or no browser was found.
+        fxpress.UnsupportedError: no browser was found.
         OSError: a file cannot be read, or a target cannot be written.
         InspectionError: a file holds no exported programs, or it is damaged.
     """
