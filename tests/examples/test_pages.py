@@ -27,8 +27,8 @@ GUIDES = [*sorted((ROOT / "docs" / "guides").glob("*.md")), ROOT / "docs" / "sta
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.M | re.S)
 MODEL = re.compile(r"^class Block.*?(?=\n\n\n)", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
-# Commands of pages that a test does not run: installations, servers, and programs of `examples/`,
-# which have tests of their own.
+# Commands that this test does not run: installations, servers, and the programs of `examples/`,
+# which test_programs.py runs.
 NOT_RUN = ("pip", "python3", "apt-get", "torchrun", "model-explorer")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # What the README calls by name without saying where it comes from.

@@ -1,4 +1,4 @@
-"""The page about programs says what torch says, and nothing of a file becomes markup."""
+"""The page about programs has the numbers of torch, and nothing of a file becomes markup."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fxpress._tools.view.nodes import Graph, Node
 from fxpress._tools.view.overlays import Overlay, difference_of
 from fxpress._tools.view.sources import Source
 
-# What a node has because of sizes, as `comparable` names it.
+# Facts of `comparable` that contain sizes.
 _SIZES = frozenset(("size", "sizes", "shape", "strides", "bytes"))
 TITLE = "difference"  # of the overlay that marks differences
 

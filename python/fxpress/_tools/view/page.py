@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fxpress import _native
 from fxpress._base.observing.text import printable
 from fxpress._tools.view.comparison import Comparison, compare, differences, state_counts
 from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME
@@ -45,9 +44,7 @@ def page_of(sources: Sequence[Source]) -> str:
 
     OSError or InspectionError: a file can no longer be read.
     """
-    with _native.GcPause():
-        data = _data(sources)
-        text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps(_data(sources), separators=(",", ":")).replace("<", "\\u003c")
     style, script = ((_TEMPLATES / f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     return _PAGE.format(
         style_hash=_hash(style), script_hash=_hash(script), style=style, data=text, script=script

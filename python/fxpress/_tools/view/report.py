@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fxpress import _native
 from fxpress._base.observing.text import bytes_text, counted_text
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program, Value, Weight
@@ -120,43 +121,38 @@ def _nodes(
     numbers = {node.id: number for number, node in enumerate(graph.nodes)}
     paths = {node.module for node in graph.nodes}
     inner = {path: next(modules[p] for p in _around(path) if p in modules) for path in paths}
-    made = []
-    for node in graph.nodes:
-        identity = [*node.identity(), *_operations(flops.get(node.id))]
-        arguments = [
-            number
-            for each in node.arguments
-            for number in (values.text(each.name), numbers[each.node.id], each.output)
-        ]
-        results = [
-            number
-            for each in node.results
-            for number in (values.text(each.name), values.type(each.tensor))
-        ]
-        made.append(
+    with _native.GcPause():  # none of the lists are garbage at the end
+        return [
             [
-                values.text(name_of(node)),
+                values.text(_name_of(node)),
                 values.text(node.target or ""),
                 inner[node.module],
-                values.pairs(identity),
-                arguments,
+                values.pairs((*node.identity(), *_operations(flops.get(node.id)))),
+                [
+                    number
+                    for each in node.arguments
+                    for number in (values.text(each.name), numbers[each.node.id], each.output)
+                ],
                 values.pairs(node.constants),
-                results,
+                [
+                    number
+                    for each in node.results
+                    for number in (values.text(each.name), values.type(each.tensor))
+                ],
                 values.pairs(node.origin()),
                 [graphs[body.id] for body in node.bodies],
             ]
-        )
-    return made
+            for node in graph.nodes
+        ]
 
 
-def name_of(node: Node) -> str:
-    """Return the name of a node, or that of its first result, or what else it is called."""
+def _name_of(node: Node) -> str:
+    """Return the name of a node, or of its first result, or its label."""
     return node.name or (node.results[0].name if node.results else node.label)
 
 
-def _operations(number: int | None) -> Iterator[tuple[str, str]]:
-    if number:
-        yield "FLOPs", f"{number:,}"
+def _operations(number: int | None) -> list[tuple[str, str]]:
+    return [("FLOPs", f"{number:,}")] if number else []
 
 
 def _program_facts(

@@ -3,6 +3,7 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const TEXTS = DATA.texts; // the texts of nodes, which refer to them by number
 const MANY = 250; // items that are shown at once
+const MOST_TYPES = 4; // of the results that the line of a node names
 const MOST_ON_PAPER = 2000; // modules that are opened to be printed
 const NODE = Object.freeze({name: 0, operator: 1, module: 2, identity: 3, arguments: 4, constants: 5, results: 6, origin: 7, bodies: 8});
 
@@ -151,7 +152,7 @@ class Node extends Item {
   }
 
   head() {
-    const types = this.results().map(([, type]) => type.shape ?? "").join(", ");
+    const types = this.results().slice(0, MOST_TYPES).map(([, type]) => type.shape ?? "").join(", ");
     const text = [make("span", "name", this.name), " ", make("span", "faint", `${this.operator} ${types}`)];
     return make("summary", "", ...text);
   }
