@@ -351,18 +351,17 @@ def test_a_page(window: Window, files: tuple[Path, Path], tmp_path: Path) -> Non
     found.first.click()
     node = page.locator(".node[open]")
     for text in ("float32[2, 2, 5, 8]", "getitem", "model.py"):
-        assert node.get_by_text(text).first.is_visible()
+        node.get_by_text(text).first.wait_for()
     node.get_by_role("link", name="transpose_1", exact=True).click()  # a user
-    assert page.locator(".node[open] > summary", has_text="aten.transpose.int").is_visible()
+    page.locator(".node[open] > summary", has_text="aten.transpose.int").wait_for()
     page.go_back()
     page.locator(".operator", has_text="aten.gelu.default").first.click()
     page.locator(".file").first.get_by_role("link", name="gelu_1", exact=True).click()
     gelu = page.locator(".node[open]", has=page.locator("summary", has_text="gelu_1"))
     gelu.get_by_role("link", name="layers.1.mlp.1", exact=True).click()
-    focused = page.evaluate("document.activeElement.textContent")
-    assert "torch.nn.modules.activation.GELU" in focused
+    page.locator("summary:focus", has_text="torch.nn.modules.activation.GELU").wait_for()
     page.locator(".difference").get_by_role("link", name="silu").click()
-    assert page.locator(".node[open] > summary", has_text="aten.silu.default").is_visible()
+    page.locator(".node[open] > summary", has_text="aten.silu.default").wait_for()
     assert window.messages == []
 
 
@@ -417,7 +416,7 @@ def test_a_page_of_100_000_nodes_opens_within_seconds(window: Window, tmp_path: 
     assert next(each["value"] for each in metrics if each["name"] == "TaskDuration") < 3
     page.get_by_placeholder("Search nodes").fill("neg_99999")
     page.locator(".found a").first.click()
-    assert page.locator(".node[open] dd", has_text="aten.neg.default").is_visible()
+    page.locator(".node[open] dd", has_text="aten.neg.default").wait_for()
     assert window.messages == []
 
 
