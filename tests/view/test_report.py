@@ -204,7 +204,7 @@ def test_two_files(tmp_path: Path, inputs: Any) -> None:
     assert difference["verdict"] == "They do not compute the same."
     ((heading, ((module, *numbers, what),)),) = difference["nodes"]
     assert heading == "Nodes that differ: 1"
-    assert (module, what) == ("inner.1", "target: aten.relu.default, aten.gelu.default")
+    assert (module, what) == ("inner.1", "target: aten.relu.default \u2192 aten.gelu.default")
     labels = [list(page_of(path).nodes())[i] for path, i in zip(paths, numbers, strict=True)]
     assert labels == ["relu", "gelu"]
     (difference,) = page_of(paths[0], paths[0]).data["comparisons"]
@@ -243,7 +243,7 @@ def test_nodes_that_differ_only_in_sizes_are_apart(tmp_path: Path) -> None:
     assert any(first is None for _, first, _, _ in rows)  # what computes the sizes
     shown = dict(page_of(paths[0], paths[2]).data["comparisons"][0]["nodes"])
     assert [row[3].split("\n")[0] for row in shown["Nodes that differ: 1"]] == [
-        "target: aten.relu.default, aten.gelu.default"
+        "target: aten.relu.default \u2192 aten.gelu.default"
     ]
 
 

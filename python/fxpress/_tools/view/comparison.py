@@ -36,7 +36,7 @@ class Difference:
     Attributes:
         module: the module that it is in.
         first, second: the node in each program; None where a program has none.
-        what: what differs, as texts such as "target: aten.relu.default, aten.gelu.default".
+        what: what differs, as texts such as "target: aten.relu.default → aten.gelu.default".
         is_of_sizes: whether only sizes differ, or it computes or checks sizes.
     """
 
@@ -117,7 +117,7 @@ def _what(node: Node, other: Node) -> list[str]:
     keys = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
     if not keys:
         return ["other sources, or another order of writes, random numbers, effects or modes"]
-    return [f"{key}: {mine.get(key) or 'none'}, {theirs.get(key) or 'none'}" for key in keys]
+    return [f"{key}: {mine.get(key) or 'none'} \u2192 {theirs.get(key) or 'none'}" for key in keys]
 
 
 def _without_sizes(node: Node, other: Node) -> dict[str, str]:
