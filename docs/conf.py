@@ -1,6 +1,7 @@
 """The site of the documentation.
 
-`sphinx-build -W -n docs site` builds it, and `-b doctest` runs its examples.
+`sphinx-build -W -n docs site` builds it, and `-b doctest` runs the examples in docstrings. The
+guides are run by `tests/examples`.
 """
 
 import sys

@@ -1,14 +1,16 @@
-"""Programs whose names are markup, and a reader of pages that finds markup which is not ours."""
+"""Programs whose names are markup, and a reader of the data of pages."""
 
 from __future__ import annotations
 
 import json
+import re
 import zipfile
-from html.parser import HTMLParser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 MARKUP = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&lt;b&gt;</style></title>{{7*7}}"
+_DATA = re.compile(r'(<script type="application/json" id="data">)(.*?)(?=</script>)', re.DOTALL)
 # Keys whose texts mean something to every reader of the format.
 _KEPT = {"expr_str", "schema_version", "path_name", "torch_version"}
 _TABLES = {
@@ -46,45 +48,47 @@ def _hostile_key(key: str, table: str) -> str:
     return key + MARKUP if table in _TABLES - {"metadata"} else key
 
 
-class Page(HTMLParser):
-    """The elements of a page, and its text."""
+class Page:
+    """The data of a page, and what is around it."""
 
     def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: set[str] = set()
-        self.attributes: set[tuple[str, str | None]] = set()
-        self.text = ""
-        self.cells: list[list[str]] = []  # of each row of the tree or of a table
-        self._is_in_cell = False
-        self.feed(text)
-        self.close()
+        self.frame, self.text = re.sub(_DATA, r"\1", text, count=1), _DATA.search(text)[2]  # type: ignore[index]
+        self.data: dict[str, Any] = json.loads(self.text)
+        (*_, self.program) = (each for file in self.data["files"] for each in file["programs"])
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.add(tag)
-        self.attributes.update(attrs)
-        if tag == "tr" or (dict(attrs).get("class") or "").startswith("row"):
-            self.cells.append([])
-        if self.cells and (tag in ("td", "dd") or dict(attrs).get("class") in ("name", "number")):
-            self.cells[-1].append("")
-            self._is_in_cell = True
-        if tag == "dt":
-            self.cells.append([""])
-            self._is_in_cell = True
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "dd", "dt", "summary", "div"):
-            self._is_in_cell = False
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        if self._is_in_cell:
-            self.cells[-1][-1] += data
+    def _rows(self, value: Any) -> Iterator[list[str]]:
+        """Yield the lists of texts in data."""
+        if isinstance(value, dict):
+            value = [*value.values()]
+        if isinstance(value, list):
+            if value and all(isinstance(each, str) for each in value):
+                yield value
+            for each in value:
+                yield from self._rows(each)
 
     def row(self, name: str) -> list[str]:
-        """Return the cells of the only row that begins with a name."""
-        (found,) = [
-            [cell.strip() for cell in row]
-            for row in self.cells
-            if row and row[0].strip().split(" ")[0] == name
-        ]
+        """Return the cells of the only row of a table or of the tree that begins with a name."""
+        (found,) = (row for row in self._rows(self.data["files"]) if row[0] == name)
+        return found
+
+    def module(self, path: str) -> list[str]:
+        """Return path, class, parameters, bytes, operators and FLOPs of a module."""
+        (found,) = (row[1:] for row in self.program["modules"] if row[1] == path)
+        return found
+
+    def nodes(self, graph: int = 0) -> dict[str, dict[str, Any]]:
+        """Return operator, arguments, results and texts of the nodes of a graph by their names."""
+        texts, types = self.data["texts"], self.data["types"]
+        nodes = self.program["graphs"][graph]["nodes"]
+        found = {}
+        for name, target, module, identity, arguments, constants, results, origin, _ in nodes:
+            sources = zip(arguments[::3], arguments[1::3], arguments[2::3], strict=True)
+            pairs = identity + constants + origin
+            found[texts[name]] = {
+                "operator": texts[target],
+                "module": self.program["modules"][module][1],
+                "arguments": {texts[k]: texts[nodes[node][6][2 * i]] for k, node, i in sources},
+                "results": [types[number].get("shape") for number in results[1::2]],
+                **{texts[k]: texts[v] for k, v in zip(pairs[::2], pairs[1::2], strict=True)},
+            }
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import json
 import os
@@ -22,6 +23,9 @@ from torch import nn
 from torch.export import export
 
 import fxpress.view
+from fxpress._tools.view.page import page_of
+from fxpress._tools.view.show import FRAME
+from fxpress._tools.view.sources import source_of_file
 from tests.support.command_line import dynamic_program
 from tests.support.ports import free_port
 from tests.view.hostile import hostile_copy
@@ -92,6 +96,32 @@ def _without_paths(source: Path, target: Path) -> None:
     with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as made:
         for name in archive.namelist():
             made.writestr(name, archive.read(name).replace(__file__.encode(), b"model.py"))
+
+
+class Chain(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.neg().neg()
+
+
+def _with_more_nodes(source: Path, target: Path, number: int) -> None:
+    """Write a file like that of `Chain`, whose second operator is repeated."""
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as made:
+        for name in archive.namelist():
+            text = archive.read(name)
+            if name.endswith("models/model.json"):
+                document = json.loads(text)
+                graph = document["graph_module"]["graph"]
+                node, value = json.dumps(graph["nodes"][1]), json.dumps(graph["tensor_values"]["x"])
+                more = [
+                    node.replace('"neg_1"', f'"neg_{i}"').replace('"neg"', f'"neg_{i - 1}"')
+                    for i in range(2, number)
+                ]
+                graph["nodes"].append("MORE")
+                graph["tensor_values"]["MORE"] = 0
+                text = json.dumps(document).replace('"MORE"', ", ".join(more), 1).encode()
+                values = ", ".join(f'"neg_{i}": {value}' for i in range(2, number))
+                text = text.replace(b'"MORE": 0', values.encode())
+            made.writestr(name, text)
 
 
 @pytest.fixture(scope="module")
@@ -270,33 +300,123 @@ def test_names_are_no_markup(window: Window, tmp_path: Path) -> None:
         assert window.messages == []
 
 
-def test_names_in_a_report_are_no_markup(window: Window, tmp_path: Path) -> None:
+def written(window: Window, target: Path, *files: Path) -> Any:
+    """Write the page about files, open it, and return it."""
+    fxpress.view.write_page(target, *files)
+    window.page.goto(target.as_uri())
+    return window.page
+
+
+def test_names_in_a_page_are_no_markup(window: Window, tmp_path: Path) -> None:
     torch.export.save(dynamic_program(), tmp_path / "model.pt2")
     hostile_copy(tmp_path / "model.pt2", tmp_path / "hostile.pt2")
-    fxpress.view.write_page(tmp_path / "page.html", tmp_path / "hostile.pt2")
-    window.page.goto((tmp_path / "page.html").as_uri())
-    assert window.page.locator("script, img").count() == 0
+    page = written(window, tmp_path / "page.html", tmp_path / "hostile.pt2", tmp_path / "model.pt2")
+    opening = "e => { e.forEach((each) => each.show()); return e.length; }"
+    while page.locator("details:not([open])").evaluate_all(opening):
+        pass
+    assert page.get_by_text("<script>alert(1)</script>").count() > 20
+    created = page.evaluate(
+        "[...new Set([...document.body.querySelectorAll('*')].map(e => e.tagName))]"
+    )
+    assert {*created} <= {
+        *("H1", "H2", "H3", "H4", "SECTION", "DIV", "P", "SPAN", "A", "DL", "DT", "DD", "INPUT"),
+        *("TABLE", "THEAD", "TBODY", "TR", "TH", "TD", "DETAILS", "SUMMARY"),
+    }
+    addresses = page.evaluate("[...document.links].map(e => e.getAttribute('href'))")
+    assert all(re.fullmatch(r"#(node|module)(-\d+)+", each) for each in addresses)
     assert window.messages == []
 
 
-def test_report(window: Window, files: tuple[Path, Path], tmp_path: Path) -> None:
-    fxpress.view.write_page(tmp_path / "page.html", *files)
-    window.page.goto((tmp_path / "page.html").as_uri())
-    assert window.page.get_by_text("They do not compute the same.").is_visible()
-    hidden = window.page.locator(".leaf", has_text="qkv").first
-    assert not hidden.is_visible()
-    opening = [
-        window.page.locator("summary", has_text=re.compile(rf"^\s*{name} ")).first
-        for name in ("0", "attention")
-    ]
-    for summary in opening:
-        summary.click()
-    assert hidden.is_visible()
-    for summary in reversed(opening):
-        summary.click()
-    assert not hidden.is_visible()
-    window.page.emulate_media(media="print")
-    assert hidden.is_visible()
+def test_injected_code_does_not_run(
+    window: Window, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    page = written(window, tmp_path / "page.html", files[0])
+    inserted = """() => {
+        document.body.append(Object.assign(document.createElement("script"), {text: "alert(1)"}));
+        document.body.insertAdjacentHTML("beforeend", "<img src=x onerror=alert(1)>");
+    }"""
+    page.evaluate(inserted)
+    page.wait_for_timeout(SETTLED)
+    assert window.messages
+    assert all("Content Security Policy" in each for each in window.messages)
+
+
+def test_a_page(window: Window, files: tuple[Path, Path], tmp_path: Path) -> None:
+    page = written(window, tmp_path / "page.html", *files)
+    assert page.title() == "model.pt2, changed.pt2"
+    assert page.get_by_text("They do not compute the same.").is_visible()
+    page.get_by_placeholder("Search nodes").fill("SCALED_dot")
+    found = page.locator(".found a")
+    assert found.count() == 4  # two layers of two programs
+    found.first.click()
+    node = page.locator(".node[open]")
+    for text in ("float32[2, 2, 5, 8]", "getitem", "model.py"):
+        node.get_by_text(text).first.wait_for()
+    node.get_by_role("link", name="transpose_1", exact=True).click()  # a user
+    page.locator(".node[open] > summary", has_text="aten.transpose.int").wait_for()
+    page.go_back()
+    page.locator(".operator", has_text="aten.gelu.default").first.click()
+    page.locator(".file").first.get_by_role("link", name="gelu_1", exact=True).click()
+    gelu = page.locator(".node[open]", has=page.locator("summary", has_text="gelu_1"))
+    gelu.get_by_role("link", name="layers.1.mlp.1", exact=True).click()
+    page.locator("summary:focus", has_text="torch.nn.modules.activation.GELU").wait_for()
+    page.locator(".difference").get_by_role("link", name="silu").click()
+    page.locator(".node[open] > summary", has_text="aten.silu.default").wait_for()
+    assert window.messages == []
+
+
+def test_a_page_on_paper(window: Window, files: tuple[Path, Path], tmp_path: Path) -> None:
+    page = written(window, tmp_path / "page.html", files[0])
+    module = page.locator(".module > summary", has_text="qkv").first
+    node = page.locator(".node > summary", has_text="aten.gelu.default").first
+    assert not module.is_visible()
+    page.pdf()
+    page.emulate_media(media="print")
+    assert module.is_visible()
+    assert not node.is_visible()
+    assert window.messages == []
+
+
+def test_a_page_fits_a_narrow_window_and_a_dark_one(
+    window: Window, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    page = written(window, tmp_path / "page.html", *files)
+    back = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(back) == "rgb(255, 255, 255)"
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(back) != "rgb(255, 255, 255)"
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.get_by_placeholder("Search nodes").fill("gelu")
+    page.locator(".found a").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    assert window.messages == []
+
+
+def test_a_page_in_a_frame_of_a_notebook(
+    window: Window, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    frame = FRAME.format(html.escape(page_of([source_of_file(files[0], "model.pt2")])), 600)
+    (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><base href='/'>{frame}")
+    window.page.goto((tmp_path / "notebook.html").as_uri())
+    page = window.page.frame_locator("iframe")
+    page.get_by_placeholder("Search nodes").fill("gelu")
+    page.locator(".found a").first.click()
+    page.locator(".node[open]").get_by_role("link", name="linear_2", exact=True).click()
+    page.locator(".node[open] > summary", has_text="aten.linear.default").wait_for()
+    assert window.messages == []
+
+
+def test_a_page_of_100_000_nodes_opens_within_seconds(window: Window, tmp_path: Path) -> None:
+    torch.export.save(export(Chain(), (torch.ones(2),)), tmp_path / "short.pt2")
+    _with_more_nodes(tmp_path / "short.pt2", tmp_path / "long.pt2", 100_000)
+    session = window.page.context.new_cdp_session(window.page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # of the processor
+    page = written(window, tmp_path / "page.html", tmp_path / "long.pt2")
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    assert next(each["value"] for each in metrics if each["name"] == "TaskDuration") < 3
+    page.get_by_placeholder("Search nodes").fill("neg_99999")
+    page.locator(".found a").first.click()
+    page.locator(".node[open] dd", has_text="aten.neg.default").wait_for()
     assert window.messages == []
 
 

@@ -1,7 +1,9 @@
-"""The page of a report says what torch says, and nothing of a file becomes markup."""
+"""The page about programs has the numbers of torch, and nothing of a file becomes markup."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -18,18 +20,6 @@ from fxpress._tools.view.sources import source_of
 from fxpress.split_module import split_module
 from tests.support.command_line import assert_without_torch, dynamic_program
 from tests.view.hostile import MARKUP, Page, hostile_copy
-
-# What the template, and pictures, consist of.
-ELEMENTS = {
-    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "h4", "section", "div"),
-    *("p", "dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"),
-    *("span", "svg", "rect", "g", "polygon", "path", "text"),
-}
-ATTRIBUTES = {
-    *("lang", "charset", "http-equiv", "content", "name", "class", "open", "role", "width"),
-    *("height", "viewbox", "transform", "fill", "stroke", "points", "d", "x", "y"),
-    *("text-anchor", "font-family", "font-size", "stroke-dasharray"),
-}
 
 
 class Layers(nn.Module):
@@ -77,30 +67,87 @@ def test_numbers_are_torchs(tmp_path: Path, inputs: Any) -> None:
         f"{sum(p.numel() for p in model.parameters()):,}",
     ]
     state = [*model.parameters(), *model.buffers()]
-    assert page.row("bytes")[1] == f"{sum(t.nbytes for t in state):,}"
+    assert page.row("bytes of state")[1] == f"{sum(t.nbytes for t in state):,}"
     for path in ("wide", "back", "inner", "tied"):
         module = model.get_submodule(path)
-        _, parameters, bytes_, _, flops = page.row(path)
+        _, _, parameters, bytes_, _, flops = page.module(path)
         assert parameters == f"{sum(p.numel() for p in module.parameters()):,}"
         assert bytes_ == f"{sum(p.nbytes for p in module.parameters()):,}"
         assert flops == f"{sum(counts[f'Layers.{path}'].values()):,}"
 
 
-def test_operators_and_types(tmp_path: Path) -> None:
+def test_types_and_symbols(tmp_path: Path) -> None:
     program = dynamic_program()
     page = page_of(saved(program, tmp_path))
-    targets = [str(n.target) for n in program.graph.nodes if n.op == "call_function"]
-    assert page.row("aten.linear.default")[1] == f"{targets.count('aten.linear.default')}"
     sizes: dict[torch.dtype, int] = {}
     for tensor in program.state_dict.values():
         sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.nbytes
     for dtype, size in sizes.items():
-        assert page.row(str(dtype).removeprefix("torch."))[1] == f"{size} B"
+        assert page.row(str(dtype).removeprefix("torch.")) == [str(dtype)[6:], f"{size}"]
     (symbol,) = program.range_constraints
-    assert page.row(str(symbol)) == [str(symbol), "2", "64"]
-    assert "a size is a symbol (2 operators)" in page.text
-    assert page.row("FLOPs")[1].startswith("at least ")
-    assert page.row("first")[-1] == "\u2013"  # none of its products has sizes that are known
+    (inputs, _) = program.example_inputs or ((), {})
+    assert page.row(str(symbol)) == [str(symbol), "2", "64", str(inputs[0].shape[0])]
+
+
+def test_operations_are_those_of_the_example_inputs(tmp_path: Path, inputs: Any) -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.out = nn.Linear(8, 24), nn.Linear(24, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            heads = self.wide(x).view(x.shape[0], x.shape[1], 4, 6).transpose(1, 2)
+            return self.out((heads @ heads.mT @ heads).transpose(1, 2).flatten(2))
+
+    model, x = Heads(), torch.ones(3, 5, 8)
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=99)
+    page = page_of(saved(export(model, (x,), dynamic_shapes=({0: batch, 1: length},)), tmp_path))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(x)
+    total, _, sizes = page.row("FLOPs")[1].partition(" with ")
+    assert total == f"{counter.get_total_flops():,}"
+    assert [text.split(" = ")[1] for text in sizes.split(", ")] in (["3", "5"], ["5", "3"])
+    counts = counter.get_flop_counts()
+    assert page.module("out")[-1] == f"{sum(counts['Heads.out'].values()):,}"
+
+
+def test_sizes_that_are_not_known(tmp_path: Path) -> None:
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.known, self.unknown = nn.Linear(8, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.known(x)
+            return self.unknown(y[y.sum(1) > 0])
+
+    page = page_of(saved(export(Chosen(), (torch.ones(5, 8),)), tmp_path))
+    assert page.row("FLOPs")[1] == f"at least {2 * 5 * 8 * 4:,}"
+    assert page.program["notes"] == ["linear: a size is not known (1 operator)"]
+    assert page.module("unknown")[-1] == "\u2013"
+
+
+def test_nodes_are_torchs(tmp_path: Path, inputs: Any) -> None:
+    program = export(Layers(), inputs)
+    page = page_of(saved(program, tmp_path))
+    bodies = [program.graph_module.get_submodule(f"{side}_graph_0") for side in ("true", "false")]
+    for number, module in enumerate((program.graph_module, *bodies)):
+        shown = page.nodes(number)
+        for node in module.graph.nodes:
+            if node.op in ("get_attr", "output") or "getitem" in node.name:
+                continue
+            found = shown[node.name]
+            values = node.meta["val"] if "cond" in node.name else [node.meta["val"]]
+            assert found["results"] == [f"{str(v.dtype)[6:]}{[*v.shape]}" for v in values]
+            sources = {each.name for each in node.all_input_nodes if each.op != "get_attr"}
+            assert set(found["arguments"].values()) == sources
+            if node.op == "call_function" and "cond" not in node.name:
+                assert found["operator"] == str(node.target)
+                *_, (path, *_) = [("",), *node.meta["nn_module_stack"].values()]
+                assert found["module"] == path
+                assert found["source"].split("\n")[-1] in node.meta["stack_trace"]
+    constants = page.nodes()["conv_transpose2d"]
+    assert constants["stride"] == "[2, 2]"
 
 
 def test_modules_of_which_a_part_is_counted(tmp_path: Path) -> None:
@@ -115,13 +162,12 @@ def test_modules_of_which_a_part_is_counted(tmp_path: Path) -> None:
 
     page = page_of(saved(export(Parts(), (torch.ones(5, 8),)), tmp_path))
     operations = f"{2 * 5 * 8 * 4:,}"
-    assert page.row("known")[-1] == operations
-    assert page.row("unknown")[-1] == "\u2013"
-    assert page.row("without")[-1] == "0"
-    assert page.row("(root)")[-1] == f"\u2265 {operations}"
+    for path, expected in (("known", operations), ("unknown", "\u2013"), ("without", "0")):
+        assert page.module(path)[-1] == expected
+    assert page.module("")[-1] == f"\u2265 {operations}"
 
 
-def test_partitions_are_drawn(tmp_path: Path, inputs: Any) -> None:
+def test_partitions(tmp_path: Path, inputs: Any) -> None:
     class Chain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -136,13 +182,10 @@ def test_partitions_are_drawn(tmp_path: Path, inputs: Any) -> None:
     order = {n: i for i, n in enumerate(n for n in traced.graph.nodes if n.op == "call_module")}
     split = split_module(traced, None, lambda node: order.get(node, 0))
     path = saved(export(split, (torch.ones(5, 8),)), tmp_path)
-    fxpress.view.write_page(tmp_path / "page.html", path)
-    svg = re.findall(r"<svg.*?</svg>", (tmp_path / "page.html").read_text(), re.S)[0]
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
-    assert [t for t in texts if t.startswith("submod_")] == ["submod_0", "submod_1", "submod_2"]
-    assert texts.count("640 FLOPs") == 3  # 2 * 5 * 8 * 8
-    assert texts.count("288 B of state") == 3  # (8 * 8 + 8) * 4
-    assert texts.count("1 value") == texts.count("160 B") == 2  # 5 * 8 * 4
+    page = page_of(path)
+    # Operators, bytes of state, FLOPs (2 * 5 * 8 * 8), and a float32[5, 8] of the one before.
+    for number, taken in enumerate(("", *(f"submod_{i}: 1 value, 160 B" for i in range(2)))):
+        assert page.row(f"submod_{number}")[1:] == ["1", "288", "640", taken]
     overlay = [
         node["value"]
         for node in fxpress.view.data.overlays(path)["partition"]["model"]["results"].values()
@@ -157,44 +200,113 @@ def test_two_files(tmp_path: Path, inputs: Any) -> None:
         saved(export(model, inputs), tmp_path, f"{name}.pt2")
         for name, model in (("a", first), ("b", second))
     ]
-    page = page_of(*paths)
-    assert "They do not compute the same." in page.text
-    assert page.row("inner.1") == [
-        "inner.1",
-        "relu",
-        "gelu",
-        "target: aten.relu.default, aten.gelu.default",
+    (difference,) = page_of(*paths).data["comparisons"]
+    assert difference["verdict"] == "They do not compute the same."
+    ((heading, ((module, *numbers, what),)),) = difference["nodes"]
+    assert heading == "Nodes that differ: 1"
+    assert (module, what) == ("inner.1", "target: aten.relu.default \u2192 aten.gelu.default")
+    labels = [list(page_of(path).nodes())[i] for path, i in zip(paths, numbers, strict=True)]
+    assert labels == ["relu", "gelu"]
+    (difference,) = page_of(paths[0], paths[0]).data["comparisons"]
+    assert difference["verdict"].startswith("Both compute the same")
+    assert difference["nodes"] == []
+
+
+class Attention(nn.Module):
+    def __init__(self, activation: nn.Module, width: int = 8) -> None:
+        super().__init__()
+        self.linear, self.activation = nn.Linear(width, 3 * width), activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.linear(x).view(batch, length, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        made = nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask)
+        return self.activation(made).transpose(1, 2).reshape(batch, length, -1)
+
+
+def test_nodes_that_differ_only_in_sizes_are_apart(tmp_path: Path) -> None:
+    static, dynamic = (
+        {},
+        {"dynamic_shapes": ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length")},)},
+    )
+    paths = [
+        saved(
+            export(Attention(activation), (torch.ones(2, 5, 8),), **options), tmp_path, f"{i}.pt2"
+        )
+        for i, (activation, options) in enumerate(
+            ((nn.ReLU(), static), (nn.ReLU(), dynamic), (nn.GELU(), dynamic), (nn.ReLU(), static))
+        )
     ]
-    assert "Both compute the same" in page_of(paths[0], paths[0]).text
+    ((heading, rows),) = page_of(paths[0], paths[1]).data["comparisons"][0]["nodes"]
+    assert heading == f"Nodes that differ only in sizes: {len(rows)}"
+    assert any(first is None for _, first, _, _ in rows)  # what computes the sizes
+    shown = dict(page_of(paths[0], paths[2]).data["comparisons"][0]["nodes"])
+    assert [row[3].split("\n")[0] for row in shown["Nodes that differ: 1"]] == [
+        "target: aten.relu.default \u2192 aten.gelu.default"
+    ]
+
+
+def test_what_only_looks_like_a_size_is_no_size(tmp_path: Path) -> None:
+    def roll(shift: int, dtype: torch.dtype) -> ExportedProgram:
+        class Roll(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x.roll(shift, 0).to(dtype)
+
+        return export(Roll(), (torch.ones(4, 2),))
+
+    paths = [
+        saved(roll(*each), tmp_path, f"{i}.pt2")
+        for i, each in enumerate(((1, torch.float64), (2, torch.float64), (1, torch.float16)))
+    ]
+    for other, name in ((paths[1], "shifts"), (paths[2], "dtype")):
+        ((heading, rows),) = page_of(paths[0], other).data["comparisons"][0]["nodes"]
+        assert heading == f"Nodes that differ: {len(rows)}"
+        assert any(name in row[3] for row in rows)
 
 
 def test_nothing_of_a_file_is_markup(tmp_path: Path, inputs: Any) -> None:
+    (plain,) = {page_of(saved(dynamic_program(), tmp_path, "plain.pt2")).frame}
     for number, program in enumerate((dynamic_program(), export(Layers(), inputs))):
         path = saved(program, tmp_path, f"{number}.pt2")
         target = tmp_path / f"hostile{number}.pt2"
         hostile_copy(path, target)
         for files in ((target,), (target, path)):
             page = page_of(*files)
-            assert page.elements <= ELEMENTS
-            assert {name for name, _ in page.attributes} <= ATTRIBUTES
-            assert page.text.count(MARKUP) > 20
-            assert not any("alert" in (value or "") for _, value in page.attributes)
+            assert page.frame == plain  # the rest of the page is the same for all files
+            assert "<" not in page.text
+            assert sum(each.count(MARKUP) for each in page.data["texts"]) > 20
+
+
+def test_the_policy_permits_the_script_and_the_style_alone(tmp_path: Path) -> None:
+    frame = page_of(saved(dynamic_program(), tmp_path)).frame
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', frame)
+    hashes = {}
+    for element in ("style", "script"):
+        (text,) = re.findall(rf"<{element}>(.*?)</{element}>", frame, re.DOTALL)
+        hashes[element] = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    assert dict(part.split(" ", 1) for part in policy.split("; ")) == {
+        **dict.fromkeys(("default-src", "base-uri", "form-action"), "'none'"),
+        **{f"{element}-src": f"'sha256-{digest}'" for element, digest in hashes.items()},
+    }
 
 
 def test_characters_that_move_others_are_escaped(tmp_path: Path) -> None:
     model = nn.Sequential()
     model.add_module("a\u202eb\x1b[0m", nn.Linear(2, 2))
     page = page_of(saved(export(model, (torch.ones(1, 2),)), tmp_path))
-    assert "\u202e" not in page.text
-    assert "\x1b" not in page.text
-    assert r"a\u202eb\x1b[0m" in page.text
+    assert not {"\u202e", "\x1b"} & set(str(page.data))
+    assert page.module(r"a\u202eb\x1b[0m")
 
 
 def test_programs_and_files_give_the_same(tmp_path: Path, inputs: Any) -> None:
     program = export(Layers(), inputs)
     path = saved(program, tmp_path)
     fxpress.view.write_page(tmp_path / "program.html", program)
-    rows = [Page((tmp_path / "program.html").read_text()).row("inner"), page_of(path).row("inner")]
+    rows = [
+        Page((tmp_path / "program.html").read_text()).module("inner"),
+        page_of(path).module("inner"),
+    ]
     assert rows[0] == rows[1]
 
 

@@ -103,8 +103,8 @@ def test_in_a_notebook(
     assert len(opened) == 1
     (data,) = shown
     frame = data["text/html"]
-    assert frame.startswith('<iframe sandbox srcdoc="&lt;!DOCTYPE html&gt;')
-    assert frame.count('"') == 8  # none of the page ends the attribute
+    assert frame.startswith('<iframe sandbox="allow-scripts" srcdoc="&lt;!DOCTYPE html&gt;')
+    assert frame.count('"') == 10  # none of the page ends the attribute
     assert data["text/plain"] == "a page about model.pt2"
 
 

@@ -10,8 +10,8 @@ Model Explorer finds the adapter by itself, when it is given the name of this mo
 
     model-explorer --extensions=fxpress.view model.pt2
 
-Nothing of a file runs, weights are not read, and torch is not needed for files. The extra `report`
-brings what writes pages, the extra `view` Model Explorer.
+Nothing of a file runs, weights are not read, and torch is not needed for files. The extra `view`
+brings Model Explorer.
 """
 
 import sys

@@ -70,6 +70,15 @@ def size_of(size: Any) -> int | str:
     return expression(a_text(an_object(value)["expr_str"]))
 
 
+def example_of(size: Any) -> int | None:
+    """Return a size as the example inputs have it; None: the file does not store it."""
+    kind, value = one_of(size)
+    hint = (
+        value if kind == "as_int" else an_object(an_object(value).get("hint") or {}).get("as_int")
+    )
+    return None if hint is None else an_int(hint)
+
+
 def expression(text: str) -> str:
     """Return sympy's text of an expression in infix notation; other texts are unchanged."""
     if len(text) > _LONGEST:

@@ -312,7 +312,7 @@ def view(
     """Show a page about programs in the browser.
 
     Of two files it has the differences. It is written into a temporary file unless --export names
-    one, and needs no server. The extra `report` brings what it takes.
+    one, and needs no server.
     """
     from fxpress._tools.cli import view as command
 

@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from fxpress._base.errors import Error
+from fxpress._tools.view.kinds import kind_of
 from fxpress._tools.view.matching import ALONE, CHANGED, Matching, comparable, match
 from fxpress._tools.view.nodes import Graph, Node
 from fxpress._tools.view.overlays import Overlay, difference_of
 from fxpress._tools.view.sources import Source
 
+# Facts of `comparable` that contain sizes.
+_SIZES = frozenset(("size", "sizes", "shape", "strides", "bytes"))
 TITLE = "difference"  # of the overlay that marks differences
 
 
@@ -32,14 +35,16 @@ class Difference:
 
     Attributes:
         module: the module that it is in.
-        first, second: the names of the node; empty where a program has none.
-        what: what differs, as texts such as "target: aten.relu.default, aten.gelu.default".
+        first, second: the node in each program; None where a program has none.
+        what: what differs, as texts such as "target: aten.relu.default → aten.gelu.default".
+        is_of_sizes: whether only sizes differ, or it computes or checks sizes.
     """
 
     module: str
-    first: str
-    second: str
+    first: Node | None
+    second: Node | None
     what: list[str]
+    is_of_sizes: bool
 
 
 def compare(first: Source, second: Source) -> list[Comparison]:
@@ -70,13 +75,14 @@ def differences(first: Graph, second: Graph, matching: Matching) -> Iterator[Dif
     for node in first.nodes:
         state = matching.states[0][node.id]
         if state == ALONE:
-            yield Difference(node.module, name_of(node), "", [])
+            yield Difference(node.module, node, None, [], _is_size(node))
         elif state == CHANGED:
             other = nodes[matching.pairs[node.id]]
-            yield Difference(node.module, name_of(node), name_of(other), _what(node, other))
+            is_of_sizes = _without_sizes(node, other) == _without_sizes(other, node)
+            yield Difference(node.module, node, other, _what(node, other), is_of_sizes)
     for node in second.nodes:
         if matching.states[1][node.id] == ALONE:
-            yield Difference(node.module, "", name_of(node), [])
+            yield Difference(node.module, None, node, [], _is_size(node))
 
 
 def differences_of(
@@ -106,14 +112,26 @@ def state_counts(matching: Matching) -> tuple[Counter[str], Counter[str]]:
     return first, second
 
 
-def name_of(node: Node) -> str:
-    """Return the name of a node, or that of its first result, or what else it is called."""
-    return node.name or (node.results[0].name if node.results else node.label)
-
-
 def _what(node: Node, other: Node) -> list[str]:
     mine, theirs = comparable(node), comparable(other)
     keys = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
     if not keys:
         return ["other sources, or another order of writes, random numbers, effects or modes"]
-    return [f"{key}: {mine.get(key) or 'none'}, {theirs.get(key) or 'none'}" for key in keys]
+    return [f"{key}: {mine.get(key) or 'none'} \u2192 {theirs.get(key) or 'none'}" for key in keys]
+
+
+def _without_sizes(node: Node, other: Node) -> dict[str, str]:
+    """Return what two nodes have in common that differ only in sizes, of the first."""
+    sizes = {each.name for n in (node, other) for each in n.arguments if not each.value.tensor}
+    facts = comparable(node)
+    for number, value in enumerate(node.results):
+        tensor = value.tensor and value.tensor.tensor
+        facts[f"result {number}"] = f"{tensor.dtype} {len(tensor.shape)}" if tensor else ""
+    facts["arguments"] = ", ".join(e.name for e in node.arguments if e.name not in sizes)
+    return {k: v for k, v in facts.items() if v and k not in sizes and k not in _SIZES}
+
+
+def _is_size(node: Node) -> bool:
+    """Return whether a node computes or checks sizes."""
+    is_number = bool(node.results) and not any(value.tensor for value in node.results)
+    return node.target is not None and (is_number or kind_of(node) == "size or check")

@@ -39,12 +39,12 @@ def graphs_of(program: Any) -> list[dict[str, Any]]:
 
 
 def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
-    """Write a page about programs that opens from disk, without a server or a script.
+    """Write a page about programs that opens from disk, without a server.
 
     torch has no such function.
 
-    It has the tree of modules with parameters, bytes, operators and FLOPs, tables of inputs,
-    outputs, symbols and weights, the picture of partitions or modules, and for two programs their
+    It has the tree of modules and nodes with parameters, bytes, operators and FLOPs, a search for
+    nodes, tables of inputs, outputs, symbols, weights and partitions, and for two programs their
     differences.
 
     Args:
@@ -52,7 +52,6 @@ def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
         programs: paths and ExportedPrograms.
 
     Raises:
-        fxpress.UnsupportedError: the extra `report` is not installed.
         OSError: a file cannot be read, or the target cannot be written.
         fxpress.Error, TypeError: as `graphs_of` raises them.
 
@@ -72,14 +71,13 @@ def show(*programs: Any) -> None:
     torch has no such function.
 
     It is the page that `write_page` writes, in a temporary file; of two programs it begins with
-    their differences. In a notebook it is a frame of the cell, in which no script can run.
+    their differences. In a notebook it is a frame of the cell, which cannot reach the notebook.
 
     Args:
         programs: paths and ExportedPrograms.
 
     Raises:
-        fxpress.UnsupportedError: the extra `report` is not installed, or no browser was found; the
-            error then names the file.
+        fxpress.UnsupportedError: no browser was found; the error names the file.
         OSError, fxpress.Error, TypeError: as `graphs_of` raises them.
 
     Example:

@@ -1,4 +1,4 @@
-"""Count floating-point operations by the shapes of a graph.
+"""Count floating-point operations by the shapes of a graph, for the sizes of the example inputs.
 
 Products of matrices, convolutions and attention count, by the formulas of
 `torch.utils.flop_counter`: two operations for each product that is added.
@@ -86,13 +86,13 @@ class _Counting:
             return None
         number = _flops(node)
         if number is None:
-            self.left_out[f"{label}: a size is a symbol"] += 1
+            self.left_out[f"{label}: a size is not known"] += 1
             return None
         return Counter({label: number})
 
 
 def _flops(node: Node) -> int | None:
-    """Return the operations of an operator with a formula; None: a size is a symbol."""
+    """Return the operations of an operator with a formula; None: a size is not known."""
     shapes = {each.name: _sizes(each.value) for each in node.arguments}
     result = _sizes(node.results[0]) if node.results else None
     is_transposed = ("transposed", "True") in node.constants

@@ -22,14 +22,13 @@ from fxpress._files.format.fields import (
 )
 from fxpress._files.format.package import Allowance, InspectionError, Package
 from fxpress._files.format.stored import STATE
-from fxpress._files.format.tensors import expression, size_of, tensor_of
+from fxpress._files.format.tensors import example_of, expression, size_of, tensor_of
 from fxpress._tools.inspect.arguments import bodies_in, readable, values_in
 from fxpress._tools.inspect.summary import kind_of, model_records
 from fxpress._tools.view.namespaces import Namespaces
-from fxpress._tools.view.nodes import Ancestor, Argument, Graph, Node, TensorFacts, Value
+from fxpress._tools.view.nodes import Ancestor, Argument, Graph, Node, TensorFacts, Value, cut
 from fxpress._tools.view.ranges import cut_long_layers
 
-_LONGEST = 400  # characters of a text that is shown
 _LONGEST_NAME = 100  # characters of a part of a graph's id
 _DEPTH = 60  # graphs within each other, and objects in the history of a node
 # The kind of an input in a signature -> the field with its name in the state.
@@ -105,11 +104,6 @@ def make_old() -> None:
         gc.unfreeze()
 
 
-def _cut(text: str, longest: int = _LONGEST) -> str:
-    """Return a text, or its beginning where it is long."""
-    return text if len(text) <= longest else text[: longest - 3] + "..."
-
-
 class _Program:
     """Makes the graphs of a program; what many nodes share is described once."""
 
@@ -133,7 +127,7 @@ class _Program:
                 lower, upper = (an_object(bounds).get(end) for end in ("min_val", "max_val"))
                 facts[f"symbol {expression(symbol)}"] = f"{lower} to {upper}"
             for number, guard in enumerate(a_list(document.get("guards_code") or [])):
-                facts[f"guard {number}"] = _cut(a_text(guard))
+                facts[f"guard {number}"] = cut(a_text(guard))
         return self.made
 
     def charge(self, size: int) -> None:
@@ -151,7 +145,8 @@ class _Program:
             device = an_object(meta["device"])
             index = device.get("index")
             where = a_text(device["type"]) + ("" if index is None else f":{index}")
-            known = self._tensors[key] = TensorFacts(tensor, strides, where)
+            examples = [example_of(size) for size in meta["sizes"]]
+            known = self._tensors[key] = TensorFacts(tensor, examples, strides, where)
         return known
 
     def target(self, target: Any) -> tuple[str, str]:
@@ -170,8 +165,8 @@ class _Program:
         if known is None:
             lines = [line.strip() for line in stack.strip().split("\n")]
             places = sum(line.startswith("File ") for line in lines)
-            source = _cut("\n".join(lines[-2:])) if places else ""
-            whole = "\n".join(map(_cut, lines)) if places > 1 else ""
+            source = cut("\n".join(lines[-2:])) if places else ""
+            whole = "\n".join(map(cut, lines)) if places > 1 else ""
             self.charge(2 * (len(source) + len(whole)))
             known = self._sources[stack] = source, whole
         return known
@@ -187,7 +182,7 @@ class _Program:
         while waiting:
             each = an_object(waiting.popleft())
             texts = (str(each.get(key) or "") for key in ("name", "target", "pass_name"))
-            found.append(Ancestor(*map(_cut, texts)))
+            found.append(Ancestor(*map(cut, texts)))
             waiting += a_list(each.get("from_node") or [])
         self.charge(_TEXT_BYTES * len(found))
         return tuple(found)
@@ -310,15 +305,15 @@ class _Writer:
             made.source, made.stack = self._program.source(trace)
         if history := metadata.get("from_node"):
             made.ancestors = self._program.ancestors(history)
-        made.torch_function = _cut(a_text(metadata.get("torch_fn") or ""))
-        made.custom = _cut(a_text(metadata.get("custom") or ""))
+        made.torch_function = cut(a_text(metadata.get("torch_fn") or ""))
+        made.custom = cut(a_text(metadata.get("custom") or ""))
         outputs = node["outputs"]
         if type(outputs) is not dict and type(outputs) is not str:
             a_list(outputs)
         made.results = [self._value(value) for value in _names_in(outputs)]
         self._add(made)
         for named, count, body in bodies:
-            inside = f"{_cut(name or made.id, _LONGEST_NAME)}/{_cut(named, _LONGEST_NAME)}"
+            inside = f"{cut(name or made.id, _LONGEST_NAME)}/{cut(named, _LONGEST_NAME)}"
             inside = f"{self._made.id}/{inside}{f' {count}' if count else ''}"
             place = f"{self._place}.nodes[{number}].{named}"
             written = _Writer(self._program, body, None, inside, place, self._depth + 1)
@@ -335,7 +330,7 @@ class _Writer:
                 what += "" if kind == "user_output" else f" {kind.replace('_', ' ')} {target}"
             values = _names_in(given)
             made.arguments += [self._argument(what, value) for value in values]
-            if shown := values[0] if values else _cut(str(readable(given))):
+            if shown := values[0] if values else cut(str(readable(given))):
                 made.constants.append((f"output {what}", shown))
         self._add(made)
 
@@ -363,6 +358,6 @@ def _names_in(value: Any) -> list[str]:
 
 def _shown(value: Any) -> str | None:
     """Return the text of an argument that is not a value; None: there is nothing to show."""
-    shown = _cut(str(readable(value)))
+    shown = cut(str(readable(value)))
     is_empty_text = type(value) is dict and len(value) == 1 and "" in value.values()
     return shown if shown or is_empty_text else None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fxpress import _native
 from fxpress._tools.view.comparison import TITLE, compare, differences_of, mapping_of
 from fxpress._tools.view.graphs import make_old
-from fxpress._tools.view.nodes import Ancestor, Graph, Node, TensorFacts
+from fxpress._tools.view.nodes import Graph, Node, TensorFacts
 from fxpress._tools.view.overlays import overlays_of
 from fxpress._tools.view.sources import Source, tell_apart
 
 _TAG = "__tensor_tag"  # Model Explorer's key for the name of a value
-_LONGEST = 400  # characters of a line
 _Pair = dict[str, Any]  # the key and the value of an attribute
 
 
@@ -80,7 +79,8 @@ class _Writer:
 
     def node(self, node: Node, users: list[str] | None) -> dict[str, Any]:
         """Return a node; `users` are the ids of the nodes that take its values."""
-        attributes = [self._pair(*pair) for pair in _attributes(node)]
+        pairs = (*node.identity(), *node.constants, *node.origin())
+        attributes = [self._pair(*pair) for pair in pairs]
         if node.target is None and node.results:
             attributes += self._tensor(node.results[0].tensor)
         if users:
@@ -139,34 +139,3 @@ class _Writer:
         while len(self._numbers) <= number:
             self._numbers.append(str(len(self._numbers)))
         return self._numbers[number]
-
-
-def _attributes(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield what is shown of a node, apart from its values and its users."""
-    if node.target is not None:
-        yield "target", node.target
-    if node.name:
-        yield "name", node.name
-    if node.kind:
-        yield "kind", node.kind
-    if node.state:
-        yield "state", node.state
-    if node.persistent:
-        yield "persistent", node.persistent
-    yield from node.constants
-    if node.source:
-        yield "source", node.source
-    if node.stack:
-        yield "stack", node.stack
-    if node.ancestors:
-        yield "from", "\n".join(map(_ancestor, node.ancestors))
-    if node.torch_function:
-        yield "torch function", node.torch_function
-    if node.custom:
-        yield "custom", node.custom
-
-
-def _ancestor(ancestor: Ancestor) -> str:
-    target = f" ({ancestor.target})" if ancestor.target else ""
-    line = f"{ancestor.name or 'a node'}{target}, {ancestor.made_by or 'unknown'}"
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."

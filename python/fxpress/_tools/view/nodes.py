@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fxpress._files.format.tensors import Tensor
+
+_LONGEST = 400  # characters of a text that is shown
+
+
+def cut(text: str, longest: int = _LONGEST) -> str:
+    """Return a text, or its beginning where it is long."""
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -13,6 +21,7 @@ class TensorFacts:
     """A tensor. Values with equal descriptions share one; nobody may change it."""
 
     tensor: Tensor  # type, sizes and bytes
+    examples: list[int | None]  # the sizes for the example inputs; None: one is not known
     strides: list[int | str]  # ints, or expressions as text
     device: str  # such as "cpu" or "cuda:0"
 
@@ -28,9 +37,9 @@ class TensorFacts:
         return {key: text for key, text in shown.items() if text}
 
     def sizes(self) -> list[int] | None:
-        """Return the sizes; None where one is a symbol."""
-        sizes = [size for size in self.tensor.shape if isinstance(size, int)]
-        return sizes if len(sizes) == len(self.tensor.shape) else None
+        """Return the sizes for the example inputs; None where one is not known."""
+        sizes = [size for size in self.examples if size is not None]
+        return sizes if len(sizes) == len(self.examples) else None
 
 
 class Value(NamedTuple):
@@ -51,6 +60,10 @@ class Ancestor(NamedTuple):
     name: str
     target: str
     made_by: str
+
+    def __str__(self) -> str:
+        target = f" ({self.target})" if self.target else ""
+        return cut(f"{self.name or 'a node'}{target}, {self.made_by or 'unknown'}")
 
 
 class Argument(NamedTuple):
@@ -92,6 +105,22 @@ class Node:
     custom: str = ""  # of its metadata
     # The graphs that the operator is given.
     bodies: list[Graph] = dataclasses.field(default_factory=list)
+
+    def identity(self) -> Iterator[tuple[str, str]]:
+        """Yield names and texts of what the node is, apart from its arguments."""
+        yield from self._known("target", "name", "kind", "state", "persistent")
+
+    def origin(self) -> Iterator[tuple[str, str]]:
+        """Yield names and texts of where the node is from."""
+        yield from self._known("source", "stack")
+        if self.ancestors:
+            yield "from", "\n".join(map(str, self.ancestors))
+        if self.torch_function:
+            yield "torch function", self.torch_function
+        yield from self._known("custom")
+
+    def _known(self, *fields: str) -> Iterator[tuple[str, str]]:
+        return ((field, text) for field in fields if (text := getattr(self, field)))
 
     def result_bytes(self) -> int | None:
         """Return the bytes of all results; None where there are none or one is not known."""

@@ -23,7 +23,7 @@ _Values = dict[str, dict[str, Any]]  # id of a node -> value, color
 def overlays_of(graphs: dict[str, list[Graph]]) -> dict[str, Overlay]:
     """Return each overlay of programs by its name.
 
-    Nodes whose sizes are symbols have no bytes and no FLOPs. Where no module is named as
+    Nodes whose sizes are symbols have no bytes. Where no module is named as
     `split_module` names partitions, there is no overlay of partitions.
     """
     everything = [graph for of_program in graphs.values() for graph in of_program]

@@ -1,73 +1,105 @@
-"""Write the page of a report: it opens from disk, without a server, a script or the network."""
+"""Write the page about programs: it opens from disk, without a server or the network.
+
+The page is a static script and the data of the programs, which the script shows as text.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import base64
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.text import printable
 from fxpress._tools.view.comparison import Comparison, compare, differences, state_counts
 from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME
 from fxpress._tools.view.nodes import Graph
-from fxpress._tools.view.report import FilePart, ProgramPart, Table, file_part
+from fxpress._tools.view.report import Table, Values, file_part, table
 from fxpress._tools.view.sources import Source
 
 _TEMPLATES = Path(__file__).with_name("templates")
-
-
-@dataclasses.dataclass
-class ComparisonPart:
-    """What the page says of how a program differs from its counterpart."""
-
-    names: tuple[str, str]  # of the programs
-    verdict: str  # a sentence
-    tables: dict[str, Table]  # by their headings
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; base-uri 'none'; \
+form-action 'none'; style-src '{style_hash}'; script-src '{script_hash}'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>fxpress</title>
+<style>{style}</style>
+</head>
+<body>
+<p>The script of this page does not run here: open the page in a browser.</p>
+<script type="application/json" id="data">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
 
 
 def page_of(sources: Sequence[Source]) -> str:
     """Return the page; of two sources it also tells the differences.
 
-    UnsupportedError without jinja2; OSError or InspectionError: a file can no longer be read.
+    OSError or InspectionError: a file can no longer be read.
     """
-    try:
-        import jinja2
-    except ImportError as missing:
-        raise UnsupportedError(
-            "the report needs the package jinja2: pip install 'fxpress[report]' brings it"
-        ) from missing
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        finalize=_shown,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    text = json.dumps(_data(sources), separators=(",", ":")).replace("<", "\\u003c")
+    style, script = ((_TEMPLATES / f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    return _PAGE.format(
+        style_hash=_hash(style), script_hash=_hash(script), style=style, data=text, script=script
     )
-    files = [file_part(source) for source in sources]
+
+
+def _hash(text: str) -> str:
+    """Return what a Content-Security-Policy permits an element with a text by."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _data(sources: Sequence[Source]) -> dict[str, Any]:
+    values = Values()
+    files = [file_part(source, values) for source in sources]
+    graphs = [program.pop("graphs") for file in files for program in file["programs"]]
     comparisons = _comparisons(sources, files) if len(sources) == 2 else []
-    page = environment.get_template("report.html")
-    return str(page.render(files=files, comparisons=comparisons))
+    shown: dict[str, Any] = _shown({"comparisons": comparisons, "files": files})
+    for program in (each for file in shown["files"] for each in file["programs"]):
+        program["graphs"] = graphs.pop(0)
+    types, texts = _shown(values.types()), _shown([*values.texts])
+    return {**shown, "types": types, "texts": texts}
 
 
 def _shown(value: Any) -> Any:
-    """Return a text without characters that move others or cannot be seen; lines stay lines."""
-    return "\n".join(map(printable, value.split("\n"))) if type(value) is str else value
+    """Return data without characters that move others or cannot be seen; lines stay lines."""
+    if isinstance(value, str):
+        return "\n".join(map(printable, value.split("\n")))
+    if isinstance(value, dict):
+        return {_shown(key): _shown(each) for key, each in value.items()}
+    return [*map(_shown, value)] if isinstance(value, (list, tuple)) else value
 
 
-def _comparisons(sources: Sequence[Source], files: list[FilePart]) -> list[ComparisonPart]:
+def _comparisons(sources: Sequence[Source], files: list[dict[str, Any]]) -> list[dict[str, Any]]:
     first, second = sources
-    parts = [{part.name: part for part in file.programs} for file in files]
+    programs = [program for file in files for program in file["programs"]]
+    numbers = [{each["name"]: programs.index(each) for each in file["programs"]} for file in files]
     made = []
     for each in compare(first, second):
-        name, other = each.names
-        tables = _facts(parts[0][name], parts[1][other])
+        found = numbers[0][each.names[0]], numbers[1][each.names[1]]
+        tables = _facts(programs[found[0]], programs[found[1]])
+        nodes = []
         if each.matching is not None:
-            graphs = first.graphs[name][0], second.graphs[other][0]
-            tables |= _nodes(*graphs, each)
-        made.append(ComparisonPart(each.names, _verdict(each), tables))
+            graphs = first.graphs[each.names[0]][0], second.graphs[each.names[1]][0]
+            tables = {"Nodes": _counts(each)} | tables
+            nodes = _nodes(*graphs, each)
+        is_plain = each.names == ("model", "model")
+        made.append(
+            {
+                "title": "Difference" if is_plain else "Difference: {} and {}".format(*each.names),
+                "verdict": _verdict(each),
+                "tables": tables,
+                "programs": found,
+                "nodes": nodes,
+            }
+        )
     return made
 
 
@@ -79,38 +111,41 @@ def _verdict(comparison: Comparison) -> str:
     return "They do not compute the same."
 
 
-def _facts(first: ProgramPart, second: ProgramPart) -> dict[str, Table]:
+def _facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Table]:
     """Return what differs in the tables of two programs."""
     found = {}
-    theirs = dict(second.facts)
-    rows = [(k, v, theirs.get(k, "")) for k, v in first.facts if v != theirs.get(k)]
-    operators = {bar.name: bar.number for bar in second.operators}
-    own = {bar.name: bar.number for bar in first.operators}
+    theirs = dict(second["facts"])
+    rows = [(k, v, theirs.get(k, "")) for k, v in first["facts"] if v != theirs.get(k)]
+    operators = second["operators"]
+    own = first["operators"]
     counts = [
-        (name, own.get(name, "0"), operators.get(name, "0"))
+        (name, f"{own.get(name, 0):,}", f"{operators.get(name, 0):,}")
         for name in {**own, **operators}
         if own.get(name) != operators.get(name)
     ]
     if rows:
-        found["Facts that differ"] = Table(("fact", "first", "second"), rows)
+        found["Facts that differ"] = table(("fact", "first", "second"), rows)
     if counts:
         head = ("operator", "#first", "#second")
-        found["Operators that are called more or less often"] = Table(head, counts)
+        found["Operators that are called more or less often"] = table(head, counts)
     for name in ("Inputs", "Outputs", "Symbols", "Guards", "Weights"):
-        mine, others = (part.tables.get(name) for part in (first, second))
-        rows_of = [set() if each is None else set(each.rows) for each in (mine, others)]
-        columns = (mine or others or Table((), [])).head
-        sides = [
-            ("first", [r for r in mine.rows if r not in rows_of[1]] if mine else []),
-            ("second", [r for r in others.rows if r not in rows_of[0]] if others else []),
+        mine, others = ({**each["tables"], **each["state"]}.get(name) for each in (first, second))
+        sides = [[] if each is None else each["rows"] for each in (mine, others)]
+        known = [set(side) for side in sides]
+        only = [
+            (word, *row)
+            for word, side, other in zip(("first", "second"), sides, known[::-1], strict=True)
+            for row in side
+            if row not in other
         ]
-        differing_rows = [(side, *row) for side, rows in sides for row in rows]
-        if differing_rows:
-            found[f"{name} that only one has"] = Table(("in the", *columns), differing_rows)
+        if only:
+            head = ("in the", *(mine or others or {})["head"])
+            found[f"{name} that only one has"] = table(head, only)
     return found
 
 
-def _nodes(first: Graph, second: Graph, comparison: Comparison) -> dict[str, Table]:
+def _counts(comparison: Comparison) -> Table:
+    """Return how many nodes are in each state."""
     assert comparison.matching is not None
     counts = state_counts(comparison.matching)
     states = {
@@ -124,11 +159,19 @@ def _nodes(first: Graph, second: Graph, comparison: Comparison) -> dict[str, Tab
         for state, text in states.items()
         if any(side[state] for side in counts)
     ]
-    tables = {"Nodes": Table(("nodes that", "#first", "#second"), rows)}
-    found = [
-        (each.module or "(root)", each.first, each.second, "\n".join(each.what))
-        for each in differences(first, second, comparison.matching)
-    ]
-    if found:
-        tables["Nodes that differ"] = Table(("module", "first", "second", "what differs"), found)
-    return tables
+    return table(("nodes that", "#first", "#second"), rows)
+
+
+def _nodes(first: Graph, second: Graph, comparison: Comparison) -> list[tuple[str, list[Any]]]:
+    """Return the nodes that differ, by headings; nodes are named by their numbers."""
+    assert comparison.matching is not None
+    numbers = [{node.id: i for i, node in enumerate(graph.nodes)} for graph in (first, second)]
+    found: dict[bool, list[Any]] = {False: [], True: []}
+    for each in differences(first, second, comparison.matching):
+        places = [
+            None if node is None else numbers[side][node.id]
+            for side, node in enumerate((each.first, each.second))
+        ]
+        found[each.is_of_sizes].append((each.module or "(root)", *places, "\n".join(each.what)))
+    headings = {False: "Nodes that differ", True: "Nodes that differ only in sizes"}
+    return [(f"{headings[key]}: {len(rows):,}", rows) for key, rows in found.items() if rows]

@@ -1,112 +1,64 @@
-"""Collect what the page of a report says of programs."""
+"""Collect what the page shows of programs, as plain data."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from fxpress._base.errors import UnsupportedError
+from fxpress import _native
 from fxpress._base.observing.text import bytes_text, counted_text
-from fxpress._tools.inspect.modules import Module, lines_of
+from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program, Value, Weight
 from fxpress._tools.inspect.summary import UNOPENED, Summary
 from fxpress._tools.view.flops import Count, count_flops
-from fxpress._tools.view.nodes import Graph
-from fxpress._tools.view.pictures import Picture, picture_of
+from fxpress._tools.view.kinds import partition_of
+from fxpress._tools.view.nodes import Graph, Node, TensorFacts
 from fxpress._tools.view.sources import Source
 
-_MOST_ROWS = 500  # of a table
-_MOST_MODULES = 2000
-_DEPTH = 30  # of modules within each other
 _NOT_KNOWN = "\u2013"
-_OPEN = 2  # levels of modules that are shown at first
+Table = dict[str, Any]  # "head": names of columns, of numbers where they begin with "#"; "rows"
 
 
-@dataclasses.dataclass
-class Table:
-    """Rows of texts."""
+class Values:
+    """The texts of nodes and the types of values, which nodes refer to by number."""
 
-    head: tuple[str, ...]  # names of the columns; a name that begins with "#" is of numbers
-    rows: Sequence[tuple[str, ...]]  # all rows; the page shows the first ones
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}
+        self._types: dict[TensorFacts | None, int] = {}
 
-    def shown(self) -> Sequence[tuple[str, ...]]:
-        """Return the rows that the page shows."""
-        return self.rows[:_MOST_ROWS]
+    def types(self) -> list[dict[str, str]]:
+        """Return what is shown of each type."""
+        return [{} if each is None else each.shown() for each in self._types]
 
-    def left(self) -> int:
-        """Return the number of the other rows."""
-        return max(0, len(self.rows) - _MOST_ROWS)
+    def text(self, text: str) -> int:
+        """Return the number of a text."""
+        return self.texts.setdefault(text, len(self.texts))
 
+    def pairs(self, pairs: Iterable[tuple[str, str]]) -> list[int]:
+        """Return the numbers of names and texts."""
+        return [self.text(text) for pair in pairs for text in pair]
 
-@dataclasses.dataclass
-class Bar:
-    """A bar of a plot: what it is of, its number as a text, its length in percent."""
-
-    name: str
-    number: str
-    percent: float
-
-
-@dataclasses.dataclass
-class ModuleRow:
-    """A module in a tree that is written as a list. Numbers are of the module and those in it."""
-
-    # "open": those in it follow; "leaf": it has none; "close": the end of one that was opened,
-    # without other fields.
-    step: str
-    name: str = ""
-    class_name: str = ""
-    operators: str = ""
-    parameters: str = ""
-    bytes: str = ""
-    flops: str = ""
-    is_open: bool = False  # whether it shows those in it at first
+    def type(self, tensor: TensorFacts | None) -> int:
+        """Return the number of a type."""
+        return self._types.setdefault(tensor, len(self._types))
 
 
-@dataclasses.dataclass
-class ProgramPart:
-    """What the page says of a program."""
-
-    name: str
-    facts: list[tuple[str, str]]
-    tables: dict[str, Table]
-    operators: list[Bar]
-    dtypes: list[Bar]
-    modules: list[ModuleRow]
-    modules_left: int
-    notes: list[str]
-    picture: Picture | None
-    no_picture: str
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """Return a table."""
+    return {"head": head, "rows": list(rows)}
 
 
-@dataclasses.dataclass
-class FilePart:
-    """What the page says of a file."""
-
-    name: str
-    facts: list[tuple[str, str]]
-    programs: list[ProgramPart]
-
-
-def file_part(source: Source) -> FilePart:
+def file_part(source: Source, values: Values) -> dict[str, Any]:
     """Describe a source; OSError, InspectionError: it cannot be read any more."""
     summary = source.summary()
     parts = [
-        _program(program, source.graphs[program.name])
+        _program(program, source.graphs[program.name], values)
         for program in summary.programs
         if program.name in source.graphs
     ]
-    return FilePart(source.name, list(_file_facts(summary)), parts)
-
-
-def _distinct(program: Program, kind: str) -> Iterator[Weight]:
-    return (each for each in program.weights if each.kind == kind and each.tied_to is None)
-
-
-def _items(weight: Weight) -> int:
-    return math.prod(size for size in weight.tensor.shape if isinstance(size, int))
+    return {"name": source.name, "facts": list(_file_facts(summary)), "programs": parts}
 
 
 def _file_facts(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -115,69 +67,139 @@ def _file_facts(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.bytes:
         yield "size", f"{bytes_text(summary.bytes)} in {counted_text(summary.records, 'record')}"
     if summary.compiled:
-        yield "compiled models", ", ".join(summary.compiled[:_MOST_ROWS])
+        yield "compiled models", ", ".join(summary.compiled)
     files = [f"{name} ({bytes_text(size)})" for name, size in summary.extra_files.items()]
     if files:
-        yield "extra files", ", ".join(files[:_MOST_ROWS])
-    runs = [f"{record} ({what})" for record, what in summary.runs.items()]
-    if runs:
-        yield UNOPENED, ", ".join(runs[:_MOST_ROWS])
+        yield "extra files", ", ".join(files)
+    if summary.runs:
+        yield UNOPENED, ", ".join(f"{record} ({what})" for record, what in summary.runs.items())
 
 
-def _program(program: Program, graphs: list[Graph]) -> ProgramPart:
+def _program(program: Program, graphs: list[Graph], values: Values) -> dict[str, Any]:
     count = count_flops(graphs)
-    modules = list(_module_rows(program, _flops_by_module(graphs[0], count)))
-    picture, no_picture = None, ""
-    try:
-        picture = picture_of(graphs[0], program.root, count.by_node[graphs[0].id])
-    except UnsupportedError as error:
-        no_picture = str(error)
-    number = sum(1 for row in modules if row.step != "close")
-    return ProgramPart(
-        name=program.name,
-        facts=list(_program_facts(program, count)),
-        tables={
-            name: made
-            for name, made in (
-                ("Inputs", _values(program.inputs)),
-                ("Outputs", _values(program.outputs)),
-                ("Symbols", _symbols(program)),
-                ("Guards", Table(("condition",), [(guard,) for guard in program.guards])),
-                ("Weights", _weights(program)),
-            )
-            if made.rows
-        },
-        operators=_operator_bars(program),
-        dtypes=_dtype_bars(program),
-        modules=modules,
-        modules_left=sum(1 for _ in lines_of(program.root)) - number,
-        notes=[f"{why} ({counted_text(n, 'operator')})" for why, n in count.left_out.items()],
-        picture=picture,
-        no_picture=no_picture,
-    )
+    examples = _examples(graphs)
+    numbers = {each.path: number for number, (_, each) in enumerate(lines_of(program.root))}
+    positions = {graph.id: number for number, graph in enumerate(graphs)}
+    tables = {
+        "Inputs": _values(program.inputs),
+        "Outputs": _values(program.outputs),
+        "Symbols": _symbols(program, examples),
+        "Guards": table(("condition",), [(guard,) for guard in program.guards]),
+    }
+    state = {
+        "Bytes by type of weights": _dtypes(program),
+        "Weights": _weights(program),
+        "Partitions": _partitions(graphs[0], count.by_node[graphs[0].id]),
+    }
+    return {
+        "name": program.name,
+        "operators": {k.removeprefix("torch.ops."): n for k, n in program.operators.items()},
+        "facts": list(_program_facts(program, count, examples)),
+        "notes": [f"{why} ({counted_text(n, 'operator')})" for why, n in count.left_out.items()],
+        "tables": {name: made for name, made in tables.items() if made["rows"]},
+        "state": {name: made for name, made in state.items() if made["rows"]},
+        "modules": list(_modules(program, numbers, _flops_by_module(graphs[0], count))),
+        "graphs": [
+            {
+                "id": graph.id.removeprefix(f"{graphs[0].id}/"),
+                "inputs": sum(1 for node in graph.nodes if node.id.startswith("input ")),
+                "nodes": _nodes(graph, count.by_node[graph.id], numbers, positions, values),
+            }
+            for graph in graphs
+        ],
+    }
 
 
-def _program_facts(program: Program, count: Count) -> Iterator[tuple[str, str]]:
+def _nodes(
+    graph: Graph,
+    flops: dict[str, int],
+    modules: dict[str, int],
+    graphs: dict[str, int],
+    values: Values,
+) -> list[list[Any]]:
+    """Return the nodes of a graph, each as the list that NODE of the page's script names."""
+    numbers = {node.id: number for number, node in enumerate(graph.nodes)}
+    paths = {node.module for node in graph.nodes}
+    inner = {path: next(modules[p] for p in _around(path) if p in modules) for path in paths}
+    with _native.GcPause():  # none of the lists are garbage at the end
+        return [
+            [
+                values.text(_name_of(node)),
+                values.text(node.target or ""),
+                inner[node.module],
+                values.pairs((*node.identity(), *_operations(flops.get(node.id)))),
+                [
+                    number
+                    for each in node.arguments
+                    for number in (values.text(each.name), numbers[each.node.id], each.output)
+                ],
+                values.pairs(node.constants),
+                [
+                    number
+                    for each in node.results
+                    for number in (values.text(each.name), values.type(each.tensor))
+                ],
+                values.pairs(node.origin()),
+                [graphs[body.id] for body in node.bodies],
+            ]
+            for node in graph.nodes
+        ]
+
+
+def _name_of(node: Node) -> str:
+    """Return the name of a node, or of its first result, or its label."""
+    return node.name or (node.results[0].name if node.results else node.label)
+
+
+def _operations(number: int | None) -> list[tuple[str, str]]:
+    return [("FLOPs", f"{number:,}")] if number else []
+
+
+def _program_facts(
+    program: Program, count: Count, examples: dict[str, int]
+) -> Iterator[tuple[str, str]]:
     yield "written by", f"torch {program.torch_version}" if program.torch_version else "not said"
     dialect = ", ".join(program.dialect)
     yield "schema", f"{program.schema_version}{', ' + dialect if dialect else ''}"
     yield "operators", f"{sum(program.operators.values()):,}"
     yield "parameters", f"{program.root.parameters:,}"
     yield "bytes of state", f"{program.root.bytes:,}"
-    yield "FLOPs", f"{'at least ' if count.left_out else ''}{count.total:,}"
+    sizes = ", ".join(f"{symbol} = {size:,}" for symbol, size in examples.items())
+    total = f"{'at least ' if count.left_out else ''}{count.total:,}"
+    yield "FLOPs", f"{total} with {sizes}" if sizes else total
+
+
+def _examples(graphs: list[Graph]) -> dict[str, int]:
+    """Return the sizes of the example inputs for the symbols that are sizes of tensors."""
+    tensors = {v.tensor for g in graphs for node in g.nodes for v in node.results if v.tensor}
+    found = {
+        size: example
+        for tensor in tensors
+        for size, example in zip(tensor.tensor.shape, tensor.examples, strict=True)
+        if isinstance(size, str) and size.isidentifier() and example is not None
+    }
+    return dict(sorted(found.items()))
 
 
 def _values(values: list[Value]) -> Table:
     rows = [(v.name, v.type, v.kind.replace("_", " "), v.target or "") for v in values]
-    return Table(("name", "type", "kind", "of"), rows)
+    return table(("name", "type", "kind", "of"), rows)
 
 
-def _symbols(program: Program) -> Table:
+def _symbols(program: Program, examples: dict[str, int]) -> Table:
     rows = [
-        (symbol, "" if least is None else str(least), "" if most is None else str(most))
-        for symbol, (least, most) in program.symbols.items()
+        (symbol, *("" if n is None else f"{n}" for n in (*bounds, examples.get(symbol))))
+        for symbol, bounds in program.symbols.items()
     ]
-    return Table(("symbol", "#least", "#greatest"), rows)
+    return table(("symbol", "#least", "#greatest", "#example"), rows)
+
+
+def _dtypes(program: Program) -> Table:
+    sizes = Counter[str]()
+    for weight in program.weights:
+        if weight.tied_to is None:
+            sizes[weight.tensor.dtype] += weight.tensor.bytes or 0
+    return table(("type", "#bytes"), [(dtype, f"{n:,}") for dtype, n in sizes.most_common()])
 
 
 def _weights(program: Program) -> Table:
@@ -191,26 +213,47 @@ def _weights(program: Program) -> Table:
         )
         for weight in program.weights
     ]
-    return Table(("name", "kind", "type", "#items", "#bytes"), rows)
+    return table(("name", "kind", "type", "#items", "#bytes"), rows)
 
 
-def _bars(numbers: Iterable[tuple[str, int, str]]) -> list[Bar]:
-    numbers = list(numbers)
-    most = max((number for _, number, _ in numbers), default=0) or 1
-    return [Bar(name, text, round(100 * number / most, 2)) for name, number, text in numbers]
+def _items(weight: Weight) -> int:
+    return math.prod(size for size in weight.tensor.shape if isinstance(size, int))
 
 
-def _operator_bars(program: Program) -> list[Bar]:
-    shown = list(program.operators.items())[:_MOST_ROWS]
-    return _bars((name.removeprefix("torch.ops."), n, f"{n:,}") for name, n in shown)
-
-
-def _dtype_bars(program: Program) -> list[Bar]:
-    sizes = Counter[str]()
-    for kind in ("parameter", "buffer", "constant"):
-        for weight in _distinct(program, kind):
-            sizes[weight.tensor.dtype] += weight.tensor.bytes or 0
-    return _bars((dtype, size, bytes_text(size)) for dtype, size in sizes.most_common(_MOST_ROWS))
+def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
+    """Return the partitions that `split_module` named, and what each takes from others."""
+    numbers = {node.id: partition_of(node.module) for node in graph.nodes}
+    operators, operations = Counter[int](), Counter[int]()
+    state: dict[int, dict[str, int]] = {}
+    taken: dict[int, dict[int, dict[tuple[str, int], int]]] = {}
+    for node in graph.nodes:
+        number = numbers[node.id]
+        if number is None or node.target is None:
+            continue
+        operators[number] += 1
+        operations[number] += flops.get(node.id, 0)
+        for each in node.arguments:
+            source = each.node
+            if source.state:
+                state.setdefault(number, {})[source.id] = source.result_bytes() or 0
+            elif (other := numbers[source.id]) is not None and other != number:
+                values = taken.setdefault(number, {}).setdefault(other, {})
+                values[source.id, each.output] = each.value.bytes or 0
+    rows = [
+        (
+            f"submod_{number}",
+            f"{operators[number]:,}",
+            f"{sum(state.get(number, {}).values()):,}",
+            f"{operations[number]:,}",
+            "\n".join(
+                f"submod_{other}: {counted_text(len(values), 'value')}, "
+                f"{bytes_text(sum(values.values()))}"
+                for other, values in sorted(taken.get(number, {}).items())
+            ),
+        )
+        for number in sorted(operators)
+    ]
+    return table(("partition", "#operators", "#bytes of state", "#FLOPs", "takes from"), rows)
 
 
 def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
@@ -221,10 +264,10 @@ def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
     numbers, left_out = Counter[str](), set[str]()
     by_node, unknown = count.by_node[graph.id], count.unknown[graph.id]
     for node in graph.nodes:
-        around = [*_around(node.module)]
-        left_out.update(around if node.id in unknown else ())
-        for path in around if by_node.get(node.id) else ():
-            numbers[path] += by_node[node.id]
+        if number := by_node.get(node.id):
+            numbers.update(dict.fromkeys(_around(node.module), number))
+        if node.id in unknown:
+            left_out.update(_around(node.module))
     texts = {path: f"{number:,}" for path, number in numbers.items()}
     return texts | {p: f"\u2265 {texts[p]}" if p in texts else _NOT_KNOWN for p in left_out}
 
@@ -237,28 +280,17 @@ def _around(path: str) -> Iterator[str]:
     yield ""
 
 
-def _module_rows(program: Program, flops: dict[str, str]) -> Iterator[ModuleRow]:
-    waiting: list[tuple[int, Module | None]] = [(0, program.root)]
-    written = 0
-    while waiting:
-        depth, module = waiting.pop()
-        if module is None:
-            yield ModuleRow("close")
-            continue
-        if written == _MOST_MODULES:
-            continue
-        written += 1
-        inner = list(module.children.values()) if depth < _DEPTH else []
-        yield ModuleRow(
-            "open" if inner else "leaf",
-            module.path.rpartition(".")[2] or "(root)",
+def _modules(
+    program: Program, numbers: dict[str, int], flops: dict[str, str]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the modules, each after the one around it: its number, path, class and numbers."""
+    for _, module in lines_of(program.root):
+        yield (
+            numbers[module.path.rpartition(".")[0]],
+            module.path,
             module.class_name or "",
-            f"{module.operators:,}",
             f"{module.parameters:,}",
             f"{module.bytes:,}",
+            f"{module.operators:,}",
             flops.get(module.path, "0"),
-            depth < _OPEN,
         )
-        if inner:
-            waiting.append((depth, None))
-            waiting += [(depth + 1, each) for each in reversed(inner)]

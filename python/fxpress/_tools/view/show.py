@@ -15,7 +15,9 @@ from fxpress._tools.view.page import page_of
 from fxpress._tools.view.sources import Source, names_of, source_of
 
 _HEIGHT = 640  # pixels of a page in a notebook
-_FRAME = '<iframe sandbox srcdoc="{}" width="100%" height="{}" frameborder="0"></iframe>'
+FRAME = (
+    '<iframe sandbox="allow-scripts" srcdoc="{}" width="100%" height="{}" frameborder="0"></iframe>'
+)
 
 
 def sources_of(programs: Sequence[Any]) -> list[Source]:
@@ -46,7 +48,7 @@ def show_in_notebook(sources: Sequence[Source]) -> bool:
         return False
     from IPython.display import display
 
-    frame = _FRAME.format(html.escape(page_of(sources)), _HEIGHT)
+    frame = FRAME.format(html.escape(page_of(sources)), _HEIGHT)
     names = ", ".join(source.name for source in sources)
     display({"text/html": frame, "text/plain": f"a page about {names}"}, raw=True)
     return True
