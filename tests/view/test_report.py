@@ -202,7 +202,7 @@ def test_two_files(tmp_path: Path, inputs: Any) -> None:
     ]
     (difference,) = page_of(*paths).data["comparisons"]
     assert difference["verdict"] == "They do not compute the same."
-    ((heading, ((module, *numbers, what),)),) = difference["nodes"]
+    ((heading, _, ((module, *numbers, what),)),) = difference["nodes"]
     assert heading == "Nodes that differ: 1"
     assert (module, what) == ("inner.1", "target: aten.relu.default \u2192 aten.gelu.default")
     labels = [list(page_of(path).nodes())[i] for path, i in zip(paths, numbers, strict=True)]
@@ -238,11 +238,15 @@ def test_nodes_that_differ_only_in_sizes_are_apart(tmp_path: Path) -> None:
             ((nn.ReLU(), static), (nn.ReLU(), dynamic), (nn.GELU(), dynamic), (nn.ReLU(), static))
         )
     ]
-    ((heading, rows),) = page_of(paths[0], paths[1]).data["comparisons"][0]["nodes"]
+    (difference,) = page_of(paths[0], paths[1]).data["comparisons"]
+    ((heading, is_open, rows),) = difference["nodes"]
+    assert difference["verdict"] == "They differ only in sizes."
+    assert not is_open
     assert heading == f"Nodes that differ only in sizes: {len(rows)}"
     assert any(first is None for _, first, _, _ in rows)  # what computes the sizes
-    shown = dict(page_of(paths[0], paths[2]).data["comparisons"][0]["nodes"])
-    assert [row[3].split("\n")[0] for row in shown["Nodes that differ: 1"]] == [
+    (heading, is_open, rows), _ = page_of(paths[0], paths[2]).data["comparisons"][0]["nodes"]
+    assert (heading, is_open) == ("Nodes that differ: 1", True)
+    assert [row[3].split("\n")[0] for row in rows] == [
         "target: aten.relu.default \u2192 aten.gelu.default"
     ]
 
@@ -260,7 +264,7 @@ def test_what_only_looks_like_a_size_is_no_size(tmp_path: Path) -> None:
         for i, each in enumerate(((1, torch.float64), (2, torch.float64), (1, torch.float16)))
     ]
     for other, name in ((paths[1], "shifts"), (paths[2], "dtype")):
-        ((heading, rows),) = page_of(paths[0], other).data["comparisons"][0]["nodes"]
+        ((heading, _, rows),) = page_of(paths[0], other).data["comparisons"][0]["nodes"]
         assert heading == f"Nodes that differ: {len(rows)}"
         assert any(name in row[3] for row in rows)
 

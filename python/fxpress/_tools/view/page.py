@@ -85,7 +85,7 @@ def _comparisons(sources: Sequence[Source], files: list[dict[str, Any]]) -> list
     for each in compare(first, second):
         found = numbers[0][each.names[0]], numbers[1][each.names[1]]
         tables = _facts(programs[found[0]], programs[found[1]])
-        nodes = []
+        nodes: dict[bool, list[Any]] = {}
         if each.matching is not None:
             graphs = first.graphs[each.names[0]][0], second.graphs[each.names[1]][0]
             tables = {"Nodes": _counts(each)} | tables
@@ -94,21 +94,23 @@ def _comparisons(sources: Sequence[Source], files: list[dict[str, Any]]) -> list
         made.append(
             {
                 "title": "Difference" if is_plain else "Difference: {} and {}".format(*each.names),
-                "verdict": _verdict(each),
+                "verdict": _verdict(each, [*nodes] == [True]),
                 "tables": tables,
                 "programs": found,
-                "nodes": nodes,
+                "nodes": [
+                    (f"{_HEADINGS[key]}: {len(r):,}", not key, r) for key, r in nodes.items()
+                ],
             }
         )
     return made
 
 
-def _verdict(comparison: Comparison) -> str:
+def _verdict(comparison: Comparison, only_in_sizes: bool) -> str:
     if comparison.is_same is None:
         return f"Whether both compute the same cannot be told: {comparison.reason}"
     if comparison.is_same:
         return "Both compute the same, whatever their weights are."
-    return "They do not compute the same."
+    return "They differ only in sizes." if only_in_sizes else "They do not compute the same."
 
 
 def _facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Table]:
@@ -162,8 +164,11 @@ def _counts(comparison: Comparison) -> Table:
     return table(("nodes that", "#first", "#second"), rows)
 
 
-def _nodes(first: Graph, second: Graph, comparison: Comparison) -> list[tuple[str, list[Any]]]:
-    """Return the nodes that differ, by headings; nodes are named by their numbers."""
+_HEADINGS = {False: "Nodes that differ", True: "Nodes that differ only in sizes"}
+
+
+def _nodes(first: Graph, second: Graph, comparison: Comparison) -> dict[bool, list[Any]]:
+    """Return the nodes that differ, by whether only in sizes; nodes are named by their numbers."""
     assert comparison.matching is not None
     numbers = [{node.id: i for i, node in enumerate(graph.nodes)} for graph in (first, second)]
     found: dict[bool, list[Any]] = {False: [], True: []}
@@ -173,5 +178,4 @@ def _nodes(first: Graph, second: Graph, comparison: Comparison) -> list[tuple[st
             for side, node in enumerate((each.first, each.second))
         ]
         found[each.is_of_sizes].append((each.module or "(root)", *places, "\n".join(each.what)))
-    headings = {False: "Nodes that differ", True: "Nodes that differ only in sizes"}
-    return [(f"{headings[key]}: {len(rows):,}", rows) for key, rows in found.items() if rows]
+    return {key: rows for key, rows in found.items() if rows}

@@ -277,12 +277,13 @@ for (const file of DATA.files) {
 function drawComparison({title, verdict, tables, programs, nodes}) {
   const [first, second] = programs.map((number) => PROGRAMS[number]);
   const cell = (program, number) => (number === null ? "" : link(program.graphs[0][number]));
-  const differing = ([title, found]) => {
+  const differing = ([title, isOpen, found]) => {
     const lines = found.map(([module, mine, theirs, what]) => [module, cell(first, mine), cell(second, theirs), what]);
-    return fold("", titled(title), () => table(["module", "first", "second", "what differs"], lines));
+    const made = fold("", titled(title), () => table(["module", "first", "second", "what differs"], lines));
+    if (isOpen) made.show();
+    return made;
   };
   const folds = nodes.map(differing);
-  folds[0]?.show();
   return make("section", "difference", make("h2", "", title), make("p", "", verdict), ...folds, ...drawTables(tables));
 }
 
