@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,13 +11,16 @@ import torch
 
 from fxpress._graphs.tracking.reuse.report import begin
 from fxpress._torch.reuse import (
+    SeenSize,
     Source,
     VariableTracker,
+    builder,
     changed_objects,
     is_constant_of_program,
     is_exhausted,
     is_generator,
     outlives_call,
+    process_sizes,
     restart_without_reuse,
     within,
 )
@@ -116,6 +120,7 @@ class Journal:
         self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # a key, a path, a module
         self.built: list[tuple[torch.nn.Module, Source]] = []  # modules that got a variable
         self.reads: list[tuple[int, str]] = []  # the id of a module, the name of an attribute
+        self.sizes: list[SeenSize] = []  # numbers and sizes that may become inputs of the graph
         # Objects that others than one call can reach and that were changed, and how often that was.
         self._changed = changed_objects(self.effects)
         self.mutations = len(self._changed)
@@ -246,6 +251,9 @@ class Journal:
 
         self._replace(namespace, "create_name", create_name)
         self._replace(tracer, "create_node", create_node)
+        name = "process_automatic_dynamic"
+        self._undo.append(functools.partial(setattr, builder, name, getattr(builder, name)))
+        setattr(builder, name, process_sizes(self.sizes.append))
 
     def _replace(self, owner: Any, name: str, function: Any) -> None:
         vars(owner)[name] = function
