@@ -366,6 +366,11 @@ def asks_for_identity(guard: Guard) -> bool:
     return guard_kind(guard) is GuardBuilder.ID_MATCH
 
 
+def is_of_variable(guard: Guard) -> bool:
+    """Return whether Dynamo makes a guard with the variable of its source, and never again."""
+    return guard.create_fn is GuardBuilder.TYPE_MATCH
+
+
 _REPEATED = (bool, int, float, str, bytes, type(None), type, types.CodeType)
 
 

@@ -25,12 +25,8 @@ from fxpress._torch.fakes import without_data
 
 def copy_fake(like: Any, shares: torch.Tensor | None, symbol: Callable[[Any], Any]) -> torch.Tensor:
     """Return a fake tensor like another one, without autograd's part; `symbol` maps its sizes."""
-    size, stride, offset = (
-        map(symbol, like.shape),
-        map(symbol, like.stride()),
-        symbol(like.storage_offset()),
-    )
-    size, stride = tuple(size), tuple(stride)
+    size, stride = tuple(map(symbol, like.shape)), tuple(map(symbol, like.stride()))
+    offset = symbol(like.storage_offset())
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         if shares is None and _is_whole(like):
             plain = without_data(size, stride, offset, like.dtype, None)

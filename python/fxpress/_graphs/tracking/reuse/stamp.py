@@ -210,6 +210,7 @@ class _Stamp:
             made = found.pop(0) if found else repeat_guard(guard, self.same.sources)
             made.user_stack = self.same.stack(guard.user_stack)
             guards.add(made, collect_debug_stack=guard.stack is not None)
+            self.call.journal.note_guard(made)
 
     def variable(self, step: Step, old: Any) -> VariableTracker:
         """Return the variable of a result: a new one for a node, the known one for an input."""
