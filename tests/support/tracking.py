@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.utils.hooks import RemovableHandle
 
 import fxpress
+from tests.support.captured import facts
 
 # Guards that we have and torch has not: on ways of calling, and on hooks for all modules.
 _LOOKED_UP = re.compile(r"\['(__call__|_call_impl|forward)'\]$")
@@ -50,12 +53,13 @@ class Observed:
     """One run of a program."""
 
     graphs: list[Any] = field(default_factory=list)
-    guards: list[set[tuple[Any, ...]]] = field(default_factory=list)
+    guards: list[Counter[tuple[Any, ...]]] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     error: type[BaseException] | None = None
     message: str = ""
     kind_of_break: str | None = None
     _ids: dict[str, str] = field(default_factory=dict)
+    _storages: dict[int, int] = field(default_factory=dict)
 
     def graph(self, module: GraphModule) -> list[Any]:
         nodes: list[Any] = []
@@ -72,6 +76,8 @@ class Observed:
                         str(entry[0]).split("_0x")[0]
                         for entry in node.meta.get("source_fn_stack", ())
                     ],
+                    node.meta.get("stack_trace"),
+                    self._value(node.meta.get("example_value")),
                 )
             )
         for name, child in module.named_children():
@@ -79,13 +85,23 @@ class Observed:
                 nodes.append((name, self.graph(child)))
         return nodes
 
+    def _value(self, value: Any) -> Any:
+        """Sizes, and which values share a storage."""
+        if isinstance(value, (list, tuple)):
+            return [self._value(each) for each in value]
+        if type(value) is not FakeTensor or value.layout is not torch.strided:
+            return facts(value)
+        storage = value.untyped_storage()
+        number = self._storages.setdefault(storage._cdata, len(self._storages))
+        return facts(value), value._version, number, str(storage.nbytes())
+
     def _numbered(self, text: str) -> str:
         """Addresses as numbers in the order in which they are met."""
         number = lambda found: self._ids.setdefault(found[0], f"#{len(self._ids)}")  # noqa: E731
         return re.sub(r"\d{9,}", number, text)
 
-    def guard_set(self, guards: Any) -> set[tuple[Any, ...]]:
-        found = set()
+    def guard_set(self, guards: Any) -> Counter[tuple[Any, ...]]:
+        found: Counter[tuple[Any, ...]] = Counter()
         for guard in guards:
             options: tuple[Any, ...] = ()
             if isinstance(guard.create_fn, functools.partial):
@@ -93,9 +109,8 @@ class Observed:
                     (key, _without_numbers(str(getattr(value, "name", value))))
                     for key, value in sorted(guard.create_fn.keywords.items())
                 )
-            found.add(
-                (_without_numbers(guard.name), str(guard.source), guard.create_fn_name(), options)
-            )
+            key = _without_numbers(guard.name), str(guard.source), guard.create_fn_name(), options
+            found[key] += 1
         return found
 
 
@@ -108,7 +123,7 @@ class Tracer:
 
     def compile(self, function: Any, *, fullgraph: bool = True, **options: Any) -> Any:
         def backend(module: GraphModule, inputs: Any) -> Any:
-            self.seen.graphs.append(self.seen.graph(module))
+            self.seen.graphs.append(self.seen.graph(self.keep(module)))
             return module.forward
 
         return torch._dynamo.optimize(
@@ -136,7 +151,7 @@ class Tracer:
         """Legacy export with modules that the graph holds."""
         with torch._dynamo.config.patch(install_free_tensors_for_export=False):
             exported = torch._dynamo.export(function, **options)(*args)
-        self.seen.graphs.append(self.seen.graph(exported.graph_module))
+        self.seen.graphs.append(self.seen.graph(self.keep(exported.graph_module)))
         self.seen.guards.append(self.seen.guard_set(exported.guards))
 
     def log(self, value: Any) -> None:

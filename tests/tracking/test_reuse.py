@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import fxpress
 from fxpress import functional_export
 from fxpress.functional_export import ReuseReport, check_reuse, reuse_layers, reuse_report
 from tests.support.captured import assert_same_captured
+from tests.support.tracking import Tracer, assert_same_traces
 
 COUNTS = {"calls": 0}
 
@@ -55,7 +57,22 @@ def report_of(model: nn.Module, *args: Any) -> ReuseReport:
             ours = functional_export._dynamo_graph_capture_for_export(model)(*args)
     report = reuse_report()
     assert_same_captured(ours, theirs)
+    with check_reuse(False):
+        assert_same_traces(functools.partial(compile_twice, model, args))
     return report
+
+
+def compile_twice(model: nn.Module, args: tuple[Any, ...], t: Tracer) -> None:
+    """Compile a model, and again after a number of a late layer has changed, if there is one."""
+    compiled = t.compile(model, fullgraph=False)
+    compiled(*args)
+    modules = list(model.modules())[-4:]
+    numbers = [(m, n, v) for m in modules for n, v in vars(m).items() if type(v) is float]
+    for module, name, value in numbers[-1:]:
+        for factor in (2, 3):
+            setattr(module, name, value * factor)
+            compiled(*args)
+        setattr(module, name, value)
 
 
 def stamped_layers(model: nn.Module, *args: Any) -> list[str]:

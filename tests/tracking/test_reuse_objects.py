@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import itertools
 import weakref
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.tracking.test_reuse import Model, stamped_layers, x
+from tests.tracking.test_reuse import Model, report_of, stamped_layers, x
 
 pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
 
@@ -269,6 +270,46 @@ def test_lists_of_a_call_of_its_own() -> None:
 
     model = Holding(lambda: [1], Listing)
     assert stamped_layers(model, x()) == ["2", "3"]
+
+
+class Mode(enum.Enum):
+    FIRST = 2
+    LATER = 3
+
+
+class ByMode(Scaled):
+    """Dynamo guards otherwise on a member that it has met."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__(index)
+        self.mode = Mode.LATER if index else Mode.FIRST
+
+    def factor(self, *rest: Any) -> Any:
+        return 2 if self.mode is Mode.FIRST else 3
+
+
+def test_an_enum_member_that_a_later_layer_meets_first() -> None:
+    assert stamped_layers(Model(ByMode, 5), x()) == ["3", "4"]
+
+
+class Twice(Small):
+    """Tables of the module are met again after its call."""
+
+    def forward(self, x: Tensor, *rest: Any) -> Any:
+        x = self.lin(self.lin(x))
+        return torch.utils.checkpoint.checkpoint(self.lin, x, use_reentrant=False)
+
+
+class ReadingAgain(Model):
+    def forward(self, x: Tensor) -> Any:
+        x = super().forward(x)
+        layer: Any = self.layers[3]
+        return x + layer.lin.weight.sum() + len(layer._modules)
+
+
+@pytest.mark.parametrize("layer", [Small, Twice])
+def test_a_layer_that_is_read_after_its_call(layer: type[Small]) -> None:
+    report_of(ReadingAgain(layer), x())
 
 
 # Arguments and results with more than their values

@@ -174,7 +174,7 @@ REASONS: dict[str, tuple[Callable[[Any], Model], type[Small], str]] = {
     "a module from elsewhere": (Model, OtherModule, "the first call that uses another module"),
     "a tensor from elsewhere": (Model, OtherTensor, "the first call that reads an input"),
     "a number from elsewhere": (Model, OtherNumber, "the first call that reads G"),
-    "symbols": (Model, ByPositions, "changed hooks, symbols or guards on shapes"),
+    "symbols": (Model, ByPositions, "changed hooks, symbols, guards on shapes"),
     "a symbol of a known kind": (Model, ByItem, "its nodes have unbacked_bindings"),
     "a body": (Model, OfBody, "it gets wrap_body"),
     "a sparse tensor": (Model, Sparse, "a result is a FakeTensor"),

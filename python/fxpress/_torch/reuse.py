@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import traceback
 import types
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch._dynamo import config as config
+from torch._dynamo import pgo
 from torch._dynamo import variables as variables
 from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.guards import GuardBuilder
@@ -22,15 +25,17 @@ from torch._dynamo.side_effects import (
 from torch._dynamo.source import ConstantSource
 from torch._dynamo.source import is_from_source as is_from_source
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables import builder as builder
 from torch._dynamo.variables.base import VariableTracker as VariableTracker
 from torch._dynamo.variables.builder import VariableBuilder as VariableBuilder
 from torch._dynamo.variables.lazy import LazyVariableTracker as LazyVariableTracker
 from torch._dynamo.variables.tensor import SymNodeVariable as SymNodeVariable
 from torch._dynamo.variables.tensor import TensorVariable as TensorVariable
-from torch._guards import ChainedSource, GuardsSet
+from torch._guards import ChainedSource, GuardsSet, TracingContext
 from torch._guards import Guard as Guard
 from torch._guards import Source as Source
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
@@ -67,6 +72,8 @@ def lasting_state(output: Any) -> tuple[int, ...]:
         len(effects.tensor_hooks),
         len(effects.save_for_backward),
         len(tracer.bound_symbols),
+        # The first result of an operator has other expressions than later ones, from the cache.
+        FakeTensorMode.cache_misses if tracer.bound_symbols else 0,
         len(shapes.guards),
         shapes._version_counter,
         id(tracer),
@@ -79,7 +86,7 @@ def lasting_change(before: tuple[int, ...], after: tuple[int, ...]) -> str:
     for (why, _), old, new in zip(_NAMES, before, after, strict=False):
         if old != new:
             return why
-    return "hooks, symbols or guards on shapes"
+    return "hooks, symbols, guards on shapes or cached results"
 
 
 def surroundings(tx: Any) -> tuple[Any, ...]:
@@ -103,12 +110,54 @@ def is_plain_trace(tx: Any) -> bool:
     """Return whether nothing is traced that a stamp could not repeat, such as an exception."""
     return (
         tx.output.current_tracer.parent is None
+        and tx.distributed_state is None  # sizes of other ranks make numbers dynamic
+        and not any(getattr(torch.compiler.config, name, "") for name in _BY_SOURCE)
+        and getattr(config, "_dynamic_shapes_spec", None) is None
         and not len(tx.exn_vt_stack)
         and torch._C._functorch.peek_interpreter_stack() is None
         and not getattr(config, "trace_autograd_ops", False)
         and not config.use_graph_deduplication
         and not config.track_nodes_for_deduplication
     )
+
+
+# Settings that list sources by their names.
+_BY_SOURCE = ("dynamic_sources", "unbacked_sources", "static_sources")
+
+
+class SeenSize(NamedTuple):
+    """A number or the sizes of a tensor, as Dynamo keeps them to find what changes."""
+
+    tx: Any
+    name: str  # of the source
+    given: Any
+    merged: Any  # with what was known from earlier traces
+
+    def merged_by_another(self, name: str) -> Any:
+        """Return what equal sizes at another source would be merged into."""
+        code = pgo.CodeId.make(self.tx.f_code, self.tx.closure)
+        known = pgo.get_code_state()[code].automatic_dynamic.get(name)
+        if known is None or not config.automatic_dynamic_shapes:
+            return self.given
+        merged = copy.copy(known)
+        merged |= self.given
+        return merged
+
+    def note(self, name: str) -> None:
+        """Let Dynamo keep equal sizes of another source."""
+        builder.process_automatic_dynamic(self.tx, name, self.given)
+
+
+def process_sizes(note: Callable[[SeenSize], None]) -> Any:
+    """Return a function that does what Dynamo's `process_automatic_dynamic` does, and notes it."""
+    process = builder.process_automatic_dynamic
+
+    def noted(tx: Any, name: str, given: Any, **options: Any) -> Any:
+        merged = process(tx, name, copy.copy(given), **options)
+        note(SeenSize(tx, name, given, copy.copy(merged)))
+        return merged
+
+    return noted
 
 
 _TRACES = "_fxpress_traces_all"
@@ -131,11 +180,26 @@ def traces_all(tx: Any) -> bool:
     return _TRACES in vars(tx.speculation_log)
 
 
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 def expression_of(size: Any) -> Any:
     """Return what is equal for sizes that are known to be equal: a number or an expression."""
-    return (
-        size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else size
-    )
+    return size.node.expr if isinstance(size, SYMBOLIC) else size
+
+
+def symbols_of(value: Any) -> list[Any]:
+    """Return the symbolic ones among the sizes of a tensor, or a symbolic number itself."""
+    sizes = [value]
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        sizes = [*value.shape, *value.stride(), value.storage_offset(), storage.nbytes()]
+    return [size for size in sizes if isinstance(size, SYMBOLIC)]
+
+
+def copy_symbol(size: Any) -> Any:
+    """Return an equal symbolic number that is another object to the cache of fake tensors."""
+    return type(size)(copy.copy(size.node))
 
 
 def items_of(container: Any) -> tuple[VariableTracker, ...]:
@@ -176,7 +240,7 @@ def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
 
 def copy_number(variable: Any, proxy: Any) -> VariableTracker:
     """Return a variable for a new number of a node that is equal to that of an alike call."""
-    return SymNodeVariable(proxy, variable.sym_num)
+    return SymNodeVariable(proxy, proxy.node.meta["example_value"])
 
 
 def copy_container(variable: Any, items: Any) -> VariableTracker:
@@ -235,6 +299,7 @@ class CallSite:
         while tx is not None:
             self._frames.append((tx, tx.current_instruction, tx.lineno))
             tx = getattr(tx, "parent", None)
+        self.stack: Any = TracingContext.extract_stack()
         self._text: str | None = None
 
     def is_same(self, other: CallSite) -> bool:
@@ -301,6 +366,11 @@ def asks_for_identity(guard: Guard) -> bool:
     return guard_kind(guard) is GuardBuilder.ID_MATCH
 
 
+def is_of_variable(guard: Guard) -> bool:
+    """Return whether Dynamo makes a guard with the variable of its source, and never again."""
+    return guard.create_fn is GuardBuilder.TYPE_MATCH
+
+
 _REPEATED = (bool, int, float, str, bytes, type(None), type, types.CodeType)
 
 
@@ -331,7 +401,10 @@ def guard_key(guard: Guard) -> tuple[Any, ...]:
 
 
 def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
-    """Return a guard like another one on the source that the table gives in place of its source."""
+    """Return a guard like another one on the source that the table gives in place of its source.
+
+    It has no stack yet: guards of one source and one stack are one guard to Dynamo.
+    """
     function = guard.create_fn
     if isinstance(function, functools.partial):
         args = [map_source(x, known) if isinstance(x, Source) else x for x in function.args]
@@ -341,7 +414,6 @@ def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
         }
         function = functools.partial(function.func, *args, **kwargs)
     made = Guard(map_source(guard.originating_source, known), function)
-    made.stack, made.user_stack = guard.stack, guard.user_stack
     for name in _GUARD_FLAGS:
         setattr(made, name, getattr(guard, name))
     return made

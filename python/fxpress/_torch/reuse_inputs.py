@@ -23,25 +23,28 @@ from fxpress import _native
 from fxpress._torch.fakes import without_data
 
 
-def copy_fake(like: Any, shares: torch.Tensor | None) -> torch.Tensor:
-    """Return a fake tensor like another one, without autograd's part."""
-    size, stride, offset = like.shape, like.stride(), like.storage_offset()
+def copy_fake(like: Any, shares: torch.Tensor | None, symbol: Callable[[Any], Any]) -> torch.Tensor:
+    """Return a fake tensor like another one, without autograd's part; `symbol` maps its sizes."""
+    size, stride = tuple(map(symbol, like.shape)), tuple(map(symbol, like.stride()))
+    offset = symbol(like.storage_offset())
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         if shares is None and _is_whole(like):
             plain = without_data(size, stride, offset, like.dtype, None)
         else:
             if shares is None:
-                bytes_ = like.untyped_storage().nbytes()
+                bytes_ = symbol(like.untyped_storage().nbytes())
                 shares = torch.empty(bytes_, dtype=torch.uint8, device="meta")
             plain = without_data(size, stride, offset, like.dtype, shares.untyped_storage())
         made: torch.Tensor = FakeTensor(like.fake_mode, plain, like.fake_device)
+    if made._version != like._version:
+        torch._C._autograd._unsafe_set_version_counter((made,), (like._version,))
     return made
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
     """Return whether a tensor of its sizes and strides, made anew, has as large a storage."""
     if any(type(each) is not int for each in (*tensor.shape, *tensor.stride())):
-        return True  # comparing would put guards on symbols
+        return False  # comparing would put guards on symbols
     needed = _native.bytes_needed(tensor.shape, tensor.stride(), 0, tensor.element_size())
     return bool(tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == needed)
 
@@ -74,7 +77,7 @@ def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
         or parameter.storage_offset()
     ):
         return None
-    made: Any = copy_fake(fake, None)
+    made: Any = copy_fake(fake, None, lambda size: size)
     made.requires_grad_(fake.requires_grad)
     made._is_param = True
     converter.set_tensor_memo(parameter, made)

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from fxpress import _native
-from fxpress._graphs.tracking.reuse.recording import Recording
-from fxpress._graphs.tracking.reuse.stamp import Correspondence
+from fxpress._graphs.tracking.reuse.recording import Correspondence, Recording
 from fxpress._graphs.tracking.reuse.structure import NotAlike, tensor_facts
 from fxpress._graphs.tracking.reuse.template import Step, Template, template_of
 from fxpress._torch.reuse import guard_arguments, guard_kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,13 +11,19 @@ import torch
 
 from fxpress._graphs.tracking.reuse.report import begin
 from fxpress._torch.reuse import (
+    Guard,
+    SeenSize,
     Source,
     VariableTracker,
+    builder,
     changed_objects,
+    guard_key,
     is_constant_of_program,
     is_exhausted,
     is_generator,
+    is_of_variable,
     outlives_call,
+    process_sizes,
     restart_without_reuse,
     within,
 )
@@ -116,6 +123,7 @@ class Journal:
         self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # a key, a path, a module
         self.built: list[tuple[torch.nn.Module, Source]] = []  # modules that got a variable
         self.reads: list[tuple[int, str]] = []  # the id of a module, the name of an attribute
+        self.sizes: list[SeenSize] = []  # numbers and sizes that may become inputs of the graph
         # Objects that others than one call can reach and that were changed, and how often that was.
         self._changed = changed_objects(self.effects)
         self.mutations = len(self._changed)
@@ -131,8 +139,11 @@ class Journal:
         self.place: str | None = None  # the stack trace of the nodes that are made next, if known
         self._undo: list[Callable[[], None]] = []
         self._stamped: dict[int, tuple[torch.nn.Module, Source]] = {}
+        # Keys of guards that Dynamo makes once, with a variable that a stamp does not make.
+        self._guarded: set[Any] = set()
         self._count_mutations()
         self._note_modules()
+        self._note_guards()
         self._end_with_trace()
 
     def is_current(self, output: Any) -> bool:
@@ -200,6 +211,21 @@ class Journal:
         vars(output)["add_fqn_info_for_inlined_modules"] = add_fqn_info
         vars(output)["register_attr_or_module"] = register_attr_or_module
 
+    def _note_guards(self) -> None:
+        guards, guarded = self.output.guards, self._guarded
+        add = guards.add
+
+        def add_new(guard: Guard, **options: Any) -> None:
+            if not guarded or not is_of_variable(guard) or guard_key(guard) not in guarded:
+                add(guard, **options)
+
+        vars(guards)["add"] = add_new
+
+    def note_guard(self, guard: Guard) -> None:
+        """Note a guard of a stamp: a variable that is made later adds none like it."""
+        if is_of_variable(guard):
+            self._guarded.add(guard_key(guard))
+
     def _end_with_trace(self) -> None:
         """Free what is noted when Dynamo frees what the output holds."""
         output = self.output
@@ -209,6 +235,7 @@ class Journal:
             for name in (KEY, "cleanup", *_WATCHED):
                 vars(output).pop(name, None)
             vars(self.effects).pop("check_allowed_side_effect", None)
+            vars(output.guards).pop("add", None)
             vars(self).clear()
             free()
 
@@ -246,6 +273,9 @@ class Journal:
 
         self._replace(namespace, "create_name", create_name)
         self._replace(tracer, "create_node", create_node)
+        name = "process_automatic_dynamic"
+        self._undo.append(functools.partial(setattr, builder, name, getattr(builder, name)))
+        setattr(builder, name, process_sizes(self.sizes.append))
 
     def _replace(self, owner: Any, name: str, function: Any) -> None:
         vars(owner)[name] = function

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from fxpress._graphs.tracking.reuse.structure import (
     CallArguments,
     ModuleStructure,
@@ -20,6 +22,7 @@ from fxpress._torch.reuse import (
     items_of,
     lasting_change,
     lasting_state,
+    map_source,
     surroundings,
     variables,
 )
@@ -65,9 +68,63 @@ class Call:
         self.tracked = tuple(
             number for number, each in enumerate(self.structure.objects) if id(each) in known
         )
+        # Dynamo guards otherwise on an object that it has met.
+        self.met = [each in known for each in self.structure.others]
         self.state = global_state()
         self.site = CallSite(tx)
         self.depth = len(tx.nn_module_stack)
+
+
+class Correspondence:
+    """Sources, nodes, names and places of a call, by those of a recorded call."""
+
+    def __init__(self, old: Call, new: Call) -> None:
+        self._sites = old.site, new.site
+        self._is_same_place = old.site.is_same(new.site)
+        self.sources: dict[Any, Any] = {old.path: new.path, old.source: new.source}
+        if hasattr(old.source, "base"):
+            self.sources[old.source.base] = new.source.base
+        self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._names: dict[str, str] = {}
+
+    def source(self, old: Any) -> Any:
+        """Return where the call finds what the recorded one found at a source."""
+        return map_source(old, self.sources)
+
+    def node(self, old: torch.fx.Node) -> torch.fx.Node:
+        """Return the node in place of another one; a node of neither call stands for itself."""
+        return self.nodes.get(old, old)
+
+    def add_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+        """Note that a node stands in place of another one, both with the names they were made with.
+
+        A node that is new has no meta yet, and its name.
+        """
+        self.nodes[old] = new
+        self._names[_made_name(old)] = _made_name(new)
+
+    def functions(self, stack: Any) -> list[tuple[str, Any]]:
+        """Return the stack of functions in place of another one."""
+        return [(self._names.get(name, name), kind) for name, kind in stack]
+
+    def trace(self, text: str) -> str:
+        """Return the stack trace in place of another one: it begins at the place of the call."""
+        if self._is_same_place:
+            return text
+        old, new = self._sites
+        return new.text() + text.removeprefix(old.text())
+
+    def stack(self, frames: Any) -> Any:
+        """Return the frames in place of others, which begin at the place of the call."""
+        if self._is_same_place:
+            return frames
+        old, new = self._sites
+        return type(frames)([*new.stack, *frames[len(old.stack) :]])
+
+
+def _made_name(node: torch.fx.Node) -> str:
+    stack = node.meta.get("source_fn_stack")
+    return str(stack[-1][0]) if stack else node.name
 
 
 class Position(NamedTuple):
@@ -77,6 +134,7 @@ class Position(NamedTuple):
     entered: int
     built: int
     reads: int
+    sizes: int
     guards: int
     codes: int
     generators: int
@@ -107,6 +165,7 @@ class Recording:
             len(journal.entered),
             len(journal.built),
             len(journal.reads),
+            len(journal.sizes),
             len(output.guards.inner),
             len(output.traced_code),
             len(getattr(output, "local_generators", ())),

@@ -7,22 +7,24 @@ from typing import Any
 
 import torch
 
-from fxpress._graphs.tracking.reuse.recording import Call
+from fxpress._graphs.tracking.reuse.recording import Call, Correspondence
 from fxpress._graphs.tracking.reuse.structure import storage_id
 from fxpress._graphs.tracking.reuse.template import Step, Template
 from fxpress._graphs.tracking.stack import enter_module
 from fxpress._torch.aten import share_gradient_edge
 from fxpress._torch.reuse import (
+    SYMBOLIC,
     SymNodeVariable,
     VariableBuilder,
     VariableTracker,
     copy_container,
     copy_number,
+    copy_symbol,
     copy_tensor,
-    map_source,
     note_proxyable,
     repeat_guard,
     separate_guards,
+    symbols_of,
 )
 from fxpress._torch.reuse_inputs import (
     Input,
@@ -31,51 +33,6 @@ from fxpress._torch.reuse_inputs import (
     copy_fake,
     copy_parameter,
 )
-
-
-class Correspondence:
-    """Sources, nodes, names and places of a call, by those of a recorded call."""
-
-    def __init__(self, old: Call, new: Call) -> None:
-        self._sites = old.site, new.site
-        self._is_same_place = old.site.is_same(new.site)
-        self.sources: dict[Any, Any] = {old.path: new.path, old.source: new.source}
-        if hasattr(old.source, "base"):
-            self.sources[old.source.base] = new.source.base
-        self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}
-        self._names: dict[str, str] = {}
-
-    def source(self, old: Any) -> Any:
-        """Return where the call finds what the recorded one found at a source."""
-        return map_source(old, self.sources)
-
-    def node(self, old: torch.fx.Node) -> torch.fx.Node:
-        """Return the node in place of another one; a node of neither call stands for itself."""
-        return self.nodes.get(old, old)
-
-    def add_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Note that a node stands in place of another one, both with the names they were made with.
-
-        A node that is new has no meta yet, and its name.
-        """
-        self.nodes[old] = new
-        self._names[_made_name(old)] = _made_name(new)
-
-    def functions(self, stack: Any) -> list[tuple[str, Any]]:
-        """Return the stack of functions in place of another one."""
-        return [(self._names.get(name, name), kind) for name, kind in stack]
-
-    def trace(self, text: str) -> str:
-        """Return the stack trace in place of another one: it begins at the place of the call."""
-        if self._is_same_place:
-            return text
-        old, new = self._sites
-        return new.text() + text.removeprefix(old.text())
-
-
-def _made_name(node: torch.fx.Node) -> str:
-    stack = node.meta.get("source_fn_stack")
-    return str(stack[-1][0]) if stack else node.name
 
 
 def stamp(template: Template, call: Call) -> VariableTracker:
@@ -95,6 +52,7 @@ class _Stamp:
         self.inputs: dict[torch.fx.Node, Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         self.storages: dict[int, Any] = {}
+        self.symbols: dict[int, Any] = {}  # the id of a SymNode -> what stands in its place
 
     def run(self) -> VariableTracker:
         for old, new in zip(self.template.arguments, self.call.arguments.tensors, strict=True):
@@ -110,6 +68,8 @@ class _Stamp:
     def _know(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
         self.same.nodes[old] = new
         before, after = old.meta.get("example_value"), new.meta.get("example_value")
+        for size, same in zip(symbols_of(before), symbols_of(after), strict=True):
+            self.symbols.setdefault(id(size.node), same)
         if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
             self.fakes[id(before)] = after
             self.storages.setdefault(storage_id(before), after)
@@ -134,6 +94,8 @@ class _Stamp:
             journal.note_stamped(same, self.same.source(source))
         for number, name in self.template.reads:
             journal.reads.append((id(objects[number]), name))
+        for size, source in self.template.sizes:
+            size.note(self.same.source(source).name)
 
     def _stack(self, old: dict[str, Any]) -> dict[str, Any]:
         inner = list(old)[self.template.call.depth :]
@@ -159,9 +121,10 @@ class _Stamp:
                 given = Input(step.variable, step.tensor, tensor, fake, source)
                 variable = add_placeholder(self.tx, given)
             journal.place = None
-            variable.as_proxy().node.meta["nn_module_stack"] = self._stack(
-                old.meta["nn_module_stack"]
-            )
+            made = variable.as_proxy().node.meta
+            made["nn_module_stack"] = self._stack(old.meta["nn_module_stack"])
+            for key in old.meta:  # in this order
+                made[key] = made.pop(key)
         self.inputs[old] = variable
         self._know(old, variable.as_proxy().node)
 
@@ -210,9 +173,18 @@ class _Stamp:
     def _value(self, old: Any) -> Any:
         if isinstance(old, torch.Tensor):
             return self._tensor(old)
-        if type(old) in (tuple, list):
-            return type(old)(self._value(each) for each in old)
-        return old
+        if isinstance(old, (tuple, list)) and not isinstance(old, torch.Size):
+            values = [self._value(each) for each in old]
+            return old._make(values) if hasattr(old, "_make") else type(old)(values)
+        return self._symbol(old)
+
+    def _symbol(self, old: Any) -> Any:
+        if not isinstance(old, SYMBOLIC):
+            return old
+        found = self.symbols.get(id(old.node))
+        if found is None:
+            found = self.symbols[id(old.node)] = copy_symbol(old)
+        return found
 
     def _tensor(self, old: torch.Tensor) -> torch.Tensor:
         found = self.fakes.get(id(old))
@@ -223,7 +195,7 @@ class _Stamp:
     def _copy(self, old: Any) -> torch.Tensor:
         """Return a new fake tensor like another one; those that share a storage share a new one."""
         key = storage_id(old)
-        made = copy_fake(old, self.storages.get(key))
+        made = copy_fake(old, self.storages.get(key), self._symbol)
         self.storages.setdefault(key, made)
         if old.requires_grad:
             share_gradient_edge(made, old)
@@ -234,11 +206,11 @@ class _Stamp:
     def _add_guards(self, fresh: dict[Any, list[Any]]) -> None:
         guards = self.output.guards
         for guard, key in self.template.fresh_guards:
-            made = fresh.get((self.same.source(key[0]), key[1])) if key else None
-            guards.add(
-                made.pop(0) if made else repeat_guard(guard, self.same.sources),
-                collect_debug_stack=False,
-            )
+            found = fresh.get((self.same.source(key[0]), key[1])) if key else None
+            made = found.pop(0) if found else repeat_guard(guard, self.same.sources)
+            made.user_stack = self.same.stack(guard.user_stack)
+            guards.add(made, collect_debug_stack=guard.stack is not None)
+            self.call.journal.note_guard(made)
 
     def variable(self, step: Step, old: Any) -> VariableTracker:
         """Return the variable of a result: a new one for a node, the known one for an input."""

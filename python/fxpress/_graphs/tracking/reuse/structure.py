@@ -23,6 +23,7 @@ from fxpress._torch.reuse import (
     expression_of,
     is_changed,
     items_of,
+    symbols_of,
     variables,
 )
 
@@ -48,6 +49,7 @@ class ModuleStructure:
         # calls may differ in those that nobody reads, such as the index of a layer.
         self.names: list[tuple[int, str]] = []
         self.values: list[tuple[type, Any]] = []
+        self.others: list[int] = []  # the ids of objects that calls may share, such as enum members
         self._storages: dict[int, int] = {}
         self._parts: list[Any] = []
         pending = [module]
@@ -78,6 +80,8 @@ class ModuleStructure:
             if _is_plain(value):
                 self.names.append((number, name))
                 self.values.append((type(value), _plain(value)))
+                if type(value) not in _PLAIN_TYPES:
+                    self.others.append(id(value))
             elif type(value) is dict and not value:
                 self._parts.append(dict)
             else:
@@ -111,6 +115,8 @@ class ModuleStructure:
             parts.append(value)
         else:
             parts.append(_mark(value))
+            if type(value) not in _PLAIN_TYPES:
+                self.others.append(id(value))
 
 
 def _has_slots(kind: type) -> bool:
@@ -217,7 +223,7 @@ class CallArguments:
         if kind is TensorVariable:
             parts.append(self._tensor(variable))
         elif kind is SymNodeVariable:
-            parts += (kind, expression_of(variable.sym_num), variable.source)
+            parts += (kind, variable.source, *self._symbols(variable.sym_num))
             self.tensors.append(variable)
         elif kind in (variables.TupleVariable, variables.ListVariable, variables.ConstDictVariable):
             items = items_of(variable)
@@ -253,5 +259,12 @@ class CallArguments:
             variable._is_name_set,
             same_node,
             self._storages.setdefault(storage, len(self._storages)),
+            *self._symbols(example),
             *tensor_facts(example),
         )
+
+    def _symbols(self, value: Any) -> Iterable[Any]:
+        """Return the symbolic sizes, and which of them are one object."""
+        for size in symbols_of(value):
+            yield expression_of(size)
+            yield self._numbers.setdefault(id(size.node), len(self._numbers))

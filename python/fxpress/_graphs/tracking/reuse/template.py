@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from fxpress._graphs.tracking.reuse.recording import Call, Recording
+from fxpress._graphs.tracking.reuse.recording import Call, Correspondence, Recording
 from fxpress._graphs.tracking.reuse.structure import NotAlike
 from fxpress._torch.reuse import (
     FakeTensor,
     LazyVariableTracker,
+    SeenSize,
     SymNodeVariable,
     TensorVariable,
     VariableTracker,
@@ -89,6 +90,7 @@ class Template:
         self.steps = list(self._steps(journal.events[start.events : end.events]))
         self.renamed = {step.node for step in self.steps if step.kind == "name"}
         self.fresh_guards = self._fresh_guards()
+        self.sizes = self._sizes(journal.sizes[start.sizes : end.sizes])
         self.result = self._result(recording.result)
 
     def check(self, other: Call) -> None:
@@ -96,7 +98,7 @@ class Template:
         mine = self.call
         if other.journal.mutations != mine.mutations:
             raise NotAlike("an object that outlives the calls was changed in between")
-        if other.tracked != mine.tracked:
+        if other.tracked != mine.tracked or other.met != mine.met:
             raise NotAlike("it shares a part with what was traced before")
         if not mine.state.check():
             raise NotAlike("torch's global state is another")
@@ -105,6 +107,11 @@ class Template:
         ):
             if old != new and self._is_read(number, name):
                 raise NotAlike(f"it reads `{name}`, which differs")
+        same = Correspondence(mine, other)
+        for size, source in self.sizes:
+            name = same.source(source).name
+            if size.merged_by_another(name) != size.merged:
+                raise NotAlike(f"{name} was another before")
 
     def _is_read(self, number: int, name: str) -> bool:
         return (
@@ -197,6 +204,15 @@ class Template:
     def _guards_before(self) -> set[Any]:
         guards = self.call.journal.output.guards.inner
         return set(map(guard_key, itertools.islice(guards, self._guards_at_start)))
+
+    def _sizes(self, sizes: list[SeenSize]) -> list[tuple[SeenSize, Any]]:
+        """Return the sizes that Dynamo keeps, with their sources."""
+        sources = [step.source for step in self.steps if step.kind == "input"]
+        sources += [guard.originating_source for guard in self.guards]
+        by_name = {source.name: source for source in sources} if sizes else {}
+        if any(size.name not in by_name for size in sizes):
+            raise NotAlike("it reads sizes from elsewhere")
+        return [(size, by_name[size.name]) for size in sizes]
 
     # The result
 
