@@ -44,7 +44,6 @@ def assert_decomposed_as_torch(
     table: str | Callable[[], Any] = "default",
     *,
     stamped: bool | None = None,
-    symbols: bool = False,
     stale: bool = False,
 ) -> ExportedProgram:
     """Both give equal programs, or both raise exceptions of one type.
@@ -52,11 +51,8 @@ def assert_decomposed_as_torch(
     `table`: the name of one in `TABLES`, or what makes one.
     `stamped`: whether ours has to be stamped, or traced as a whole; None: either. torch's tensors
     from the cache of fake tensors may have other offsets: both begin with an empty one.
-    `symbols`: the program has symbolic sizes: each decomposition is the first of a loaded copy.
     `stale`: torch has not recompiled its module after its last edit of the graph.
     """
-    if symbols:
-        return assert_fresh_as_torch(lambda: reloaded(program), table, stamped=stamped)
     made = TABLES[table] if isinstance(table, str) else table
     FakeTensorMode.cache_clear()
     try:

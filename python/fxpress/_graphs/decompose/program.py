@@ -118,6 +118,8 @@ def stamped(
     traits = (*compat.traits_of(mode), sizes.knowledge(mode.shape_env))
     templates = table.templates_of(traits)
     size_nodes = SizeNodes(inputs, symbols)
+    if size_nodes.count > 0 and naming is None:
+        raise UnsafeError("a symbol without a range")
     first = len(inputs) + size_nodes.count
     plan = Plan(nodes, environment, first, templates, table.refused, progress)
     fakes = compat.Fakes(mode)
