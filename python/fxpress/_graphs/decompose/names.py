@@ -70,10 +70,10 @@ def _kinds(graph: Graph) -> list[tuple[str, Any]]:
 
 
 class _History:
-    """What was decomposed with the symbols of one environment.
+    """The decompositions with the symbols of one environment.
 
     Attributes:
-        key: the environment's state at first, and the names that programs got since.
+        key: the environment's state before the first one, and the names that programs got since.
         is_exact: whether torch's trace gave all of these names.
         traces: how many traces began.
     """
@@ -157,9 +157,10 @@ class Naming:
         self.known = Names(module.graph)
         is_exact = self._history.is_exact and self._history.traces == number
         if is_exact and self._key[0] == self._history.key:
-            self._shared[self._key] = self.known
-            while len(self._shared) > _MOST_PROGRAMS:
-                self._shared.pop(next(iter(self._shared)), None)
+            with _lock:
+                self._shared[self._key] = self.known
+                while len(self._shared) > _MOST_PROGRAMS:
+                    self._shared.pop(next(iter(self._shared)))
         self._note(self.known, is_exact=is_exact)
 
     def _note(self, names: Names, *, is_exact: bool) -> None:
@@ -171,7 +172,7 @@ class Naming:
 
 
 def _content(program: ExportedProgram) -> Any:
-    """Return what a trace of the program depends on, apart from its environment."""
+    """Return a key: all that a trace of the program depends on, apart from its environment."""
     numbers: dict[Any, int] = {}
     signature = program.graph_signature
     tensors = {**program.constants, **program.state_dict}
