@@ -79,7 +79,7 @@ def _further(blocks: int) -> list[_Case]:
 
 
 def _dynamic(layers: int) -> _Case:
-    """A transformer whose batch and sequence are symbols, decomposed before: its names are known."""
+    """A transformer whose batch and sequence are symbols, and whose names are known."""
     shapes = [{0: Dim("batch"), 1: Dim("sequence")}]
     inputs = (torch.randn(2, 8, graphs.WIDTH),)
     program = torch.export.export(_layers(layers), inputs, dynamic_shapes=shapes, strict=False)

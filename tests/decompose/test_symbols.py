@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
+from torch.fx import Graph
 
+import fxpress
 from fxpress import decompose
+from fxpress._graphs.decompose.names import Names
 from tests.support.decompose_cases import (
     MODELS,
     Block,
@@ -194,6 +197,30 @@ def test_alike_programs_share_templates() -> None:
     with decompose.check_templates():
         decompose.run_decompositions(of_attention(2))
     assert decompose.report().traced == 0
+
+
+def test_checks_compare_names_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    give = Names.give
+
+    def give_wrong_name(names: Names, graph: Graph) -> Any:
+        given = give(names, graph)
+        next(n for n in graph.nodes if n.op == "call_function").name = "other"
+        return given
+
+    def give_other_order(names: Names, graph: Graph) -> Any:
+        given = give(names, graph)
+        users = next(n.users for n in graph.nodes if len(n.users) > 1)
+        users[next(iter(users))] = users.pop(next(iter(users)))
+        return given
+
+    decompose.run_decompositions(of_attention(1))
+    for wrong, match in ((give_wrong_name, "'other'"), (give_other_order, "users of node")):
+        monkeypatch.setattr(Names, "give", wrong)
+        with decompose.check_templates(), pytest.raises(fxpress.InternalError, match=match):
+            decompose.run_decompositions(of_attention(1))
+    monkeypatch.undo()
+    with decompose.check_templates():
+        decompose.run_decompositions(of_attention(1))
 
 
 @pytest.mark.slow("programs that torch decomposes")

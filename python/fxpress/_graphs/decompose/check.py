@@ -112,7 +112,9 @@ def _calls(program: ExportedProgram) -> list[Any]:
 def _of_graphs(stamped: Graph, traced: Graph) -> str | None:
     words = (_Words(), _Words())
     for mine, other in zip(stamped.nodes, traced.nodes, strict=True):
-        for what in ("name", "op", "target", "args", "kwargs", "users"):
+        if (users := [[user.name for user in n.users] for n in (mine, other)])[0] != users[1]:
+            return f"users of node {other}: {users[0]} stamped, {users[1]} traced"
+        for what in ("name", "op", "target", "args", "kwargs"):
             both = [w.describe(getattr(n, what)) for w, n in zip(words, (mine, other), strict=True)]
             if both[0] != both[1]:
                 return f"{what} of node {other}: {both[0]} stamped, {both[1]} traced"
@@ -140,7 +142,7 @@ class _Words:
         if isinstance(value, (list, tuple)):
             return [type(value).__name__, *map(self.describe, value)]
         if isinstance(value, dict):
-            return [(self.describe(key), self.describe(item)) for key, item in value.items()]
+            return [(key, self.describe(item)) for key, item in value.items()]
         if hasattr(value, "node_info"):
             info = value.node_info
             place = None if info is None else (info.name, info.target)
