@@ -79,10 +79,12 @@ def _further(blocks: int) -> list[_Case]:
 
 
 def _dynamic(layers: int) -> _Case:
-    """A transformer whose batch and sequence are symbols."""
+    """A transformer whose batch and sequence are symbols, and whose names are known."""
     shapes = [{0: Dim("batch"), 1: Dim("sequence")}]
     inputs = (torch.randn(2, 8, graphs.WIDTH),)
     program = torch.export.export(_layers(layers), inputs, dynamic_shapes=shapes, strict=False)
+    for table in TABLES.values():
+        decompose.run_decompositions(program, table)
     return _Case(f"transformer, {layers} layers, dynamic", program, _over(5), _over(5))
 
 

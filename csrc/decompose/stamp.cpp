@@ -223,8 +223,8 @@ class Stamper {
 
   uint32_t first_computed() const { return static_cast<uint32_t>(PyList_GET_SIZE(request_.names)); }
 
-  // Dead nodes have names too: the numbers of others depend on them. But torch computes other dead
-  // numbers each time, and dead numbers have no names here.
+  // Dead nodes take names, which the numbers of later names depend on. Dead numbers are not known
+  // here: `_graphs/decompose/names.py` renames the nodes of programs with symbolic sizes.
   void name_all() {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
       raw_.push_back(names_.table().create(names_.intern("arg" + std::to_string(i) + "_1")));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.fx.experimental import _config as symbol_config
 
 from fxpress._torch.decompose import changed_setting
 from tests.support.captured import outcome
-from tests.support.decompose_cases import assert_decomposed_as_torch
+from tests.support.decompose_cases import assert_fresh_as_torch
 from tests.support.programs import assert_exports_as_torch
 from tests.support.sampled import sampled
 
@@ -81,9 +82,9 @@ def assert_as_torch() -> None:
     for shapes in (None, ({0: Dim.AUTO, 1: Dim.AUTO},)):
         # The source has numbers of nodes where it has marks for profilers.
         assert_exports_as_torch(model, args, dynamic_shapes=shapes, stale=None)
-        program = outcome(lambda given=shapes: export(model, args, dynamic_shapes=given))
-        if not isinstance(program, Exception):
-            assert_decomposed_as_torch(program, symbols=shapes is not None)
+        exported = functools.partial(export, model, args, dynamic_shapes=shapes)
+        if not isinstance(outcome(exported), Exception):
+            assert_fresh_as_torch(exported)
 
 
 def test_a_setting_that_was_changed_for_a_while() -> None:

@@ -9,12 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
+from torch.fx import Graph
 
+import fxpress
 from fxpress import decompose
+from fxpress._graphs.decompose.names import Names
 from tests.support.decompose_cases import (
     MODELS,
     Block,
-    assert_decomposed_as_torch,
+    assert_fresh_as_torch,
     reloaded,
 )
 from tests.support.exported import tokens, transformer
@@ -89,6 +92,7 @@ def of_attention(layers: int = 3) -> ExportedProgram:
 
 
 def of_convolutions() -> ExportedProgram:
+    torch.manual_seed(0)
     model, _ = MODELS["convolutions"]()
     return export(model, (torch.randn(4, 4, 8, 8),), dynamic_shapes=[{0: ROWS}], strict=False)
 
@@ -97,6 +101,7 @@ def of_blocks() -> ExportedProgram:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            torch.manual_seed(0)
             self.blocks = nn.Sequential(Block(), Block())
 
         def forward(self, x: Tensor, count: int, y: Tensor) -> Any:
@@ -119,48 +124,103 @@ PROGRAMS = {
 @pytest.mark.slow("programs that torch decomposes")
 @pytest.mark.parametrize(("name", "table"), turns([*PROGRAMS], ["default", "empty"]))
 def test_as_torch(name: str, table: str) -> None:
-    program = PROGRAMS[name]()
-    guards = list(program._guards_code)
-    assert_decomposed_as_torch(program, table, stamped=True, symbols=True)
-    assert program._guards_code == guards
+    assert_fresh_as_torch(PROGRAMS[name], table, stamped=True)
 
 
-@pytest.mark.deep("programs that torch decomposes")
-@pytest.mark.parametrize(("name", "table"), turns([*PROGRAMS], ["empty", "default"]))
-def test_ours_first(name: str, table: str) -> None:
-    """torch's second decomposition of a program has other names than its first."""
-    program = PROGRAMS[name]()
-    first = decompose.run_decompositions(program, {} if table == "empty" else None)
-    again = assert_decomposed_as_torch(program, table, stamped=True, symbols=True)
-    assert [n.name for n in first.graph.nodes] == [n.name for n in again.graph.nodes]
+def _names(program: ExportedProgram) -> list[tuple[str, list[str]]]:
+    return [(node.name, [user.name for user in node.users]) for node in program.graph.nodes]
+
+
+@pytest.mark.slow("programs that torch decomposes")
+def test_names_do_not_depend_on_other_programs() -> None:
+    """torch's second decomposition of a program has other names than its first, and a program from
+    a file has other names than one that was exported."""
+    expected = _names(of_attention().run_decompositions())
+    from_file = _names(reloaded(of_attention()).run_decompositions())
+    decompose.forget_templates()
+    for layers in (2, 4):
+        decompose.run_decompositions(of_attention(layers))
+    decompose.run_decompositions(of_attention(), {})
+    for traced in (True, False):
+        program = of_attention()
+        decomposed = [_names(decompose.run_decompositions(program)) for _ in range(3)]
+        assert decomposed == [expected] * 3
+        loaded = reloaded(of_attention())
+        assert _names(decompose.run_decompositions(loaded)) == from_file
+        assert bool(decompose.report().reason) is traced
+
+
+def test_programs_that_are_not_stamped_repeat_their_names() -> None:
+    class Written(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x.relu()
+            y.view(-1, 4).mul_(2)
+            return y.reshape(-1, 2) * x.shape[0]
+
+    model = nn.Sequential(Attention(), Attention(), Written())
+    example, shapes = (torch.randn(4, 5, 8),), ({0: ROWS, 1: COLUMNS},)
+    theirs, ours = (export(model, example, dynamic_shapes=shapes) for _ in range(2))
+    expected = _names(theirs.run_decompositions())
+    assert _names(theirs.run_decompositions()) != expected
+    assert [_names(decompose.run_decompositions(ours)) for _ in range(2)] == [expected] * 2
+    assert decompose.report().reason
 
 
 @pytest.mark.deep("programs that torch decomposes")
 @pytest.mark.parametrize("name", ["attention", "blocks"])
 def test_from_files_and_twice(name: str) -> None:
-    program = reloaded(PROGRAMS[name]())
-    once = assert_decomposed_as_torch(program, "empty", stamped=True, symbols=True)
-    assert_decomposed_as_torch(once, stamped=True, symbols=True)
+    assert_fresh_as_torch(lambda: reloaded(PROGRAMS[name]()), "empty", stamped=True)
+
+    def once() -> ExportedProgram:
+        return reloaded(PROGRAMS[name]().run_decompositions({}))
+
+    assert_fresh_as_torch(once, stamped=True)
 
 
 @pytest.mark.deep("a model of transformers")
 def test_llama() -> None:
     pytest.importorskip("transformers")
     shapes = [{1: Dim("tokens", min=2, max=64)}]
-    program = export(transformer("llama"), (tokens(),), dynamic_shapes=shapes, strict=False)
-    assert_decomposed_as_torch(program, stamped=True, symbols=True)
+    model = transformer("llama")
+    assert_fresh_as_torch(
+        lambda: export(model, (tokens(),), dynamic_shapes=shapes, strict=False), stamped=True
+    )
 
 
 @pytest.mark.slow("programs that torch decomposes")
 def test_alike_programs_share_templates() -> None:
     decompose.forget_templates()
-    decompose.run_decompositions(of_attention(1))
-    decompose.run_decompositions(of_attention(2))
+    for layers in (1, 1, 2, 2):  # the first of each kind is traced
+        decompose.run_decompositions(of_attention(layers))
     report = decompose.report()
     assert report.kept > report.traced
     with decompose.check_templates():
         decompose.run_decompositions(of_attention(2))
     assert decompose.report().traced == 0
+
+
+def test_checks_compare_names_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    give = Names.give
+
+    def give_wrong_name(names: Names, graph: Graph) -> Any:
+        given = give(names, graph)
+        next(n for n in graph.nodes if n.op == "call_function").name = "other"
+        return given
+
+    def give_other_order(names: Names, graph: Graph) -> Any:
+        given = give(names, graph)
+        users = next(n.users for n in graph.nodes if len(n.users) > 1)
+        users[next(iter(users))] = users.pop(next(iter(users)))
+        return given
+
+    decompose.run_decompositions(of_attention(1))
+    for wrong, match in ((give_wrong_name, "'other'"), (give_other_order, "users of node")):
+        monkeypatch.setattr(Names, "give", wrong)
+        with decompose.check_templates(), pytest.raises(fxpress.InternalError, match=match):
+            decompose.run_decompositions(of_attention(1))
+    monkeypatch.undo()
+    with decompose.check_templates():
+        decompose.run_decompositions(of_attention(1))
 
 
 @pytest.mark.slow("programs that torch decomposes")
@@ -170,8 +230,10 @@ def test_guards_and_sizes_of_data_are_traced_as_a_whole() -> None:
 
     shapes = {"x": {0: ROWS, 1: COLUMNS}}
     inputs = (torch.randn(4, 6, 8),)
-    program = export(Functions(squeezed), inputs, dynamic_shapes=shapes, strict=False)
-    assert_decomposed_as_torch(program, stamped=False, symbols=True)
+    assert_fresh_as_torch(
+        lambda: export(Functions(squeezed), inputs, dynamic_shapes=shapes, strict=False),
+        stamped=False,
+    )
 
 
 class _Halves(nn.Module):

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch._decomp import core_aten_decompositions
@@ -13,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, default_decompositions, export
 
 from fxpress import decompose
-from tests.support.decomposed import assert_same_but_for_numbers, assert_same_program
+from tests.support.decomposed import assert_same_program
 
 
 def without_linear() -> Any:
@@ -43,7 +44,6 @@ def assert_decomposed_as_torch(
     table: str | Callable[[], Any] = "default",
     *,
     stamped: bool | None = None,
-    symbols: bool = False,
     stale: bool = False,
 ) -> ExportedProgram:
     """Both give equal programs, or both raise exceptions of one type.
@@ -51,7 +51,6 @@ def assert_decomposed_as_torch(
     `table`: the name of one in `TABLES`, or what makes one.
     `stamped`: whether ours has to be stamped, or traced as a whole; None: either. torch's tensors
     from the cache of fake tensors may have other offsets: both begin with an empty one.
-    `symbols`: the program has sizes that are symbols; see `assert_same_but_for_numbers`.
     `stale`: torch has not recompiled its module after its last edit of the graph.
     """
     made = TABLES[table] if isinstance(table, str) else table
@@ -72,28 +71,46 @@ def assert_decomposed_as_torch(
     ours = decompose.run_decompositions(program, made())
     report = decompose.report()
     assert (str(program), repr(program.graph_signature), list(program.state_dict)) == before
-    compare = assert_same_but_for_numbers if symbols and not report.reason else assert_same_program
-    compare(ours, theirs)
+    assert_same_program(ours, theirs)
     if stamped is not None:
         assert (report.reason == "") is stamped, report
     return ours
 
 
 def assert_fresh_as_torch(
-    exported: Callable[[], ExportedProgram], table: str | Callable[[], Any] = "default"
+    exported: Callable[[], ExportedProgram],
+    table: str | Callable[[], Any] = "default",
+    *,
+    stamped: bool | None = None,
 ) -> ExportedProgram:
-    """Both give equal programs of programs that nothing has decomposed before.
+    """Both give equal programs of programs that nothing has decomposed before, or raise.
 
-    `exported`: exports the program; each of both decomposes one of its own. `table`: as above.
+    `exported`: exports or loads the program; each decomposition has one of its own. The second of
+    ours is stamped where `stamped`. `table`: as above.
     """
     made = TABLES[table] if isinstance(table, str) else table
-    first, second = exported(), exported()
-    second._example_inputs = first._example_inputs
+    program = exported()
+    examples = program._example_inputs
     FakeTensorMode.cache_clear()
-    theirs = first.run_decompositions(made())
-    FakeTensorMode.cache_clear()
-    ours = decompose.run_decompositions(second, made())
-    assert_same_program(ours, theirs)
+    try:
+        theirs = program.run_decompositions(made())
+    except Exception as error:
+        FakeTensorMode.cache_clear()
+        with pytest.raises(type(error)):
+            decompose.run_decompositions(exported(), made())
+        return program
+    for _ in range(2):
+        program = exported()
+        program._example_inputs = examples
+        FakeTensorMode.cache_clear()
+        ours = decompose.run_decompositions(program, made())
+        assert_same_program(ours, theirs)
+    report = decompose.report()
+    if stamped is not None:
+        assert (report.reason == "") is stamped, report
+    names = [node.name for node in ours.graph.nodes]
+    again = decompose.run_decompositions(program, made())
+    assert [node.name for node in again.graph.nodes] == names
     return ours
 
 

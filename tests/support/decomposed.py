@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,46 +15,9 @@ _COUNTERS = {"seq_nr"}  # numbers that the process counts
 _NUMBER_OF_CODE = re.compile(r"<eval_with_key>\.\d+")
 
 
-_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_NUMBERED = re.compile(r"(.*?)(?:_(\d+))?")
-
-
-def assert_same_but_for_numbers(ours: ExportedProgram, theirs: ExportedProgram) -> None:
-    """The same programs, but for the numbers in names of nodes, and the order of the users of sizes
-    and of what users of sizes take.
-
-    Both depend on how often torch computed sizes while it traced, which is different when it
-    traces the program again. Changes the names in `theirs`.
-    """
-    new_names: dict[str, str] = {}
-    for mine, other in zip(ours.graph.nodes, theirs.graph.nodes, strict=True):
-        names = [_NUMBERED.fullmatch(node.name) for node in (mine, other)]
-        assert names[0]
-        assert names[1]
-        assert names[0][1] == names[1][1], f"{mine.name}, {other.name}"
-        assert mine.op != "placeholder" or mine.name == other.name
-        new_names[other.name] = mine.name
-    for node in theirs.graph.nodes:
-        node.name = new_names[node.name]
-    theirs.graph_module.recompile()
-    specs = [*theirs.graph_signature.input_specs, *theirs.graph_signature.output_specs]
-    for entry in theirs.module_call_graph:
-        if entry.signature is not None:
-            specs += [SimpleNamespace(arg=a) for a in entry.signature.inputs]
-            specs += [SimpleNamespace(arg=a) for a in entry.signature.outputs]
-    for spec in specs:
-        spec.arg.name = new_names.get(spec.arg.name, spec.arg.name)
-    assert_same_program(ours, theirs, numbers=False)
-
-
-def assert_same_program(
-    ours: ExportedProgram, theirs: ExportedProgram, *, numbers: bool = True
-) -> None:
-    """Both have the same graph, metadata, signature, calls, ranges, constants and state.
-
-    `numbers`: whether names that are taken and the order of users are compared where sizes matter.
-    """
-    assert_same_decomposed(ours.graph_module, theirs.graph_module, numbers=numbers)
+def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:
+    """Both have the same graph, metadata, signature, calls, ranges, constants and state."""
+    assert_same_decomposed(ours.graph_module, theirs.graph_module)
     assert repr(ours.graph_signature) == repr(theirs.graph_signature)
     assert ours.graph_signature == theirs.graph_signature
     assert list(ours.range_constraints.items()) == list(theirs.range_constraints.items())
@@ -78,7 +40,7 @@ def _same_constant(mine: Any, other: Any) -> bool:
     return both and torch.equal(mine, other) and type(mine) is type(other)
 
 
-def assert_same_decomposed(ours: GraphModule, theirs: GraphModule, *, numbers: bool = True) -> None:
+def assert_same_decomposed(ours: GraphModule, theirs: GraphModule) -> None:
     """The same graphs with equal metadata, in a module and the modules below it."""
     assert ours.code == theirs.code
     assert set(ours.meta) == set(theirs.meta)
@@ -86,17 +48,17 @@ def assert_same_decomposed(ours: GraphModule, theirs: GraphModule, *, numbers: b
     assert list(ours._modules) == list(theirs._modules)
     assert list(ours._buffers) == list(theirs._buffers)
     assert list(ours._parameters) == list(theirs._parameters)
-    _assert_same_graph(ours.graph, theirs.graph, numbers)
+    _assert_same_graph(ours.graph, theirs.graph)
     for name, child in ours._modules.items():
         other = theirs._modules[name]
         if isinstance(child, GraphModule):
             assert isinstance(other, GraphModule)
-            assert_same_decomposed(child, other, numbers=numbers)
+            assert_same_decomposed(child, other)
         else:
             assert type(child) is type(other)
 
 
-def _assert_same_graph(ours: Graph, theirs: Graph, numbers: bool) -> None:
+def _assert_same_graph(ours: Graph, theirs: Graph) -> None:
     assert [n.name for n in ours.nodes] == [n.name for n in theirs.nodes]
     storages: list[dict[int, int]] = [{}, {}]
     for mine, other in zip(ours.nodes, theirs.nodes, strict=True):
@@ -108,8 +70,6 @@ def _assert_same_graph(ours: Graph, theirs: Graph, numbers: bool) -> None:
             assert _same(values[0], values[1]), f"{at}: {field}: {values[0]} != {values[1]}"
         assert mine.type == other.type, at
         users = [[u.name for u in n.users] for n in (mine, other)]
-        if not numbers and (_is_size(mine) or any(map(_takes_size, mine.users))):
-            users = [sorted(names) for names in users]
         assert users[0] == users[1], f"{at}: users"
         inputs = [[i.name for i in n.all_input_nodes] for n in (mine, other)]
         assert inputs[0] == inputs[1], f"{at}: inputs"
@@ -121,8 +81,6 @@ def _assert_same_graph(ours: Graph, theirs: Graph, numbers: bool) -> None:
                 ]
                 assert pair[0] == pair[1], f"{at}: meta[{key!r}]: {pair[0]} != {pair[1]}"
     ours.lint()
-    if not numbers:
-        return
     spaces = (ours._graph_namespace, theirs._graph_namespace)
     extra, missing = (
         spaces[0]._used_names - spaces[1]._used_names,
@@ -130,14 +88,6 @@ def _assert_same_graph(ours: Graph, theirs: Graph, numbers: bool) -> None:
     )
     assert (extra, missing) == (set(), set()), f"names taken: {extra} more, {missing} missing"
     assert dict(spaces[0]._base_count) == dict(spaces[1]._base_count)
-
-
-def _is_size(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), _NUMBERS)
-
-
-def _takes_size(node: Node) -> bool:
-    return any(map(_is_size, [node, *node.all_input_nodes]))
 
 
 def _same(mine: Any, other: Any) -> bool:

@@ -193,3 +193,9 @@ def function_of(target: Any) -> tuple[str, str]:
 def describe_size_node(node: torch.fx.Node) -> None:
     """Give a node that reads a size of an input the meta that torch gives it."""
     metadata_hook._node_metadata_hook(node, metadata={"stack_trace": TRACE})
+
+
+def state_of_caches(shape_env: Any) -> tuple[Any, ...]:
+    """Return what decides how often torch computes sizes with symbols, as a key."""
+    tables = [vars(shape_env).get(name, {}) for name in ("fake_tensor_cache", "_symop_cache")]
+    return knowledge(shape_env), frozenset(map(hash, tables[0])), len(tables[1])

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 
 from fxpress import _native
 from fxpress._torch import decompose as compat
-from fxpress._torch import decompose_whole, symbols
+from fxpress._torch import decompose_whole
 
 _checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "templates", default=os.environ.get("FXPRESS_CHECK_TEMPLATES") == "1"
@@ -66,24 +66,16 @@ def check_templates(enabled: bool = True) -> _native.Block:
 
 _COUNTERS = ("seq_nr",)  # numbers that the process counts
 _NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # likewise
-_NUMBER = re.compile(r"_\d+$")
 
 
 def difference(stamped: ExportedProgram, traced: ExportedProgram) -> str | None:
-    """Return how a stamped program differs from a traced one; None if it does not.
-
-    The numbers in names may differ where a program has sizes that are symbols.
-    """
+    """Return how a stamped program differs from a traced one; None if it does not."""
     lengths = [len(program.graph.nodes) for program in (stamped, traced)]
     if lengths[0] != lengths[1]:
         return f"the number of nodes: {lengths[0]} stamped, {lengths[1]} traced"
-    names = {
-        other.name: mine.name
-        for mine, other in zip(stamped.graph.nodes, traced.graph.nodes, strict=True)
-    }
     for what, mine, other in (
-        ("signature", _signature(stamped, {}), _signature(traced, names)),
-        ("calls of modules", _calls(stamped, {}), _calls(traced, names)),
+        ("signature", _signature(stamped), _signature(traced)),
+        ("calls of modules", _calls(stamped), _calls(traced)),
         ("ranges", stamped.range_constraints, traced.range_constraints),
         ("constants", list(stamped.constants), list(traced.constants)),
         ("state", list(stamped.state_dict), list(traced.state_dict)),
@@ -91,42 +83,38 @@ def difference(stamped: ExportedProgram, traced: ExportedProgram) -> str | None:
     ):
         if mine != other:
             return f"the {what}: {mine} stamped, {other} traced"
-    return _of_graphs(stamped.graph, traced.graph, names)
+    return _of_graphs(stamped.graph, traced.graph)
 
 
-def _argument(argument: Any, names: dict[str, str]) -> Any:
-    name = getattr(argument, "name", "")
-    return type(argument), names.get(name, name), getattr(argument, "value", None)
+def _argument(argument: Any) -> Any:
+    return type(argument), getattr(argument, "name", ""), getattr(argument, "value", None)
 
 
-def _signature(program: ExportedProgram, names: dict[str, str]) -> list[Any]:
+def _signature(program: ExportedProgram) -> list[Any]:
     signature = program.graph_signature
     return [
-        (spec.kind, _argument(spec.arg, names), spec.target, getattr(spec, "persistent", None))
+        (spec.kind, _argument(spec.arg), spec.target, getattr(spec, "persistent", None))
         for spec in (*signature.input_specs, *signature.output_specs)
     ]
 
 
-def _calls(program: ExportedProgram, names: dict[str, str]) -> list[Any]:
+def _calls(program: ExportedProgram) -> list[Any]:
     calls: list[Any] = []
     for entry in program.module_call_graph:
         calls.append(entry.fqn)
         if entry.signature is not None:
             s = entry.signature
-            calls += [_argument(argument, names) for argument in (*s.inputs, *s.outputs)]
+            calls += map(_argument, (*s.inputs, *s.outputs))
             calls += [s.in_spec, s.out_spec, s.forward_arg_names]
     return calls
 
 
-def _of_graphs(stamped: Graph, traced: Graph, names: dict[str, str]) -> str | None:
-    words = (_Words({}), _Words(names))
-    has_sizes = any(type(node.meta.get("val")) in symbols.KINDS for node in traced.nodes)
+def _of_graphs(stamped: Graph, traced: Graph) -> str | None:
+    words = (_Words(), _Words())
     for mine, other in zip(stamped.nodes, traced.nodes, strict=True):
-        if mine.name != other.name:
-            both = [_NUMBER.sub("", node.name) for node in (mine, other)]
-            if both[0] != both[1] or not has_sizes:
-                return f"name of node {other}: {mine} stamped"
-        for what in ("op", "target", "args", "kwargs"):
+        if (users := [[user.name for user in n.users] for n in (mine, other)])[0] != users[1]:
+            return f"users of node {other}: {users[0]} stamped, {users[1]} traced"
+        for what in ("name", "op", "target", "args", "kwargs"):
             both = [w.describe(getattr(n, what)) for w, n in zip(words, (mine, other), strict=True)]
             if both[0] != both[1]:
                 return f"{what} of node {other}: {both[0]} stamped, {both[1]} traced"
@@ -142,14 +130,13 @@ def _of_graphs(stamped: Graph, traced: Graph, names: dict[str, str]) -> str | No
 class _Words:
     """Describes the values of a graph so that two graphs can be compared."""
 
-    def __init__(self, names: dict[str, str]) -> None:
-        self._names = names
+    def __init__(self) -> None:
         self._storages: dict[int, int] = {}
 
     def describe(self, value: Any) -> Any:
         """Return a description; storages are numbered in the order of their use."""
         if isinstance(value, Node):
-            return f"%{self._names.get(value.name, value.name)}"
+            return f"%{value.name}"
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):

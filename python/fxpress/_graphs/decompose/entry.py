@@ -89,11 +89,12 @@ def _decomposed(
     remembers = table.is_torchs and not replaced
 
     rest = (python_decomp_table, joint_loss_index, decompose_custom_triton_ops)
+    naming = table.names.of(ep, joint_loss_index)
 
     def whole() -> ExportedProgram:
         overridden = table.plain.in_force()
         with phase("whole trace"), fast_tracing(), deferring(), _native.RareCollections():
-            made, said.stamped = traced(ep, overridden, *rest, remembers=remembers)
+            made, said.stamped = traced(ep, overridden, *rest, remembers=remembers, naming=naming)
         return made
 
     if decompose_whole.is_joint(ep, joint_loss_index):
@@ -105,7 +106,7 @@ def _decomposed(
     before = FakeResults(ep) if checks() else None
     try:
         with _native.RareCollections():
-            made, plan = stamped(ep, table, decompose_custom_triton_ops, progress)
+            made, plan = stamped(ep, table, decompose_custom_triton_ops, progress, naming)
         _note(said, plan)
     except UnsafeError as unsafe:
         said.reason = str(unsafe)
@@ -113,7 +114,9 @@ def _decomposed(
     if before is None or not said.stamped:
         return made
     before.restore()
-    expected, _ = traced(ep, table.plain.in_force(), *rest, remembers=False)
+    checked = naming.anew() if naming is not None and naming.is_first else naming
+    overridden = table.plain.in_force()
+    expected, _ = traced(ep, overridden, *rest, remembers=False, naming=checked)
     found = difference(made, expected)
     if found is not None:
         raise InternalError(f"a program with stamped calls is not the traced one: {found}")

@@ -12,7 +12,7 @@ from fxpress._graphs.decompose.values import Number, Storage, UnsafeError, Value
 from fxpress._torch import decompose as compat
 
 _PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-_PLAIN_TYPES = frozenset(_PLAIN)
+PLAIN_TYPES = frozenset(_PLAIN)
 _LISTS = (list, immutable_list)
 _DICTS = (dict, immutable_dict)
 
@@ -57,7 +57,7 @@ class Call:
             self._add_tensor(value)
         elif kind is Number:
             self._add_number(value)
-        elif kind in _PLAIN_TYPES:
+        elif kind in PLAIN_TYPES:
             self.key.append(kind)
             self.key.append(value)
         elif kind is float or kind is complex:

@@ -28,6 +28,7 @@ from fxpress._files.serde import native_table
 from fxpress._files.serde.checks import to_check
 from fxpress._graphs.decompose.calls import calls_of
 from fxpress._graphs.decompose.inputs import Input, SizeNodes, input_names, read_inputs
+from fxpress._graphs.decompose.names import Naming
 from fxpress._graphs.decompose.plan import NeedsTraceError, Plan
 from fxpress._graphs.decompose.record import Recorder
 from fxpress._graphs.decompose.symbols import Symbols
@@ -94,10 +95,16 @@ native_table.fill()
 
 
 def stamped(
-    program: ExportedProgram, table: Table, custom_triton_ops: bool, progress: Report | None
+    program: ExportedProgram,
+    table: Table,
+    custom_triton_ops: bool,
+    progress: Report | None,
+    naming: Naming | None,
 ) -> tuple[ExportedProgram, Plan]:
     """Return the decomposed program, made of templates, and the plan of its trace."""
     _check(program)
+    if naming is not None and naming.known is None:
+        raise UnsafeError("its sizes are symbols, and no equal program was traced before")
     mode = _fake_mode(program)
     if sizes.has_symbols(mode.shape_env):
         with mode:
@@ -111,6 +118,8 @@ def stamped(
     traits = (*compat.traits_of(mode), sizes.knowledge(mode.shape_env))
     templates = table.templates_of(traits)
     size_nodes = SizeNodes(inputs, symbols)
+    if size_nodes.count > 0 and naming is None:
+        raise UnsafeError("a symbol without a range")
     first = len(inputs) + size_nodes.count
     plan = Plan(nodes, environment, first, templates, table.refused, progress)
     fakes = compat.Fakes(mode)
@@ -121,7 +130,8 @@ def stamped(
             _trace(plan, fakes, symbols, table, custom_triton_ops)
     check_outputs(plan, symbols)
     with phase("graph"), sizes.without_guards(mode.shape_env):
-        return _make(program, plan, inputs, size_nodes, symbols, fakes), plan
+        made = _make(program, plan, inputs, size_nodes, symbols, fakes, naming)
+    return made, plan
 
 
 def _trace(
@@ -187,6 +197,7 @@ def _make(
     size_nodes: SizeNodes,
     symbols: Symbols,
     fakes: compat.Fakes,
+    naming: Naming | None,
 ) -> ExportedProgram:
     """Write the program that a plan describes."""
     with _native.GcPause():
@@ -194,6 +205,8 @@ def _make(
         graph = Graph()
         sources = Sources(program.graph, names)
         output = Writer(plan, inputs, size_nodes, sources, symbols, fakes, graph).write(names)
+        if naming is not None:
+            naming.instantiated(graph)
         _finish_output(program, output, sources)
         signature = _signature(inputs, names, output)
         root = _native.make_graph_module(torch.nn.Module(), graph)

@@ -6,6 +6,7 @@ import threading
 from contextlib import AbstractContextManager
 from typing import Any
 
+from fxpress._graphs.decompose.names import KnownNames
 from fxpress._graphs.decompose.template import Template
 from fxpress._graphs.decompose.values import UnsafeError
 from fxpress._torch import decompositions as compat
@@ -60,6 +61,7 @@ class Table:
             or why there is none.
         refused: the operators whose functions are the user's.
         is_torchs: whether no function is the user's.
+        names: the names in decomposed programs with symbolic sizes.
         plain, guarded: override the composite operators; `guarded` refuses where a function is the
             user's.
     """
@@ -77,6 +79,7 @@ class Table:
             if mine[op] is not f
         }
         self.is_torchs = not self.refused
+        self.names = KnownNames()
 
     def templates_of(self, traits: Any) -> dict[Any, Template | str]:
         """Return the templates for fake modes with some traits; the oldest are forgotten."""
@@ -131,6 +134,7 @@ class Tables:
         with self._lock:
             for _, table in self._known:
                 table.templates.clear()
+                table.names.forget()
 
 
 def _is_same(known: Any, key: Any) -> bool:

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from fxpress._graphs.decompose import joint
 from fxpress._graphs.decompose.calls import calls_of
 from fxpress._graphs.decompose.memo import Memo, remembering
+from fxpress._graphs.decompose.names import Naming
 from fxpress._torch import decompose_whole as compat
 from fxpress._torch.decompose import Fakes, has_modes, pytree
 
@@ -30,6 +31,7 @@ def traced(
     custom_triton_ops: bool,
     *,
     remembers: bool,
+    naming: Naming | None = None,
 ) -> tuple[ExportedProgram, int]:
     """Return the decomposed program, and how many calls became the nodes of a template.
 
@@ -41,8 +43,10 @@ def traced(
         loss: which output is the loss of a joint graph; None: no joint graph is made.
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
         remembers: whether calls that are alike may become the nodes of a template.
+        naming: names the nodes where equal programs shall have equal names.
     """
     stamped = 0
+    number = 0 if naming is None else naming.begin()
     if compat.is_joint(program, loss):
         parts = joint.parts(program, overridden, table, loss, custom_triton_ops)
     else:
@@ -50,6 +54,8 @@ def traced(
             parts = _inference_parts(program, overridden, table, custom_triton_ops, memo)
         stamped = 0 if memo is None else memo.stamped
     module, signature, state, constants = parts
+    if naming is not None:
+        naming.traced(module, signature, number)
     calls = calls_of(program, module, signature)
     module.meta.update(program.graph_module.meta)
     made = ExportedProgram(

@@ -147,7 +147,6 @@ class Writer:
             sequence=compat.next_sequence_number(),
             helper=self,
         )
-        self._put_readers_last()
         returned = self._argument(plan.output)
         return compat.append(self._graph, name, "output", "output", (returned,), {})
 
@@ -167,14 +166,6 @@ class Writer:
         template = Template(nodes, {}, (), None, (), True)
         computed = [-1 if number.node is None else number.node for number in numbers]
         return Stamp(self._inputs[0].old, template, computed, [], first)
-
-    def _put_readers_last(self) -> None:
-        """Put nodes that read symbols behind the other users of their inputs, as torch does."""
-        first = len(self._inputs)
-        for reader in self._nodes[first : first + self._size_nodes.count]:
-            if reader is not None:
-                (tensor,) = reader.all_input_nodes
-                tensor.users[reader] = tensor.users.pop(reader)
 
     def _roots(self, value: Any) -> list[int]:
         """Return the numbers of the nodes that a program returns."""

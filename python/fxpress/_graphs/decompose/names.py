@@ -1,0 +1,223 @@
+"""Node names and order of users of decomposed programs with symbolic sizes.
+
+torch numbers a name by all nodes that had its base, including sizes that its trace computes only to
+decide something. How many it computes depends on its caches of fake tensors, which a trace changes.
+So the first trace of a program decides, and equal programs in equal states get the same names.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature
+from torch.fx import Graph, GraphModule, Node
+
+from fxpress._graphs.decompose.keys import PLAIN_TYPES
+from fxpress._graphs.decompose.values import UnsafeError
+from fxpress._torch import symbols
+from fxpress._torch.decompose_whole import shape_env_of
+
+_MOST_PROGRAMS = 64  # whose names a table keeps
+
+
+class Names:
+    """The names in a traced graph, and the order of users."""
+
+    def __init__(self, graph: Graph) -> None:
+        numbers = {node: number for number, node in enumerate(graph.nodes)}
+        self._kinds = _kinds(graph)
+        self._names = [node.name for node in graph.nodes]
+        self._users = {
+            number: [numbers[user] for user in node.users]
+            for node, number in numbers.items()
+            if len(node.users) > 1
+        }
+        self._taken = set(graph._graph_namespace._used_names)
+        self._counts = dict(graph._graph_namespace._base_count)
+
+    def give(self, graph: Graph) -> dict[str, str] | None:
+        """Name the nodes of an equal graph; return old name -> new name. None: it has others."""
+        nodes = list(graph.nodes)
+        if _kinds(graph) != self._kinds:
+            return None
+        users = {
+            nodes[number]: [nodes[user] for user in order] for number, order in self._users.items()
+        }
+        if any(node.users.keys() != {*order} for node, order in users.items()):
+            return None
+        for node, order in users.items():
+            if list(node.users) != order:
+                for user in order:
+                    node.users[user] = node.users.pop(user)
+        new_names = {}
+        space = graph._graph_namespace
+        for node, name in zip(nodes, self._names, strict=True):
+            new_names[node.name] = name
+            node.name = space._obj_to_name[node] = name
+        space._used_names.clear()
+        space._used_names.update(self._taken)
+        space._base_count.clear()
+        space._base_count.update(self._counts)
+        return new_names
+
+
+def _kinds(graph: Graph) -> list[tuple[str, Any]]:
+    return [(node.op, node.target) for node in graph.nodes]
+
+
+class _History:
+    """The decompositions with the symbols of one environment.
+
+    Attributes:
+        key: the environment's state before the first one, and the names that programs got since.
+        is_exact: whether torch's trace gave all of these names.
+        traces: how many traces began.
+    """
+
+    def __init__(self, shape_env: Any) -> None:
+        self.key: tuple[Any, ...] = (symbols.state_of_caches(shape_env),)
+        self.is_exact = True
+        self.traces = 0
+
+
+_histories: weakref.WeakKeyDictionary[Any, _History] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class KnownNames:
+    """The names of the programs that were decomposed by one table."""
+
+    def __init__(self) -> None:
+        self._shared: dict[Any, Names] = {}
+        self._own: weakref.WeakKeyDictionary[Any, dict[Any, Names]] = weakref.WeakKeyDictionary()
+
+    def of(self, program: ExportedProgram, options: Any) -> Naming | None:
+        """Return the naming of a program; None if it has no symbolic sizes."""
+        shape_env = shape_env_of(program.graph_module) if program.range_constraints else None
+        if not symbols.has_symbols(shape_env):
+            return None
+        with _lock:
+            history = _histories.get(shape_env)
+            if history is None:
+                history = _histories[shape_env] = _History(shape_env)
+            own = self._own.setdefault(shape_env, {})
+        return Naming(self._shared, own, history, (options, _content(program)))
+
+    def forget(self) -> None:
+        """Forget the names, except for programs that get them again."""
+        self._shared.clear()
+
+
+class Naming:
+    """How one decomposition gets its names.
+
+    Attributes:
+        known: the names, if an equal program was traced before.
+        is_first: whether no trace has changed the environment so far.
+    """
+
+    def __init__(
+        self, shared: dict[Any, Names], own: dict[Any, Names], history: _History, content: Any
+    ) -> None:
+        self._shared, self._own, self._history, self._content = shared, own, history, content
+        self._key = (history.key, content)
+        self.known = own.get(content) or shared.get(self._key)
+        self.is_first = history.traces == 0
+
+    def anew(self) -> Naming:
+        """Return a naming of the same program that knows no names."""
+        return Naming({}, {}, self._history, self._content)
+
+    def instantiated(self, graph: Graph) -> None:
+        """Give the known names to a graph that was made without a trace."""
+        assert self.known is not None
+        if self.known.give(graph) is None:
+            raise UnsafeError("torch's trace of an equal program had other nodes")
+        self._note(self.known, is_exact=False)
+
+    def begin(self) -> int:
+        """Return the number of a trace of the program that begins."""
+        with _lock:
+            self._history.traces += 1
+            return self._history.traces
+
+    def traced(self, module: GraphModule, signature: ExportGraphSignature, number: int) -> None:
+        """Name the nodes of the traced program, or keep the names that it has."""
+        if self.known is not None:
+            new_names = self.known.give(module.graph) or {}
+            for spec in signature.output_specs:
+                spec.arg.name = new_names.get(spec.arg.name, spec.arg.name)
+            module.recompile()
+            self._note(self.known, is_exact=True)
+            return
+        self.known = Names(module.graph)
+        is_exact = self._history.is_exact and self._history.traces == number
+        if is_exact and self._key[0] == self._history.key:
+            with _lock:
+                self._shared[self._key] = self.known
+                while len(self._shared) > _MOST_PROGRAMS:
+                    self._shared.pop(next(iter(self._shared)))
+        self._note(self.known, is_exact=is_exact)
+
+    def _note(self, names: Names, *, is_exact: bool) -> None:
+        with _lock:
+            if self._own.setdefault(self._content, names) is names:
+                self._history.is_exact &= is_exact
+                if names not in self._history.key:
+                    self._history.key += (names,)
+
+
+def _content(program: ExportedProgram) -> Any:
+    """Return a key: all that a trace of the program depends on, apart from its environment."""
+    numbers: dict[Any, int] = {}
+    signature = program.graph_signature
+    tensors = {**program.constants, **program.state_dict}
+    state = [tensors.get(spec.target or "") for spec in signature.input_specs]
+    call = program.module_call_graph[0].signature if program.module_call_graph else None
+    return (
+        _graph_content(program.graph_module, numbers),
+        tuple((s.kind, type(s.arg), s.target, s.persistent) for s in signature.input_specs),
+        tuple((s.kind, type(s.arg), s.target) for s in signature.output_specs),
+        tuple(_described(t, numbers) for t in state),
+        None if call is None else (repr(call.in_spec), tuple(call.forward_arg_names or ())),
+    )
+
+
+def _graph_content(module: GraphModule, numbers: dict[Any, int]) -> Any:
+    content: list[Any] = []
+    for number, node in enumerate(module.graph.nodes):
+        numbers[node] = number
+        content += (node.op, node.name, node.target)
+        content += (_described(node.args, numbers), _described(node.kwargs, numbers))
+        if node.op == "placeholder":
+            content.append(_described(node.meta.get("val"), numbers))
+    for name, child in module.named_children():
+        if isinstance(child, GraphModule):
+            content += (name, _graph_content(child, {}))
+    return tuple(content)
+
+
+def _described(value: Any, numbers: dict[Any, int]) -> Any:
+    """Return a hashable description. `numbers` has nodes, numbers with symbols and storages."""
+    kind = type(value)
+    if kind is Node:
+        return Node, numbers[value]
+    if kind in symbols.KINDS:
+        node = value.node
+        return kind, node._expr, numbers.setdefault(node, len(numbers))
+    if isinstance(value, (tuple, list)):
+        return tuple, tuple([_described(item, numbers) for item in value])
+    if isinstance(value, dict):
+        return dict, tuple([(key, _described(item, numbers)) for key, item in value.items()])
+    if isinstance(value, torch.Tensor):
+        facts = (value.dtype, value.device, value.layout, value.requires_grad)
+        if value.layout is not torch.strided:
+            return kind, facts, _described(value.shape, numbers)
+        place = (value.shape, value.stride(), value.storage_offset())
+        storage = value.untyped_storage()._cdata
+        return kind, facts, _described(place, numbers), numbers.setdefault(storage, len(numbers))
+    return (kind, value) if kind in PLAIN_TYPES else (kind, repr(value))
