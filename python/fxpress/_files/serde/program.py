@@ -95,7 +95,14 @@ def encode(
         InvalidProgramError: torch's verifier refuses the program.
         SerializeError: a node cannot be written; the message names it.
         UnsupportedError: a name of the program makes a file that cannot be read.
+        RuntimeError: the graph was modified meanwhile.
     """
+    return _native.on_unchanged(program.graph, lambda: _encoded(program, opset_version))
+
+
+def _encoded(
+    program: ExportedProgram, opset_version: dict[str, int] | None
+) -> tuple[bytes, dict[str, Any]]:
     _check_names(program)
     checked = to_check(
         program.graph_module, program.verifiers, program.state_dict, program.constants
