@@ -4,7 +4,6 @@
 #include <ATen/SavedTensorHooks.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -46,17 +45,6 @@ bool has_modes() {
 }
 
 }  // namespace
-
-void take_gil(PyThreadState* thread) {
-  // While the process shuts down Python (before 3.14) ends a daemon thread that asks for the GIL by
-  // unwinding its stack, on which we own objects that nobody may free any more. It waits for the
-  // end instead, as it does from 3.14 on.
-  try {
-    PyEval_RestoreThread(thread);
-  } catch (...) {  // the unwinding: a function in C throws nothing else
-    for (;;) pause();
-  }
-}
 
 Run::Run(Plan& plan) : plan_(plan), slots_(plan.slots) {
   held_.reserve(plan.loads.size());

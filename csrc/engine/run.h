@@ -13,9 +13,6 @@
 
 namespace fxpress::engine {
 
-// PyEval_RestoreThread() for a thread that may outlive the interpreter.
-void take_gil(PyThreadState* thread);
-
 // A run alternates between stretches. With the GIL it looks ahead to the next instruction that
 // needs Python: attributes up to there are read, inlined modules checked. The stretch is then
 // executed without the GIL. Whatever Python changes is seen by the next look ahead.
@@ -82,7 +79,7 @@ class Run {
     if (released_ == nullptr) released_ = PyEval_SaveThread();
   }
   void acquire() {
-    if (released_ != nullptr) take_gil(std::exchange(released_, nullptr));
+    if (released_ != nullptr) PyEval_RestoreThread(std::exchange(released_, nullptr));
   }
   void drop(Slot& slot) {
     if (slot.state == State::kObject) {
