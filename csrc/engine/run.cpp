@@ -185,7 +185,7 @@ bool Run::preload(uint32_t index) {
       read_ahead(instruction, Ref::borrow(plan_.objects[instruction.detail].get()));
       return true;
     case Kind::kEnter:
-      return inline_ok_ && may_enter(plan_, plan_.enters[instruction.detail], scope_, ahead_);
+      return inline_ok_ && may_enter(plan_, plan_.enters[instruction.detail], *scope_, ahead_);
     default:
       return false;
   }
@@ -226,7 +226,7 @@ void Run::fail(uint32_t frame, PyObject* node) {
     const Frame& at = plan_.frames[frame];
     error = cpython::call(symbols.annotate, error, node, module_of(frame));
     if (at.parent == kNone) break;
-    if (at.dispatcher != kNone) scope_.set(plan_.modules[at.dispatcher].module.get(), 0);
+    if (at.dispatcher != kNone) scope_->set(plan_.modules[at.dispatcher].module.get(), 0);
     node = at.call;
     frame = at.parent;
   }
