@@ -16,6 +16,9 @@ endforeach()
 set_target_properties(pybind11::pybind11_headers PROPERTIES
   INTERFACE_INCLUDE_DIRECTORIES ${copied} INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${copied})
 
+# See csrc/py/exiting_thread.cpp.
+set(keep_exiting_threads LINKER:--wrap=__gxx_personality_v0)
+
 pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/archive/objects/archives.cpp
   csrc/bind/archive.cpp
@@ -50,6 +53,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/symbols.cpp
   csrc/fx/writer.cpp
   csrc/install/installation.cpp
+  csrc/py/exiting_thread.cpp
   csrc/py/gc_pause.cpp
   csrc/serde/check.cpp
   csrc/serde/decode_argument.cpp
@@ -84,6 +88,7 @@ target_link_libraries(_native PRIVATE fxpress_core)
 target_compile_definitions(_native PRIVATE
   FXPRESS_VERSION="${PROJECT_VERSION}" FXPRESS_BUILD_TYPE="${CMAKE_BUILD_TYPE}")
 fxpress_compile_options(_native)
+target_link_options(_native PRIVATE ${keep_exiting_threads})
 fxpress_unite_components(_native)
 target_precompile_headers(_native PRIVATE <pybind11/pybind11.h> <pybind11/stl.h>)
 install(TARGETS _native LIBRARY DESTINATION fxpress)
@@ -127,6 +132,7 @@ function(fxpress_add_aten folder)
   target_link_directories(${name} PRIVATE ${folder}/lib)
   target_link_libraries(${name} PRIVATE torch_python torch_cpu c10)
   fxpress_compile_options(${name})
+  target_link_options(${name} PRIVATE ${keep_exiting_threads})
   fxpress_unite_components(${name})
   if(NOT FXPRESS_UNITY)
     target_precompile_headers(${name} PRIVATE
@@ -156,6 +162,7 @@ set(FXPRESS_ATEN_SOURCES
   csrc/engine/slot.cpp
   csrc/engine/step.cpp
   csrc/fx/symbols.cpp
+  csrc/py/exiting_thread.cpp
   csrc/py/gc_pause.cpp
   csrc/tensor/clone.cpp
   csrc/tensor/metadata.cpp

@@ -4,6 +4,8 @@
 #include "fx/codegen.h"
 #include "fx/graph_module.h"
 #include "fx/provenance.h"
+#include "fx/reader.h"
+#include "py/calls.h"
 
 namespace fxpress::bind {
 
@@ -47,6 +49,25 @@ The shape is equal for sources that differ only in local names of the same lengt
 the names cannot be told from the rest of the text, when compiling the source runs more than a
 `def`, or when the source is very long. The result is None for a graph whose code only torch's
 generator can write.)");
+  m.def(
+      "on_unchanged",
+      [](const py::handle& graph, const py::object& work) {
+        py::object result;
+        fx::on_unchanged(graph.ptr(), [&] { result = work(); });
+        return result;
+      },
+      "graph"_a, "work"_a, py::pos_only(),
+      "Return `work()`; RuntimeError when the graph was modified meanwhile, whatever else it "
+      "raises.");
+  m.def(
+      "list_nodes",
+      [](const py::handle& graph) {
+        const std::vector<Ref> nodes = fx::list_nodes(graph.ptr());
+        return to_object(
+            make_list(nodes.size(), [&](size_t i) { return Ref::borrow(nodes[i].get()); }));
+      },
+      "graph"_a, py::pos_only(),
+      "Return the nodes of a graph; RuntimeError when they are not linked into one ring.");
   m.def("insert_after", insert_after, "dict"_a, "key"_a, "items"_a,
         "Insert items right behind `key`, keeping the order of the rest.");
   m.def(

@@ -103,7 +103,7 @@ void clean_stacks(PyObject* graph, bool drop_self) {
     }
     if (!is_set(meta.get(), fx::names.source_fn_stack)) continue;
     const Ref functions = Ref::borrow(dict_get(meta.get(), fx::names.source_fn_stack));
-    if (!functions) fx::raise_edited("the capture");
+    if (!functions) fx::raise_edited();
     const Ref cleaned = cleaner.function_stack(functions.get());
     check(PyDict_SetItem(meta.get(), fx::names.source_fn_stack, cleaned.get()));
   }

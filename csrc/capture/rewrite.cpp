@@ -31,8 +31,6 @@ Ref dict_of_meta(PyObject* node) {
 
 namespace {
 
-constexpr const char* kFunction = "the capture";
-
 // copy.copy() gives the same object for these.
 bool is_atom(PyObject* value) {
   return value == Py_None || PyUnicode_CheckExact(value) || PyLong_CheckExact(value) ||
@@ -56,7 +54,7 @@ class BirthMeta {
     };
     if (is_set(current, fx::names.stack_trace)) {
       const Ref trace = Ref::borrow(dict_get(current, fx::names.stack_trace));
-      if (!trace) fx::raise_edited("the capture");
+      if (!trace) fx::raise_edited();
       set(fx::names.stack_trace, trace.get());
       if (contains(trace.get(), rules_.marker.get())) {
         set(fx::names.is_gradient_acc, Py_True);
@@ -231,7 +229,7 @@ class Rewriter {
       }
     }
     return writer_.copy_node(
-        node, source_, NodeId(i), kFunction, [&](NodeId def) { return copy_of(def.value()); },
+        node, source_, NodeId(i), [&](NodeId def) { return copy_of(def.value()); },
         std::move(meta));
   }
 

@@ -4,6 +4,7 @@
 #include "engine/builder.h"
 #include "engine/modules.h"
 #include "engine/operators.h"
+#include "fx/reader.h"
 #include "py/calls.h"
 #include "py/instance_dict.h"
 
@@ -62,20 +63,15 @@ Builder::NodeRange Builder::add_nodes(PyObject* graph) {
     return Ref::borrow(field);
   };
   const fx::Symbols& at = fx::symbols;
-  for (PyObject* node = node_field(root, at.node_next); node != root;) {
-    if (node == nullptr || !is_node(node)) {
-      raise(PyExc_TypeError, "the nodes of graph %R are not linked in a ring", graph);
-    }
-    PyObject* next = node_field(node, at.node_next);
+  fx::walk_nodes(root, [&](PyObject* node) {
     if (!PyTuple_Check(own(node, at.node_args).get()) ||
         !PyDict_Check(own(node, at.node_kwargs).get())) {
       raise(PyExc_TypeError, "node %R has arguments that are no tuple or no dict", node);
     }
     plan_->nodes.push_back(NodeGuard{Ref::borrow(node), own(node, at.node_op),
                                      own(node, at.node_target), own(node, at.node_args),
-                                     own(node, at.node_kwargs), next});
-    node = next;
-  }
+                                     own(node, at.node_kwargs), node_field(node, at.node_next)});
+  });
   const NodeRange range{begin, static_cast<uint32_t>(plan_->nodes.size())};
   ranges_.emplace(graph, range);
   return range;

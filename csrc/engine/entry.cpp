@@ -184,7 +184,7 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
     // A list is emptied, as Interpreter.boxed_run does: nobody but the run holds the arguments.
     Ref arguments = Ref::steal(PySequence_Tuple(args[2]));
     if (PyList_Check(args[2])) check(PyList_SetSlice(args[2], 0, PY_SSIZE_T_MAX, nullptr));
-    return Run(lease.plan()).execute(std::move(arguments)).release();
+    return std::make_unique<Run>(lease.plan())->execute(std::move(arguments)).release();
   } catch (...) {
     set_python_error(std::current_exception());
   }

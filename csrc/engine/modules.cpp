@@ -114,7 +114,7 @@ bool has_root(Enter& enter) {
 int watcher = -1;
 uint64_t changes = 0;  // 0: there is no watcher
 
-thread_local CallCounters* outermost = nullptr;  // lives on the stack of the thread's outermost run
+thread_local CallCounters* current_counters = nullptr;  // of this thread's runs, which own them
 
 }  // namespace
 
@@ -286,14 +286,20 @@ void forget_dicts() {
   if (watcher >= 0) ++changes;
 }
 
-CallCounters::CallCounters() : outer_(outermost) {
-  if (outer_ == nullptr) outermost = this;
+CallCounters::OfRun CallCounters::begin() {
+  if (current_counters == nullptr) current_counters = new CallCounters;
+  ++current_counters->runs_;
+  return OfRun(current_counters);
 }
 
-CallCounters::~CallCounters() {
-  if (outer_ != nullptr) return;
-  outermost = nullptr;
-  if (counters_.empty()) return;
+void CallCounters::end() {
+  if (--runs_ != 0) return;
+  current_counters = nullptr;
+  if (!counters_.empty()) write_back();
+  delete this;
+}
+
+void CallCounters::write_back() {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);
   for (const auto& [dispatcher, counter] : counters_) {
@@ -308,23 +314,21 @@ CallCounters::~CallCounters() {
 }
 
 CallCounters* CallCounters::current() {
-  return outermost;
+  return current_counters;
 }
 
 int64_t CallCounters::next(PyObject* dispatcher) {
-  CallCounters* scope = outer_ == nullptr ? this : outer_;
-  const auto found = scope->counters_.find(dispatcher);
-  if (found != scope->counters_.end()) return found->second.index;
+  const auto found = counters_.find(dispatcher);
+  if (found != counters_.end()) return found->second.index;
   const int64_t stored = stored_call(dispatcher);
   if (stored < 0) return -1;
-  scope->counters_.emplace(dispatcher, Counter{Ref::borrow(dispatcher), stored, stored});
+  counters_.emplace(dispatcher, Counter{Ref::borrow(dispatcher), stored, stored});
   return stored;
 }
 
 void CallCounters::set(PyObject* dispatcher, int64_t index) {
-  CallCounters* scope = outer_ == nullptr ? this : outer_;
-  const auto found = scope->counters_.find(dispatcher);
-  if (found != scope->counters_.end()) found->second.index = index;
+  const auto found = counters_.find(dispatcher);
+  if (found != counters_.end()) found->second.index = index;
 }
 
 int64_t stored_call(PyObject* dispatcher) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 
 #include "engine/plan.h"
@@ -33,18 +34,19 @@ void forget_dicts();
 //
 // A dispatcher counts the calls of its module, and goes back to 0 after the last. Its count is in
 // an attribute, where two threads would disturb one another; so a run reads the attribute once,
-// counts on its own, and writes the attribute when it ends. Runs within a run, below hooks for
-// example, share the counters of the outermost one of their thread.
+// counts on its own, and writes the attribute when it ends. Runs of one thread that overlap, below
+// hooks or in several greenlets, share their counters.
 class CallCounters {
  public:
-  // Begins a run in this thread.
-  CallCounters();
-  // Ends it; the outermost run writes the counters back. Errors there are ignored.
-  ~CallCounters();
-  CallCounters(const CallCounters&) = delete;
-  CallCounters& operator=(const CallCounters&) = delete;
+  struct End {
+    void operator()(CallCounters* counters) const { counters->end(); }
+  };
+  using OfRun = std::unique_ptr<CallCounters, End>;
 
-  // The innermost scope's counters of this thread; null outside of any run.
+  // Begins a run in this thread. The last run that ends writes the counters back; errors there are
+  // ignored.
+  static OfRun begin();
+  // The counters of this thread; null outside of any run.
   static CallCounters* current();
 
   // The index of the dispatcher's next call; -1 when it has no proper counter. With the GIL.
@@ -59,8 +61,11 @@ class CallCounters {
     int64_t index;   // what this run says
   };
 
-  std::unordered_map<PyObject*, Counter> counters_;  // of the outermost scope
-  CallCounters* outer_;                              // the thread's outermost scope; null: this
+  void end();
+  void write_back();
+
+  std::unordered_map<PyObject*, Counter> counters_;  // by dispatcher
+  size_t runs_ = 0;                                  // that use them
 };
 
 // The attribute itself: -1 when it is no index.

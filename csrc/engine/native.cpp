@@ -121,8 +121,8 @@ void Run::enter(const Instruction& instruction) {
   drop_last(instruction);  // arguments that the callee does not read
   const Enter& enter = plan_.enters[instruction.detail];
   if (enter.dispatcher != kNone) {
-    scope_.set(plan_.modules[enter.dispatcher].module.get(),
-               (enter.call_index + 1) % enter.call_count);
+    scope_->set(plan_.modules[enter.dispatcher].module.get(),
+                (enter.call_index + 1) % enter.call_count);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <ATen/SavedTensorHooks.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -46,17 +45,6 @@ bool has_modes() {
 }
 
 }  // namespace
-
-void take_gil(PyThreadState* thread) {
-  // While the process shuts down Python (before 3.14) ends a daemon thread that asks for the GIL by
-  // unwinding its stack, on which we own objects that nobody may free any more. It waits for the
-  // end instead, as it does from 3.14 on.
-  try {
-    PyEval_RestoreThread(thread);
-  } catch (...) {  // the unwinding: a function in C throws nothing else
-    for (;;) pause();
-  }
-}
 
 Run::Run(Plan& plan) : plan_(plan), slots_(plan.slots) {
   held_.reserve(plan.loads.size());
@@ -197,7 +185,7 @@ bool Run::preload(uint32_t index) {
       read_ahead(instruction, Ref::borrow(plan_.objects[instruction.detail].get()));
       return true;
     case Kind::kEnter:
-      return inline_ok_ && may_enter(plan_, plan_.enters[instruction.detail], scope_, ahead_);
+      return inline_ok_ && may_enter(plan_, plan_.enters[instruction.detail], *scope_, ahead_);
     default:
       return false;
   }
@@ -238,7 +226,7 @@ void Run::fail(uint32_t frame, PyObject* node) {
     const Frame& at = plan_.frames[frame];
     error = cpython::call(symbols.annotate, error, node, module_of(frame));
     if (at.parent == kNone) break;
-    if (at.dispatcher != kNone) scope_.set(plan_.modules[at.dispatcher].module.get(), 0);
+    if (at.dispatcher != kNone) scope_->set(plan_.modules[at.dispatcher].module.get(), 0);
     node = at.call;
     frame = at.parent;
   }

@@ -13,12 +13,11 @@
 
 namespace fxpress::engine {
 
-// PyEval_RestoreThread() for a thread that may outlive the interpreter.
-void take_gil(PyThreadState* thread);
-
 // A run alternates between stretches. With the GIL it looks ahead to the next instruction that
 // needs Python: attributes up to there are read, inlined modules checked. The stretch is then
 // executed without the GIL. Whatever Python changes is seen by the next look ahead.
+//
+// A run is on the heap: callbacks refer to it, and the stack of a greenlet that waits is elsewhere.
 class Run {
  public:
   // The plan stays alive and `module` is its root; with the GIL, as everything but native().
@@ -82,7 +81,7 @@ class Run {
     if (released_ == nullptr) released_ = PyEval_SaveThread();
   }
   void acquire() {
-    if (released_ != nullptr) take_gil(std::exchange(released_, nullptr));
+    if (released_ != nullptr) PyEval_RestoreThread(std::exchange(released_, nullptr));
   }
   void drop(Slot& slot) {
     if (slot.state == State::kObject) {
@@ -94,8 +93,8 @@ class Run {
     slot.state = State::kEmpty;
   }
 
-  Plan& plan_;                         // shared with other runs
-  CallCounters scope_;                 // counters of dispatched calls
+  Plan& plan_;  // shared with other runs
+  CallCounters::OfRun scope_ = CallCounters::begin();
   std::vector<Slot> slots_;            // values
   c10::Stack stack_;                   // arguments and results of the operator at work
   std::vector<uint32_t> read_ahead_;   // instructions of the stretch whose values are set already

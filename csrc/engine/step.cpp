@@ -71,7 +71,7 @@ Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* k
   PyObject* callee = module.get();
   // A dispatcher that asks us (Forward::kCounting) needs none of this.
   const bool dispatches = forward_of(Py_TYPE(callee)) == Forward::kDispatcher;
-  const int64_t index = dispatches ? scope_.next(callee) : -1;
+  const int64_t index = dispatches ? scope_->next(callee) : -1;
   if (index < 0) return call(instruction, callee, args, kwargs);
   // The dispatcher's forward counts in an attribute, which holds the run's own count during the
   // call.
@@ -92,7 +92,7 @@ Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* k
       }
       PyErr_Restore(type, error, traceback);
     }
-  } count{scope_, callee, index};
+  } count{*scope_, callee, index};
   store_call(callee, index);
   return call(instruction, callee, args, kwargs);
 }
@@ -131,21 +131,11 @@ Ref Run::value_of(const Instruction& instruction, PyObject* node) {
         guard_of(instruction).node.get(), node);
 }
 
-namespace {
-
-// The context of map_callback(); it lives while map() runs.
-struct MapContext {
-  Run* run;
-  const Instruction* instruction;
-};
-
-}  // namespace
-
 PyObject* Run::map_callback(PyObject* self, PyObject* node) {
-  auto* context = static_cast<MapContext*>(PyCapsule_GetPointer(self, nullptr));
-  if (context == nullptr) return nullptr;
+  auto* run = static_cast<Run*>(PyCapsule_GetPointer(self, nullptr));
+  if (run == nullptr) return nullptr;
   try {
-    return context->run->value_of(*context->instruction, node).release();
+    return run->value_of(run->plan_.instructions[run->ip_], node).release();
   } catch (...) {  // there are frames of Python's between here and the run
     set_python_error(std::current_exception());
     return nullptr;
@@ -157,10 +147,12 @@ Ref Run::map(const Instruction& instruction, PyObject* argument) {
   if (is_node(argument)) return value_of(instruction, argument);
   if (!is_container(argument)) return Ref::borrow(argument);
   static PyMethodDef method = {"load_arg", map_callback, METH_O, nullptr};
-  MapContext context{this, &instruction};
-  const Ref self = Ref::steal(PyCapsule_New(&context, nullptr, nullptr));
+  const Ref self = Ref::steal(PyCapsule_New(this, nullptr, nullptr));
   const Ref callback = Ref::steal(PyCFunction_New(&method, self.get()));
-  return cpython::call(symbols.map_arg, argument, callback);
+  PyObject* mapped =
+      PyObject_CallFunctionObjArgs(symbols.map_arg, argument, callback.get(), nullptr);
+  PyCapsule_SetName(self.get(), "of a call that has ended");  // map_callback() asks for one without
+  return Ref::steal(mapped);
 }
 
 Ref Run::map_tuple(const Instruction& instruction, PyObject* args) {

@@ -21,7 +21,6 @@ using core::StringId;
 
 namespace {
 
-constexpr const char* kFunction = "module()";
 constexpr uint32_t kNever = core::FlatMap::kAbsent;
 
 // New users come behind those that moved; the output is made anew after all others.
@@ -234,7 +233,7 @@ class Unlifter {
     }
     const Ref type_expr = fx::node_field(node(i), fx::symbols.node_type_expr);
     copies_[i] = writer_.copy_node(
-        new_node(op(i), target(i), type_expr.get(), names_[i]), read_, NodeId(i), kFunction,
+        new_node(op(i), target(i), type_expr.get(), names_[i]), read_, NodeId(i),
         [&](NodeId def) { return copy_of(def.value()); }, meta_of(i, false));
   }
 
@@ -248,7 +247,7 @@ class Unlifter {
 
   PyObject* copy_of(PyObject* def) const {
     const uint32_t id = read_.nodes.find(def);
-    if (id == kNever) fx::raise_edited(kFunction);
+    if (id == kNever) fx::raise_edited();
     return copy_of(id);
   }
 

@@ -566,9 +566,15 @@ std::optional<PythonSource> generate_source(PyObject* graph) {
   std::optional<TreeInputs> tree;
   if (is_tree && !(tree = read_tree_inputs(codegen.get()))) return std::nullopt;
   try {
-    return Generator(graph, std::move(tree)).run();
-  } catch (const NotPlain&) {
-    return std::nullopt;
+    std::optional<PythonSource> source;
+    on_unchanged(graph, [&] {
+      try {
+        source = Generator(graph, std::move(tree)).run();
+      } catch (const NotPlain&) {  // there is none
+        source.reset();
+      }
+    });
+    return source;
   } catch (pybind11::error_already_set& error) {
     // A node of another graph among the arguments: torch's generator writes its bare name.
     if (!error.matches(PyExc_KeyError)) throw;

@@ -1,6 +1,6 @@
 #include "fx/reader.h"
 
-#include <string>
+#include <algorithm>
 
 #include "core/check.h"
 #include "fx/arguments.h"
@@ -24,23 +24,11 @@ size_t graph_length(PyObject* graph) {
   return static_cast<size_t>(n);
 }
 
-bool is_erased(PyObject* node) {
-  PyObject* const descriptor = symbols.node_erased;  // of a bool
-  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(node));
-  return Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, node, type)).get() == Py_True;
-}
-
-// The list may be walked while a callback edits it: each step asks the node itself.
-template <class F>
-void walk_list(PyObject* graph, F visit) {
-  const Ref root = get_attr(graph, names.root);
-  Ref node = node_field(root.get(), symbols.node_next);
-  for (size_t step = 0; node.get() != root.get(); ++step) {
-    poll_signals(step);
-    Ref next = node_field(node.get(), symbols.node_next);
-    if (!is_erased(node.get())) visit(node.get());
-    node = std::move(next);
-  }
+template <class Visit>
+void visit_list(PyObject* graph, Visit visit) {
+  walk_nodes(get_attr(graph, names.root).get(), [&](PyObject* node) {
+    if (!is_erased(node)) visit(node);
+  });
 }
 
 }  // namespace
@@ -48,8 +36,37 @@ void walk_list(PyObject* graph, F visit) {
 std::vector<Ref> list_nodes(PyObject* graph) {
   std::vector<Ref> result;
   result.reserve(graph_length(graph));
-  walk_list(graph, [&](PyObject* node) { result.push_back(Ref::borrow(node)); });
+  visit_list(graph, [&](PyObject* node) { result.push_back(Ref::borrow(node)); });
   return result;
+}
+
+Snapshot::Snapshot(PyObject* graph) : graph_(Ref::borrow(graph)) {
+  nodes_.reserve(graph_length(graph));
+  walk_nodes(get_attr(graph, names.root).get(),
+             [&](PyObject* node) { nodes_.push_back(fields_of(node)); });
+}
+
+bool Snapshot::is_current() const {
+  bool is_same = true;
+  size_t i = 0;
+  try {
+    walk_nodes(get_attr(graph_.get(), names.root).get(), [&](PyObject* node) {
+      is_same = is_same && i < nodes_.size() &&
+                std::ranges::equal(fields_of(node), nodes_[i++], {}, &Ref::get, &Ref::get);
+    });
+  } catch (pybind11::error_already_set&) {
+    return false;
+  }
+  return is_same && i == nodes_.size();
+}
+
+Snapshot::Fields Snapshot::fields_of(PyObject* node) {
+  return {Ref::borrow(node),
+          node_field(node, symbols.node_op),
+          node_field(node, symbols.node_target),
+          node_field(node, symbols.node_args),
+          node_field(node, symbols.node_kwargs),
+          node_field(node, symbols.node_name)};
 }
 
 ReadGraph read_graph(PyObject* graph, InputOrder order) {
@@ -61,7 +78,7 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
   flat.input_begin.reserve(expected + 1);
   flat.inputs.reserve(expected + expected / 2);
 
-  walk_list(graph, [&](PyObject* node) {
+  visit_list(graph, [&](PyObject* node) {
     result.nodes.add(node);
     flat.ops.push_back(parse_op(node_field(node, symbols.node_op).get()));
     flat.targets.push_back(result.targets.add(node_field(node, symbols.node_target).get()));
@@ -81,7 +98,6 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
     }
   };
   for (size_t i = 0; i < flat.size(); ++i) {
-    poll_signals(i);
     PyObject* user = result.nodes[i];
     const auto add_input = [&](PyObject* def) {
       const uint32_t id = result.nodes.find(def);

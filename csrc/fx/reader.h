@@ -1,11 +1,13 @@
 // Reads a torch.fx.Graph into the flat graph. Never writes to the torch.fx.Graph.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "core/graph.h"
+#include "fx/symbols.h"
 #include "py/object_table.h"
 
 namespace fxpress::fx {
@@ -22,7 +24,34 @@ enum class InputOrder : uint8_t {
   kInputNodes,  // each input once, in the order of Node.all_input_nodes
 };
 
-// The nodes of the list that starts at the graph's root, erased ones left out: owned references.
+// Callbacks, hooks, signal handlers, the methods of objects in a graph and other threads may edit a
+// graph while a call works on it.
+[[noreturn]] inline void raise_edited() {
+  raise(PyExc_RuntimeError,
+        "graph was modified during the call, by a callback, a hook, a signal handler or another "
+        "thread: edit it before or after");
+}
+
+// Calls visit(node) for each node of the ring that starts and ends at `root`. visit() runs no
+// Python code, so the ring does not change meanwhile. Raises an error for a ring that leads into
+// that of another graph, or into one without the root: the walk would have no end.
+template <class Visit>
+void walk_nodes(PyObject* root, Visit visit) {
+  const Ref root_op = node_field(root, symbols.node_op);
+  PyObject* earlier = root;  // is met again on a ring without the root (Brent's algorithm)
+  Ref node = node_field(root, symbols.node_next);
+  for (size_t step = 1; node.get() != root; ++step) {
+    if (node.get() == earlier || !is_node(node.get()) ||
+        node_field(node.get(), symbols.node_op).get() == root_op.get()) {
+      raise_edited();
+    }
+    if ((step & (step - 1)) == 0) earlier = node.get();
+    visit(node.get());
+    node = node_field(node.get(), symbols.node_next);
+  }
+}
+
+// The nodes of a graph, erased ones left out: owned references.
 std::vector<Ref> list_nodes(PyObject* graph);
 
 // Reads the whole graph. KeyError when an argument is a node that is not in the graph; IndexError
@@ -35,41 +64,60 @@ std::vector<uint8_t> find_dead_nodes(const ReadGraph& source);
 
 // ---- graphs that are edited meanwhile ----
 
-// Callbacks, hooks, the methods of objects in a graph and other threads may edit a graph after it
-// was read; a second walk of its nodes notices this. `function`: what the user called.
-[[noreturn]] inline void raise_edited(const char* function) {
-  raise(PyExc_RuntimeError,
-        "the graph was edited while %s worked on it, by a callback, a hook or another thread; edit "
-        "it before or after",
-        function);
+// The nodes of a graph and what they were called with at one moment.
+class Snapshot {
+ public:
+  explicit Snapshot(PyObject* graph);
+  // Whether the graph still has these nodes, with these fields.
+  bool is_current() const;
+
+ private:
+  using Fields = std::array<Ref, 6>;  // the node; its op, target, args, kwargs and name
+
+  static Fields fields_of(PyObject* node);
+
+  Ref graph_;
+  std::vector<Fields> nodes_;  // in order
+};
+
+// Calls work(), which reads the graph. Raises the error of raise_edited() when the graph is another
+// one afterwards, whatever else work() raises.
+template <class Work>
+void on_unchanged(PyObject* graph, Work work) {
+  const Snapshot before(graph);
+  try {
+    work();
+  } catch (pybind11::error_already_set& error) {
+    if (!error.matches(PyExc_Exception) || before.is_current()) throw;
+    raise_edited();
+  }
+  if (!before.is_current()) raise_edited();
 }
 
 // The inputs of a node as they were read, one by one, for a walk over its arguments as they are.
 template <class Id>
 class InputCursor {
  public:
-  InputCursor(std::span<const Id> inputs, const char* function)
-      : inputs_(inputs), function_(function) {}
+  explicit InputCursor(std::span<const Id> inputs) : inputs_(inputs) {}
 
   Id next() {
-    if (at_ == inputs_.size()) raise_edited(function_);
+    if (at_ == inputs_.size()) raise_edited();
     return inputs_[at_++];
   }
   // The same, for a walk that has come to `node`, one of `nodes` by id.
   Id next(const ObjectTable& nodes, PyObject* node) {
     const Id id = next();
-    if (nodes[id.value()] != node) raise_edited(function_);
+    if (nodes[id.value()] != node) raise_edited();
     return id;
   }
   // The walk is over.
   void finish() const {
-    if (at_ != inputs_.size()) raise_edited(function_);
+    if (at_ != inputs_.size()) raise_edited();
   }
 
  private:
   std::span<const Id> inputs_;  // in visiting order
   size_t at_ = 0;               // of the next one
-  const char* function_;        // see raise_edited()
 };
 
 }  // namespace fxpress::fx

@@ -65,11 +65,11 @@ class GraphWriter {
   }
 
   // The same for a node of a graph that was read and must not have been edited since: `copy_of(id)`
-  // returns the borrowed node that stands for an input. `function`: see raise_edited().
+  // returns the borrowed node that stands for an input.
   template <class CopyOf>
-  PyObject* copy_node(const NewNode& node, const ReadGraph& source, core::NodeId id,
-                      const char* function, CopyOf copy_of, Ref meta = {}) {
-    InputCursor inputs(source.graph.inputs_of(id), function);
+  PyObject* copy_node(const NewNode& node, const ReadGraph& source, core::NodeId id, CopyOf copy_of,
+                      Ref meta = {}) {
+    InputCursor inputs(source.graph.inputs_of(id));
     const auto replace = [&](PyObject* def) { return copy_of(inputs.next(source.nodes, def)); };
     PyObject* made = copy(node, source.nodes[id.value()], replace, std::move(meta));
     inputs.finish();

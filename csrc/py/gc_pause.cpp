@@ -61,7 +61,7 @@ void set_least(long least) {
 void update(bool is_paused) noexcept {  // NOLINT(bugprone-exception-escape)
   const pybind11::error_scope kept;
   try {
-    set_least(is_paused ? kNever : rare.count != 0 ? kRare : 0);
+    set_least(is_paused ? kNever : rare.count() != 0 ? kRare : 0);
   } catch (pybind11::error_already_set& error) {
     error.discard_as_unraisable("the collector's thresholds");
   }
@@ -69,56 +69,44 @@ void update(bool is_paused) noexcept {  // NOLINT(bugprone-exception-escape)
 
 }  // namespace
 
-Hold::Hold(Holds& holds) : holds_(&holds), next_(holds.first) {
-  if (next_ != nullptr) next_->previous_ = this;
-  holds.first = this;
-  ++holds.count;
-}
-
-bool Hold::leave() {
-  if (holds_ == nullptr) return false;
-  (previous_ == nullptr ? holds_->first : previous_->next_) = next_;
-  if (next_ != nullptr) next_->previous_ = previous_;
-  return --std::exchange(holds_, nullptr)->count == 0;
+uint64_t Holds::add() {
+  threads_.emplace(next_, std::this_thread::get_id());
+  return next_++;
 }
 
 bool Holds::forget_other_threads() {
-  bool is_over = false;
-  for (Hold* hold = first; hold != nullptr;) {
-    Hold* const next = hold->next_;
-    if (hold->thread_ != std::this_thread::get_id()) is_over = hold->leave();
-    hold = next;
-  }
-  return is_over;
+  const auto is_gone = [](const auto& hold) { return hold.second != std::this_thread::get_id(); };
+  return std::erase_if(threads_, is_gone) != 0 && threads_.empty();
 }
 
-GcPause::GcPause() : hold_(pauses) {
-  if (pauses.count != 1) return;
+GcPause::GcPause() : hold_(pauses.add()) {
+  if (pauses.count() != 1) return;
   since = std::chrono::steady_clock::now();
   update(true);
 }
 
 GcPause::~GcPause() {
-  if (hold_.leave() || (pauses.count != 0 && std::chrono::steady_clock::now() - since > kLongest)) {
+  if (pauses.remove(hold_) ||
+      (pauses.count() != 0 && std::chrono::steady_clock::now() - since > kLongest)) {
     update(false);
   }
 }
 
 int gc_pauses() {
-  return pauses.count;
+  return pauses.count();
 }
 
-RareCollections::RareCollections() : hold_(rare) {
-  if (rare.count == 1) update(pauses.count != 0);
+RareCollections::RareCollections() : hold_(rare.add()) {
+  if (rare.count() == 1) update(pauses.count() != 0);
 }
 
 RareCollections::~RareCollections() {
-  if (hold_.leave()) update(pauses.count != 0);
+  if (rare.remove(hold_)) update(pauses.count() != 0);
 }
 
 void end_pauses_of_other_threads() {
   const bool is_over = pauses.forget_other_threads();
-  if (rare.forget_other_threads() || is_over) update(pauses.count != 0);
+  if (rare.forget_other_threads() || is_over) update(pauses.count() != 0);
 }
 
 }  // namespace fxpress::cpython

@@ -1,6 +1,8 @@
 // Cyclic garbage collection stands still, or is rare, while many objects are made.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <thread>
 
 #include "py/object.h"
@@ -8,31 +10,22 @@
 namespace fxpress::cpython {
 
 // Something that threads hold for a while: it is on from the first hold to the end of the last one.
-// With the GIL, as all of it.
-struct Holds {
-  class Hold* first = nullptr;  // of the list of those in force
-  int count = 0;                // of the list
-
+// All members require the GIL. A greenlet that waits has its stack elsewhere, so holds are known by
+// number, and not by address.
+class Holds {
+ public:
+  int count() const { return static_cast<int>(threads_.size()); }
+  // Adds a hold of this thread, and returns its number.
+  uint64_t add();
+  // Whether a hold was the last one; false when it was forgotten before.
+  bool remove(uint64_t number) { return threads_.erase(number) != 0 && threads_.empty(); }
   // Drops the holds of other threads, which are gone in the child after a fork. Returns whether
   // there were any, and no hold is left.
   bool forget_other_threads();
-};
-
-class Hold {
- public:
-  explicit Hold(Holds& holds);
-  // Whether it was the last one.
-  bool leave();
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
 
  private:
-  friend struct Holds;
-
-  Holds* holds_;  // whose list it is in; null: in none any more
-  Hold* previous_ = nullptr;
-  Hold* next_;
-  std::thread::id thread_ = std::this_thread::get_id();  // where it began
+  std::map<uint64_t, std::thread::id> threads_;  // by hold: where it began
+  uint64_t next_ = 0;                            // number of the next hold
 };
 
 // Counted across threads: the collector runs again when the last pause ends; after ten seconds of
@@ -52,7 +45,7 @@ class GcPause {
   GcPause& operator=(const GcPause&) = delete;
 
  private:
-  Hold hold_;
+  uint64_t hold_;  // its number
 };
 
 // The number of pauses in force; for tests.
@@ -69,7 +62,7 @@ class RareCollections {
   RareCollections& operator=(const RareCollections&) = delete;
 
  private:
-  Hold hold_;
+  uint64_t hold_;  // its number
 };
 
 // Ends the pauses of threads that the child does not have; called in the child after a fork.

@@ -3,10 +3,37 @@
 #pragma once
 
 #include <Python.h>
+#include <unistd.h>
 
 #include <cstdint>
 
 namespace fxpress::cpython {
+
+// Ends a thread that must not use Python any more: it waits until the process ends.
+inline void wait_if_finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  const bool is_finalizing = Py_IsFinalizing() != 0;
+#else
+  const bool is_finalizing = _Py_IsFinalizing() != 0;
+#endif
+  while (is_finalizing || Py_IsInitialized() == 0) pause();
+}
+
+// The GIL, for a thread that does not have it or that Python does not know.
+class AcquiredGil {
+ public:
+  AcquiredGil() = default;
+  ~AcquiredGil() { PyGILState_Release(state_); }
+  AcquiredGil(const AcquiredGil&) = delete;
+  AcquiredGil& operator=(const AcquiredGil&) = delete;
+
+ private:
+  static PyGILState_STATE ensure() {
+    wait_if_finalizing();
+    return PyGILState_Ensure();
+  }
+  PyGILState_STATE state_ = ensure();
+};
 
 // Gets an attribute: 1, 0 with null and no error when there is none, -1 with an error.
 inline int optional_attr(PyObject* object, PyObject* name, PyObject** result) {

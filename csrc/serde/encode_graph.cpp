@@ -90,6 +90,11 @@ constexpr size_t kMaxGraphs = 64;  // graphs within each other
 }  // namespace
 
 void GraphEncoder::graph(PyObject* graph_module) {
+  fx::on_unchanged(get_attr(graph_module, fx::names.graph).get(),
+                   [&] { write_graph(graph_module); });
+}
+
+void GraphEncoder::write_graph(PyObject* graph_module) {
   if (depth_ == kMaxGraphs) raise(symbols.serialize_error, "graphs are nested too deeply");
   const ProgramCheck* check = context_.check;
   GraphValues values(graph_module, operators_,

@@ -109,6 +109,7 @@ class GraphEncoder {
 
   // The graph of a module. Doubtful: with a check in the context, when it may not be valid.
   void graph(PyObject* graph_module);
+  void write_graph(PyObject* graph_module);
   void graph_field(Field field, PyObject* output_value);
   void graph_input(const NodeEntry& entry);
   void graph_outputs(PyObject* output_value);

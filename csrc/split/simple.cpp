@@ -347,39 +347,51 @@ Ref stitch(const SimpleSplit& split, PyObject* affix, std::span<const Described>
   return Stitcher(split, affix).run(partitions);
 }
 
-}  // namespace
-
-Ref split_module_simple(PyObject* module, PyObject* node_to_partition, PyObject* affix) {
-  SimpleSplit split(module);
+// The result of work(split, marks) on the graph of a module.
+template <class Work>
+Ref with_split(PyObject* module, Work work) {
+  std::optional<SimpleSplit> split;
   PartitionMarks marks;
-  const auto [graphs, inputs, outputs, ids] = detect(split, node_to_partition, marks);
-  const auto partitions = describe(split.ids(), graphs.get(), inputs.get(), outputs.get());
-  clone(split, partitions);
-  Ref result = stitch(split, affix, partitions);
+  Ref result;
+  fx::on_unchanged(get_attr(module, fx::names.graph).get(), [&] {
+    split.emplace(module);
+    result = work(*split, marks);
+  });
   marks.keep();
   return result;
 }
 
+}  // namespace
+
+Ref split_module_simple(PyObject* module, PyObject* node_to_partition, PyObject* affix) {
+  return with_split(module, [&](SimpleSplit& split, PartitionMarks& marks) {
+    const auto [graphs, inputs, outputs, ids] = detect(split, node_to_partition, marks);
+    const auto partitions = describe(split.ids(), graphs.get(), inputs.get(), outputs.get());
+    clone(split, partitions);
+    return stitch(split, affix, partitions);
+  });
+}
+
 Ref detect_dependencies(PyObject* module, PyObject* node_to_partition) {
-  SimpleSplit split(module);
-  PartitionMarks marks;
-  const auto [graphs, inputs, outputs, ids] = detect(split, node_to_partition, marks);
-  Ref result = Ref::steal(PyTuple_Pack(4, graphs.get(), inputs.get(), outputs.get(), ids.get()));
-  marks.keep();
-  return result;
+  return with_split(module, [&](SimpleSplit& split, PartitionMarks& marks) {
+    const auto [graphs, inputs, outputs, ids] = detect(split, node_to_partition, marks);
+    return Ref::steal(PyTuple_Pack(4, graphs.get(), inputs.get(), outputs.get(), ids.get()));
+  });
 }
 
 Ref clone_nodes_into_partitions(PyObject* module, PyObject* graphs, PyObject* inputs,
                                 PyObject* outputs, PyObject* partitions) {
-  SimpleSplit split(module);
-  split.read_marks();
-  return clone(split, describe(list_items(partitions), graphs, inputs, outputs));
+  return with_split(module, [&](SimpleSplit& split, PartitionMarks&) {
+    split.read_marks();
+    return clone(split, describe(list_items(partitions), graphs, inputs, outputs));
+  });
 }
 
 Ref build_stitching_graph(PyObject* module, PyObject* graphs, PyObject* inputs, PyObject* outputs,
                           PyObject* partitions, PyObject* affix) {
-  const SimpleSplit split(module);
-  return stitch(split, affix, describe(list_items(partitions), graphs, inputs, outputs));
+  return with_split(module, [&](SimpleSplit& split, PartitionMarks&) {
+    return stitch(split, affix, describe(list_items(partitions), graphs, inputs, outputs));
+  });
 }
 
 }  // namespace fxpress::split

@@ -249,15 +249,16 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
   const std::vector<Ref> nodes = fx::list_nodes(graph.get());
   PartitionMarks marks;
   Assignment assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
-  fx::ReadGraph source = fx::read_graph(graph.get(), fx::InputOrder::kArguments);
-  if (!fits(nodes, assignment, source)) fx::raise_edited("split_module");
-  source.nodes.drop_index();
-  const SplitPlan plan = plan_split(module, options, std::move(source), std::move(assignment));
+  SplitPlan plan;
   WrittenSplit written;
-  {
+  fx::on_unchanged(graph.get(), [&] {
+    fx::ReadGraph source = fx::read_graph(graph.get(), fx::InputOrder::kArguments);
+    if (!fits(nodes, assignment, source)) fx::raise_edited();
+    source.nodes.drop_index();
+    plan = plan_split(module, options, std::move(source), std::move(assignment));
     const GcPause pause;
     written = write_split(plan, options);
-  }
+  });
   for (const Ref& child : written.stale) fx::recompile(child.get());
   if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
   marks.keep();

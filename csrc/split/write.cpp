@@ -16,8 +16,6 @@ using core::PartitionId;
 
 namespace {
 
-constexpr const char* kFunction = "split_module";
-
 // The data that the writers of the partitions and of the base graph share.
 struct Context {
   const SplitPlan& plan;
@@ -146,7 +144,7 @@ class PartitionWriter {
     const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
     const fx::NewNode node = {op, target, candidate, type_expr.get()};
     uint32_t use = context_.graph().input_begin[id.value()];
-    clones_[id.value()] = writer_.copy_node(node, context_.plan.source, id, kFunction,
+    clones_[id.value()] = writer_.copy_node(node, context_.plan.source, id,
                                             [&](NodeId def) { return input_of(id, def, use++); });
   }
 
@@ -281,7 +279,7 @@ class BaseWriter {
   void write_output() {
     for (uint32_t i = 0; i < context_.graph().size(); ++i) {
       if (context_.graph().ops[i] != Op::kOutput) continue;
-      fx::InputCursor inputs(context_.graph().inputs_of(NodeId(i)), kFunction);
+      fx::InputCursor inputs(context_.graph().inputs_of(NodeId(i)));
       for (NodeId id : context_.graph().inputs_of(NodeId(i))) import(id);
       PyObject* original = context_.node(NodeId(i));
       writer_.output(fx::returned_value(original).get(), [&](PyObject*) {

@@ -235,7 +235,7 @@ PyObject* FrameWriter::write_copy(fx::GraphWriter& writer, PlannedId id) {
   const fx::NewNode copy{plan_.program.graph.ops[node.source.value()],
                          plan_.program.target(node.source), StringId(), type_expr.get(),
                          name_[id.value()]};
-  fx::InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+  fx::InputCursor inputs(plan_.outline.inputs_of(id));
   PyObject* made = writer.copy(copy, original, [&](PyObject*) { return written(inputs.next()); });
   inputs.finish();
   return made;
@@ -261,7 +261,7 @@ PyObject* FrameWriter::write_root_output(fx::GraphWriter& writer, PlannedId id) 
     const auto skip = static_cast<Py_ssize_t>(plan_.program.skipped_outputs);
     kept = Ref::steal(PyTuple_GetSlice(all.get(), skip, PyTuple_GET_SIZE(all.get())));
   }
-  fx::InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+  fx::InputCursor inputs(plan_.outline.inputs_of(id));
   PyObject* output = writer.output(
       kept.get(), [&](PyObject*) { return written(inputs.next()); }, name_[id.value()]);
   inputs.finish();

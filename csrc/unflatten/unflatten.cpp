@@ -101,7 +101,7 @@ class FrameComparer {
     } else if (op == Op::kGetAttr) {
       dump_text(plan_.program.target(node.source), out);
     }
-    fx::InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+    fx::InputCursor inputs(plan_.outline.inputs_of(id));
     PyObject* original = plan_.program.original(node.source);
     dump_arguments(fx::args_of(original).get(), inputs, out);
     dump_arguments(fx::kwargs_of(original).get(), inputs, out);

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import io
+import signal
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -9,23 +13,21 @@ import pytest
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+import fxpress
 from fxpress import _native
-from fxpress.split_module import split_module
-from tests.support.edits import (
-    EDITS,
-    interrupt,
-    many_arguments,
-    more_results,
-    no_arguments,
-    other_inputs,
-    placeholder_to_call,
-    strike,
-)
+from fxpress.decompose import run_decompositions
+from fxpress.export import module
+from fxpress.serialize import serialize
+from fxpress.split_module import split_module, split_module_simple
+from fxpress.unflatten import unflatten
+from tests.support.edits import BROKEN_RINGS, EDITS, interrupt, move, no_tables, strike
 from tests.support.hostile import (
     COMPONENTS,
+    Key,
     Meta,
     Moment,
     arguments,
+    exported,
     outcome,
     run_split,
     traced,
@@ -69,18 +71,108 @@ def test_metas_that_edit_while_they_are_copied(
             break  # that is all the copies there are
 
 
-@pytest.mark.parametrize(
-    "edit", [placeholder_to_call, many_arguments, no_arguments, other_inputs, more_results]
-)
-def test_the_error_says_that_the_graph_was_edited(edit: Callable[[Graph], None]) -> None:
-    module = traced()
-    moment = Moment(0, lambda: edit(module.graph))
-    for node in module.graph.nodes:
-        node.meta = Meta(node.meta)
-        node.meta.moment = moment
+def plain() -> GraphModule:
+    """Return a module whose code is written natively."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    for _ in range(5):
+        x = graph.call_function(torch.softmax, (x,), {"dim": 0})
+    graph.output((x,))
+    return GraphModule(torch.nn.Module(), graph)
+
+
+MODIFIED = "graph was modified during the call"
+
+# That read a graph, with the attribute of a node whose use runs code while they do.
+READERS: dict[str, tuple[Callable[[], Any], Callable[[Any], object], str]] = {
+    "split": (traced, lambda module: split_module(module, None, lambda _: 0), "meta"),
+    "split_simple": (traced, lambda module: split_module_simple(module, defaultdict(int)), "meta"),
+    "unflatten": (exported, unflatten, "meta"),
+    "serialize": (exported, serialize, "name"),
+    "graph_hash": (exported, fxpress.graph_hash, "name"),
+    "module": (exported, module, "meta"),
+    "save": (exported, lambda program: fxpress.save(program, io.BytesIO()), "name"),
+    "diff": (exported, lambda program: fxpress.diff(program, exported()), "name"),
+    "decompose": (exported, run_decompositions, "name"),
+    "code": (plain, lambda module: _native.python_source(module.graph), "kwargs"),
+}
+
+
+class Keyword(str):
+    """The name of an argument, as code makes it."""
+
+    moment: Moment
+
+    def __str__(self) -> str:
+        self.moment()
+        return self[:]
+
+
+def arm(subject: Any, attribute: str, moment: Moment) -> None:
+    """Let the use of an attribute of any node run code."""
+    for node in subject.graph.nodes:
+        if attribute == "meta":
+            node.meta = Meta(node.meta)
+            node.meta.moment = moment
+        elif attribute == "name":
+            node.name = Key(node.name)
+            node.name.moment = moment
+        else:
+            node._kwargs = {Keyword(key): value for key, value in node.kwargs.items()}  # type: ignore
+            for key in node.kwargs:
+                key.moment = moment  # type: ignore[attr-defined]
     moment.armed = True
-    error = outcome(run_split, module)
-    assert error is None or (isinstance(error, RuntimeError) and "edited" in str(error))
+
+
+@pytest.mark.parametrize("component", READERS)
+@pytest.mark.parametrize(
+    "edit", [e for e in EDITS if e not in (strike, no_tables)], ids=lambda e: e.__name__
+)
+def test_a_graph_that_is_edited_meanwhile(component: str, edit: Callable[[Graph], None]) -> None:
+    """No result of half of an edit, and no other error that follows from it."""
+    make, call, attribute = READERS[component]
+    for at in (0, 3):
+        subject = make()
+        moment = Moment(at, lambda graph=subject.graph: edit(graph))
+        arm(subject, attribute, moment)
+        error = outcome(call, subject)
+        if at == 0 or moment.left < 0:
+            assert isinstance(error, RuntimeError)
+            assert MODIFIED in str(error)
+        assert _native.gc_pauses() == 0
+
+
+@pytest.mark.parametrize("component", READERS)
+@pytest.mark.parametrize("edit", BROKEN_RINGS, ids=lambda edit: edit.__name__)
+def test_a_graph_without_an_end(component: str, edit: Callable[[Graph], None]) -> None:
+    make, call, _ = READERS[component]
+    subject = make()
+    edit(subject.graph)
+    with pytest.raises(RuntimeError, match=MODIFIED):
+        call(subject)
+
+
+def test_a_signal_handler_that_edits() -> None:
+    """A handler runs where the program is looked through for Ctrl-C: every 1024 nodes."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    for _ in range(3000):
+        x = graph.call_function(torch.neg, (x,))
+    graph.output(x)
+    subject = GraphModule(torch.nn.Module(), graph)
+
+    class Signals(str):
+        def __str__(self) -> str:
+            _thread.interrupt_main(signal.SIGUSR1)  # as if the signal came now
+            return self[:]
+
+    next(iter(graph.nodes)).next._kwargs = {Signals("out"): None}  # type: ignore[assignment]
+    before = signal.signal(signal.SIGUSR1, lambda *_: move(graph))
+    try:
+        with pytest.raises(RuntimeError, match=MODIFIED):
+            _native.python_source(subject.graph)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_modules_that_edit_while_attributes_are_looked_up() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.export import export
 from torch.fx import Graph
 
 from fxpress._graphs import engine
+from fxpress.unflatten import unflatten
 from tests.support.edits import EDITS, interrupt, strike
-from tests.support.hostile import Key, Moment, Struck, outcome
+from tests.support.hostile import Key, Model, Moment, Struck, arguments, outcome
 
 
 class Calls(nn.Module):
@@ -101,3 +104,41 @@ def test_keywords_that_run_code() -> None:
         if key.moment.left >= 0:
             break
     assert at < 39
+
+
+def below(calls: int, function: Callable[[], Any]) -> Any:
+    """Call a function below calls of C, which take space on the stack."""
+    if calls == 0:
+        return function()
+    return functools.reduce(lambda *_: below(calls - 1, function), [None], None)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_greenlets_that_wait_in_hooks(order: tuple[int, ...]) -> None:
+    """The stack of a run that waits is elsewhere, and others end before it."""
+    greenlet = pytest.importorskip("greenlet")
+    program = export(Model(), arguments(), strict=False, preserve_module_call_signature=("inner",))
+    made = unflatten(program)
+    expected = made(*arguments())
+
+    def wait(*_: Any) -> None:
+        greenlet.getcurrent().parent.switch()
+
+    for module in made.modules():
+        if type(module).__name__ == "InterpreterModule" or module is made.inner:
+            module.register_forward_pre_hook(wait)
+
+    def run() -> None:
+        results.append(made(*arguments()))
+
+    for _ in range(3):
+        results: list[torch.Tensor] = []
+        running = [greenlet.greenlet(lambda n=n: below(5 * n, run)) for n in (0, 1, 5)]
+        for each in running:
+            each.switch()
+        for number in order:
+            while not running[number].dead:
+                running[number].switch()
+        assert len(results) == 3
+        for result in results:
+            assert torch.equal(result, expected)

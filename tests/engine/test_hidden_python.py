@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -247,37 +245,3 @@ def test_functions_in_c_let_other_threads_run() -> None:
     thread.join()
     tenth = (end - start) / 10
     assert [at for at in ticks if start + tenth < at < end - tenth]
-
-
-DAEMON = """
-import threading, time
-import torch
-from torch import fx, nn
-from fxpress._graphs import engine as native_engine
-
-graph = fx.Graph()
-y = graph.placeholder("x")
-for _ in range(20):
-    y = graph.call_function(torch.ops.aten.mm.default, (y, y))
-graph.output(None)  # torch may abort where Python drops a tensor at that moment
-
-root, x = nn.Module(), torch.zeros(256, 256)
-
-def work():
-    while True:
-        native_engine.run(root, graph, (x,))
-
-threading.Thread(target=work, daemon=True).start()
-time.sleep(0.5)
-"""
-
-
-@pytest.mark.slow("a process of its own")
-def test_a_thread_that_still_runs_when_python_ends() -> None:
-    # torch's Interpreter aborts here, where the operator takes the GIL back. Several at once: then
-    # the end of Python takes long enough to be met at its different stages.
-    command = [sys.executable, "-c", DAEMON]
-    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    for process in running:
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors

@@ -63,6 +63,41 @@ def erase_all(graph: Graph) -> None:
         graph.erase_node(node)
 
 
+def other_constants(graph: Graph) -> None:
+    for node in calls(graph):
+        node.kwargs = {**node.kwargs, "alpha": 3}
+
+
+def other_names(graph: Graph) -> None:
+    for node in graph.nodes:
+        node.name += "_renamed"
+
+
+def move(graph: Graph) -> None:
+    """A walk that has passed the first call comes to it again."""
+    first, *_, last = calls(graph)
+    last.append(first)
+
+
+def ring_without_root(graph: Graph) -> None:
+    first, *_, last = calls(graph)
+    last._next = first
+
+
+def node_before_itself(graph: Graph) -> None:
+    node = calls(graph)[-1]
+    node._next = node
+
+
+def into_another_graph(graph: Graph) -> None:
+    other = Graph()
+    others.append(other)
+    calls(graph)[0]._next = other.call_function(torch.neg, (other.placeholder("x"),))
+
+
+others: list[Graph] = []  # that are linked into graphs
+
+
 def no_tables(graph: Graph) -> None:
     for node in graph.nodes:
         node.users = node._input_nodes = node.meta = None
@@ -76,6 +111,8 @@ def interrupt(graph: Graph) -> None:
     raise KeyboardInterrupt
 
 
+BROKEN_RINGS = [ring_without_root, node_before_itself, into_another_graph]
+
 EDITS: list[Callable[[Graph], None]] = [
     placeholder_to_call,
     call_to_placeholder,
@@ -87,6 +124,12 @@ EDITS: list[Callable[[Graph], None]] = [
     no_results,
     insert,
     erase_all,
+    other_constants,
+    other_names,
+    move,
+    ring_without_root,
+    node_before_itself,
+    into_another_graph,
     no_tables,
     strike,
 ]

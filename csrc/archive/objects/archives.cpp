@@ -25,7 +25,7 @@ class ObjectSource final : public Source {
       throw ArchiveError("the file ends too early");
     }
     if (to.empty()) return;
-    const py::gil_scoped_acquire acquire;
+    const AcquiredGil acquired;
     const View view(read_(offset, offset + to.size()));
     if (view.bytes().size() != to.size()) {
       raise(PyExc_OSError, "read() gave %zu bytes instead of %zu", view.bytes().size(), to.size());
@@ -101,7 +101,7 @@ ObjectSink::ObjectSink(py::object write)
     : write_(std::move(write)), is_trusted_(keeps_nothing(write_)) {}
 
 void ObjectSink::write(Bytes bytes) {
-  const py::gil_scoped_acquire acquire;
+  const AcquiredGil acquired;
   if (is_trusted_) return write_view(bytes);
   for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kCopied))) {
     const Bytes piece = bytes.first(std::min(bytes.size(), kCopied));
@@ -140,7 +140,7 @@ std::unique_ptr<ByteSink> make_sink(const py::object& target) {
 Progress::Report to_report(const pybind11::object& report) {
   // pybind11 counts references with the GIL alone, which is held.
   return [report](uint64_t bytes) {  // NOLINT(bugprone-exception-escape)
-    const pybind11::gil_scoped_acquire acquire;
+    const AcquiredGil acquired;
     check(PyErr_CheckSignals());
     if (!report.is_none()) report(bytes);
   };

@@ -91,6 +91,12 @@ def encode(
     program: ExportedProgram, opset_version: dict[str, int] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
     """Return a program's JSON bytes, and the custom objects in its graph; SerializeError."""
+    return _native.on_unchanged(program.graph, lambda: _encoded(program, opset_version))
+
+
+def _encoded(
+    program: ExportedProgram, opset_version: dict[str, int] | None
+) -> tuple[bytes, dict[str, Any]]:
     _check_names(program)
     checked = to_check(
         program.graph_module, program.verifiers, program.state_dict, program.constants

@@ -9,6 +9,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import GraphModule
 
+from fxpress import _native
 from fxpress._torch import decompose as compat
 
 _GONE = (
@@ -55,7 +56,7 @@ def _rename(
     in_parts = _parts_of_subclasses(state)
     conversions = {
         node.name: node.args[0].name
-        for node in program.graph.nodes
+        for node in _native.list_nodes(program.graph)
         if node.op == "call_function" and node.target in compat.GUARDED_CONVERSIONS
     }
     for argument in arguments:
@@ -82,7 +83,7 @@ def _new_names(
     old_given = iter(
         [
             node.target
-            for node in program.graph.nodes
+            for node in _native.list_nodes(program.graph)
             if node.op == "placeholder"
             and node.target not in old_state
             and node.target not in old.inputs_to_lifted_tensor_constants

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -64,7 +65,8 @@ def _decompose_exported_program(
     Stands in for `torch.export.exported_program._decompose_exported_program`.
     """
     rest = (joint_loss_index, decompose_custom_triton_ops)
-    return _decomposed(ep, cia_to_decomp, python_decomp_table, *rest, None)
+    work = functools.partial(_decomposed, ep, cia_to_decomp, python_decomp_table, *rest, None)
+    return _native.on_unchanged(ep.graph, work)
 
 
 def _decomposed(
@@ -82,7 +84,7 @@ def _decomposed(
         options = (joint_loss_index, decompose_custom_triton_ops, progress)
         return with_views(_decomposed(own, cia_to_decomp, python_decomp_table, *options), ep)
     said = report.begin()
-    said.calls = sum(node.op == "call_function" for node in ep.graph.nodes)
+    said.calls = sum(node.op == "call_function" for node in _native.list_nodes(ep.graph))
     surroundings = (*compat.surroundings(), decompose_custom_triton_ops)
     table = TABLES.get(cia_to_decomp, python_decomp_table, surroundings)
     replaced = user_kernel()
@@ -175,7 +177,8 @@ def run_decompositions(
             composites, others = _split_decomp_table_to_cia_and_python_decomp(table)
         with reporting(progress, "decomposing", len(program.graph.nodes), "nodes") as report:
             parts = (composites, others, None, decompose_custom_triton_ops, report)
-            return _decomposed(program, *parts)
+            work = functools.partial(_decomposed, program, *parts)
+            return _native.on_unchanged(program.graph, work)
 
 
 def forget_templates() -> None:

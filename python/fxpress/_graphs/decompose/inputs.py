@@ -47,7 +47,7 @@ def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     Parameters come first and buffers next, both module by module, as torch finds them in
     `ep.module()`: a module's constants stand behind its buffers.
     """
-    placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
+    placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     specs = program.graph_signature.input_specs
     if len(placeholders) != len(specs):
         raise UnsafeError("a signature that does not fit the graph")
@@ -270,7 +270,8 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
             names[place] = renamer.placeholder(compat.PREFIXES[entry.spec.kind] + base)
             annotated.add(base)
     annotated.update(names)
-    if any("custom" in node.meta and node.name in annotated for node in program.graph.nodes):
+    nodes = _native.list_nodes(program.graph)
+    if any("custom" in node.meta and node.name in annotated for node in nodes):
         raise UnsafeError("annotations of a node with the name of an input")
     return names
 

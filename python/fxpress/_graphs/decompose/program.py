@@ -114,7 +114,7 @@ def stamped(
     environment: dict[Node, Any] = {
         entry.old: entry.old.meta["val"] if entry.value is None else entry.value for entry in inputs
     }
-    nodes = [node for node in program.graph.nodes if node.op != "placeholder"]
+    nodes = [node for node in _native.list_nodes(program.graph) if node.op != "placeholder"]
     traits = (*compat.traits_of(mode), sizes.knowledge(mode.shape_env))
     templates = table.templates_of(traits)
     size_nodes = SizeNodes(inputs, symbols)
@@ -166,7 +166,7 @@ def _check(program: ExportedProgram) -> None:
         raise UnsafeError("a program that writes to its inputs or has effects")
     if any(isinstance(m, torch.nn.Module) for m in _leaves(program.example_inputs)):
         raise UnsafeError("a module as input")
-    for node in program.graph.nodes:
+    for node in _native.list_nodes(program.graph):
         if node.op == "call_function" and not node.meta.get("stack_trace"):
             if compat.called_in_forward():
                 raise UnsafeError("a node without a stack trace, while a forward() runs")
@@ -179,7 +179,7 @@ def _leaves(inputs: Any) -> list[Any]:
 
 def _fake_mode(program: ExportedProgram) -> Any:
     """Return the fake mode of the program's inputs."""
-    values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
+    values = [n.meta.get("val") for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     modes = {v.fake_mode for v in values if type(v) is compat.FakeTensor}
     if len(modes) != 1:
         raise UnsafeError("a program with several fake modes, or without one")

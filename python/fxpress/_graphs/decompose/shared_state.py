@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Graph, GraphModule, Node
 
+from fxpress import _native
 from fxpress._base.errors import UnsupportedError
 from fxpress._files.tensors.copies import sharing
 from fxpress._graphs.unflatten.aliases import may_alias
@@ -57,7 +58,7 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
     """
     signature = program.graph_signature
     replaced = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
-    if not replaced and not any(map(_is_mutable, program.graph.nodes)):
+    if not replaced and not any(map(_is_mutable, _native.list_nodes(program.graph))):
         return program
     values = {**program.constants, **program.state_dict}
     placeholders = program.graph.find_nodes(op="placeholder")
@@ -110,7 +111,7 @@ def _is_mutable(node: Node) -> bool:
 def _is_written(graph: Graph, sources: set[Node]) -> bool:
     """Return whether an operator writes to one of the values, or to a view of one."""
     views = set(sources)
-    for node in graph.nodes:
+    for node in _native.list_nodes(graph):
         if node.op != "call_function" or views.isdisjoint(node.all_input_nodes):
             continue
         if _is_mutable(node):
@@ -165,7 +166,8 @@ def _whole_storage(group: list[_Held], program: ExportedProgram, number: int) ->
             f"{names} are views of one storage that the program writes, in several dtypes or of "
             "parts of a parameter: register the whole tensor as a buffer too"
         )
-    taken = {*program.state_dict, *program.constants, *(node.name for node in program.graph.nodes)}
+    nodes = _native.list_nodes(program.graph)
+    taken = {*program.state_dict, *program.constants, *(node.name for node in nodes)}
     numbered = (f"shared_storage_{i}" for i in itertools.count(number))
     name = next(n for n in numbered if n not in taken and f"b_{n}" not in taken)
     whole = value.detach().as_strided([value.untyped_storage().nbytes() // value.itemsize], [1], 0)
@@ -225,7 +227,7 @@ class _Writer:
 def _rewritten(program: ExportedProgram, bases: dict[Node, tuple[_Held, _Held]]) -> ExportedProgram:
     new = {base.node: base for base, _ in bases.values() if base.node.graph is not program.graph}
     writer = _Writer(bases)
-    for node in (*new, *program.graph.nodes):
+    for node in (*new, *_native.list_nodes(program.graph)):
         writer.copy(node)
     old = program.graph_signature
     gone = {node.name for node in bases}

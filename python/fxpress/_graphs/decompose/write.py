@@ -31,11 +31,12 @@ class Sources:
         self._in_trace = _native.Provenance(compat.TRACED)
         self._unlifted = _native.Provenance(REPLACED)
         namespace = compat.Namespace()
-        by_name = {node.name: node for node in old.nodes if node.op != "placeholder"}
-        by_target = {node.target: node for node in old.nodes if node.op == "placeholder"}
+        nodes = _native.list_nodes(old)
+        by_name = {node.name: node for node in nodes if node.op != "placeholder"}
+        by_target = {node.target: node for node in nodes if node.op == "placeholder"}
         self._names: dict[Node, str] = {}
         self._known: dict[Node, Node | None] = {}
-        for node in old.nodes:
+        for node in nodes:
             name = self._names[node] = namespace.create_name(node.name, None)
             found = by_target.get(node.target) if node.op == "placeholder" else by_name.get(name)
             self._known[node] = found

@@ -140,6 +140,6 @@ class _Detached:
             f"A model attribute `{name}` requires gradient but it's not properly registered as a "
             "parameter. torch.export will detach it and treat it as a constant tensor but please "
             "register it as parameter instead.",
-            stacklevel=5,
+            stacklevel=7,
         )
         return self._known.setdefault(id(value), (value, value.detach()))[1]

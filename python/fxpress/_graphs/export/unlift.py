@@ -91,6 +91,10 @@ def _unlift_exported_program_lifted_states(
         True
     """
     check_guards = check_guards and torch_unlift.guards_are_welcome()
+    return _native.on_unchanged(ep.graph, lambda: _unlifted(ep, check_guards))
+
+
+def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
     ep = torch_export.with_distinct_names(ep)
     cleaned, is_clean = ep, torch_unlift.is_of_training(ep)
     if not is_clean:

@@ -388,8 +388,8 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         found = guards.besides_ranges(export_module) if check_guards else None
         if found is not None:
             self.__dict__[inputs.GUARDS] = found
-        export_module = torch_export.with_distinct_names(export_module)
-        self._build(export_module, share_state, place, progress, dead_code)
+        options = (share_state, place, progress, dead_code)
+        _native.on_unchanged(export_module.graph, lambda: self._build(export_module, *options))
 
     def _build(
         self,
@@ -399,6 +399,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         progress: Progress,
         dead_code: bool,
     ) -> None:
+        program = torch_export.with_distinct_names(program)
         if progress is False:
             with _native.GcPause():
                 values = _collected(program, share_state, device, progress)

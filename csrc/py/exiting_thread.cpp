@@ -1,0 +1,34 @@
+// Daemon threads that are in our code, or called from it, while the interpreter shuts down.
+//
+// Python before 3.14 ends such a thread by pthread_exit() when it takes the GIL. That unwinds the
+// stack: destructors would release objects without the GIL, and a function that may not throw, or a
+// handler of all exceptions, would abort the process. The unwinder calls the personality routine of
+// C++ for each frame that has something to clean up. The linker puts the function below in the
+// place of that routine (--wrap), for frames of the extension alone: at the first one, the thread
+// waits for the end of the process, as daemon threads do from Python 3.14 on.
+#include <unwind.h>
+
+#include "py/interpreter.h"
+
+namespace fxpress::cpython {
+
+// NOLINTBEGIN(bugprone-reserved-identifier)
+extern "C" {
+
+_Unwind_Reason_Code __real___gxx_personality_v0(int version, _Unwind_Action actions,
+                                                _Unwind_Exception_Class exception_class,
+                                                _Unwind_Exception* exception,
+                                                _Unwind_Context* context);
+
+_Unwind_Reason_Code __wrap___gxx_personality_v0(int version, _Unwind_Action actions,
+                                                _Unwind_Exception_Class exception_class,
+                                                _Unwind_Exception* exception,
+                                                _Unwind_Context* context) {
+  if ((actions & _UA_FORCE_UNWIND) != 0) wait_if_finalizing();
+  return __real___gxx_personality_v0(version, actions, exception_class, exception, context);
+}
+
+}  // extern "C"
+// NOLINTEND(bugprone-reserved-identifier)
+
+}  // namespace fxpress::cpython
