@@ -76,7 +76,7 @@ class Observed:
                         str(entry[0]).split("_0x")[0]
                         for entry in node.meta.get("source_fn_stack", ())
                     ],
-                    node.meta.get("stack_trace"),
+                    re.sub(r"(?<=<eval_with_key>\.)\d+", "#", node.meta.get("stack_trace") or ""),
                     self._value(node.meta.get("example_value")),
                 )
             )
@@ -89,6 +89,8 @@ class Observed:
         """Sizes, and which values share a storage."""
         if isinstance(value, (list, tuple)):
             return [self._value(each) for each in value]
+        if isinstance(value, torch.nn.Module):
+            return type(value)
         if type(value) is not FakeTensor or value.layout is not torch.strided:
             return facts(value)
         storage = value.untyped_storage()
