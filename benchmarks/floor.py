@@ -71,7 +71,8 @@ def _compile(path: Path) -> None:
     include = [_ROOT / "csrc", sysconfig.get_path("include"), of_torch]
     command = [
         *(os.environ.get("CXX", "c++"), "-std=c++20", "-O3", "-fPIC", "-shared"),
-        *("-fvisibility=hidden", "-x", "c++", "-", "-o", str(path)),
+        *("-fvisibility=hidden", "-Wl,--wrap=__gxx_personality_v0"),  # csrc/py/exiting_thread.cpp
+        *("-x", "c++", "-", "-o", str(path)),
         *(f"-I{folder}" for folder in include),
     ]
     text = "".join(f'#include "{source}"\n' for source in sources)

@@ -52,7 +52,8 @@ bool Snapshot::is_current() const {
   try {
     walk_nodes(get_attr(graph_.get(), names.root).get(), [&](PyObject* node) {
       is_same = is_same && i < nodes_.size() &&
-                std::ranges::equal(fields_of(node), nodes_[i++], {}, &Ref::get, &Ref::get);
+                std::ranges::equal(fields_of(node), nodes_[i], {}, &Ref::get, &Ref::get);
+      ++i;
     });
   } catch (pybind11::error_already_set&) {
     return false;
