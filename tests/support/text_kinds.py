@@ -84,7 +84,7 @@ def _plain(text: str) -> str:
 
 
 def assert_known_kinds(program: ExportedProgram) -> None:
-    """A load takes a program, and each of its texts is of a kind that was looked at before."""
+    """Assert that a program loads, and that all of its texts are of known kinds."""
     written = serialize(program)
     kinds = set(kinds_of(json.loads(written.exported_program)))
     new = kinds - set(KNOWN.read_text().splitlines())

@@ -113,7 +113,7 @@ def _lift_from(bodies: list[GraphModule], module: GraphModule, call: Node) -> It
 
 
 def _replace(node: Node, made: Node, module: GraphModule) -> None:
-    """Put a node in place of that of a tensor, and let go of the tensor."""
+    """Replace the node of a tensor, and delete the tensor if no other node reads it."""
     node.replace_all_uses_with(made)
     module.graph.erase_node(node)
     path, _, name = str(node.target).rpartition(".")
