@@ -31,7 +31,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 # which test_programs.py runs.
 NOT_RUN = ("pip", "python3", "apt-get", "torchrun", "model-explorer")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-# What the README calls by name without saying where it comes from.
+# Definitions of the names that the README uses without importing them.
 BEFORE = """
 import copy
 import sys

@@ -85,7 +85,7 @@ def assert_fresh_as_torch(
 ) -> ExportedProgram:
     """Both give equal programs of programs that nothing has decomposed before, or raise.
 
-    `exported`: exports or loads the program; each decomposition has one of its own. The second of
+    `exported` exports or loads the program; it is called for each decomposition. The second of
     ours is stamped where `stamped`. `table`: as above.
     """
     made = TABLES[table] if isinstance(table, str) else table

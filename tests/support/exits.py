@@ -1,4 +1,4 @@
-"""Daemon threads that are in a call of fxpress when Python ends, each in a process of its own.
+"""Daemon threads that are in a call of fxpress when Python ends, each in a separate process.
 
 `python -m tests.support.exits FOLDER` forks a process for each of PLACES, which ends as any program
 does, and prints a line for each: its place, its exit status and what it has written.
@@ -33,7 +33,7 @@ _inside = threading.Event()
 
 
 def stay(*_: Any, **__: Any) -> NoReturn:
-    """What code of the user's does here: it never returns, and gives the GIL back now and then."""
+    """Stand in for user code that never returns and sometimes releases the GIL."""
     _inside.set()
     while True:
         time.sleep(1e-4)

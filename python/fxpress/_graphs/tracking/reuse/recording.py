@@ -76,7 +76,7 @@ class Call:
 
 
 class Correspondence:
-    """Sources, nodes, names and places of a call, by those of a recorded call."""
+    """Map the sources, nodes, names and places of a recorded call to a new call's."""
 
     def __init__(self, old: Call, new: Call) -> None:
         self._sites = old.site, new.site

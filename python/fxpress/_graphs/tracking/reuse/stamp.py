@@ -52,7 +52,7 @@ class _Stamp:
         self.inputs: dict[torch.fx.Node, Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
         self.storages: dict[int, Any] = {}
-        self.symbols: dict[int, Any] = {}  # the id of a SymNode -> what stands in its place
+        self.symbols: dict[int, Any] = {}  # the id of a SymNode -> its replacement
 
     def run(self) -> VariableTracker:
         for old, new in zip(self.template.arguments, self.call.arguments.tensors, strict=True):
