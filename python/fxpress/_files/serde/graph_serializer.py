@@ -9,6 +9,7 @@ from typing import Any, final
 
 import torch
 
+from fxpress import _native
 from fxpress._files.serde import facts, operators
 from fxpress._files.serde.program import graph_metadata
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -360,7 +361,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         """
         if not isinstance(graph_module, torch.fx.GraphModule):
             raise AssertionError(f"expected GraphModule, got {type(graph_module).__name__}")
-        graph = self._part("graph", graph_module)
+        graph = _native.on_unchanged(graph_module.graph, lambda: self._part("graph", graph_module))
         self.graph_state = GraphState(**vars(graph))
         return graph
 

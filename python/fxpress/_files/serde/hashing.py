@@ -163,13 +163,16 @@ def hash_parts(
     treespecs = TreeSpecWriter()
     objects: dict[str, Any] = {}
     with phase("graph"), compat.module_inputs(program.example_inputs):
-        document = SCHEMA.encode_document(
-            program.graph_module,
-            program.graph_signature,
-            program.module_call_graph,
-            facts_of(program, treespecs, None),
-            objects,
-            treespecs,
+        document = _native.on_unchanged(
+            program.graph,
+            lambda: SCHEMA.encode_document(
+                program.graph_module,
+                program.graph_signature,
+                program.module_call_graph,
+                facts_of(program, treespecs, None),
+                objects,
+                treespecs,
+            ),
         )
     state = program.state_dict
     buffers = set(program.graph_signature.buffers)
