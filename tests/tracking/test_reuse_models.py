@@ -65,4 +65,8 @@ def test_strict_export(name: str, dynamic: bool) -> None:
         with check_reuse(False):
             ours = export()
     assert_same_program(ours, theirs)
-    assert_layers_are_stamped(name, reuse_report())
+    report = reuse_report()
+    if dynamic:  # a call that missed torch's cache of fake tensors is no template
+        assert report.stamped, str(report)
+    else:
+        assert_layers_are_stamped(name, report)
