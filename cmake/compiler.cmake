@@ -21,8 +21,9 @@ function(fxpress_compile_options target)
   endif()
 endfunction()
 
-# Compiles the files of each component together, because most of the time goes into headers, those of
-# torch above all. serde is split in two, so that two cores have about the same to do.
+# Compiles the files of each component together, and those of small components, because most of the time
+# goes into headers, those of torch above all. serde is split in two, so that two cores have about the
+# same to do.
 function(fxpress_unite_components target)
   if(NOT FXPRESS_UNITY)
     return()
@@ -30,7 +31,12 @@ function(fxpress_unite_components target)
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     string(REGEX MATCH "^csrc/([a-z]+)/(encode)?" _ ${source})
-    set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${CMAKE_MATCH_1}_${CMAKE_MATCH_2})
+    set(group ${CMAKE_MATCH_1}_${CMAKE_MATCH_2})
+    if(group MATCHES "^(aten|archive|capture|decompose|export|install|py|tensor|tracking)_"
+       OR (target MATCHES "^_aten" AND group STREQUAL fx_))
+      set(group small)
+    endif()
+    set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${group})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()

@@ -74,6 +74,13 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
+// Whether the tables of symbols are filled; if not, RuntimeError.
+bool has_tables() {
+  if (symbols.materialize != nullptr) return true;
+  PyErr_SetString(PyExc_RuntimeError, "import fxpress.unflatten before this attribute is used");
+  return false;
+}
+
 // ---- ComputedAttribute ----
 
 // Returns the value that nn.Module's tables in an instance's __dict__ have under `name`, as
@@ -111,6 +118,7 @@ PyObject* get_computed(PyObject* self, PyObject* instance, PyObject*) {
     Py_INCREF(self);
     return self;
   }
+  if (!has_tables()) return nullptr;
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) return nullptr;
   PyObject* value = value_in_dict(dict, name_of(self));
@@ -127,6 +135,7 @@ int set_computed(PyObject* self, PyObject* instance, PyObject* value) {
 // ---- DeferredAttribute ----
 
 bool materialize(PyObject* owner) {
+  if (!has_tables()) return false;
   PyObject* done = PyObject_CallOneArg(symbols.materialize, owner);
   Py_XDECREF(done);
   return done != nullptr;

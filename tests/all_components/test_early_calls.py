@@ -29,8 +29,8 @@ def call(function, most):
             except BaseException:
                 continue
             if isinstance(function, type):
-                for name in dir(result):
-                    if callable(method := getattr(result, name, None)) and name[0] != "_":
+                for name in vars(function):
+                    if callable(method := getattr(result, name, None)):
                         call(method, 2)
 
 
@@ -40,7 +40,8 @@ for name, function in vars(extension).items():
     child = os.fork()
     if child == 0:
         random.seed(name)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        for output in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         call(function, 6)
         os._exit(0)
     if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):

@@ -78,9 +78,10 @@ TEST_CASE("names of state lead to no table of a module") {
 }
 
 TEST_CASE("paths of modules have indices") {
-  taken(Rule::kModulePath, {"", "a.b", "a[0]", "L['self'].a", "get_submodule('a-b')", "a.forward"});
+  taken(Rule::kModulePath, {"", "a.b", "a[0]", "L['self'].a", "get_submodule('a-b')", "a.forward",
+                            "_modules['f(x)[0]']"});
   refused(Rule::kModulePath, {"__class__", "a.__init__", "'a'", "a['b", "a['b'", "['a'b']", "a'",
-                              "a[\"b\"]", "['f(x)']", "a\n"});
+                              "a[\"b\"]", "['f('x')']", "a\n"});
   taken(Rule::kModuleStack, {"", "k,a.b,C", "k,L['a'].__closure__,C;l,,D", "a(1, 2),b,c"});
   refused(Rule::kModuleStack, {"k','a,C", "k,a'b,C", "k,a,C'", "k,a,C;k,\"a,C"});
 }
