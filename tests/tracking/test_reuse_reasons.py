@@ -195,19 +195,7 @@ if hasattr(OutputGraph, "close_local_generators"):  # older releases leave them 
     REASONS["a generator"] = (Model, OpenGenerator, "it leaves a generator behind")
 
 
-_GUARDED = pytest.mark.xfail(
-    reason="ours also guards the tensor that the global held before the trace", strict=True
-)
-_WRONG = {"a tensor from before", "a name for a tensor from before"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "layer", "reason"),
-    [
-        pytest.param(*case, id=name, marks=[_GUARDED] if name in _WRONG else [])
-        for name, case in REASONS.items()
-    ],
-)
+@pytest.mark.parametrize(("kind", "layer", "reason"), REASONS.values(), ids=REASONS)
 def test_reason(kind: Callable[[Any], Model], layer: type[Small], reason: str) -> None:
     report = report_of(kind(layer), x())
     traced = [call.reason for call in report.calls if call.kind == layer.__name__]

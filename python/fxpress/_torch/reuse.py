@@ -275,7 +275,8 @@ def input_variable(output: Any, node: torch.fx.Node) -> tuple[torch.Tensor, Any]
 
 def is_generator(variable: VariableTracker) -> bool:
     """Return whether a variable is of a generator that was made while tracing."""
-    return isinstance(variable, variables.LocalGeneratorObjectVariable)
+    # isinstance() would realize a lazy variable, which adds guards.
+    return issubclass(type(variable), variables.LocalGeneratorObjectVariable)
 
 
 def is_exhausted(generator: Any) -> bool:
