@@ -16,6 +16,7 @@ import fxpress
 from fxpress import InternalError, functional_export
 from fxpress._graphs.tracking.reuse import calls
 from fxpress._graphs.tracking.reuse.template import Step, Template
+from fxpress._torch.reuse import SeenSize
 from fxpress.functional_export import check_reuse
 from tests.tracking.test_reuse import Model, x
 
@@ -151,6 +152,10 @@ def no_code(template: Template) -> None:
     template.codes = [*template.codes, None]
 
 
+def more_sizes(template: Template) -> None:
+    template.sizes = [*template.sizes, (SeenSize(None, "", 3, 3), template.call.source)]
+
+
 SPOILT: dict[Callable[[Template], None], str] = {
     another_input: ": the input is another",
     another_node: ": a node is named that should not be",
@@ -161,6 +166,7 @@ SPOILT: dict[Callable[[Template], None], str] = {
     fewer_modules: "the modules that are called: ",
     fewer_variables: "the modules that are looked at: [] expected, ",
     no_code: "the code that is traced: ",
+    more_sizes: "the sizes that are kept: ",
 }
 
 

@@ -35,6 +35,7 @@ class _Comparison:
             ("modules that are called", self._entered(old, True), self._entered(new, False)),
             ("modules that are looked at", self._built(old, True), self._built(new, False)),
             ("code that is traced", old.codes, new.codes),
+            ("sizes that are kept", self._sizes(old, True), self._sizes(new, False)),
             ("number of steps", len(old.steps), len(new.steps)),
         ):
             if mine != its:
@@ -59,6 +60,12 @@ class _Comparison:
         return [
             (template.numbers[id(module)], self._source(source, maps))
             for module, source in template.built
+        ]
+
+    def _sizes(self, template: Template, maps: bool) -> list[Any]:
+        return [
+            (self._source(source, maps).name, size.given, size.merged)
+            for size, source in template.sizes
         ]
 
     def _source(self, source: Any, maps: bool) -> Any:
