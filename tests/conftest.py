@@ -17,7 +17,9 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
 from torch._dynamo import guards
+from torch._export import utils as export_utils
 from torch._logging._internal import trace_log
 
 from tests.support.skips import Skip, not_allowed, read_allowed
@@ -59,6 +61,24 @@ def _compilations_time_no_guards() -> None:
     """
     if hasattr(guards, "profile_guard_manager"):
         guards.profile_guard_manager = lambda *_: 0.0
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _operators_are_looked_up_once() -> None:
+    """torch looks up all composite operators in each export and decomposition.
+
+    That took a thirtieth of the time of the tests.
+    """
+    look_up = export_utils._materialize_cpp_cia_ops
+    known: list[str] = []
+
+    def look_up_new() -> None:
+        found = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+        if found != known:
+            look_up()
+            known[:] = found
+
+    export_utils._materialize_cpp_cia_ops = look_up_new
 
 
 def _is_unit_test(item: pytest.Item) -> bool:

@@ -396,16 +396,16 @@ def test_processes_have_equal_plans(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.deep("a program of 50,000 nodes")
+@pytest.mark.deep("a program of 24,000 nodes")
 def test_many_operations() -> None:
-    """An operation takes about as long to plan among 50,000 as among 5,000."""
+    """An operation takes about as long to plan among 24,000 as among 2,400."""
 
     def seconds(program: ExportedProgram, **options: Any) -> tuple[float, Plan]:
         start = time.process_time()
         made = plan(program, 64, **options)
         return time.process_time() - start, made
 
-    few, many = layers(1_667), layers(16_667)
+    few, many = layers(800), layers(8_000)
     anywhere = {"slack": 100}  # each cut may be anywhere
     least = min(seconds(few)[0] for _ in range(3))
     least_wide = min(seconds(few, **anywhere)[0] for _ in range(3))
@@ -413,6 +413,6 @@ def test_many_operations() -> None:
     took_wide, wide = seconds(many, **anywhere)
     assert took < 25 * least
     assert took_wide < 25 * least_wide
-    assert made.operations == 50_001
-    assert max(made.weights) <= 1.05 * 8 * -(-16_667 // 64)
+    assert made.operations == 24_000
+    assert max(made.weights) <= 1.05 * 8 * -(-8_000 // 64)
     assert sum(wide.crossing_bytes) <= sum(made.crossing_bytes)
