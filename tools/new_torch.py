@@ -3,8 +3,8 @@
 The release is installed into an environment of its own (gigabytes; `--python` names one that has
 it), and compared with the torch of this Python: the names that fxpress takes from torch, the
 schema, the operators, the sources of the modules that fxpress stands in for, and the features
-that `fxpress._torch.versions` probes. `--tests` also builds fxpress there, runs the tests, and lists
-the rows of docs/fidelity.md whose tests fail. The report is Markdown on the standard output.
+that `fxpress._torch.versions` probes. `--tests` also builds fxpress there, runs the tests, and
+lists the rows of docs/fidelity.md whose tests fail. The report is Markdown on the standard output.
 """
 
 from __future__ import annotations
