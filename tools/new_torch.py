@@ -2,9 +2,9 @@
 
 The release is installed into an environment of its own (gigabytes; `--python` names one that has
 it), and compared with the torch of this Python: the names that fxpress takes from torch, the
-schema, the sources of the modules that fxpress stands in for, and the features that
-`fxpress._torch.versions` probes. `--tests` also builds fxpress there, runs the tests, and lists the
-rows of docs/fidelity.md whose tests fail. The report is Markdown on the standard output.
+schema, the operators, the sources of the modules that fxpress stands in for, and the features
+that `fxpress._torch.versions` probes. `--tests` also builds fxpress there, runs the tests, and
+lists the rows of docs/fidelity.md whose tests fail. The report is Markdown on the standard output.
 """
 
 from __future__ import annotations
@@ -93,6 +93,28 @@ json.dump({
     "schema": schema(),
     "sources": {module: source(module) for module in modules},
 }, sys.stdout)
+"""
+# The same: prints the names of all operators, and the names and types of their arguments. Modules
+# of torch that may register operators are imported; torch's own tests are left out.
+OPERATORS = r"""
+import importlib, json, pathlib, re, sys
+import torch
+
+stdout, sys.stdout = sys.stdout, sys.stderr
+registers = re.compile(r"Library\(|custom_op\(|library\.define\(|HigherOrderOperator\)|BaseHOP\)")
+folder = pathlib.Path(torch.__file__).parent
+for path in sorted(folder.rglob("*.py")):
+    name = ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+    if not name.startswith("torch.testing.") and registers.search(path.read_text()):
+        try:
+            importlib.import_module(name.removesuffix(".__init__"))
+        except BaseException:
+            pass  # it needs what is not installed
+found = {f"higher_order.{name}": [] for name in torch._ops._higher_order_ops}
+for schema in torch._C._jit_get_all_schemas():
+    name = schema.name.replace("::", ".") + "." + (schema.overload_name or "default")
+    found[name] = [[each.name, str(each.type)] for each in schema.arguments]
+json.dump(found, stdout)
 """
 FEATURES = """
 import functools, json, sys
@@ -218,6 +240,53 @@ def report_sources(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
             yield from ("```diff", *lines, "```")
 
 
+# torch compares the sizes, strides and offset in a call of these with the storage or the tensor, or
+# makes a new storage for them.
+_STRIDES_ARE_CHECKED = re.compile(
+    "as_strided(_|_copy|_scatter)?|new_empty_strided|_assert_tensor_metadata"
+)
+_SIZES, _STRIDES = {"size", "shape", "nested_size"}, {"stride", "strides", "nested_strides"}
+
+
+def reach_outside(operator: str, arguments: list[list[str]]) -> str | None:
+    """Return how a call of an operator may reach outside of its arguments, by their types."""
+    name = operator.split(".")[1]
+    for argument, kind in arguments:
+        if found := re.search("Storage|RRef|Future", kind):
+            return f"its argument {argument} is a {found[0]}"
+        if "str" in kind and re.search("file|path", argument):
+            return f"its argument {argument} is a path"
+        if "indices" in argument and re.match(r"_?sparse_\w+_tensor", name):
+            return "the indices are not compared with the sizes"
+    names = {argument for argument, _ in arguments}
+    is_view = arguments[:1] and arguments[0][1] == "Tensor"
+    if is_view and names & _SIZES and names & _STRIDES and not _STRIDES_ARE_CHECKED.fullmatch(name):
+        return "the strides are not compared with the storage"
+    return None
+
+
+def report_operators(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """Yield the operators that are new, by what a file may call, and namespaces without a rule."""
+    rules = json.loads((PACKAGE / "_files" / "format" / "torch.json").read_text())["rules"]
+    listed = {name for _, names in rules["callable"] for name in names}
+    ruled = {"may be called by a file": [], "are refused": [], "have no rule": []}
+    for operator in sorted(set(new) - set(old)):
+        namespace, name, *_ = operator.split(".")
+        if reason := rules["outside"].get(operator) or reach_outside(operator, new[operator]):
+            ruled["are refused"].append(f"{operator}: {reason}")
+        elif not listed.isdisjoint((namespace, f"{namespace}.{name}")):
+            ruled["may be called by a file"].append(operator)
+        elif not {namespace, f"{namespace}.{name}"}.isdisjoint(rules["others"]):
+            ruled["are refused"].append(f"{operator}: of no exported program")
+        else:
+            ruled["have no rule"].append(operator)
+    yield "\n## New operators\n"
+    yield "`python tools/write_torch_facts.py` writes the rules."
+    for rule, found in ruled.items():
+        yield f"\n{len(found)} {rule}:\n"
+        yield from (f"- `{each}`" for each in found)
+
+
 def report_features(found: dict[str, Any]) -> Iterator[str]:
     """Yield what differs from the newest release of the table, as a row of it would have it."""
     newest, has = found["newest"], found["found"]
@@ -269,10 +338,12 @@ def main() -> None:
         given = json.dumps([names_from_torch(), MODULES])
         old = ask(sys.executable, COLLECT, given=given)
         new = ask(python, COLLECT, given=given)
+        operators = [ask(each, OPERATORS) for each in (sys.executable, python)]
         print(f"# torch {new['version']} beside {old['version']}")
         for part in (
             report_names(old["names"], new["names"]),
             report_schema(old["schema"], new["schema"]),
+            report_operators(*operators),
             report_features(ask(python, FEATURES, str(PACKAGE.parent))),
             report_tests(python) if arguments.tests else (),
             report_sources(old["sources"], new["sources"]),

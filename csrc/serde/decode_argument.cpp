@@ -72,7 +72,7 @@ Ref GraphDecoder::argument(const Value& value) {
     case ArgumentKind::as_custom_obj:
       return object(content);
     case ArgumentKind::as_operator:
-      return Ref::borrow(operators_.get(text_of(content)).object.get());
+      return Ref::borrow(operators_.get(text_of(content), resolve_.ptr()).object.get());
     case ArgumentKind::as_string_to_argument:
       return dict(content);
     case ArgumentKind::as_tensors:

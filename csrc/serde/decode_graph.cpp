@@ -147,7 +147,7 @@ void GraphDecoder::outputs(const Value& graph) {
 
 void GraphDecoder::read_node(const Value& value) {
   try {
-    add_node(value, operators_.get(text_of(value, Field::Node_target)));
+    add_node(value, operators_.get(text_of(value, Field::Node_target), resolve_.ptr()));
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     const Ref failed = classes_->make(*document_, value, false);

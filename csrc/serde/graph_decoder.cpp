@@ -86,6 +86,7 @@ GraphDecoder::GraphDecoder(py::object classes, py::object values, py::dict const
     : classes_object_(std::move(classes)),
       values_(std::move(values)),
       budget_object_(values_.attr("budget").attr("native")),
+      resolve_(values_.attr("resolve_target")),
       constants_(std::move(constants)),
       classes_(classes_object_.cast<SchemaClasses*>()),
       budget_(budget_object_.cast<core::Budget*>()),

@@ -324,7 +324,7 @@ class GraphDecoder {
   Ref plain_sizes(const Value& list) const;  // a tuple of ints, which they must be
   Ref symbolic_sizes(const Value& list);
 
-  pybind11::object classes_object_, values_, budget_object_;
+  pybind11::object classes_object_, values_, budget_object_, resolve_;
   pybind11::dict constants_;
   const SchemaClasses* classes_;             // to show a node that cannot be read
   core::Budget* budget_;                     // limits the cost of all calls

@@ -47,9 +47,9 @@ const Operator& OperatorTable::get(PyObject* target) {
   });
 }
 
-const Operator& OperatorTable::get(std::string_view text) {
+const Operator& OperatorTable::get(std::string_view text, PyObject* resolve) {
   if (const auto known = by_text_.find(text); known != by_text_.end()) return *known->second;
-  const Ref resolved = call(symbols.resolve_target, new_text(text));
+  const Ref resolved = call(resolve, new_text(text));
   PyObject* target = item(resolved.get(), 0);
   const Operator& found =
       operators_.get(target, [&] { return operator_of(item(resolved.get(), 1), target); });

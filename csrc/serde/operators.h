@@ -79,9 +79,9 @@ class OperatorTable {
  public:
   // An operator; it keeps its address as long as the table exists.
   const Operator& get(PyObject* target);
-  // The operator that a text of a file names. resolve_target(text) returns (operator, its
-  // description), and raises for what is not an operator.
-  const Operator& get(std::string_view text);
+  // The operator that a text of a file names. resolve(text) returns (operator, its description),
+  // and raises for what is not an operator or what the file may not call.
+  const Operator& get(std::string_view text, PyObject* resolve);
 
  private:
   ObjectMap<Operator> operators_;

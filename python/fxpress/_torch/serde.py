@@ -403,6 +403,12 @@ def has_operator(namespace: str, name: str) -> bool:
     return bool(torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"))
 
 
+def is_of_torch(operator: Any) -> bool:
+    """Return whether torch's own code, its tests aside, has the class of an operator."""
+    module = type(operator).__module__
+    return module.startswith("torch.") and not module.startswith("torch.testing.")
+
+
 def is_torchs(module: types.ModuleType) -> bool:
     """Return whether a module is torch or one of its submodules."""
     return module.__name__.partition(".")[0] == "torch"

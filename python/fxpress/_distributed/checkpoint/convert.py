@@ -7,7 +7,7 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -51,6 +51,7 @@ def convert_weights(
     model: str = names.MODEL,
     file_bytes: int = 5_000_000_000,
     allow_pickle: bool = False,
+    allow_operators: Iterable[str] = (),
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> None:
@@ -78,6 +79,8 @@ def convert_weights(
         file_bytes: the size at which "safetensors" begins another file.
         allow_pickle: unpickle tensors of classes of their own in the source, which may run any
             code.
+        allow_operators: operators or namespaces that `program` may call, if it is cut; see
+            `fxpress.load`.
         limits: the limits on the cost of reading; None: the defaults, see `fxpress.archive.Limits`.
         progress: where it shows its progress, in bytes: True, False or a function of (done, total,
             what); None: a bar on a terminal, after two seconds, when tqdm is installed.
@@ -133,7 +136,10 @@ def convert_weights(
             with _program_file(program) as template:
                 fill(template, weights, goal, filling)
         else:
-            with new_folder(goal) as place, _stages(program, stages, by, place) as template:
+            with (
+                new_folder(goal) as place,
+                _stages(program, stages, by, place, allow_operators) as template,
+            ):
                 _fill_stages(template, weights, place, filling)
 
 
@@ -200,13 +206,17 @@ def _program_file(program: Any) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _stages(program: Any, count: int | None, by: By, place: Path) -> Iterator[Path]:
+def _stages(
+    program: Any, count: int | None, by: By, place: Path, allow_operators: Iterable[str]
+) -> Iterator[Path]:
     """Yield a folder of stages, whose weights do not matter; what is made for it is in a place."""
     if count is None:
         yield Path(os.fsdecode(program))
         return
     if not isinstance(program, ExportedProgram):
-        program = _with_zeros(load(program, load_weights=False, progress=False))
+        program = _with_zeros(
+            load(program, load_weights=False, allow_operators=allow_operators, progress=False)
+        )
     path = place / "template"
     save_stages(program, path, count, by=by, inputs=program.example_inputs)
     yield path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from fxpress._distributed.pipeline.placement import placement
 from fxpress._distributed.pipeline.source import Source, changes_named
 from fxpress._distributed.stages.manifest import Manifest
 from fxpress._files.archive.load_options import Options
+from fxpress._files.format.torch_facts import allowed_names
 from fxpress._files.serde.gate import check_input_keys
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.treespecs import load_treespec
@@ -105,6 +106,7 @@ def load_stage(
     mesh: DeviceMesh | None = None,
     plan: dict[str, ParallelStyle] | None = None,
     check_guards: bool = True,
+    allow_operators: Iterable[str] = (),
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> LoadedStage:
@@ -132,6 +134,7 @@ def load_stage(
             does, and not by ranges alone: an AssertionError for inputs that the traced branch does
             not hold for. The first stage that has all inputs of a guard checks it. The first of all
             is given all inputs, and checks what no other can.
+        allow_operators: operators or namespaces that the stage may call; see `fxpress.load`.
         limits: the limits on the cost of reading; None: the defaults.
         progress: where it shows its progress, in bytes: True, False or a function of (done, total,
             what); None: a bar on a terminal, after two seconds, when tqdm is installed.
@@ -168,7 +171,9 @@ def load_stage(
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
     loads_weights = load_weights and mesh is None
-    program = source.load(stage, Options(device, mmap, loads_weights, progress=progress))
+    allowed = allowed_names(allow_operators)
+    options = Options(device, mmap, loads_weights, progress=progress, allowed=allowed)
+    program = source.load(stage, options)
     state = {each.target for each in program.graph_signature.input_specs if each.target}
     module = StageModule(program, manifest, stage, in_spec, check_guards)
     loaded = LoadedStage(source, stage, module, state, limits)

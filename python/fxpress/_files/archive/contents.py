@@ -211,6 +211,7 @@ class Parts(NamedTuple):
             return decode(
                 *(document, self.weights, self.constants, self.examples),
                 allow_pickle=options.allow_pickle,
+                allowed=options.allowed,
                 location=options.map_location,
                 budget=self.budget,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import IO, Any
 
 from torch.export import ExportedProgram
@@ -19,6 +19,7 @@ from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.errors import ArchiveError, FormatError, MissingProgramError
 from fxpress._files.format import names
 from fxpress._files.format.recognition import format_of_records
+from fxpress._files.format.torch_facts import allowed_names
 from fxpress._files.serde.limits import Limits
 from fxpress._files.serde.reading import check_version, decode
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -64,6 +65,7 @@ def load(
     mmap: bool = False,
     load_weights: bool = True,
     allow_pickle: bool = False,
+    allow_operators: Iterable[str] = (),
     check_crc: bool = True,
     limits: Limits | None = None,
     progress: Progress = None,
@@ -88,6 +90,8 @@ def load(
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which
             may run any code. Example inputs that need it, or cannot be read, are left out with a
             warning.
+        allow_operators: operators or namespaces of torch that the program may call, which files
+            else may not, such as "aten.from_file" or "symm_mem"; `fxpress inspect` lists them.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
@@ -102,7 +106,7 @@ def load(
             memory for a record.
         fxpress.LimitError: reading it would cost more than the limits allow.
         fxpress.SerializeError: the program is damaged, names something that is not registered, or
-            needs `allow_pickle`.
+            needs `allow_pickle` or `allow_operators`.
         fxpress.UnsupportedError: the program has something that fxpress cannot read, or tensors on
             a device that this process cannot use.
         torch.OutOfMemoryError: a device has no space for the weights.
@@ -125,7 +129,10 @@ def load(
     if extra_files is not None and not isinstance(extra_files, MutableMapping):
         raise TypeError(f"extra_files is a dict, not a {type(extra_files).__name__}")
     path = _path_of(f, mmap)
-    options = Options(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress)
+    options = Options(
+        *(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress),
+        allowed_names(allow_operators),
+    )
     extra = {} if extra_files is None else extra_files
     with PT2ArchiveReader.of_any_format(f, check_crc=check_crc, limits=limits) as archive:
         if archive.find(names.ARCHIVE_FORMAT_PATH) is None:
@@ -156,6 +163,7 @@ def load_pt2(
     mmap: bool = False,
     load_weights: bool = True,
     allow_pickle: bool = False,
+    allow_operators: Iterable[str] = (),
     allow_compiled: bool = False,
     check_crc: bool = True,
     limits: Limits | None = None,
@@ -179,6 +187,8 @@ def load_pt2(
         load_weights: False: the states of programs have tensors on the meta device.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which
             may run any code.
+        allow_operators: operators or namespaces of torch that the program may call, which files
+            else may not, such as "aten.from_file" or "symm_mem"; `fxpress inspect` lists them.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
@@ -195,7 +205,7 @@ def load_pt2(
         fxpress.UnsupportedError: a program has something that fxpress cannot read, tensors belong
             on a device that this process cannot use, or this torch has no `use_stream_affinity`.
         fxpress.SerializeError: a program is damaged, names something that is not registered, needs
-            `allow_pickle`, or the archive needs `allow_compiled`.
+            `allow_pickle` or `allow_operators`, or the archive needs `allow_compiled`.
         torch.OutOfMemoryError: a device has no space for the weights.
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
@@ -214,7 +224,10 @@ def load_pt2(
     check_location(map_location)
     check_progress(progress)
     path = _path_of(f, mmap)
-    options = Options(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress)
+    options = Options(
+        *(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress),
+        allowed_names(allow_operators),
+    )
     is_file = isinstance(f, (io.IOBase, IO)) and f.readable() and f.seekable()
     if not (is_file or (path is not None and path.endswith(".pt2"))):
         log.warning("f should be a buffer or a file ending in .pt2. Got {%s}", f)
@@ -310,6 +323,7 @@ def read_legacy(
         return decode(
             *(document, parts["state_dict"], parts["constants"], parts["example_inputs"]),
             allow_pickle=options.allow_pickle,
+            allowed=options.allowed,
             location=options.map_location,
             budget=archive.budget,
         )

@@ -24,6 +24,7 @@ class Options:
     check_crc: bool = True
     path: str | None = None  # of the archive, if it is a file with a name
     progress: Progress = None
+    allowed: frozenset[str] = frozenset()  # operators
 
     def device(self, kind: str, index: int | None) -> torch.device:
         """Return the new device of a tensor that was on a device of that kind and index."""

@@ -1,14 +1,20 @@
-"""What is known of torch without importing it: the schema of files, operators, dtypes."""
+"""Facts about torch, without importing it: the schema of files, operators, dtypes.
+
+`refusal` is the rule about the operators that a file may call.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fxpress import _native
 
+_OPERATORS = "torch.ops."
+_UNLISTED = "torch has it, but not for exported programs"
 # Of an operator: arguments whose storage its results may share, arguments that it writes, whether
 # it draws random numbers, has another effect, or changes a mode.
 Traits = tuple[list[str], list[str], bool, bool, bool]
@@ -35,6 +41,62 @@ def operators() -> dict[str, Traits]:
     """Return what is known of each operator, by its name in files."""
     known: dict[str, Traits] = _facts()["operators"]
     return known
+
+
+class _Rules(NamedTuple):
+    """Names of operators, or of their namespaces, as `names_of` yields them."""
+
+    callable: frozenset[str]  # what torch provides for exported programs
+    outside: dict[str, str]  # of these, what reaches outside of its arguments -> how
+    others: frozenset[str]  # what else torch provides
+
+
+@functools.cache
+def _rules() -> _Rules:
+    rules = _facts()["rules"]
+    groups = (name for _, names in rules["callable"] for name in names)
+    return _Rules(frozenset(groups), rules["outside"], frozenset(rules["others"]))
+
+
+def _names_of(target: str) -> list[str]:
+    """Return the names for "torch.ops.a.b.c" in the rules: ["a.b.c", "a.b", "a"]."""
+    parts = target.removeprefix(_OPERATORS).split(".")
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def allowed_names(names: Iterable[str]) -> frozenset[str]:
+    """Return the operators and namespaces that a caller allows; TypeError unless all are str."""
+    kept = None if isinstance(names, (str, bytes)) else tuple(names)
+    if kept is None or not all(isinstance(name, str) for name in kept):
+        raise TypeError(f"allow_operators is a list of names, such as 'aten.save', not {names!r}")
+    return frozenset(name.removeprefix(_OPERATORS) for name in kept)
+
+
+def refusal(
+    target: str, allowed: frozenset[str] = frozenset(), *, is_torchs: bool = False
+) -> str | None:
+    """Return why a file may not call an operator or function by its name; None: it may.
+
+    `allowed` are the `allowed_names` of the caller. Operators that are not known count as torch's
+    if `is_torchs` is true, else as registered by code outside of torch, which a file may call.
+    """
+    names, rules = _names_of(target), _rules()
+    if not allowed.isdisjoint(names):
+        return None
+    for name in names:
+        if name in rules.outside:
+            return rules.outside[name]
+    if not rules.callable.isdisjoint(names):
+        return None
+    is_others = target.startswith(_OPERATORS) and not rules.others.isdisjoint(names)
+    return _UNLISTED if is_torchs or is_others else None
+
+
+def refusal_text(target: str, reason: str, option: str = "allow_operators=['{}']") -> str:
+    """Return the text of an error about an operator that is refused, with the option that helps."""
+    is_operator = target.startswith(_OPERATORS)
+    name = ".".join(_names_of(target)[0].split(".")[:2]) if is_operator else target
+    return f"`{target}` is refused: {reason}; for a file that you trust, use {option.format(name)}"
 
 
 def torch_version() -> str:

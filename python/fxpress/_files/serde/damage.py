@@ -17,6 +17,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress._base.errors import Error
+from fxpress._files.format.torch_facts import refusal_text
 from fxpress._torch import serde as compat
 
 
@@ -26,6 +27,14 @@ class UnknownNameError(compat.SerializeError):
     def __init__(self, text: str, name: str = "") -> None:
         super().__init__(text)
         self.name = name
+
+
+class RefusedOperatorError(compat.SerializeError):
+    """A file names an operator that it may not call, `target`, for a `reason`."""
+
+    def __init__(self, target: str, reason: str) -> None:
+        super().__init__(refusal_text(target, reason))
+        self.target, self.reason = target, reason
 
 
 class NeedsPickleError(compat.SerializeError):

@@ -6,15 +6,16 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import sympy
 import torch
 
 from fxpress import _native
+from fxpress._files.format.torch_facts import allowed_names
 from fxpress._files.serde import gate, targets
-from fxpress._files.serde.damage import damage_is_named
+from fxpress._files.serde.damage import UnknownNameError, damage_is_named
 from fxpress._files.serde.limits import Budget, Limits, sizes_of
 from fxpress._files.serde.operators import Kind, described_kind
 from fxpress._files.serde.reading import decode_graph_module
@@ -282,6 +283,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         symbol_name_to_range: dict[str, Any] | None = None,
         *,
         allow_pickle: bool = False,
+        allow_operators: Iterable[str] = (),
         limits: Limits | None = None,
     ) -> Result:
         """Return the graph, the signature and the state of a `schema.GraphModule`.
@@ -293,14 +295,17 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             symbol_name_to_range: symbol or expression -> its `ValueRanges`.
             allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which
                 may run any code.
+            allow_operators: operators or namespaces that this and later graphs may call; see
+                `fxpress.serialize.deserialize`.
             limits: the limits on the cost of reading; None: the defaults.
 
         Raises:
             fxpress.LimitError: reading would cost more than the limits allow.
             fxpress.SerializeError: the graph is damaged, names something that is not registered, or
-                needs `allow_pickle`.
+                needs `allow_pickle` or `allow_operators`.
             fxpress.UnsupportedError: the graph has something that fxpress cannot read.
         """
+        allowed = allowed_names(allow_operators)
         ranges = {k: (r.lower, r.upper) for k, r in (symbol_name_to_range or {}).items()}
         whole = _schema.ExportedProgram(
             graph_module=serialized_graph_module,
@@ -319,6 +324,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
                 example_inputs,
                 allow_pickle,
                 Budget(limits, size),
+                allowed=allowed,
             )
         self._reader, self._values = made.reader, made.values
         self.example_inputs = made.example_inputs
@@ -367,18 +373,19 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         """Return the operator or function with a name; the name when this process has none.
 
         Raises:
-            SerializeError: no extension is registered for the namespace of a name with "#".
+            SerializeError: no extension is registered for the namespace of a name with "#", or
+                the operator needs `allow_operators`.
         """
         if serialized_target.startswith("#"):
             return self.deserialize_extension_operator(serialized_target)
         try:
-            return targets.find_target(serialized_target)
-        except compat.SerializeError:
+            return self._values.find_target(serialized_target)
+        except UnknownNameError:
             return serialized_target
 
     def deserialize_extension_operator(self, serialized_target: str) -> Any:
         """Return the operator of a registered extension by its text, "#namespace:name"."""
-        return targets.find_target(serialized_target)
+        return self._values.find_target(serialized_target)
 
     # ---- arguments ------------------------------------------------------------------------------
 

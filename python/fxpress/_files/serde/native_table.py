@@ -54,7 +54,6 @@ def fill() -> None:
                 for text in (action.name, action.name.lower())
             },
             "reading_failed": targets.reading_failed,
-            "resolve_target": targets.resolve_target,
             "source_function": targets.source_function,
             "empty_list_tag": operators.empty_list_tag,
             "layouts": compat.LAYOUTS,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, final
 
 import torch
 from torch.export import ExportedProgram
 
+from fxpress._files.format.torch_facts import allowed_names
 from fxpress._files.serde.facts import deserialize_range_constraints
 from fxpress._files.serde.limits import Budget, Limits, sizes_of
 from fxpress._files.serde.program import serialize_parts
@@ -109,6 +111,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
         *,
         _unsafe_skip_version_check: bool = False,
         allow_pickle: bool = False,
+        allow_operators: Iterable[str] = (),
         limits: Limits | None = None,
     ) -> ExportedProgram:
         """Return the program that an object of the schema describes.
@@ -120,15 +123,16 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
             allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which
                 may run any code. Example inputs that cannot be read, because they need it or are
                 damaged, are left out with a warning.
+            allow_operators: operators or namespaces that the program may call; see `deserialize`.
             limits: the limits on the cost of reading; None: the defaults.
 
         Raises:
             fxpress.LimitError: reading would cost more than the limits allow.
             fxpress.SerializeError: a part is damaged, names something that is not registered, or
-                needs `allow_pickle`; or torch's verifier refuses the program.
+                needs `allow_pickle` or `allow_operators`; or torch's verifier refuses the program.
             fxpress.UnsupportedError: the program has something that fxpress cannot read.
             AssertionError: `exported_program` is not a `schema.ExportedProgram`.
-            TypeError: `limits` is no `Limits`.
+            TypeError: an argument is of a wrong type.
         """
         if not isinstance(exported_program, compat.schema.ExportedProgram):
             raise AssertionError(f"expected ExportedProgram, got {type(exported_program).__name__}")
@@ -138,5 +142,6 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
         return decode(
             *(document, state_dict, constants, example_inputs),
             allow_pickle=allow_pickle,
+            allowed=allowed_names(allow_operators),
             budget=Budget(limits, size),
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
 from fxpress import _native
+from fxpress._files.format.torch_facts import allowed_names
 from fxpress._files.serde import gate
 from fxpress._files.serde.artifacts import load_artifact
 from fxpress._files.serde.checks import to_check
@@ -86,13 +87,14 @@ def decode_graph_module(
     allow_pickle: bool,
     budget: Budget,
     location: Location = None,
+    allowed: frozenset[str] = frozenset(),
 ) -> Decoded:
     """Return the graph of a program and the other parts of an ExportedProgram document.
 
     State, constants and inputs are bytes or values. With `allow_pickle` it may run any code.
     """
     budget.charge(len(ranges) * _RANGE_BYTES, "range_constraints")
-    values = Values(dict(ranges), location, budget)
+    values = Values(dict(ranges), location, budget, allowed)
 
     def load(saved: Any, record: str) -> Any:
         loaded = load_artifact(saved, record, values, allow_pickle=allow_pickle)
@@ -148,6 +150,7 @@ def decode(
     *,
     budget: Budget,
     allow_pickle: bool = False,
+    allowed: frozenset[str] = frozenset(),
     location: Location = None,
 ) -> ExportedProgram:
     """Return the program of an ExportedProgram document; see `decode_graph_module`."""
@@ -155,7 +158,8 @@ def decode(
     with damage_is_named("range_constraints"):
         ranges = {name: (r.min_val, r.max_val) for name, r in stored.items()}
     decoded = decode_graph_module(
-        document, ranges, state_dict, constants, example_inputs, allow_pickle, budget, location
+        *(document, ranges, state_dict, constants, example_inputs),
+        *(allow_pickle, budget, location, allowed),
     )
     root, values = decoded.graph_module, decoded.values
     fields = {
@@ -185,6 +189,7 @@ def deserialize(
     *,
     _unsafe_skip_version_check: bool = False,
     allow_pickle: bool = False,
+    allow_operators: Iterable[str] = (),
     limits: Limits | None = None,
 ) -> ExportedProgram:
     """Return the exported program that `serialize` wrote, by fxpress or by torch.
@@ -200,16 +205,18 @@ def deserialize(
         allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which may
             run any code. Example inputs that cannot be read, because they need it or are damaged,
             are left out with a warning.
+        allow_operators: operators or namespaces of torch that the program may call, which files
+            else may not, such as "aten.from_file" or "symm_mem".
         limits: the limits on the cost of reading, as `fxpress.archive.Limits`; None: the defaults.
 
     Raises:
         fxpress.LimitError: reading would cost more than the limits allow; a kind of SerializeError.
         fxpress.SerializeError: the bytes are damaged, name something that is not registered, or
-            need `allow_pickle`. It is also torch's SpecViolationError for a program that torch's
-            verifier refuses.
+            need `allow_pickle` or `allow_operators`. It is also torch's SpecViolationError for a
+            program that torch's verifier refuses.
         fxpress.UnsupportedError: the program has something that fxpress cannot read.
         AssertionError: the program is not bytes.
-        TypeError: `artifact` is no `SerializedArtifact`, or `limits` is no `Limits`.
+        TypeError: an argument is of a wrong type.
 
     Stands in for `torch._export.serde.serialize.deserialize`.
 
@@ -222,6 +229,7 @@ def deserialize(
         raise TypeError(f"expected a SerializedArtifact, got a {type(artifact).__name__}")
     if not isinstance(artifact.exported_program, bytes):
         raise AssertionError(f"expected bytes, got {type(artifact.exported_program).__name__}")
+    allowed = allowed_names(allow_operators)
     budget = Budget(
         limits,
         sizes_of(
@@ -239,5 +247,6 @@ def deserialize(
             artifact.constants,
             artifact.example_inputs,
             allow_pickle=allow_pickle,
+            allowed=allowed,
             budget=budget,
         )

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from fxpress._base.errors import InternalError, UnsupportedError
-from fxpress._files.serde.damage import UnknownNameError
+from fxpress._files.format.torch_facts import refusal
+from fxpress._files.serde.damage import RefusedOperatorError, UnknownNameError
 from fxpress._files.serde.limits import LimitError
 from fxpress._files.serde.operators import (
     Described,
@@ -70,9 +71,14 @@ def find_target(text: str) -> Any:
     return found
 
 
-def resolve_target(text: str) -> tuple[Any, Described]:
-    """Return the operator or function that a file names, and its description."""
-    return describe_target(find_target(text))
+def find_allowed(text: str, allowed: frozenset[str]) -> Any:
+    """Return what `find_target` does, if the file may call it; else raise RefusedOperatorError."""
+    found = find_target(text)
+    is_torchs = isinstance(found, torch_fx.HigherOrderOperator) and compat.is_of_torch(found)
+    reason = refusal(text, allowed, is_torchs=is_torchs)
+    if reason is not None:
+        raise RefusedOperatorError(text, reason)
+    return found
 
 
 def describe_target(target: Any) -> tuple[Any, Described]:
@@ -121,7 +127,7 @@ class _ReadingError(compat.SerializeError):
 def reading_failed(node: Any, error: Exception) -> None:
     """Raise an exception that names the node of the schema that could not be read."""
     # An error of a nested graph names its node already. An InternalError is a bug of fxpress.
-    if isinstance(error, (UnsupportedError, InternalError, _ReadingError)):
+    if isinstance(error, (UnsupportedError, InternalError, RefusedOperatorError, _ReadingError)):
         raise error
     if isinstance(error, LimitError):
         raise LimitError(

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
-from fxpress._files.serde import expressions, gate
+from fxpress._files.serde import expressions, gate, targets
 from fxpress._files.serde.facts import value_range
 from fxpress._files.serde.limits import Budget
+from fxpress._files.serde.operators import Described
 from fxpress._files.serde.treespecs import load_treespec
 from fxpress._torch import serde as compat
 
@@ -31,7 +32,8 @@ class Values:
     """The symbols and values of one program. Only one thread at a time may use an instance.
 
     `ranges` maps symbols or expressions to (lowest, highest), None for no limit. `location` is the
-    device for all tensors, or a dict of devices by stored device; None: the stored ones.
+    device for all tensors, or a dict of devices by stored device; None: the stored ones. The file
+    may also call the operators that `allowed` names; see `torch_facts.refusal`.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class Values:
         ranges: dict[str, _Range],
         location: Location = None,
         budget: Budget | None = None,
+        allowed: frozenset[str] = frozenset(),
     ) -> None:
+        self._allowed = allowed
         self.budget = Budget(None, 0) if budget is None else budget
         self.location = location
         self.fake_mode = compat.make_fake_mode()
@@ -56,6 +60,14 @@ class Values:
     def device(self, kind: str, index: int | None) -> torch.device:
         """Return the device that a stored device is mapped to, as `located` does."""
         return located(self.location, kind, index)
+
+    def find_target(self, text: str) -> Any:
+        """Return the operator or function that the file names, if it may call that."""
+        return targets.find_allowed(text, self._allowed)
+
+    def resolve_target(self, text: str) -> tuple[Any, Described]:
+        """Return the operator or function that the file names, and its description."""
+        return targets.describe_target(self.find_target(text))
 
     def begin_graph(self) -> None:
         """Open a graph within the open graph, or the first graph."""

@@ -12,7 +12,7 @@ import click
 
 from fxpress._base.errors import Error
 from fxpress._base.observing.text import printable
-from fxpress._tools.cli.output import shortened, working
+from fxpress._tools.cli.output import Allowed, shortened, working
 
 if TYPE_CHECKING:  # they import torch
     from fxpress._distributed.stages.costs import By
@@ -28,6 +28,13 @@ _example_inputs = click.option(
 )
 _allow_pickle = click.option(
     "--allow-pickle", is_flag=True, help="Unpickle objects, which may run any code."
+)
+_allow_operator = click.option(
+    "--allow-operator",
+    "allow_operators",
+    multiple=True,
+    metavar="NAME",
+    help="Let files call an operator, or all of a namespace, of torch that is else refused.",
 )
 _LOADING = ("verify", "hash", "diff", "convert", "split")  # the commands that may load a file
 
@@ -141,21 +148,25 @@ def inspect(
 )
 @_allow_pickle
 @_json
-def verify(file: Path, load: bool, allow_pickle: bool, as_json: bool) -> int:
+def verify(
+    file: Path, load: bool, allow_pickle: bool, allow_operators: tuple[str, ...], as_json: bool
+) -> int:
     """Report all faults that the bytes of a file show.
 
     All of it is read. Status 1: there is a fault. A note is what a load of a sound file needs.
     """
     from fxpress._tools.cli import verify as command
 
-    return command.show_faults(file, load, allow_pickle, as_json)
+    return command.show_faults(file, load, Allowed(allow_pickle, allow_operators), as_json)
 
 
 @app.command(name="hash")
 @_files
 @click.option("--state", is_flag=True, help="Hash the values of weights too.")
 @_json
-def hash_(files: tuple[Path, ...], state: bool, as_json: bool) -> int:
+def hash_(
+    files: tuple[Path, ...], state: bool, allow_operators: tuple[str, ...], as_json: bool
+) -> int:
     """Print a hash of what each program does.
 
     It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same. A
@@ -163,7 +174,7 @@ def hash_(files: tuple[Path, ...], state: bool, as_json: bool) -> int:
     """
     from fxpress._tools.cli import hash as command
 
-    failures = command.show_hashes(files, state, as_json)
+    failures = command.show_hashes(files, state, allow_operators, as_json)
     return max(map(_failed, failures), default=0)
 
 
@@ -181,7 +192,13 @@ def hash_(files: tuple[Path, ...], state: bool, as_json: bool) -> int:
 @_allow_pickle
 @_json
 def diff(
-    first: Path, second: Path, weights: bool, limit: int, allow_pickle: bool, as_json: bool
+    first: Path,
+    second: Path,
+    weights: bool,
+    limit: int,
+    allow_pickle: bool,
+    allow_operators: tuple[str, ...],
+    as_json: bool,
 ) -> int:
     """Say where two programs differ.
 
@@ -189,7 +206,8 @@ def diff(
     """
     from fxpress._tools.cli import diff as command
 
-    return command.show_difference(first, second, limit, weights, allow_pickle, as_json)
+    allowed = Allowed(allow_pickle, allow_operators)
+    return command.show_difference(first, second, limit, weights, allowed, as_json)
 
 
 @app.command()
@@ -212,6 +230,7 @@ def convert(
     dtype: str | None,
     example_inputs: Path | None,
     allow_pickle: bool,
+    allow_operators: tuple[str, ...],
 ) -> None:
     """Write a program into a new file.
 
@@ -227,7 +246,7 @@ def convert(
         weights=weights,
         dtype=dtype,
         example_inputs=example_inputs,
-        allow_pickle=allow_pickle,
+        allowed=Allowed(allow_pickle, allow_operators),
     )
 
 
@@ -270,6 +289,7 @@ def split(
     output: Path | None,
     example_inputs: Path | None,
     allow_pickle: bool,
+    allow_operators: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Cut a program into stages.
@@ -289,7 +309,7 @@ def split(
         slack=slack,
         profile=profile,
         example_inputs=example_inputs,
-        allow_pickle=allow_pickle,
+        allowed=Allowed(allow_pickle, allow_operators),
         as_json=as_json,
     )
 
@@ -341,7 +361,7 @@ def doctor(as_json: bool) -> int:
 
 for _name, _command in app.commands.items():
     if _name in _LOADING:
-        _import(_command)  # appends the option
+        _import(_allow_operator(_command))  # appends the options
     _debug(_command)  # so that it works after the command too
 
 

@@ -17,7 +17,7 @@ from fxpress._distributed.stages.writes import storages_of
 from fxpress._files.archive.replacing import named_by
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.loading import options_named
-from fxpress._tools.cli.output import naming, working
+from fxpress._tools.cli.output import Allowed, naming, working
 from fxpress._tools.inspect.summary import summarize
 from fxpress._torch import fx as torch_fx
 
@@ -39,17 +39,17 @@ def convert(
     weights: Weights,
     dtype: str | None,
     example_inputs: Path | None,
-    allow_pickle: bool,
+    allowed: Allowed,
 ) -> None:
     """Read a program and write it again; the target is replaced when it is complete."""
     _check_is_alone(source)
     extra: dict[str, Any] = {}
     with working(f"reading {source}"), options_named(source):
-        program = fxpress.load(source, extra_files=extra, allow_pickle=allow_pickle)
+        program = fxpress.load(source, extra_files=extra, **allowed._asdict())
     if dtype is not None:
         _store_weights_as(program, _dtype(dtype))
     if example_inputs is not None:
-        program.example_inputs = example_inputs_of(example_inputs, program, allow_pickle)
+        program.example_inputs = example_inputs_of(example_inputs, program, allowed.allow_pickle)
     with working(f"writing {target}"):
         fxpress.save(program, str(target), extra_files=extra, weights=weights)
     sidecars = sorted(place.file for place in named_by(target))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.text import Text
 from fxpress._base.observing.text import printable
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.tensors import LAYOUTS, MEMORY_FORMATS, dtype_of
-from fxpress._tools.cli.output import console, naming, working
+from fxpress._tools.cli.output import Allowed, console, naming, working
 from fxpress._tools.inspect.hashes import HashedText, UnknownOperatorError, hash_text
 from fxpress._tools.inspect.nodes import module_paths
 
@@ -39,13 +40,13 @@ class Place:
 
 
 def show_difference(
-    first: Path, second: Path, limit: int, weights: bool, allow_pickle: bool, as_json: bool
+    first: Path, second: Path, limit: int, weights: bool, allowed: Allowed, as_json: bool
 ) -> int:
     """Print where two programs differ; return 0 for the same, 1 for a difference."""
     paths = (first, second)
     with working(f"comparing {first} and {second}"):
-        places = _places(paths, allow_pickle)
-        values = _differing_weights(paths, allow_pickle) if weights else []
+        places = _places(paths, allowed)
+        values = _differing_weights(paths, allowed) if weights else []
     if as_json:
         differences = [dataclasses.asdict(place) for place in places]
         found = {"differences": differences[:limit], "weights": values[:limit]}
@@ -56,22 +57,22 @@ def show_difference(
     return 1 if places or values else 0
 
 
-def _hashed(path: Path) -> HashedText | None:
+def _hashed(path: Path, allow_operators: Sequence[str]) -> HashedText | None:
     """Return a program with its hashes from the bytes alone; None: only a load can read it."""
     with naming(path):
         try:
-            return hash_text(path, _MODEL)
+            return hash_text(path, _MODEL, allow_operators=allow_operators)
         except UnknownOperatorError:  # the installed torch, or what --import names, may know it
             from fxpress._tools.cli.loading import registered
 
-            return hash_text(path, _MODEL, registered)
+            return hash_text(path, _MODEL, registered, allow_operators)
         except InspectionError:  # a load reads pickles, or reports the damage
             return None
 
 
-def _places(paths: tuple[Path, Path], allow_pickle: bool) -> list[Place]:
+def _places(paths: tuple[Path, Path], allowed: Allowed) -> list[Place]:
     """Return where programs differ; torch is imported for programs of different hashes."""
-    first, second = map(_hashed, paths)
+    first, second = (_hashed(path, allowed.allow_operators) for path in paths)
     if first is not None and second is not None and first.hash == second.hash:
         return []
     import fxpress
@@ -80,7 +81,7 @@ def _places(paths: tuple[Path, Path], allow_pickle: bool) -> list[Place]:
     if first is not None and second is not None:
         differences = diff_texts(first, second, _MOST)
     else:
-        differences = fxpress.diff(*(_loaded(p, False, allow_pickle) for p in paths), limit=_MOST)
+        differences = fxpress.diff(*(_loaded(p, False, allowed) for p in paths), limit=_MOST)
     modules = [module_paths(path, _MODEL) for path in paths]
     places = []
     for found in differences:
@@ -94,22 +95,22 @@ def _places(paths: tuple[Path, Path], allow_pickle: bool) -> list[Place]:
     return places
 
 
-def _loaded(path: Path, weights: bool, allow_pickle: bool) -> Any:
+def _loaded(path: Path, weights: bool, allowed: Allowed) -> Any:
     import fxpress
     from fxpress._tools.cli.loading import options_named
 
     with options_named(path):
-        return fxpress.load(path, load_weights=weights, allow_pickle=allow_pickle)
+        return fxpress.load(path, load_weights=weights, **allowed._asdict())
 
 
-def _differing_weights(paths: tuple[Path, Path], allow_pickle: bool) -> list[dict[str, Any]]:
+def _differing_weights(paths: tuple[Path, Path], allowed: Allowed) -> list[dict[str, Any]]:
     from fxpress._tools.cli.weights import differing_weights, read_all
 
     values = []
     for path in paths:
-        found = read_all(path, _MODEL, allow_pickle)
+        found = read_all(path, _MODEL, allowed.allow_pickle)
         if found is None:
-            program = _loaded(path, True, allow_pickle)
+            program = _loaded(path, True, allowed)
             found = {**program.state_dict, **program.constants}
         values.append(found)
     return differing_weights(*values)

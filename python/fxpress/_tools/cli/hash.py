@@ -12,7 +12,9 @@ from fxpress._tools.cli.output import naming, registered_operators, working
 from fxpress._tools.inspect.hashes import hash_programs
 
 
-def show_hashes(paths: Sequence[Path], include_state: bool, as_json: bool) -> list[Exception]:
+def show_hashes(
+    paths: Sequence[Path], include_state: bool, allow_operators: Sequence[str], as_json: bool
+) -> list[Exception]:
     """Print the hash of each program in files; return an error for each file without a hash."""
     failures: list[Exception] = []
     found: dict[str, dict[str, str]] = {}
@@ -20,7 +22,14 @@ def show_hashes(paths: Sequence[Path], include_state: bool, as_json: bool) -> li
     for path in paths:
         try:
             with naming(path), working(f"hashing {path}"):
-                hashes = dict(hash_programs(path, include_state=include_state, further=further))
+                hashes = dict(
+                    hash_programs(
+                        path,
+                        include_state=include_state,
+                        further=further,
+                        allow_operators=allow_operators,
+                    )
+                )
         except (Error, OSError) as error:
             failures.append(error)
             continue

@@ -136,6 +136,7 @@ def _program(program: Program, wanted: Wanted) -> Table:
         ("outputs", _values(program.outputs)),
         ("symbols", _symbols(program)),
         ("operators", _operators(program, wanted)),
+        ("needs allow_operators", _refused(program, wanted)),
         ("modules", _modules(program, wanted)),
         ("weights", _weights(program, wanted)),
     ):
@@ -189,6 +190,11 @@ def _operators(program: Program, wanted: Wanted) -> Table:
         for target, count in program.operators.items()
     ]
     return _table(rows, wanted.all_operators, (0,))
+
+
+def _refused(program: Program, wanted: Wanted) -> Table | None:
+    rows = [(target.removeprefix("torch.ops."), why) for target, why in program.refused.items()]
+    return _table(rows, wanted.all_operators, ()) if rows else None
 
 
 def _modules(program: Program, wanted: Wanted) -> Table:

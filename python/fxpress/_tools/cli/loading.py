@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fxpress._base.errors import Error
 from fxpress._base.observing.text import printable
-from fxpress._files.format.torch_facts import Traits
-from fxpress._files.serde.damage import NeedsPickleError, UnknownNameError
+from fxpress._files.format.torch_facts import Traits, refusal_text
+from fxpress._files.serde.damage import NeedsPickleError, RefusedOperatorError, UnknownNameError
 from fxpress._files.serde.hashing import traits_of
 from fxpress._files.serde.targets import find_target
 from fxpress._tools.inspect.hashes import unregistered_text
@@ -85,6 +85,8 @@ def text_of(error: BaseException) -> str:
     while cause is not None:
         if isinstance(cause, UnknownNameError) and cause.name:
             return unregistered_text(cause.name)
+        if isinstance(cause, RefusedOperatorError):
+            return refusal_text(cause.target, cause.reason, "--allow-operator {}")
         if isinstance(cause, NeedsPickleError):
             what = f"a pickle of `{cause.name}`" if cause.name else "a pickle"
             module = cause.name.rpartition(".")[0]

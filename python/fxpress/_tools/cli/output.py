@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxpress._base.observing.text import printable
 from fxpress._files.format.package import InspectionError
@@ -23,6 +23,13 @@ _WIDE = 1_000_000  # characters of a line that nothing breaks
 _LONGEST, _CUT = 199, " ... (fxpress --debug shows it all)"  # characters of the line of an error
 _FOLDERS = re.compile(r"(?<!\S)/[^\s:]*/")  # the begin of an absolute path
 _DELAY = 0.8  # seconds before a terminal is told what is being done
+
+
+class Allowed(NamedTuple):
+    """The permissions that options of a command give a load, as arguments of `fxpress.load`."""
+
+    allow_pickle: bool
+    allow_operators: tuple[str, ...]
 
 
 class _Wide:

@@ -19,7 +19,7 @@ from fxpress._distributed.stages.save import MANIFEST, STATE, save_stages
 from fxpress._files.archive.load import load
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.loading import options_named
-from fxpress._tools.cli.output import console, naming, working
+from fxpress._tools.cli.output import Allowed, console, naming, working
 
 
 def split(
@@ -32,16 +32,16 @@ def split(
     slack: float,
     profile: Path | None,
     example_inputs: Path | None,
-    allow_pickle: bool,
+    allowed: Allowed,
     as_json: bool,
 ) -> None:
     """Read a program, and write the programs of its stages into a folder; see `app.split`."""
     with working(f"splitting {source}"):
         with naming(source), options_named(source):
-            program = load(source, allow_pickle=allow_pickle)
+            program = load(source, **allowed._asdict())
         inputs = program.example_inputs
         if example_inputs is not None:
-            inputs = example_inputs_of(example_inputs, program, allow_pickle)
+            inputs = example_inputs_of(example_inputs, program, allowed.allow_pickle)
         try:
             times = None if profile is None else _profile(profile, program, inputs)
             chosen = plan(

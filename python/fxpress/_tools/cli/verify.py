@@ -8,23 +8,23 @@ from pathlib import Path
 
 from fxpress._base.observing.progress import reporting
 from fxpress._base.observing.text import printable
-from fxpress._tools.cli.output import naming, registered_operators, shortened, working
+from fxpress._tools.cli.output import Allowed, naming, registered_operators, shortened, working
 from fxpress._tools.inspect.verification import Fault, check_file
 
 _LOAD = "fxpress.load: "  # before the error of a load
 
 
-def show_faults(path: Path, loads: bool, allow_pickle: bool, as_json: bool) -> int:
+def show_faults(path: Path, loads: bool, allowed: Allowed, as_json: bool) -> int:
     """Print the faults of a file, and what a load needs; return 0, or 1 for a fault."""
     with (
         naming(path),
         reporting(None, "checking", path.stat().st_size) as bar,
         working(f"checking {path}") if bar is None else nullcontext(),
     ):
-        found = check_file(path, bar, registered_operators())
+        found = check_file(path, bar, registered_operators(), allowed.allow_operators)
     if loads and all(each.is_note for each in found):
         with working(f"loading {path}"):
-            found += _faults_of_a_load(path, allow_pickle)
+            found += _faults_of_a_load(path, allowed)
     if as_json:
         print(json.dumps([each._asdict() for each in found], indent=2))
     else:
@@ -37,13 +37,13 @@ def show_faults(path: Path, loads: bool, allow_pickle: bool, as_json: bool) -> i
     return 0 if all(each.is_note for each in found) else 1
 
 
-def _faults_of_a_load(path: Path, allow_pickle: bool) -> list[Fault]:
+def _faults_of_a_load(path: Path, allowed: Allowed) -> list[Fault]:
     """Load a file onto the meta device; the records of weights were checked before."""
     import fxpress  # these import torch
     from fxpress._tools.cli.loading import text_of
 
     try:
-        fxpress.load(path, load_weights=False, allow_pickle=allow_pickle)
+        fxpress.load(path, load_weights=False, **allowed._asdict())
     except Exception as error:  # of each type that a load may raise
         return [Fault("", _LOAD + text_of(error))]
     return []

@@ -33,6 +33,16 @@ def values_in(value: Any) -> list[tuple[bool, str]]:
 
 def bodies_in(value: Any) -> list[Any]:
     """Return the graphs that are an operator's argument."""
+    return [held["graph"] for held in _held_in(value, "as_graph")]
+
+
+def operators_in(value: Any) -> list[str]:
+    """Return the operators that are an operator's argument; graphs are not entered."""
+    return [held for held in _held_in(value, "as_operator") if type(held) is str]
+
+
+def _held_in(value: Any, kind: str) -> list[Any]:
+    """Return what the fields of a name hold in an argument; graphs are not entered."""
     if type(value) is dict and len(value) == 1 and "as_tensor" in value:
         return []
     found = []
@@ -42,8 +52,8 @@ def bodies_in(value: Any) -> list[Any]:
         if type(held) is list:
             waiting += reversed(held)
         elif type(held) is dict:
-            if held.get("as_graph") is not None:
-                found.append(held["as_graph"]["graph"])
+            if held.get(kind) is not None:
+                found.append(held[kind])
             waiting += [inner for key, inner in held.items() if key != "as_graph"]
     return found
 

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fxpress._files.format.fields import damage_is_named, one_of, parse, read_document
@@ -18,7 +18,14 @@ from fxpress._files.format.stored import (
     is_beside,
     stored_tensors,
 )
-from fxpress._files.format.torch_facts import BY_NUMBER, Traits, operators
+from fxpress._files.format.torch_facts import (
+    BY_NUMBER,
+    Traits,
+    allowed_names,
+    operators,
+    refusal,
+    refusal_text,
+)
 from fxpress._files.format.views import View
 from fxpress._tools.inspect.summary import kind_of, model_records
 
@@ -48,30 +55,37 @@ def hash_programs(
     *,
     include_state: bool = False,
     further: Further | None = None,
+    allow_operators: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
     """Return name and hash of each program in a file; OSError or InspectionError for a bad file.
 
     `further` returns traits of operators that are not torch's; UnknownOperatorError for others.
+    A program that `fxpress.load` refuses without `allow_operators` has no hash.
     """
+    allowed = allowed_names(allow_operators)
     with Package(path) as package:
         kind_of(package)
         found = model_records(package)
         if not found:
             raise InspectionError("a file without an exported program")
         return [
-            (name, _hashed(package, name, record, include_state, further).hash.hex())
+            (name, _hashed(package, name, record, include_state, further, allowed).hash.hex())
             for name, record in found
         ]
 
 
 def hash_text(
-    path: str | bytes | os.PathLike[str], model: str, further: Further | None = None
+    path: str | bytes | os.PathLike[str],
+    model: str,
+    further: Further | None = None,
+    allow_operators: Iterable[str] = (),
 ) -> HashedText | None:
     """Return a program's text and hashes, None for an unknown name; raises as `hash_programs`."""
     with Package(path) as package:
         kind_of(package)
         record = dict(model_records(package)).get(model)
-        return None if record is None else _hashed(package, model, record, False, further)
+        allowed = allowed_names(allow_operators)
+        return None if record is None else _hashed(package, model, record, False, further, allowed)
 
 
 def hash_nodes(path: str | bytes | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
@@ -101,8 +115,14 @@ def unregistered_text(name: str) -> str:
 
 
 def _hashed(
-    package: Package, model: str, record: str, include_state: bool, further: Further | None = None
+    package: Package,
+    model: str,
+    record: str,
+    include_state: bool,
+    further: Further | None = None,
+    allowed: frozenset[str] | None = None,
 ) -> HashedText:
+    """Return a program with its hashes; InspectionError if it calls what is not `allowed`."""
     text = package.read(record)
     document = read_document(text, "ExportedProgram", record, package)
     known = operators()
@@ -112,6 +132,9 @@ def _hashed(
         if further is not None:
             traits.update(further([target for target in targets if target not in known]))
         for target in targets:
+            if allowed is not None and (why := refusal(target, allowed)) is not None:
+                text_of_it = refusal_text(target, why, "--allow-operator {}")
+                raise InspectionError(f"program {model!r}: {text_of_it}")
             if target not in traits:
                 raise UnknownOperatorError(f"program {model!r}: {unregistered_text(target)}")
         digests = _Digests(package).of_program(model, text, record, include_state)

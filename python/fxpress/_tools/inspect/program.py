@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from fxpress._files.format.fields import a_list, a_text, an_object, damage_is_named, one_of
 from fxpress._files.format.stored import STATE
 from fxpress._files.format.tensors import Tensor, expression, tensor_of
-from fxpress._tools.inspect.arguments import bodies_in
+from fxpress._files.format.torch_facts import refusal
+from fxpress._tools.inspect.arguments import bodies_in, operators_in
 from fxpress._tools.inspect.modules import Module, State, tree_of
 
 
@@ -53,6 +54,7 @@ class Program:
     outputs: list[Value]  # what the caller gets
     # How often each is called, most often first; bodies of operators count.
     operators: dict[str, int]
+    refused: dict[str, str]  # what a load refuses without `allow_operators` -> why
     # The least and the greatest value of each symbol; None: no bound.
     symbols: dict[str, tuple[int | None, int | None]]
     guards: list[str]  # conditions on inputs, as Python
@@ -99,6 +101,7 @@ def read_program(
             inputs=list(_inputs(signature, tensors, place)),
             outputs=list(_outputs(signature, tensors, place)),
             operators=dict(counted.most_common()),
+            refused=refused_operators(nodes),
             symbols=_symbols(document),
             guards=[a_text(each) for each in a_list(document.get("guards_code") or [])],
             root=tree_of(stacks, state),
@@ -124,6 +127,18 @@ def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
             with damage_is_named(f"{place}: graph.nodes[{number}]"):
                 for argument in a_list(node["inputs"]):
                     waiting += map(an_object, bodies_in(an_object(argument)["arg"]))
+
+
+def refused_operators(
+    nodes: Iterable[dict[str, Any]], allowed: frozenset[str] = frozenset()
+) -> dict[str, str]:
+    """Return the operators that nodes call, or pass to others, and that a load refuses -> why."""
+    named = set()
+    for node in nodes:
+        named.add(a_text(node["target"]))
+        for argument in a_list(node["inputs"]):
+            named.update(operators_in(an_object(argument)["arg"]))
+    return {n: why for n in sorted(named) if (why := refusal(n, allowed)) is not None}
 
 
 def _stack(node: dict[str, Any], place: str) -> str:

@@ -33,11 +33,17 @@ from fxpress._files.format.stored import (
 )
 from fxpress._files.format.tensor_header import NUMBER
 from fxpress._files.format.tensors import dtype_of
-from fxpress._files.format.torch_facts import operators, torch_version
+from fxpress._files.format.torch_facts import (
+    allowed_names,
+    operators,
+    refusal_text,
+    torch_version,
+)
 from fxpress._files.format.views import View
 from fxpress._files.format.weights_location import read_place
 from fxpress._tools.inspect.checkpoints import read_tensor_header
 from fxpress._tools.inspect.hashes import Further
+from fxpress._tools.inspect.program import nodes_of, refused_operators
 from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
 _MAJOR = 8  # of the schema
@@ -61,12 +67,13 @@ def check_file(
     path: str | bytes | os.PathLike[str],
     report: Callable[[int], None] | None = None,
     further: Further | None = None,
+    allow_operators: Iterable[str] = (),
 ) -> list[Fault]:
     """Return the faults in the bytes of a file, and notes on a load; OSError if unreadable."""
     faults: list[Fault] = []
     try:
         with Package(path) as package:
-            _Checks(package, faults, path, further).run(report)
+            _Checks(package, faults, path, further, allow_operators).run(report)
     except InspectionError as e:
         faults.append(Fault("", str(e)))
     return faults
@@ -81,9 +88,10 @@ class _Checks:
         faults: list[Fault],
         path: str | bytes | os.PathLike[str],
         further: Further | None,
+        allow_operators: Iterable[str],
     ) -> None:
         self._package, self._faults, self._path = package, faults, path
-        self._further = further
+        self._further, self._allowed = further, allowed_names(allow_operators)
         self._damaged: set[str] = set()
         self._zeros: dict[str, int] = {}  # record without bytes -> bytes of zeros
 
@@ -149,9 +157,11 @@ class _Checks:
         major, minor = (document["schema_version"][each] for each in ("major", "minor"))
         if major != _MAJOR and (major, minor) != (0, 0):
             self._add(record, f"its schema is of version {major}.{minor}, not {_MAJOR}")
-        signature = document["graph_module"]["signature"]
-        self._add_all(record, check_signature(document["graph_module"]["graph"], signature))
+        graph, signature = (document["graph_module"][each] for each in ("graph", "signature"))
+        self._add_all(record, check_signature(graph, signature))
         self._add_all(record, _check_operators(targets, self._further))
+        for target, why in refused_operators(nodes_of(graph, record), self._allowed).items():
+            self._add(record, refusal_text(target, why), is_note=True)
         wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
         for kind, held in map(one_of, signature["input_specs"]):
             if kind in STATE:
