@@ -25,7 +25,7 @@ constexpr uint32_t kNone32 = std::numeric_limits<uint32_t>::max();
 
 struct Item {
   ValueType kind = ValueType::kOther;
-  std::string_view text;     // of a text; of a global: module, newline, name
+  std::string_view text;     // of a text; of a global and what it made: module, newline, name
   uint32_t first = kNone32;  // what it contains: places in Scanner::inside_
   uint32_t last = kNone32;
   uint32_t count = 0;
@@ -40,7 +40,17 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> kn
   return std::ranges::find(known, text) != known.end();
 }
 
-// The opcodes that torch's unpickler of weights knows.
+// Whether a global of torch makes a tensor.
+bool makes_tensor(std::string_view global) {
+  const size_t end = global.find('\n');
+  const std::string_view module = global.substr(0, end);
+  const std::string_view name = global.substr(end + 1);
+  return (module == "torch" || module.starts_with("torch.")) &&
+         (name.starts_with("_rebuild") || name.ends_with("Tensor") || name.ends_with("Parameter"));
+}
+
+// The opcodes of torch's unpickler of weights, and of protocol 4: torch writes the metadata of
+// checkpoints in it.
 enum Opcode : unsigned char {
   kProto = 0x80,
   kStop = '.',
@@ -75,7 +85,12 @@ enum Opcode : unsigned char {
   kLongGet = 'j',
   kPut = 'q',
   kLongPut = 'r',
-  kLong1 = 0x8a
+  kLong1 = 0x8a,
+  kFrame = 0x95,
+  kShortUnicode = 0x8c,
+  kStackGlobal = 0x93,
+  kMemoize = 0x94,
+  kAddItems = 0x90
 };
 
 class Scanner {
@@ -168,7 +183,9 @@ class Scanner {
     marks_.pop_back();
     return count;
   }
-  void put(uint32_t place) {
+  void put(size_t place) {
+    constexpr size_t kGap = 255;  // more than that is memory for nothing: Python's memo is an array
+    if (place > memo_.size() + kGap) fail("it leaves a gap between its values");
     if (memo_.insert_or_assign(place, top()).second) budget_.charge(kMemoBytes);
   }
   void get(uint32_t place) {
@@ -179,6 +196,7 @@ class Scanner {
 
   void step(unsigned char opcode);
   void call();
+  void build();
   void check_call(uint32_t function, uint32_t arguments);
   // An item of a container; null when it has not so many.
   const Item* item(const Item& container, size_t position) const;
@@ -191,7 +209,7 @@ class Scanner {
   std::vector<Inside> inside_;
   std::vector<uint32_t> stack_;
   std::vector<size_t> marks_;  // sizes of the stack
-  std::unordered_map<uint32_t, uint32_t> memo_;
+  std::unordered_map<size_t, uint32_t> memo_;
 };
 
 void Scanner::step(unsigned char opcode) {
@@ -204,16 +222,22 @@ void Scanner::step(unsigned char opcode) {
       const size_t size = line().size() + 1 + line().size();
       return push(ValueType::kGlobal, bytes_.substr(start, size));
     }
+    case kStackGlobal:
+      pop();
+      pop();
+      return push(ValueType::kGlobal);
+    case kFrame:
+      take(8);
+      return;
     case kNewObject:
     case kReduce:
       return call();
     case kBuild:
-      pop();
-      top();
-      return;
+      return build();
     case kAppend:
       return add_last(1);
     case kAppends:
+    case kAddItems:
     case kSetItems:
       return add_last(above_mark());
     case kSetItem:
@@ -249,6 +273,7 @@ void Scanner::step(unsigned char opcode) {
       return push(ValueType::kOther);
     case kUnicode:
       return push(ValueType::kText, take(number(4)));
+    case kShortUnicode:
     case kShortString:
       return push(ValueType::kText, take(number(1)));
     case kPersistent:
@@ -263,6 +288,8 @@ void Scanner::step(unsigned char opcode) {
       return put(number(1));
     case kLongPut:
       return put(number(4));
+    case kMemoize:
+      return put(memo_.size());
     default:
       fail("it has the opcode " + std::to_string(opcode));
   }
@@ -273,9 +300,19 @@ void Scanner::call() {
   const uint32_t function = pop();
   budget_.charge(kCallBytes);
   check_call(function, arguments);
-  const uint32_t made = make(ValueType::kContainer);
+  const uint32_t made = make(ValueType::kContainer, items_[function].text);
   contain(made, arguments);
   stack_.push_back(made);
+}
+
+// torch calls set_() of a tensor with its state, which enlarges a storage that is too small.
+void Scanner::build() {
+  const uint32_t state = pop();
+  const Item& built = items_[top()];
+  if (built.kind == ValueType::kContainer && makes_tensor(built.text)) {
+    fail("it changes a tensor that it has made");
+  }
+  contain(top(), state);
 }
 
 const Item* Scanner::item(const Item& container, size_t position) const {

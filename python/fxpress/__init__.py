@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from fxpress._files.serde.hashing import graph_hash
     from fxpress._files.serde.limits import LimitError
     from fxpress._install import install, installed, is_installed, uninstall
+    from fxpress._tools.profile import Profile, profile
     from fxpress._torch.build import build_info
-    from fxpress._torch.profile import Profile, profile
     from fxpress._torch.serde import SerializeError
 
 __all__ = [
@@ -89,7 +89,7 @@ _MODULES = {
     "Difference": "fxpress._files.serde.difference",
     "Event": "fxpress._base.observing.event",
     "LimitError": "fxpress._files.serde.limits",
-    "Profile": "fxpress._torch.profile",
+    "Profile": "fxpress._tools.profile",
     "SerializeError": "fxpress._torch.serde",
     "build_info": "fxpress._torch.build",
     "diff": "fxpress._files.serde.difference",
@@ -98,7 +98,7 @@ _MODULES = {
     "installed": "fxpress._install",
     "is_installed": "fxpress._install",
     "load": "fxpress._files.archive.load",
-    "profile": "fxpress._torch.profile",
+    "profile": "fxpress._tools.profile",
     "save": "fxpress._files.archive.package",
     "uninstall": "fxpress._install",
 }

@@ -5,14 +5,19 @@ from __future__ import annotations
 import io
 import logging
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
 
 import fxpress
 from fxpress import archive
+from fxpress.serialize import deserialize_torch_artifact
 from tests.fuzz.hostile.cases import SAMPLES, records_of, written
 from tests.fuzz.hostile.zips import directory, entry, local
+from tests.support.called import Called
 from tests.support.records import read_records, write_records
 
 _WEIGHTS = "archive/data/weights/model.pt"
@@ -79,3 +84,76 @@ LEFT_OUT = {
 def test_example_inputs_that_a_load_leaves_out(name: str) -> None:
     data = written("keys", {SAMPLES: LEFT_OUT[name]})
     assert archive.load(io.BytesIO(data)).example_inputs is None
+
+
+HOOKS: Any = OrderedDict()
+FUNCTIONS = torch._utils
+STORAGE = torch.ones(4).storage()  # 16 bytes
+SCALE = (torch.per_tensor_affine, 1.0, 0)
+
+
+def view(*where: Any, state: Any = None) -> Called:
+    """A tensor of an offset, sizes and strides."""
+    return Called(FUNCTIONS._rebuild_tensor_v2, STORAGE, *where, False, HOOKS, state=state)
+
+
+OUTSIDE: dict[str, Any] = {
+    "too many": view(0, (5,), (1,)),
+    "too far": view(3, (1, 2), (1, 1)),
+    "strides": view(0, (2, 2), (3, 1)),
+    "a negative offset": view(-1, (2,), (1,)),
+    "a negative stride": view(3, (2,), (-1,)),
+    "not as many strides": view(0, (2, 2), (1,)),
+    "more bytes than there are": view(0, (1 << 62, 4), (1, 1 << 61)),
+    "of the first version": Called(FUNCTIONS._rebuild_tensor, STORAGE, 2, (3,), (1,)),
+    "of another dtype": Called(
+        *(FUNCTIONS._rebuild_tensor_v3, STORAGE, 0, (3,), (1,), False, HOOKS, torch.float64)
+    ),
+    "quantized": Called(
+        *(FUNCTIONS._rebuild_qtensor, torch.ones(4, dtype=torch.int8).storage()),
+        *(0, (1 << 20,), (1,), SCALE, False, HOOKS),
+    ),
+    "no bytes": Called(FUNCTIONS._rebuild_tensor, torch.ones(0).storage(), 0, (1 << 20,), (1,)),
+    "in a parameter": Called(FUNCTIONS._rebuild_parameter, view(0, (9,), (1,)), True, HOOKS),
+    "with attributes": Called(
+        *(torch._tensor._rebuild_from_type_v2, FUNCTIONS._rebuild_tensor_v2, torch.Tensor),
+        *((STORAGE, 0, (9,), (1,), False, HOOKS), {"a": 1}),
+    ),
+    "by its state": view(0, (4,), (1,), state=(STORAGE, 0, (1 << 20,), (1,))),
+    "by the state of a parameter": Called(
+        *(FUNCTIONS._rebuild_parameter, torch.ones(4), False, HOOKS),
+        state=(STORAGE, 0, (1 << 20,), (1,)),
+    ),
+    "by the state of an empty tensor": Called(
+        torch.Tensor, state=(torch.ones(2), 0, (1 << 20,), (1,))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_tensors_outside_of_their_storage(name: str) -> None:
+    buffer = io.BytesIO()
+    torch.save({"a": OUTSIDE[name]}, buffer)
+    with pytest.raises(fxpress.SerializeError):
+        deserialize_torch_artifact(buffer.getvalue())
+    data = written("keys", {_WEIGHTS: buffer.getvalue()})
+    with pytest.raises(fxpress.Error):
+        archive.load(io.BytesIO(data))
+
+
+def test_tensors_that_end_with_their_storage() -> None:
+    inside = (
+        view(3, (1,), (9,)),
+        view(0, (2, 2), (2, 1)),
+        view(9, (0,), (1,)),
+        view(0, (7,), (0,)),
+    )
+    buffer = io.BytesIO()
+    torch.save(inside, buffer)
+    buffer.seek(0)
+    found = deserialize_torch_artifact(buffer.getvalue())
+    wanted = torch.load(buffer, weights_only=True)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.stride() == theirs.stride()
+        assert torch.equal(ours, theirs)
+        assert ours.untyped_storage().nbytes() == STORAGE.nbytes()

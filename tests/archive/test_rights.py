@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import resource
 import stat
 import struct
 import subprocess
@@ -22,7 +23,8 @@ from torch.export import export
 
 import fxpress
 from fxpress import archive, state
-from fxpress._files.archive import files
+from fxpress._files.archive import files, folders
+from fxpress._tools.cli import app
 from tests.support.archived import OneWeight
 
 
@@ -287,3 +289,131 @@ def test_in_place_a_full_disk_is_noticed_before(
         archive.save(program, path, replace="in_place")
     assert caught.value.filename == str(path)
     assert path.read_bytes() == old[:10]
+
+
+def a_profile() -> fxpress.Profile:
+    with fxpress.profile() as profile:
+        fxpress.graph_hash(export(OneWeight(), (torch.ones(3),)))
+    return profile
+
+
+# Writers of files other than archives and checkpoints: path, program -> None.
+WRITERS: dict[str, Any] = {
+    "file": lambda path, _: files.write_file(path, "x" * 2000),
+    "page": lambda path, source: fxpress.view.write_page(path, source),
+    "view --export": lambda path, source: run(f"view {source} --export {path}"),
+    "view --json": lambda path, source: run(f"view {source} --json {path}"),
+    "profile": lambda path, _: a_profile().save(path),
+    "split --profile": lambda path, source: run(
+        f"split {source} --stages 1 --profile {path} --output {path}-stages"
+    ),
+}
+
+
+def run(arguments: str) -> None:
+    if app.run(arguments.split()) != 0:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), arguments.rsplit(maxsplit=1)[-1])
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A block that behaves as if the disk became full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_leaves_the_old_file(name: str, program: Any, tmp_path: Path) -> None:
+    write, folder = WRITERS[name], tmp_path / "folder"
+    source, path = tmp_path / "model.pt2", folder / "written"
+    archive.save(program, source)
+    folder.mkdir()
+    if name != "split --profile":  # which reads a file that is there
+        path.write_text("old")
+        path.chmod(0o640)
+    with files_of_at_most(20), pytest.raises(OSError, match="File too large"):
+        write(path, source)
+    assert [(each.name, each.read_text()) for each in folder.iterdir()] == (
+        [] if name == "split --profile" else [("written", "old")]
+    )
+    write(path, source)
+    if name != "split --profile":
+        assert mode_of(path) == 0o640
+    assert path.stat().st_size > 20
+
+
+def test_overlays_are_written_at_once(program: Any, tmp_path: Path) -> None:
+    overlays = fxpress.view.data.overlays(program)
+    paths = fxpress.view.data.write_overlays(tmp_path, overlays)
+    before = {path: path.read_bytes() for path in paths}
+    with files_of_at_most(20), pytest.raises(OSError, match="File too large"):
+        fxpress.view.data.write_overlays(tmp_path, overlays)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_file_is_written_to_what_its_path_leads_to(tmp_path: Path) -> None:
+    real, hard, link = (tmp_path / name for name in ("real", "hard", "link"))
+    real.write_text("old")
+    hard.hardlink_to(real)
+    link.symlink_to("real")
+    files.write_file(link, "new")
+    assert (real.read_text(), hard.read_text(), link.is_symlink()) == ("new", "old", True)
+    (tmp_path / "dangling").symlink_to("made")
+    files.write_file(tmp_path / "dangling", b"\xff")
+    assert (tmp_path / "made").read_bytes() == b"\xff"
+    for name, kind in (("", IsADirectoryError), ("none/file", FileNotFoundError)):
+        with pytest.raises(kind) as caught:
+            files.write_file(tmp_path / name, "new")
+        assert caught.value.filename == str(tmp_path / name)
+    files.write_file("/dev/null", "new")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader.start()
+    files.write_file(pipe, "through a pipe")
+    reader.join()
+    assert found == ["through a pipe"]
+    assert len(os.listdir(tmp_path)) == 6
+
+
+@pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_a_file_is_written_to_the_standard_output(path: str, tmp_path: Path) -> None:
+    script = "print('before', flush=True); write_file(sys.argv[1], 'written '); print('after')"
+    script = f"import sys; from fxpress._files.archive.files import write_file; {script}"
+    command = [sys.executable, "-c", script, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "before\nwritten after\n"
+    with open(tmp_path / "out", "w") as out:
+        subprocess.run(command, stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == done.stdout
+    assert os.listdir(tmp_path) == ["out"]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from fxpress._files.archive import files, folders
+file = files.AtomicFile(Path(sys.argv[1], "file"))
+with folders.new_folder(Path(sys.argv[1], "folder")) as place:
+    (place / "inside").mkdir()
+    (place / "inside" / "file").touch()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_killed_writers_leave_is_removed_by_the_next(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
+    assert len(os.listdir(tmp_path)) == 2
+    files.write_file(tmp_path / "file", "")
+    assert len(os.listdir(tmp_path)) == 2
+    with folders.new_folder(tmp_path / "folder") as other:  # one that still writes
+        assert sorted(os.listdir(tmp_path)) == sorted([other.name, "file"])
+        with folders.new_folder(tmp_path / "folder"):
+            assert len(os.listdir(tmp_path)) == 3
+        assert other.is_dir()
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]

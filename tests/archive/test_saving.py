@@ -7,9 +7,11 @@ import ctypes
 import errno
 import io
 import os
+import signal
 import stat
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ from torch.export import export
 from fxpress import archive, state
 from fxpress._files.archive.files import AtomicFile
 from fxpress._files.archive.replacing import put_together
+from fxpress._files.format import names
 from tests.support.archived import records_of, sharing
+from tests.support.records import read_records, write_records
 
 
 class Model(torch.nn.Module):
@@ -287,6 +291,79 @@ def test_a_safetensors_file_stays_while_another_archive_names_it(
         assert torch.equal(archive.load(each).module()(X), program.module()(X))
     archive.save(program, copy, weights="none")
     assert weights_beside(path).is_file()
+
+
+@contextlib.contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """A block that fails when it takes longer, such as one that waits for a pipe."""
+
+    def fail(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _prepare(kind: str, path: Path) -> None:
+    """Make something at a path that cannot be read as what a save makes there."""
+    if kind == "folder":
+        (path / "inside").mkdir(parents=True)
+    elif kind == "link":
+        path.symlink_to("/etc/passwd")
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "header":  # of a safetensors file, with levels above the limit
+        text = b'{"a":' + b"[" * 600 + b"]" * 600 + b"}"
+        path.write_bytes(len(text).to_bytes(8, "little") + text)
+    elif kind == "archive":  # that names weights in a record which is too large
+        record = f"archive/{names.weights_file_record(names.MODEL)}"
+        path.write_bytes(write_records({record: bytes(1 << 27)}, zipfile.ZIP_DEFLATED))
+    else:
+        path.write_bytes(b"PK\x03\x04" + kind.encode())
+
+
+@pytest.mark.parametrize(
+    "kind", ["folder", "link", "loop", "device", "pipe", "header", "archive", "damage"]
+)
+@pytest.mark.parametrize("name", ["weights", "neighbor", "temporary", "other.safetensors"])
+def test_a_folder_with_prepared_files(name: str, kind: str, program: Any, tmp_path: Path) -> None:
+    """A save replaces the program, or it fails and the old one is there."""
+    pytest.importorskip("safetensors")
+    path = tmp_path / "model.pt2"
+    archive.save(program, path, weights="safetensors")
+    place = tmp_path / name
+    if name == "weights":  # of the program that is replaced
+        place = weights_beside(path)
+        place.unlink()
+    elif name == "temporary":
+        place = tmp_path / f".{path.name}.fxpress-tmp-01234567"
+    _prepare(kind, place)
+    with within(60):
+        for options in ({}, {"replace": "in_place"}, {"weights": "safetensors"}):
+            archive.save(program, path, **options)
+            assert torch.equal(archive.load(path).module()(X), program.module()(X))
+
+
+def test_weights_stay_that_the_new_program_names_too(program: Any, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    path = tmp_path / "model.pt2"
+    archive.save(program, path, weights="safetensors")
+    records = read_records(path.read_bytes())
+    for replace in ("whole", "in_place"):
+        with archive.PT2ArchiveWriter(path, replace=replace) as writer:
+            for name, content in records.items():
+                if not name.endswith((".data/serialization_id", "/byteorder", "/version")):
+                    writer.write_bytes(name.partition("/")[2], content)
+        assert torch.equal(archive.load(path).module()(X), program.module()(X))
 
 
 def test_a_safetensors_file_beside_the_file_that_a_link_leads_to(

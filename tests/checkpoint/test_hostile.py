@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pickle
 import random
+import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -16,13 +19,26 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 
 import fxpress
 from fxpress import archive
 from fxpress import state as states
 from fxpress._distributed.stages.save import save_stages
+from fxpress._files.serde.artifacts import save_artifact
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter, convert_weights
+from tests.support.called import Called
 from tests.support.checkpoints import assert_same, blank, load, save, tied_program
+from tests.support.process import peak_of_memory
+from tests.support.records import read_records
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 INDEX = "model.safetensors.index.json"
@@ -261,6 +277,152 @@ def test_metadata_of_torch_that_is_damaged(tmp_path: Path) -> None:
         path.write_bytes(changed)
         with contextlib.suppress(fxpress.Error, OSError, MemoryError):
             convert_weights(tmp_path / "torch", tmp_path / f"{number}")
+
+
+def torchs(folder: Path, data: bytes, *, name: Any = "a", file: Any = "f", **changed: Any) -> Path:
+    """A checkpoint of torch with four floats, which a file has as `data`."""
+    sizes = torch.Size([4])
+    chunks = [ChunkStorageMetadata(torch.Size([0]), sizes)]
+    made = TensorStorageMetadata(TensorProperties(torch.float32), sizes, chunks)
+    places = {MetadataIndex(name, torch.Size([0])): _StorageInfo(file, 0, len(data))}
+    metadata = Metadata(**{"state_dict_metadata": {"a": made}, "storage_data": places, **changed})
+    folder.mkdir()
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    (folder / "f").write_bytes(data)
+    return folder
+
+
+def by_torch(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def refuse_within_limits(folder: Path) -> str:
+    """Convert a folder that is refused; it takes the memory that a folder of its size may take."""
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    with peak_of_memory() as peak, pytest.raises(fxpress.Error) as raised:
+        convert_weights(folder, folder.with_name("made"))
+    assert peak.bytes < 10 * size + (256 << 20)
+    assert len(str(raised.value)) < 1000
+    return str(raised.value)
+
+
+def test_a_checkpoint_of_torch_as_it_should_be(tmp_path: Path) -> None:
+    convert_weights(torchs(tmp_path / "torch", by_torch(torch.ones(4))), tmp_path / "made")
+    state = {"a": torch.ones(4)}
+    assert_same(load(blank(state), tmp_path / "made"), state)
+
+
+VIEW, STORAGE = torch._utils._rebuild_tensor_v2, torch.ones(2).storage()
+NO_FLOATS: dict[str, Any] = {
+    "too small a storage": Called(VIEW, STORAGE, 0, (4,), (1,), False, OrderedDict()),
+    "by its state": Called(
+        *(VIEW, STORAGE, 0, (2,), (1,), False, OrderedDict()), state=(STORAGE, 0, (4,), (1,))
+    ),
+    "in a parameter": Called(
+        *(torch._utils._rebuild_parameter, Called(VIEW, STORAGE, 0, (4,), (1,), False, {}), False),
+        OrderedDict(),
+    ),
+    "no values": torch.ones(4, device="meta"),
+    "no tensor": [1.0] * 4,
+}
+
+
+@pytest.mark.parametrize("name", [*NO_FLOATS, "fake"])
+def test_tensors_of_torch_without_values(name: str, tmp_path: Path) -> None:
+    """None of them is filled with what happens to be in memory."""
+    if name == "fake":
+        with torch._subclasses.FakeTensorMode():
+            data = save_artifact(torch.ones(4))
+    else:
+        data = by_torch(NO_FLOATS[name])
+    refuse_within_limits(torchs(tmp_path / "torch", data))
+
+
+def tree(level: int) -> Any:
+    """Lists with 2 ** level paths through them."""
+    made: list[Any] = []
+    for _ in range(level):
+        made = [made, made]
+    return made
+
+
+LONG = "n" * 500_000
+METADATA = {
+    "a place far away in the memo": b"\x80\x02Nr\xff\xff\xff\x0f.",
+    "such a place as a text": b"\x80\x02Np268435455\n.",
+    "a large number of bytes": b"\x80\x04\x8e\0\0\0\0\1\0\0\0.",
+    "a key that is long to hash": b"\x80\x02})" + b"q\0h\0\x86" * 40 + b"Ns.",
+    "deep": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",
+    "many objects": b"\x80\x02(" + b"]" * 3_000_000 + b"t.",
+}
+NAMES = [str(number) for number in range(1500)]
+CHANGED: dict[str, Any] = {
+    "a name": {"name": Called(torch.Size, tree(40))},
+    "a file": {"file": tree(40)},
+    "a path": {"file": Called(PurePosixPath, tree(40))},
+    "a long path": {"file": Called(PurePosixPath, *[LONG] * 1000)},
+    "a layout": {"planner_data": Called(torch.serialization._get_layout, tree(40))},
+    "a size": {"planner_data": Called(torch.Size, tree(40))},
+    "missing": {"name": LONG},
+    "a tensor": {"state_dict_metadata": {"a": tree(40)}},
+    "many slices": {
+        "state_dict_metadata": dict.fromkeys(
+            NAMES,
+            TensorStorageMetadata(
+                *(TensorProperties(torch.float32), torch.Size([0])),
+                [ChunkStorageMetadata(torch.Size([0]), torch.Size([0]))] * len(NAMES),
+            ),
+        ),
+        "storage_data": {
+            MetadataIndex(name, torch.Size([0])): _StorageInfo("f", 0, 8) for name in NAMES
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", [*METADATA, *CHANGED])
+def test_metadata_of_torch_that_is_large(name: str, tmp_path: Path) -> None:
+    folder = torchs(tmp_path / "torch", by_torch(torch.ones(4)), **CHANGED.get(name, {}))
+    if name in METADATA:
+        (folder / ".metadata").write_bytes(METADATA[name])
+    refuse_within_limits(folder)
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("record", ["byteorder", "data.pkl"])
+def test_records_of_torch_that_expand(record: str, kind: int, tmp_path: Path) -> None:
+    records = read_records(by_torch(torch.ones(4)))
+    size = 1 << 29 if kind == zipfile.ZIP_DEFLATED else 1 << 20  # of others, the first is too much
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", compresslevel=1) as file:
+        for name, content in records.items():
+            if name.endswith(f"/{record}"):
+                file.writestr(name, bytes(size), kind)
+            else:
+                file.writestr(name, content)
+    refuse_within_limits(torchs(tmp_path / "torch", packed.getvalue()))
+
+
+def test_values_of_torch_in_the_same_bytes(tmp_path: Path) -> None:
+    data = by_torch(LONG * 8)
+    values = {str(number): BytesStorageMetadata() for number in range(400)}
+    places = {MetadataIndex(name): _StorageInfo("f", 0, len(data)) for name in values}
+    folder = torchs(tmp_path / "torch", data, state_dict_metadata=values, storage_data=places)
+    assert "'memory'" in refuse_within_limits(folder)
+
+
+def test_a_pickle_of_a_tensor_with_a_large_memo(tmp_path: Path) -> None:
+    """It is small, and read in Python's unpickler to find out where the tensor is."""
+    records = read_records(by_torch(torch.ones(4)))
+    place = b"r\xff\xff\xff\x0f"
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        for name, content in records.items():
+            is_pickle = name.endswith("/data.pkl")
+            file.writestr(name, content[:-1] + place + b"." if is_pickle else content)
+    refuse_within_limits(torchs(tmp_path / "torch", packed.getvalue()))
 
 
 def test_repeated_elements_are_charged(tmp_path: Path) -> None:

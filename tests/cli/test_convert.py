@@ -14,6 +14,7 @@ import fxpress
 import fxpress.archive
 from fxpress._tools.cli import app
 from fxpress._tools.inspect.summary import summarize
+from tests.support.called import Called
 from tests.support.found import find_faults
 
 
@@ -231,12 +232,16 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     text.write_text("no tensors")
     other = tmp_path / "other.pt"
     torch.save(((torch.ones(2),), {}), other)
+    outside = tmp_path / "outside.pt"
+    view = torch._utils._rebuild_tensor, torch.ones(2).storage(), 1, (2,), (1,)
+    torch.save(((Called(*view),), {}), outside)
     for arguments, said in (
         ([str(text), str(target)], "no zip archive"),
         ([str(path), str(target), "--dtype", "int8"], "no floating-point type"),
         ([str(path), str(target), "--dtype", "nothing"], "no floating-point type"),
         ([str(path), str(target), "--example-inputs", str(text)], "no file of torch.save"),
         ([str(path), str(target), "--example-inputs", str(other)], "structure"),
+        ([str(path), str(target), "--example-inputs", str(outside)], "not inside of its storage"),
         ([str(path), str(target), "--weights", "somewhere"], "somewhere"),
         ([str(path), str(tmp_path / "no" / "new.pt2")], "No such file"),
     ):

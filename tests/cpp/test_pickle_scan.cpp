@@ -70,8 +70,10 @@ TEST_CASE("what a pickle makes is counted as a tree") {
   check(kText + "Q.", 1, 1);                         // a tensor
   check("\x8f(Nt\x86)\x86."s, 6, 4);                 // sets, tuples
   check("]q\5h\5j\5\0\0\0\x86\x86."s, 5, 3);         // shared: counts each time
-  check("]r\5\1\0\0j\5\1\0\0\x86."s, 3, 2);          // in a long place
-  check(call("torch\nfoo", kOne) + "}b.", 3, 3);     // built
+  check("]r\xff\0\0\0j\xff\0\0\0\x86."s, 3, 2);      // in a long place
+  check(call("torch\nfoo", kOne) + "}b.", 4, 3);     // built
+  check("\x95\0\0\0\0\0\0\0\0\x8c\1a\x94\x8c\1b\x93)\x81h\0\x86."s, 4, 3);
+  check("\x8f(NN\x90."s, 3, 2);
   check("ctorch\nfoo\n)\x81."s, 2, 2);
 }
 
@@ -110,7 +112,9 @@ TEST_CASE("what is no pickle is refused") {
   CHECK(problem("h\0."s) == "it uses what it has not made");
   CHECK(problem("j\0\0\0\0."s) == "it uses what it has not made");
   CHECK(problem("i."s) == "it has the opcode 105");
-  CHECK(problem("\x93."s) == "it has the opcode 147");
+  CHECK(problem("\x92."s) == "it has the opcode 146");
+  CHECK(problem("Nr\0\1\0\0."s) == "it leaves a gap between its values");
+  CHECK(problem("Nr\xff\xff\xff\xff."s) == "it leaves a gap between its values");
 }
 
 TEST_CASE("calls that allocate by a number are refused") {
@@ -130,6 +134,21 @@ TEST_CASE("calls that allocate by a number are refused") {
   CHECK(problem(call("_codecs\nencode", kText + kText) + ".") ==
         "it has an encoding of text that is not known");
   CHECK(problem(call("torch\nFloatTensor", kNoBytes) + ".") == kBySize);
+}
+
+TEST_CASE("a state for a tensor is refused") {
+  const std::string kBuilt = "it changes a tensor that it has made";
+  for (const std::string& made :
+       {call("torch._utils\n_rebuild_tensor_v2", kOne), call("torch\nTensor", ""),
+        call("torch._tensor\n_rebuild_from_type_v2", kOne), "ctorch\nFloatTensor\n)\x81"s,
+        call("torch._utils\n_rebuild_parameter", kOne) + "q\0Nh\0"s,
+        "ctorch.nn.parameter\nParameter\n)\x81"s}) {
+    CAPTURE(made);
+    CHECK(problem(made + ")b.") == kBuilt);
+    CHECK(problem(made + ".") == "");
+  }
+  CHECK(problem(call("collections\nOrderedDict", "") + "}b.") == "");
+  CHECK(problem("ctorch\nFloatTensor\n}b.") == "");  // a class, which torch refuses
 }
 
 TEST_CASE("calls within calls are looked at") {

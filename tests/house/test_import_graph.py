@@ -27,7 +27,7 @@ PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
         *(("tracking",), ("capture",), ("split",), ("partition",)),
     ),
     "_distributed": (("errors",), ("stages",), ("checkpoint",), ("pipeline",)),
-    "_tools": (("doctor",), ("inspect",), ("view",), ("cli",)),
+    "_tools": (("doctor", "profile"), ("inspect",), ("view",), ("cli",)),
 }
 LEVEL = {name: i for i, name in enumerate(PARTS)}
 PUBLIC = len(PARTS)

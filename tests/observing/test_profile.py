@@ -13,8 +13,8 @@ import pytest
 from torch.export import ExportedProgram
 
 import fxpress
+from fxpress._tools.profile import table_of
 from fxpress._torch import watching
-from fxpress._torch.profile import table_of
 from fxpress.unflatten import unflatten
 from tests.observing.operations import OPERATIONS, Operation
 

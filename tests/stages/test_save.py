@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fxpress._distributed.stages import save
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.plan import plan
 from fxpress._distributed.stages.save import save_stages
+from fxpress.checkpoint import convert_weights
 from tests.support.exported import (
     skipped_unless_exported,
     transformer_configs,
@@ -427,6 +429,21 @@ def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         save_stages(transformer(), tmp_path / "out", 2)
     assert written
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_files_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    save_stages(transformer(), tmp_path / "out", 2)
+    convert_weights(tmp_path / "out", tmp_path / "made", program=tmp_path / "out", form="stages")
+    for folder in (tmp_path, tmp_path / "out", tmp_path / "made"):
+        assert {path.stat().st_ino for path in (folder, *folder.iterdir())} <= synced
 
 
 class Idle(nn.Module):

@@ -1,5 +1,5 @@
 """What people run and look at.
 
 `inspect` reads files without torch, `view` makes pages and graphs of programs, `cli` is the command
-line, and `doctor` checks an installation.
+line, `doctor` checks an installation, and `profile` shows what operations did.
 """

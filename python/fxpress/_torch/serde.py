@@ -60,6 +60,7 @@ from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
 from torch.utils._triton import has_triton
 
+from fxpress import _native
 from fxpress._base.errors import Error
 from fxpress._torch.versions import features
 
@@ -428,7 +429,20 @@ def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any 
 
 
 class InvalidTensorError(ValueError):
-    """The indices of a sparse tensor, or offsets of a nested one, point outside of the values."""
+    """A tensor is larger than its storage, or indices or offsets point outside of its values."""
+
+
+def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of torch that makes a view of a storage, and would enlarge the storage."""
+
+    def checked(storage: Any, offset: Any, sizes: Any, strides: Any, *others: Any) -> Any:
+        dtype = next((each for each in others if isinstance(each, torch.dtype)), storage.dtype)
+        needed = _native.bytes_needed(sizes, strides, offset, dtype.itemsize)
+        if needed is None or needed > storage._untyped_storage.nbytes():
+            raise InvalidTensorError("a tensor that is not inside of its storage")
+        return rebuild(storage, offset, sizes, strides, *others)
+
+    return checked
 
 
 def _valid_sparse_tensor(layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
@@ -501,6 +515,8 @@ def _allowed_globals() -> dict[str, Any]:
         for name, value in _weights_only_unpickler._get_allowed_globals().items()
         if not (value in torch._tensor_classes and "sparse" in value.__module__)
     }
+    for name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor"):
+        table[f"torch._utils.{name}"] = _within_storage(getattr(torch._utils, name))
     table["torch._utils._rebuild_sparse_tensor"] = _valid_sparse_tensor
     table["torch._tensor._rebuild_from_type_v2"] = _rebuild_with_state
     table[f"{nested_tensor.__name__}.NestedTensor"] = _NESTED

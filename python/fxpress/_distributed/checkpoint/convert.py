@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import mmap
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -25,7 +25,7 @@ from fxpress._distributed.checkpoint.writer import ArchiveWriter
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.manifest import facts_of_file, with_files
 from fxpress._distributed.stages.save import MANIFEST, PICTURE, STATE, save_stages
-from fxpress._files.archive.files import is_path
+from fxpress._files.archive.files import is_path, write_file
 from fxpress._files.archive.folders import new_folder
 from fxpress._files.archive.load import load
 from fxpress._files.archive.package import save
@@ -133,13 +133,10 @@ def convert_weights(
             with new_folder(goal) as place:
                 save_all(weights, FileSystemWriter(place, per_thread_copy_ahead=0))
         elif kind == "pt2":
-            with _program_file(program) as template:
-                fill(template, weights, goal, filling)
+            fill(_program_file(program), weights, goal, filling)
         else:
-            with (
-                new_folder(goal) as place,
-                _stages(program, stages, by, place, allow_operators) as template,
-            ):
+            loading = {"allow_operators": allow_operators, "limits": limits}
+            with new_folder(goal) as place, _stages(program, stages, by, place, loading) as template:
                 _fill_stages(template, weights, place, filling)
 
 
@@ -193,30 +190,25 @@ def _refuse_values(weights: Weights, kind: Form) -> None:
         )
 
 
-@contextlib.contextmanager
-def _program_file(program: Any) -> Iterator[Path]:
-    """Yield the path of a file with a program."""
+def _program_file(program: Any) -> Path | io.BytesIO:
+    """Return a file with a program, whose weights do not matter."""
     if not isinstance(program, ExportedProgram):
-        yield Path(os.fsdecode(program))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "program.pt2"
-        save(program, str(path), weights="none", progress=False)
-        yield path
+        return Path(os.fsdecode(program))
+    file = io.BytesIO()
+    save(program, file, weights="none", progress=False)
+    return file
 
 
 @contextlib.contextmanager
 def _stages(
-    program: Any, count: int | None, by: By, place: Path, allow_operators: Iterable[str]
+    program: Any, count: int | None, by: By, place: Path, loading: dict[str, Any]
 ) -> Iterator[Path]:
     """Yield a folder of stages, whose weights do not matter; what is made for it is in a place."""
     if count is None:
         yield Path(os.fsdecode(program))
         return
     if not isinstance(program, ExportedProgram):
-        program = _with_zeros(
-            load(program, load_weights=False, allow_operators=allow_operators, progress=False)
-        )
+        program = _with_zeros(load(program, load_weights=False, progress=False, **loading))
     path = place / "template"
     save_stages(program, path, count, by=by, inputs=program.example_inputs)
     yield path
@@ -252,5 +244,5 @@ def _fill_stages(template: Path, weights: Weights, folder: Path, filling: Fillin
         files.append(facts_of_file(made))
     for name in (PICTURE, STATE):
         if (template / name).is_file():
-            shutil.copyfile(template / name, folder / name)
-    (folder / MANIFEST).write_text(with_files((template / MANIFEST).read_bytes(), files))
+            write_file(folder / name, (template / name).read_bytes())
+    write_file(folder / MANIFEST, with_files((template / MANIFEST).read_bytes(), files))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -37,7 +38,7 @@ class Filling(NamedTuple):
     limits: Limits | None = None  # the limits on the cost of reading a program
 
 
-def fill(template: Path, weights: Weights, target: Path, filling: Filling) -> None:
+def fill(template: Path | io.BytesIO, weights: Weights, target: Path, filling: Filling) -> None:
     """Write an archive with the records of `template` and the weights of a checkpoint."""
     with PT2ArchiveReader(template, limits=filling.limits) as archive:
         views, config_record = _views(archive)

@@ -14,9 +14,9 @@ from fxpress._distributed.checkpoint.sharing_out import FILE
 from fxpress._distributed.checkpoint.tensor_files import ALONE, INDEX
 from fxpress._distributed.checkpoint.torch_files import METADATA
 from fxpress._distributed.stages.save import MANIFEST
-from fxpress._files.archive.files import AtomicFile
-from fxpress._files.archive.folders import abandoned, locked_folder, sync_folder
-from fxpress._files.archive.tensor_file import number_of, write_all
+from fxpress._files.archive.files import AtomicFile, write_all
+from fxpress._files.archive.folders import locked_folder, sync_folder
+from fxpress._files.archive.tensor_file import number_of
 
 
 def check_folder(folder: Path) -> None:
@@ -27,13 +27,6 @@ def check_folder(folder: Path) -> None:
     for path in others:
         if path.exists():
             raise FileExistsError(errno.EEXIST, "something else is there", str(path))
-
-
-def remove_left(folder: Path) -> None:
-    """Remove the files that killed ranks have left."""
-    with contextlib.suppress(OSError):
-        for path in abandoned(folder / INDEX):
-            path.unlink()
 
 
 def complete(folder: Path, files: Mapping[str, str], index: Any) -> None:

@@ -26,7 +26,8 @@ from fxpress._distributed.checkpoint.programs import Asked
 from fxpress._distributed.checkpoint.sources import main_file, read_weights
 from fxpress._distributed.checkpoint.values import pickled
 from fxpress._distributed.checkpoint.weights import Place, Weights, copy_box
-from fxpress._files.archive.files import again_when_replaced, is_path
+from fxpress._files.archive.files import is_path
+from fxpress._files.archive.reader import again_when_replaced
 from fxpress._files.archive.remote_archive import RemoteArchive
 from fxpress._files.archive.weight_files import fill_shared
 from fxpress._files.errors import ArchiveError

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
+import reprlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,15 +28,17 @@ from fxpress._files.format import names
 from fxpress._files.format.package import Record
 from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.ranges import Checked, File
-from fxpress._files.serde.artifacts import load_any
+from fxpress._files.serde.artifacts import check_pickle, load_any
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.values import Values
 from fxpress._torch.checkpoint import LAYOUT, METADATA_CLASSES, STORAGES, TENSORS
 
 METADATA = names.CHECKPOINT_METADATA
 _PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path")
-_RATIO = 24  # bytes of objects for each byte of a pickle, as an estimate
+_ELEMENT = 64  # bytes that are made of an element of the metadata, as an estimate
 _LONGEST = 1 << 16  # bytes of the pickle of a tensor
+_MOST_ELEMENTS = 1 << 10  # of the pickle of a tensor
+_MOST_DIMENSIONS = 64  # of a tensor, in torch
 _BYTE_ORDER = sys.byteorder.encode()
 
 
@@ -62,7 +65,7 @@ class _Unpickler(pickle.Unpickler):
         }
         self._functions: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch", "Size"): lambda values=(): tuple(values),
-            LAYOUT: str,
+            LAYOUT: _text,
         }
 
     def find_class(self, module: str, name: str) -> Any:
@@ -71,7 +74,7 @@ class _Unpickler(pickle.Unpickler):
         if kind is not None:
             return kind
         if module.partition(".")[0] == "pathlib" and name in _PATHS:
-            return lambda *parts: "/".join(map(str, parts))
+            return lambda *parts: "/".join(parts)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         raise pickle.UnpicklingError(f"it names {module}.{name}, which is not of a checkpoint")
@@ -87,7 +90,7 @@ def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
     """Return the dtype and the sizes of each tensor of a checkpoint of torch; None: a value."""
     with _metadata(folder, limits) as (said, _):
         described = said["state_dict_metadata"].items()
-        return {str(name): _form(name, kind) for name, kind in described}
+        return {_text(name): _form(name, kind) for name, kind in described}
 
 
 @contextlib.contextmanager
@@ -96,11 +99,15 @@ def _metadata(folder: Path, limits: Limits | None) -> Iterator[tuple[dict[str, A
     path = folder / METADATA
     data = path.read_bytes()
     budget = Budget(limits, len(data))
-    budget.charge(_RATIO * len(data), str(path))
     try:
+        # The scan frees its memory, so it has a separate budget.
+        elements = check_pickle(data, str(path), Budget(limits, len(data)))
+        budget.charge(_ELEMENT * elements, str(path))
         yield _Unpickler(data).load().state, budget
     except (Error, OSError, MemoryError):
         raise
+    except KeyError:  # whose text is the key, which may be as large as the file likes
+        raise ArchiveError(f"{path} is damaged: a field or a part of a tensor is missing") from None
     except Exception as error:  # whatever pickles and what they make raise when they are damaged
         raise ArchiveError(f"{path} is damaged: {error!r}") from None
 
@@ -111,7 +118,7 @@ def _form(name: str, kind: Any) -> Form | None:
         return None
     dtype = kind.state["properties"].state[0]
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name!r} is of type {dtype!r}")
+        raise ValueError(f"{name!r} is of type {reprlib.repr(dtype)}")
     return dtype, _sizes(kind.state["size"])
 
 
@@ -119,18 +126,18 @@ def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -
     files: dict[str, File] = {}
     places: dict[tuple[str, tuple[int, ...]], _Saved] = {}
     for index, info in said["storage_data"].items():
-        name, offset = str(index.state["fqn"]), index.state.get("offset")
+        name, offset = _text(index.state["fqn"]), _sizes(index.state.get("offset") or ())
         about = info.state
         if about.get("transform_descriptors"):
             raise ValueError(f"{name!r} is stored by extensions")
-        file = files.setdefault(
-            str(about["relative_path"]),
-            weights.files.file(_inside(folder, about["relative_path"])),
-        )
-        saved = _Saved(file, int(about["offset"]), int(about["length"]), name, budget)
-        places[name, tuple(offset or ())] = saved
+        path = _inside(folder, _text(about["relative_path"]))
+        if path.name not in files:
+            files[path.name] = weights.files.file(path)
+            budget.grow(files[path.name].size)
+        begin, size = _sizes((about["offset"], about["length"]))
+        places[name, offset] = _Saved(files[path.name], begin, size, name, budget)
     for name, kind in said["state_dict_metadata"].items():
-        form = _form(name, kind)
+        form = _form(_text(name), kind)
         if form is None:
             weights.values[name] = places[name, ()].read()
             continue
@@ -151,10 +158,8 @@ class _Saved(NamedTuple):
 
     def read(self) -> Any:
         """Return it; ArchiveError or SerializeError when it is damaged, or would need a pickle."""
-        if min(self.begin, self.size) < 0:
-            raise ArchiveError(f"{self.file.path} is damaged: {self.name!r} is at {self.begin}")
         data = self.file.read(self.begin, self.begin + self.size)
-        self.budget.grow(self.size)
+        self.budget.charge(self.size, repr(self.name))  # parts of a file may have the same bytes
         values = Values({}, "cpu", self.budget)
         return load_any(data, f"{self.file.path}: {self.name!r}", values)
 
@@ -184,16 +189,22 @@ def _slice(
 
 def _sizes(said: Any) -> tuple[int, ...]:
     sizes = tuple(said)
-    if any(type(each) is not int or each < 0 for each in sizes):
-        raise ValueError(f"{said!r} are no sizes")
+    is_long = len(sizes) > _MOST_DIMENSIONS
+    if is_long or any(type(each) is not int or not 0 <= each < 1 << 63 for each in sizes):
+        raise ValueError(f"{reprlib.repr(said)} are no sizes")
     return sizes
 
 
-def _inside(folder: Path, name: Any) -> Path:
-    text = str(name)
-    if not is_file_name(text):
-        raise ValueError(f"{text!r} is no file of the folder")
-    return folder / text
+def _text(said: Any) -> str:
+    if type(said) is not str:
+        raise ValueError(f"expected a str, found {reprlib.repr(said)}")
+    return said
+
+
+def _inside(folder: Path, name: str) -> Path:
+    if not is_file_name(name):
+        raise ValueError(f"{name!r} is no file of the folder")
+    return folder / name
 
 
 class _Part(NamedTuple):
@@ -273,7 +284,9 @@ def _pickled(archive: _native.ArchiveReader, record: Record) -> bytes:
     """Return the pickle of a tensor; ValueError for one that is damaged or no small record."""
     if record.is_deflated or record.size > _LONGEST:
         raise ValueError("it is not the pickle of a tensor alone")
-    data = archive.stored_bytes("data.pkl")
+    data: bytes = archive.stored_bytes("data.pkl")
     if _native.crc32(data) != record.crc:
         raise ValueError("its checksum is wrong")
+    if check_pickle(data, "data.pkl", Budget(None, len(data))) > _MOST_ELEMENTS:
+        raise ValueError("it is more than a tensor")
     return data

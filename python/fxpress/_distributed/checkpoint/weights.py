@@ -16,6 +16,7 @@ from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.remote.ranges import Files
 from fxpress._files.serde.limits import Budget
+from fxpress._torch.fx import holds_fake
 
 # A tensor in a file, or a function that reads all of it.
 Place: TypeAlias = Extent | Callable[[], torch.Tensor]
@@ -107,6 +108,9 @@ def copy_box(
         read_box(place, offsets, sizes, target)
         return
     found = place()
+    # torch copies nothing from a tensor without values.
+    if found.layout is not torch.strided or found.is_meta or holds_fake(found):
+        raise ArchiveError("a tensor of the checkpoint is sparse, or has no values")
     for dim, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
         found = found.narrow(dim, start, size)
     target.copy_(found)

@@ -14,14 +14,15 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from fxpress._base.errors import UnsupportedError
-from fxpress._distributed.checkpoint.placing import check_folder, complete, remove_left
+from fxpress._distributed.checkpoint.placing import check_folder, complete
 from fxpress._distributed.checkpoint.section import Part, index_of
 from fxpress._distributed.checkpoint.sharing_out import Work, check_item, key_of_item, share_out
 from fxpress._distributed.checkpoint.tensor_files import INDEX
 from fxpress._distributed.checkpoint.values import as_json, unpickled
 from fxpress._files.archive import tensors
-from fxpress._files.archive.files import AtomicFile, is_path
-from fxpress._files.archive.tensor_file import layout, write_all, write_with_checksum
+from fxpress._files.archive.files import AtomicFile, is_path, write_all
+from fxpress._files.archive.folders import remove_left
+from fxpress._files.archive.tensor_file import layout, write_with_checksum
 from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.format.tensor_header import NUMBER
 
@@ -134,7 +135,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Give each rank the names of its files, which no other save uses."""
         self._path.mkdir(parents=True, exist_ok=True)
-        remove_left(self._path)
+        remove_left(self._path / INDEX)
         works = share_out([plan.items for plan in plans], self._file_bytes)
         self._number = works[0].number
         return [

@@ -25,6 +25,7 @@ from fxpress._distributed.stages.manifest import facts_of_file, manifest_of, sta
 from fxpress._distributed.stages.plan import check
 from fxpress._distributed.stages.plan import plan as make_plan
 from fxpress._distributed.stages.planned import Plan, picture_of
+from fxpress._files.archive.files import write_file
 from fxpress._files.archive.folders import new_folder
 from fxpress._files.archive.package import package_pt2, save
 from fxpress._files.format import names
@@ -157,7 +158,7 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
             files.append(facts_of_file(path))
         manifest, texts = describe(files)
         for name, text in texts.items():
-            (place / name).write_text(text)
+            write_file(place / name, text)
     return manifest
 
 

@@ -1,28 +1,24 @@
-"""Output files that take their places only when they are complete, and repeated reads of files."""
+"""Output files that take their places only when they are complete. Imports nothing of torch."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import functools
 import os
+import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from fxpress._files.archive.folders import NOT_THERE, beside
-from fxpress._files.errors import ArchiveError
+from fxpress._files.archive.folders import NOT_THERE, beside, remove_left, sync_folder
 
 _ACL = "system.posix_acl_access"
 _COPIED = 1 << 20  # bytes at a time
-_TURNS = 20  # the most replacements in a row after which reading is tried again
-
-P = ParamSpec("P")
-R = TypeVar("R")
+# Paths of the descriptors of this process. Their targets may be pipes without a name.
+_DESCRIPTOR = re.compile(r"/dev/std(?P<name>out|err)|/(?:dev|proc/self)/fd/(?P<number>\d{1,9})")
 
 
 def is_path(f: Any) -> bool:
@@ -98,9 +94,10 @@ class Output:
 class DirectFile(Output):
     """A pipe or a device. Bytes that are written to it cannot be taken back."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, descriptor: int | None = None) -> None:
         super().__init__(target)
-        self.descriptor = os.open(target, os.O_WRONLY | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_CLOEXEC
+        self.descriptor = os.open(target, flags) if descriptor is None else os.dup(descriptor)
 
     def sync(self) -> None:
         """Do nothing: there is nothing to wait for."""
@@ -242,6 +239,40 @@ def open_output(path: str | bytes | os.PathLike[str], *, in_place: bool = False)
         raise OSError(e.errno, e.strerror, os.fsdecode(path)) from None
 
 
+def write_all(descriptor: int, data: memoryview) -> None:
+    """Write all of the bytes."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def write_file(path: str | bytes | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file at once and sync it; on OSError, which names it, the old file is unchanged.
+
+    Pipes, devices and descriptors of this process, such as /dev/stdout, are written directly.
+    """
+    data = memoryview(content.encode() if isinstance(content, str) else content)
+    name = os.fsdecode(path)
+    own = _DESCRIPTOR.fullmatch(name)
+    file: Output | None = None
+    try:
+        if own is not None:
+            number = own["number"] or ("out", "err").index(own["name"]) + 1
+            file = DirectFile(Path(name), int(number))
+        else:
+            remove_left(Path(os.path.realpath(name)))
+            file = open_output(path)
+        write_all(file.descriptor, data)
+        file.sync()
+        file.put_in_place()
+        if isinstance(file, AtomicFile):
+            sync_folder(file.target.parent)
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, name) from None
+    finally:
+        if file is not None:
+            file.discard()
+
+
 def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
     """Give a new file the owner, group and mode of the file that it replaces, where allowed."""
     mode = status.st_mode & 0o777
@@ -269,29 +300,3 @@ def _copy_list(descriptor: int, path: Path) -> None:
         return
     with contextlib.suppress(OSError):
         os.setxattr(descriptor, _ACL, entries)
-
-
-def _identity(path: Any) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return status.st_dev, status.st_ino
-
-
-def again_when_replaced(read: Callable[P, R]) -> Callable[P, R]:
-    """Make a reader of an archive `f` retry when it fails and the file at the path has changed."""
-
-    @functools.wraps(read)
-    def reading(*args: P.args, **kwargs: P.kwargs) -> R:
-        f = args[0] if args else kwargs.get("f")
-        for _ in range(_TURNS if is_path(f) else 0):
-            before = _identity(f)
-            try:
-                return read(*args, **kwargs)
-            except (FileNotFoundError, ArchiveError):
-                if _identity(f) in (before, None):
-                    raise
-        return read(*args, **kwargs)
-
-    return reading

@@ -52,6 +52,17 @@ def abandoned(target: Path) -> Iterator[Path]:
                 os.close(descriptor)
 
 
+def remove_left(target: Path) -> None:
+    """Remove the files and folders that killed writers of `target` have left."""
+    with contextlib.suppress(OSError):
+        for path in abandoned(target):
+            with contextlib.suppress(OSError):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+
+
 def sync_folder(folder: Path) -> None:
     """Write the names of the files in a folder to the disk before returning."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -96,11 +107,14 @@ def _lock_soon(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Return a block that fills a new folder, renamed to `target`; FileExistsError if used."""
+    """Return a block that fills a new folder, renamed to `target`; FileExistsError if used.
+
+    The folder is locked until it is renamed; the next writer removes folders of killed writers.
+    """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-    place = beside(target)
-    place.mkdir()
+    remove_left(target)
+    place, descriptor = _locked_new_folder(target)
     try:
         yield place
         sync_folder(place)
@@ -108,4 +122,21 @@ def new_folder(target: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
+    finally:
+        os.close(descriptor)
     sync_folder(target.parent)
+
+
+def _locked_new_folder(target: Path) -> tuple[Path, int]:
+    """Return a new folder beside `target`, and the descriptor that locks it."""
+    while True:
+        place = beside(target)
+        place.mkdir()
+        # Another writer may remove the folder as abandoned before it is locked.
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if place.exists():
+                return place, descriptor
+            os.close(descriptor)

@@ -13,9 +13,9 @@ from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._files.archive import compiled
 from fxpress._files.archive.contents import read_extra_files, read_parts
-from fxpress._files.archive.files import again_when_replaced, sizes_of_file, source_path
+from fxpress._files.archive.files import sizes_of_file, source_path
 from fxpress._files.archive.load_options import Options, check_location
-from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.archive.reader import PT2ArchiveReader, again_when_replaced
 from fxpress._files.errors import ArchiveError, FormatError, MissingProgramError
 from fxpress._files.format import names
 from fxpress._files.format.recognition import format_of_records

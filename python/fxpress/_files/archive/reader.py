@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import os
 import shutil
-from collections.abc import Sequence
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import IO, Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress, reporting
-from fxpress._files.archive.files import sizes_of_file, source_path
+from fxpress._files.archive.files import is_path, sizes_of_file, source_path
 from fxpress._files.errors import ArchiveError, FormatError, archive_errors
 from fxpress._files.format import names
 from fxpress._files.format.package import DamagedRecordError, Record
@@ -29,6 +30,9 @@ from fxpress._files.serde.limits import Budget, Limits
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
+_TURNS = 20  # the most replacements in a row after which reading is tried again
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Target(NamedTuple):
@@ -363,3 +367,29 @@ def verify(f: Any, *, limits: Limits | None = None, progress: Progress = None) -
         ]
         with reporting(progress, "checking", sum(target.size for target in plain)) as bar:
             archive.read_into(plain, bar)
+
+
+def _identity(path: Any) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def again_when_replaced(read: Callable[P, R]) -> Callable[P, R]:
+    """Make a reader of an archive `f` retry when it fails and the file at the path has changed."""
+
+    @functools.wraps(read)
+    def reading(*args: P.args, **kwargs: P.kwargs) -> R:
+        f = args[0] if args else kwargs.get("f")
+        for _ in range(_TURNS if is_path(f) else 0):
+            before = _identity(f)
+            try:
+                return read(*args, **kwargs)
+            except (FileNotFoundError, ArchiveError):
+                if _identity(f) in (before, None):
+                    raise
+        return read(*args, **kwargs)
+
+    return reading

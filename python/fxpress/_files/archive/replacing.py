@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fxpress._base.errors import Error
 from fxpress._files.archive.files import AtomicFile, DirectFile, Output
 from fxpress._files.archive.folders import abandoned, beside, locked_folder, sync_folder
 from fxpress._files.archive.reader import PT2ArchiveReader
@@ -35,11 +36,14 @@ def place_of(text: str) -> Place:
 
 def named_by(path: Path) -> set[Place]:
     """Return the weights that the archive at a path names; none where there is no archive."""
-    found = set()
-    with contextlib.suppress(ArchiveError), PT2ArchiveReader.of_any_format(path) as archive:
+    found: set[Place] = set()
+    if not path.is_file():  # to open a pipe would wait
+        return found
+    with contextlib.suppress(Error), PT2ArchiveReader.of_any_format(path) as archive:
         for record in archive.get_file_names():
             if names.is_weights_file_record(record) and (text := archive.read_string(record)):
-                with contextlib.suppress(ArchiveError):
+                with contextlib.suppress(Error):
+                    archive.budget.check_json(text, record)
                     found.add(place_of(text))
     return found
 
@@ -48,7 +52,7 @@ def _has_weights(folder: Path) -> bool:
     return any(name.endswith(_SUFFIX) for name in os.listdir(folder))
 
 
-def _named_in(folder: Path, but: Path | None) -> Iterator[Place]:
+def _named_in(folder: Path, but: Path) -> Iterator[Place]:
     with os.scandir(folder) as entries:
         for entry in entries:
             path = Path(entry.path)
@@ -57,15 +61,14 @@ def _named_in(folder: Path, but: Path | None) -> Iterator[Place]:
                 yield from named_by(path)
 
 
-def _remove(places: set[Place], folder: Path, but: Path | None = None) -> None:
-    """Remove weights that no archive of a folder names, except for the archive at `but`."""
+def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
+    """Return the weights that an archive names, and neither `new` nor others of its folder name."""
+    folder = path.parent
+    places = named_by(path) if _has_weights(folder) else set()
     if places:
-        places = places.difference(_named_in(folder, but))
-    for place in places:
-        path = folder / place.file
-        with contextlib.suppress(FileNotFoundError):
-            if number_of(path) == place.number:
-                path.unlink()
+        places = places.difference(_named_in(folder, path), named_by(new) if new else ())
+    files = [(folder / place.file, place.number) for place in places]
+    return [file for file, number in files if number_of(file) == number]
 
 
 def remove_abandoned(target: Path) -> None:
@@ -73,29 +76,30 @@ def remove_abandoned(target: Path) -> None:
     with contextlib.suppress(OSError), locked_folder(target.parent):
         for path in abandoned(target):
             with contextlib.suppress(OSError):
-                if _has_weights(target.parent):
-                    _remove(named_by(path), target.parent, but=path)
-                path.unlink()
+                for file in (*_only_named_by(path), path):
+                    file.unlink(missing_ok=True)
 
 
 class _Replaced:
-    """The program that a new one replaces. The weights that it alone needs can be removed then."""
+    """The program that `new` replaces. The weights that it alone needs can be removed then.
 
-    def __init__(self, target: Path) -> None:
+    They are found before anything is replaced: the folder may have files that cannot be read.
+    """
+
+    def __init__(self, target: Path, new: Path) -> None:
         self._target = target
         self._second: Path | None = None  # its name while it is replaced
-        self._places: set[Place] | None = set()  # None: they could not be read this time
+        self._weights: list[Path] | None = []  # None: they could not be read this time
         try:
-            if _has_weights(target.parent):
-                self._places = named_by(target)
-        except (FileNotFoundError, PermissionError):
+            self._weights = _only_named_by(target, new)
+        except PermissionError:
             pass
         except OSError:
-            self._places = None
+            self._weights = None
 
     def name_twice(self) -> None:
         """Give the program a second name, so that its weights are known if the writer is killed."""
-        if self._places != set():
+        if self._weights != []:
             second = beside(self._target)
             with contextlib.suppress(OSError):  # a file system without links
                 os.link(self._target, second)
@@ -104,8 +108,9 @@ class _Replaced:
     def remove_weights(self) -> None:
         """Remove the weights of the program that was replaced."""
         with contextlib.suppress(OSError):  # the next save tries again
-            if self._places is not None:
-                _remove(self._places, self._target.parent, but=self._second)
+            if self._weights is not None:
+                for path in self._weights:
+                    path.unlink(missing_ok=True)
                 self.forget()
 
     def forget(self) -> None:
@@ -129,7 +134,7 @@ def put_together(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
 def _replace(program: Output, weights: Sequence[AtomicFile]) -> None:
     folder = program.target.parent
     with locked_folder(folder):
-        replaced = _Replaced(program.target)
+        replaced = _Replaced(program.target, Path(f"/proc/self/fd/{program.descriptor}"))
         if isinstance(program, AtomicFile):
             _rename_together(program, weights, replaced)
             sync_folder(folder)

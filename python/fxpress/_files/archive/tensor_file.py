@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from typing import Any
 import torch
 
 from fxpress import _native
-from fxpress._base.errors import UnsupportedError
+from fxpress._base.errors import Error, UnsupportedError
 from fxpress._files.archive import tensors
+from fxpress._files.archive.files import write_all
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format.recognition import HEAD, SAFETENSORS, format_of_bytes
 from fxpress._files.format.tensor_header import METADATA, NUMBER, Place, header_length, read_header
@@ -184,16 +184,12 @@ def _parts_of(plain: torch.Tensor) -> Iterator[memoryview]:
         yield data[start : start + _ONE_CALL]
 
 
-def write_all(descriptor: int, data: memoryview) -> None:
-    """Write all of the bytes."""
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def number_of(path: Path) -> str | None:
     """Return the number of the save that wrote a file, None without one; OSError: unreadable."""
+    if path.is_symlink() or not path.is_file():  # a save makes no links; to open a pipe would wait
+        return None
     try:
         with contextlib.closing(Files()) as files:
             return TensorFile(files.file(path), Budget(None, 0)).number
-    except ArchiveError:
+    except Error:
         return None

@@ -174,17 +174,16 @@ def load_artifact(
     return value
 
 
-def _check_pickle(data: bytes, record: str, budget: Budget) -> None:
-    """Check the value that a pickle makes before it is made."""
+def check_pickle(data: bytes, record: str, budget: Budget) -> int:
+    """Check the value that a pickle makes before it is made; return its elements."""
     budget.native.set_place(record)
     elements, depth, contains_itself = _native.scan_pickle(data, budget.native)
     budget.native.set_place("the program")
     if contains_itself:
-        raise compat.SerializeError("a list or dict in it contains itself")
+        raise compat.SerializeError(f"a list or dict in {record} contains itself")
     if depth > budget.limits.depth:
         raise LimitError("depth", record)
-    if elements > budget.limits.elements:
-        raise LimitError("elements", record)
+    return elements
 
 
 def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
@@ -204,7 +203,9 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
 
     try:
         archive = SavedRecords(saved, record, budget)
-        _check_pickle(archive.get_record("data.pkl"), record, budget)
+        elements = check_pickle(archive.get_record("data.pkl"), record, budget)
+        if elements > budget.limits.elements:
+            raise LimitError("elements", record)
         return compat.load_with(fake_tensor, archive, values.location)
     except LimitError:
         raise

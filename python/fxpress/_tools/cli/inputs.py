@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 
 from fxpress._base.errors import Error
+from fxpress._files.serde.artifacts import load_any
+from fxpress._files.serde.limits import Budget, LimitError
+from fxpress._files.serde.values import Values
 from fxpress._torch.decompose import pytree
+from fxpress._torch.serde import SerializeError
 
 
 class InputsError(Error):
@@ -19,9 +21,13 @@ class InputsError(Error):
 
 def example_inputs_of(path: Path, program: ExportedProgram, allow_pickle: bool) -> tuple[Any, Any]:
     """Return (args, kwargs) of the program's structure from a file of `torch.save`."""
+    data = path.read_bytes()
+    values = Values({}, budget=Budget(None, len(data)))
     try:
-        value = torch.load(path, weights_only=not allow_pickle)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        value = load_any(data, str(path), values, allow_pickle=allow_pickle)
+    except LimitError:
+        raise
+    except SerializeError as error:
         raise InputsError(f"{path}: no file of torch.save that holds tensors: {error}") from error
     is_pair = isinstance(value, (tuple, list)) and len(value) == 2
     args, kwargs = value if is_pair and isinstance(value[1], dict) else (None, None)

@@ -16,6 +16,7 @@ from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.plan import plan
 from fxpress._distributed.stages.profile import OperationTimes, measure_times
 from fxpress._distributed.stages.save import MANIFEST, STATE, save_stages
+from fxpress._files.archive.files import write_file
 from fxpress._files.archive.load import load
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.loading import options_named
@@ -66,7 +67,7 @@ def _profile(path: Path, program: ExportedProgram, inputs: Any) -> OperationTime
     if path.exists():
         return OperationTimes.from_json(path.read_text(errors="replace"))
     made = measure_times(program, inputs)
-    path.write_text(made.to_json())
+    write_file(path, made.to_json())
     return made
 
 

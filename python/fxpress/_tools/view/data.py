@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from fxpress._files.archive.files import write_file
 from fxpress._tools.view.comparison import compare, differences_of
 from fxpress._tools.view.nodes import Graph, Node
 from fxpress._tools.view.overlays import Overlay, by_module, marked, overlays_of, shaded
@@ -217,7 +218,7 @@ def write_overlays(
     paths = []
     for name, overlay in overlays.items():
         paths.append(Path(os.fsdecode(folder), f"{name.replace(' ', '_')}.json"))
-        paths[-1].write_text(json.dumps(overlay))
+        write_file(paths[-1], json.dumps(overlay))
     return paths
 
 

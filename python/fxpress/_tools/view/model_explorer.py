@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fxpress import _native
+from fxpress._files.archive.files import write_file
 from fxpress._tools.view.comparison import TITLE, compare, differences_of, mapping_of
 from fxpress._tools.view.graphs import make_old
 from fxpress._tools.view.nodes import Graph, Node, TensorFacts
@@ -53,7 +54,7 @@ def write_graphs(sources: Sequence[Source], target: Path) -> list[Path]:
         path = target.with_name(f"{target.stem}.{title.replace(' ', '_')}.json")
         texts[path] = json.dumps(overlay)
     for path, text in texts.items():
-        path.write_text(text)
+        write_file(path, text)
     return list(texts)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fxpress._base.errors import UnsupportedError
+from fxpress._files.archive.files import write_file
 from fxpress._tools.view.page import page_of
 from fxpress._tools.view.sources import Source, names_of, source_of
 
@@ -30,7 +31,7 @@ def write_page(sources: Sequence[Source], target: Path | None = None) -> Path:
     page = page_of(sources)
     if target is None:
         target = Path(tempfile.mkdtemp(prefix="fxpress-view-"), "page.html")
-    target.write_text(page, encoding="utf-8")
+    write_file(target, page)
     return target
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from fxpress._base.observing.event import Event
 from fxpress._base.observing.text import counted_text, duration_text, html_table, sizes_text
+from fxpress._files.archive.files import write_file
 from fxpress._torch.watching import watchers
 
 
@@ -187,13 +188,12 @@ class Profile:
         """Write a trace for chrome://tracing or https://ui.perfetto.dev.
 
         Args:
-            path: the file, which is written anew.
+            path: the file, which is replaced when the new one is complete.
 
         Raises:
             OSError: the file cannot be written.
         """
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(trace_of(self.events, self._begin), file)
+        write_file(path, json.dumps(trace_of(self.events, self._begin)))
 
 
 def profile() -> Profile:
