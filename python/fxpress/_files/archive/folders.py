@@ -97,6 +97,7 @@ def _lock_soon(descriptor: int) -> None:
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """Return a block that fills a new folder, renamed to `target`; FileExistsError if used."""
+    target = Path(os.path.realpath(target))  # a symbolic link is kept, and the folder replaced
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     place = beside(target)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
 
 from fxpress._base.errors import Error
+from fxpress._files.format.recognition import read_file
+from fxpress._files.serde.artifacts import load_any
+from fxpress._files.serde.limits import Budget
+from fxpress._files.serde.values import Values
+from fxpress._tools.cli.loading import options_named
 from fxpress._torch.decompose import pytree
 
 
@@ -19,10 +22,10 @@ class InputsError(Error):
 
 def example_inputs_of(path: Path, program: ExportedProgram, allow_pickle: bool) -> tuple[Any, Any]:
     """Return (args, kwargs) of the program's structure from a file of `torch.save`."""
-    try:
-        value = torch.load(path, weights_only=not allow_pickle)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise InputsError(f"{path}: no file of torch.save that holds tensors: {error}") from error
+    data = read_file(path)
+    values = Values({}, budget=Budget(None, len(data)))
+    with options_named(path):
+        value = load_any(data, "the file of inputs", values, allow_pickle=allow_pickle)
     is_pair = isinstance(value, (tuple, list)) and len(value) == 2
     args, kwargs = value if is_pair and isinstance(value[1], dict) else (None, None)
     if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
