@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from fxpress._files.archive.folders import NOT_THERE, beside
 from fxpress._files.errors import ArchiveError
+from fxpress._files.remote.urls import shown
 
 _ACL = "system.posix_acl_access"
 _COPIED = 1 << 20  # bytes at a time
@@ -39,7 +40,11 @@ def source_path(f: Any) -> str | None:
             "bytes are a path, and these are the contents of a zip file: pass them as a bytearray, "
             "a memoryview or io.BytesIO"
         )
-    return os.fsdecode(f)
+    path = os.fsdecode(f)
+    if "://" in path and not os.path.exists(path):
+        what = f"{os.strerror(errno.ENOENT)} on this machine"
+        raise FileNotFoundError(errno.ENOENT, what, shown(path))
+    return path
 
 
 def sizes_of_file(f: Any) -> dict[str, int]:
