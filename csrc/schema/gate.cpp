@@ -239,10 +239,19 @@ bool is_record_name(std::string_view text) {
   return archive::problem_of_name(text) == nullptr && text.find('/') == std::string_view::npos;
 }
 
+// U+0080 to U+009F, of which some begin a command to a terminal as an escape does.
+bool has_high_control(std::string_view text) {
+  for (size_t at = 0; (at = text.find('\xc2', at)) != std::string_view::npos; ++at) {
+    if (at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xa0) return true;
+  }
+  return false;
+}
+
 bool is_node_metadata(std::string_view key, std::string_view text) {
   // Without a text there is no entry; what is not listed here is not read. The JSON of "from_node"
   // is a document of its own, and passes the gate when it is read.
   if (text.empty()) return true;
+  if (has_high_control(text)) return false;
   if (key == "stack_trace") return is_stack_trace(text);
   if (key == "nn_module_stack") return is_module_stack(text);
   if (key == "source_fn_stack" || key == "torch_fn") return is_line(text);
@@ -253,6 +262,7 @@ bool is_node_metadata(std::string_view key, std::string_view text) {
 }  // namespace
 
 bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_unicode) {
+  if (rule != Rule::kLiteral && has_high_control(text)) return false;
   switch (rule) {
     case Rule::kIdentifier:
     case Rule::kSymbol:

@@ -151,6 +151,8 @@ void GraphDecoder::read_node(const Value& value) {
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     const Ref failed = classes_->make(*document_, value, false);
+    // Before Python 3.12 the traceback, which leads into a signal handler, is apart.
+    if (error.trace()) PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
     call(symbols.reading_failed, failed, error.value().ptr());
   }
 }

@@ -51,6 +51,7 @@ bool is_value(PyObject* value, Table table, int depth = 0) {
 
 void node_failed(PyObject* node, pybind11::error_already_set& error) {
   if (!error.matches(PyExc_Exception)) throw error;
+  if (error.trace()) PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
   call(symbols.node_failed, node, error.value().ptr());
   throw error;  // node_failed() always raises
 }

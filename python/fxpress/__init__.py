@@ -5,6 +5,7 @@ change nothing at all.
 """
 
 import importlib
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,18 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         "fxpress does not support Python with the GIL disabled: set PYTHON_GIL=1, or use a Python "
         "that is not free-threaded"
     )
+
+
+def _is_in_subinterpreter() -> bool:
+    for name in ("_interpreters", "_xxsubinterpreters"):  # the latter before Python 3.13
+        if importlib.util.find_spec(name) is not None:
+            module = importlib.import_module(name)
+            return bool(module.get_current() != module.get_main())
+    return False
+
+
+if _is_in_subinterpreter():  # where the import of torch or of pybind11's modules does not return
+    raise ImportError("fxpress does not support subinterpreters: import it in the main interpreter")
 
 if TYPE_CHECKING:
     from fxpress import (

@@ -88,6 +88,25 @@ def test_errors_are_copied_and_pickled(cls: type[Exception]) -> None:
         assert made.args == error.args
 
 
+SUBINTERPRETER = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+script = "try: import fxpress\\nexcept ImportError as error: print(error)"
+try:
+    interpreters.run_string(interpreters.create(), script)
+except AttributeError:
+    interpreters.exec(interpreters.create(), script)
+"""
+
+
+def test_a_subinterpreter_is_refused() -> None:
+    command = [sys.executable, "-c", SUBINTERPRETER]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "does not support subinterpreters" in done.stdout, done.stderr
+
+
 @pytest.mark.slow("imports torch in a process of its own")
 def test_errors_reach_another_process_that_imports_them_late() -> None:
     data = pickle.dumps(fxpress.ArchiveError("record 'a' is damaged"))
@@ -95,3 +114,10 @@ def test_errors_reach_another_process_that_imports_them_late() -> None:
         [sys.executable, "-c", LAZY, data.hex()], capture_output=True, text=True, check=False
     )
     assert run.stdout.strip() == "record 'a' is damaged", run.stderr
+
+
+@pytest.mark.parametrize("cls", [*(getattr(fxpress, n) for n in NAMES), UnsupportedProgramError])
+def test_messages_do_not_act_on_a_terminal(cls: type[Exception]) -> None:
+    assert str(cls("a\x1b]0;b\x07\x9b31m\u202e\r\nc")) == "a\\x1b]0;b\\x07\\x9b31m\\u202e\\r\nc"
+    error = fxpress.LimitError("memory", "record '\x1b[2J'")
+    assert str(error).startswith(r"record '\x1b[2J': ")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import re
+import signal
+import traceback
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,12 @@ import pytest
 import torch
 from torch.export import export
 
-from fxpress import archive
+from fxpress import archive, checkpoint, pipeline, serialize
 from fxpress._files.archive import reader as reading
 from fxpress.archive import LimitError, load
 from tests.fuzz.hostile import CASES
 from tests.fuzz.hostile.outcomes import frozen_outcomes, read_case
-from tests.support import sentinel
+from tests.support import payloads, sentinel
 from tests.support.archived import raises_archive_error, records_of, rewritten, saved_by_us
 
 WEIGHT = "archive/data/weights/weight_0"
@@ -253,4 +256,125 @@ def test_errors_of_the_graph_name_the_record_and_keep_their_type(data: bytes) ->
         data, {name: text.replace(b"torch.ops.aten.add.Tensor", b"torch.ops.x.y.z")}
     )
     with pytest.raises(archive.SerializeError, match=r"(?s)models/model\.json.*torch\.ops\.x\.y"):
+        archive.load(damaged)
+
+
+def test_tracebacks_and_logs_do_not_act_on_a_terminal(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each text of a program in turn has escapes; the chain of the exception is printed too."""
+    escapes = "\x1b]0;x\x07\x9b31m\u202e\r\b"
+    name = "archive/models/model.json"
+    document = json.loads(records_of(data)[name])
+    for position in range(len(payloads.slots(document))):
+        changed = payloads.with_payload(document, [position], lambda text: text + escapes)
+        try:
+            archive.load(rewritten(data, {name: json.dumps(changed).encode()}))
+        except archive.SerializeError as error:
+            shown = "".join(traceback.format_exception(error))
+            assert all(map(str.isprintable, shown.split("\n"))), payloads.slots(document)[position]
+    samples = pickled(((), {"x" + escapes: torch.ones(1)}))
+    archive.load(rewritten(data, {SAMPLES: samples}))
+    assert "are left out" in caplog.text
+    assert all(map(str.isprintable, caplog.text.split("\n")))
+
+
+class StopError(RuntimeError):
+    """What a signal handler of the caller raises."""
+
+
+PLACES = (
+    "fxpress._files.serde.reading.check_arithmetic",
+    "fxpress._files.serde.targets.find_target",
+    "fxpress._files.serde.artifacts._check_pickle",
+    "fxpress._files.serde.expressions._Reader.read",
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("error", [StopError, MemoryError])
+def test_signal_handlers_and_a_lack_of_memory_are_not_damage(
+    place: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = export(Model(), (X,), dynamic_shapes={"x": {0: torch.export.Dim("n", max=64)}})
+
+    def stop(*_: object) -> None:
+        raise error("stop")
+
+    def interrupted(*_: object) -> None:
+        stop() if error is MemoryError else signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        monkeypatch.setattr(place, interrupted)
+        with pytest.raises(error) as caught:
+            archive.load(saved_by_us(program))
+        assert type(caught.value) is error
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_lack_of_memory_is_a_memory_error(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch reports it as a RuntimeError of its allocator."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
+
+    artifact = serialize.serialize(export(Model(), (X,)))
+    for target, read in (
+        ("fxpress._files.archive.storages.allocate_bytes", lambda: archive.load(bytearray(data))),
+        ("torch.empty", lambda: serialize.deserialize(artifact)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, fail)
+            with pytest.raises(MemoryError) as caught:
+                read()
+        assert not isinstance(caught.value, archive.SerializeError)
+
+
+def test_unpickling_is_suggested_only_for_undamaged_pickles() -> None:
+    sound = pickled(((Hostile(),), {"x": torch.ones(3)}))
+    assert "allow_pickle" in _refused_artifact(sound)
+    with zipfile.ZipFile(io.BytesIO(sound)) as file:
+        (pickle_record,) = (name for name in file.namelist() if name.endswith("data.pkl"))
+        at = sound.index(file.read(pickle_record))
+    damaged = [sound[:size] for size in range(1, len(sound), 61)]
+    damaged += [bytes(sound[:i]) + b"\xff" + bytes(sound[i + 1 :]) for i in range(at, at + 40)]
+    allowed = pickled(((torch.ones(3),), {}))
+    damaged.append(bytes(rewritten(allowed, {pickle_record.replace(".pkl", "/0"): None})))
+    damaged += [b"no pickle", pickle.dumps([1], 2)[:-1]]
+    for each in damaged:
+        assert "allow_pickle" not in _refused_artifact(each)
+
+
+def _refused_artifact(data: bytes) -> str:
+    with pytest.raises(archive.SerializeError) as caught:
+        serialize.deserialize_torch_artifact(data)
+    return str(caught.value)
+
+
+def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "stages").mkdir()
+    names = ["a.pt2", "a.safetensors", "a.safetensors.index.json", "stages/manifest.json"]
+    for name in names:
+        os.mkfifo(tmp_path / name)
+    reads = [
+        *(lambda each=each: checkpoint.ArchiveReader(tmp_path / each).read_metadata()
+          for each in names[:3]),
+        lambda: archive.load(tmp_path / "a.pt2"),
+        lambda: archive.load_pt2(tmp_path / "a.pt2"),
+        lambda: pipeline.load_stage(tmp_path / "stages", 0),
+        lambda: pipeline.load_stage(tmp_path / "a.pt2", 0),
+    ]  # fmt: skip
+    for read in reads:
+        with pytest.raises(OSError, match="expected a regular file"):
+            read()
+
+
+def test_the_first_module_path_is_that_of_the_program(data: bytes) -> None:
+    name = "archive/models/model.json"
+    document = json.loads(records_of(data)[name])
+    document["graph_module"]["module_call_graph"][0]["fqn"] = "linear"
+    damaged = rewritten(data, {name: json.dumps(document).encode()})
+    with pytest.raises(archive.SerializeError, match=r"module_call_graph\[0\]\.fqn: expected ''"):
         archive.load(damaged)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
+import logging
 import random
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +281,168 @@ def test_secrets_are_not_shown() -> None:
     with pytest.raises(CheckpointException) as caught:
         load({"a": torch.zeros(1)}, f"{SCHEME}://user:secret@bucket/a.pt2?signature=secret")
     assert "secret" not in str(caught.value)
+    assert (
+        repr(ArchiveReader(f"{SCHEME}://u:secret@b/a.pt2"))
+        == f"ArchiveReader('{SCHEME}://b/a.pt2')"
+    )
+
+
+SECRET = "us3r:pa55word@bucket/a.pt2?sig=s3cr%2Bet&X-Amz-Signature=deadbeef#fr4gment"
+SECRETS = ("us3r", "pa55word", "s3cr", "deadbeef", "fr4gment")
+
+
+def chain_of(error: BaseException | None) -> str:
+    """The texts of an exception, of its causes and of its contexts."""
+    if error is None:
+        return ""
+    return f"{error!r}{error}{chain_of(error.__cause__)}{chain_of(error.__context__)}"
+
+
+@pytest.mark.parametrize(
+    "text", ["no {} here", "no URL('{}')", "denied: {} \x1b[2J", "{}".format(SECRET.split("?")[1])]
+)
+def test_secrets_in_texts_of_libraries_are_not_shown(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{SCHEME}://{SECRET}"
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(text.format(url))
+
+    monkeypatch.setattr(Store, "info", refuse)
+    with pytest.raises(OSError, match="PermissionError") as caught:
+        ArchiveReader(url).read_metadata()
+    shown = chain_of(caught.value)
+    assert not [each for each in SECRETS if each in shown]
+    assert f"{SCHEME}://bucket/a.pt2" in shown
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("failures", [2, 9])
+def test_reads_are_repeated(failures: int, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that breaks is tried again, with longer and longer pauses, and not for ever."""
+    url = put(written, "model.pt2")
+    pauses: list[float] = []
+    monkeypatch.setattr("fxpress._files.remote.urls.time.sleep", pauses.append)
+    asked = Store.info
+
+    def breaking(self: Store, path: str, **options: Any) -> dict[str, Any]:
+        if len(pauses) < failures:
+            raise ConnectionResetError("reset by peer")
+        return asked(self, path, **options)
+
+    monkeypatch.setattr(Store, "info", breaking)
+    if failures == 2:
+        ArchiveReader(url).read_metadata()
+    else:
+        with pytest.raises(OSError, match="reset by peer"):
+            ArchiveReader(url).read_metadata()
+    assert pauses == sorted(pauses)
+    assert len(pauses) == min(failures, 3)
+
+
+Answer = Callable[[http.server.BaseHTTPRequestHandler, int], None]
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[[Answer], str]]:
+    """Start servers of this machine, and return their URLs, with secrets."""
+    pytest.importorskip("aiohttp", reason="no aiohttp")
+    running: list[http.server.ThreadingHTTPServer] = []
+
+    def serve(answer: Answer) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                server.number += 1
+                answer(self, server.number)
+
+            do_HEAD = do_GET
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+            number = 0
+
+            def handle_error(self, *_: Any) -> None:
+                pass
+
+        server = Server(("127.0.0.1", 0), Handler)
+        running.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://{SECRET.replace('bucket', f'127.0.0.1:{server.server_port}')}"
+
+    yield serve
+    for server in running:
+        server.shutdown()
+        server.server_close()
+
+
+def begin(handler: http.server.BaseHTTPRequestHandler, status: int, size: int | None) -> bool:
+    """Send the head of an answer; return whether the body is wanted."""
+    handler.send_response(status)
+    if size is not None:
+        handler.send_header("Content-Length", str(size))
+    handler.end_headers()
+    return handler.command == "GET"
+
+
+@pytest.mark.parametrize("status", [206, 200])
+def test_http_that_never_ends(status: int, served: Callable[[Answer], str]) -> None:
+    sent = 0
+
+    def answer(handler: http.server.BaseHTTPRequestHandler, _: int) -> None:
+        nonlocal sent
+        handler.close_connection = True
+        if handler.command == "HEAD":
+            begin(handler, 200, 5000)
+            return
+        begin(handler, status, None)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            sent += handler.wfile.write(bytes(1 << 16))
+
+    with pytest.raises((OSError, fxpress.ArchiveError)):
+        ArchiveReader(served(answer)).read_metadata()
+    assert sent < 1 << 24  # what the sockets of both sides hold
+    url = served(lambda handler, _: begin(handler, 200, 1 << 40) and None)
+    with pytest.raises(OSError, match="too large"):
+        ArchiveReader(url.replace("a.pt2", "a.json")).read_metadata()
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410, 500, 503])
+def test_http_statuses(
+    status: int, served: Callable[[Answer], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message has the status and no secret; a missing file is a FileNotFoundError."""
+    caplog.set_level(logging.DEBUG)
+    url = served(lambda handler, _: begin(handler, status, 0) and None)
+    with pytest.raises(OSError, match=f"HTTP status {status} ") as caught:
+        ArchiveReader(url).read_metadata()
+    assert isinstance(caught.value, FileNotFoundError) == (status in (404, 410))
+    shown = chain_of(caught.value) + caplog.text
+    assert not [each for each in SECRETS if each in shown]
+
+
+def test_http_that_fails_twice(served: Callable[[Answer], str], written: Path) -> None:
+    data = (written / "model.pt2").read_bytes()
+
+    def answer(handler: http.server.BaseHTTPRequestHandler, number: int) -> None:
+        asked = handler.headers.get("Range")
+        if number in (1, 2, 3, 6, 9):
+            begin(handler, 503, 0)
+        elif asked is None:
+            begin(handler, 200, len(data))
+        else:
+            first, last = map(int, asked.removeprefix("bytes=").split("-"))
+            begin(handler, 206, last + 1 - first)
+            handler.wfile.write(data[first : last + 1])
+
+    wanted = contents("model.pt2")
+    assert_same(load(blank(wanted), served(answer)), wanted)
 
 
 class Own(torch.Tensor):

@@ -155,13 +155,45 @@ def test_readers_that_go_away(path: Path) -> None:
     assert process.returncode == 128 + signal.SIGPIPE
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_closed_streams(closed: str, path: Path) -> None:
-    script = f'exec "$0" -m fxpress inspect "$1" {closed}'
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["inspect", "verify", "hash", "--help"])
+def test_closed_streams(command: str, closed: str, path: Path) -> None:
+    script = f'exec "$0" -m fxpress {command} "$1" {closed}'
     done = subprocess.run(
         ["sh", "-c", script, sys.executable, str(path)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["inspect", "--debug inspect", "hash", "convert"])
+def test_failures_that_nobody_reads(command: str, tmp_path: Path) -> None:
+    """The status is that of a failure, and not 1, which means that the answer is no."""
+    for redirected in ("2>/dev/full", "2>&1 >/dev/full"):
+        script = f'exec "$0" -m fxpress {command} "$1" "$1" {redirected}'
+        script = script if command == "convert" else script.replace(' "$1" "$1"', ' "$1"')
+        call = ["sh", "-c", script, sys.executable, str(tmp_path / "nowhere.pt2")]
+        assert subprocess.run(call, stderr=subprocess.PIPE, check=False).returncode == 2
+
+
+def test_an_encoding_without_the_characters(tmp_path: Path) -> None:
+    """Names that the terminal's encoding lacks are escaped."""
+    model = torch.nn.Sequential(OrderedDict({"caf\xe9": torch.nn.Linear(2, 2)}))
+    program = torch.export.export(model, (torch.ones(1, 2),))
+    torch.export.save(program, tmp_path / "caf\xe9.pt2")
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for arguments in (
+        ["inspect", "--tree", "9"],
+        ["verify"],
+        ["hash"],
+        ["inspect", "--node", "\xe9"],
+    ):
+        command = [sys.executable, "-m", "fxpress", *arguments, str(tmp_path / "caf\xe9.pt2")]
+        done = subprocess.run(
+            command, capture_output=True, env={**os.environ, **plain}, text=True, check=False
+        )
+        assert done.returncode == (1 if "--node" in arguments else 0), done.stderr
+        assert "Error" not in done.stderr
+        assert "caf" in done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full of Linux")

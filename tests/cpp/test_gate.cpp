@@ -89,7 +89,7 @@ TEST_CASE("paths of modules have indices") {
 TEST_CASE("texts in quotes cannot leave them") {
   for (const Rule rule : {Rule::kTypeName, Rule::kKey, Rule::kConstantInput, Rule::kVersion}) {
     taken(rule, {"", "a.b<c>", "f(x)", "# x", "ключ", "\xe2\x80\xa8"});
-    refused(rule, {"'", "\"", "\\", "\n", "\r", "\x7f", "\x1b[0m"});
+    refused(rule, {"'", "\"", "\\", "\n", "\r", "\x7f", "\x1b[0m", "\xc2\x9b[0m"});
   }
   taken(Rule::kLiteral, {"", "'\"\\\n"});
 }
@@ -116,7 +116,7 @@ TEST_CASE("JSON is one line of an object or a list") {
 TEST_CASE("traces have lines, comments have one") {
   const std::string trace = "File \"a\", line 1\n\tx = 'y'\f\n" + std::string(70, 'x');
   taken(Rule::kStackTrace, {"", trace, "'''"});
-  refused(Rule::kStackTrace, {"a\rb", "\x1b[2J", "\x7f", std::string_view("\0", 1)});
+  refused(Rule::kStackTrace, {"a\rb", "\x1b[2J", "\x7f", "\xc2\x80", std::string_view("\0", 1)});
   for (const char* bad : {"\r", "\x1b", "\x7f"}) {  // behind whole blocks, and within one
     CHECK(!passes(Rule::kStackTrace, std::string(64, 'x') + bad, nullptr));
     CHECK(!passes(Rule::kStackTrace, std::string(30, 'x') + bad + std::string(60, 'x'), nullptr));

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch.export import ExportedProgram, export
 from torch.testing._internal.two_tensor import TwoTensor
 
 import fxpress
-from fxpress import UnsupportedError
+from fxpress import SerializeError, UnsupportedError
 from tests.support.archived import OneWeight
 
 
@@ -81,3 +83,16 @@ def test_a_repeated_node_that_the_other_program_has_once() -> None:
     assert found.path == "graph_module.graph.nodes[1]"
     assert (found.first, found.second) == ("torch.ops.aten.sin.default", None)
     assert found.nodes == ("sin_1", None)
+
+
+@pytest.mark.parametrize("target", ["len.t", "add.str", "__contains__.int", "Int.Tensor"])
+def test_operators_that_only_the_jit_knows(target: str) -> None:
+    """The dispatcher has no kernels for them, and raises RuntimeError when it is asked."""
+    packet, _, overload = target.partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload)
+    assert not torch._C._dispatch_has_kernel(operator.name())
+    program = export(OneWeight(), (torch.ones(3),), strict=False)
+    (node,) = (each for each in program.graph.nodes if each.op == "call_function")
+    node.target = operator
+    with contextlib.suppress(SerializeError):  # a node that the schema cannot hold
+        fxpress.graph_hash(program)

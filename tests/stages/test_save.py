@@ -413,6 +413,16 @@ def test_an_archive_that_is_there_is_replaced(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_symbolic_link_to_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    program = export(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), (torch.ones(1, 2),))
+    save_stages(program, tmp_path / "link", 2)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "manifest.json").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
 def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
 

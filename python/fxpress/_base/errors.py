@@ -4,12 +4,22 @@
 `fxpress._files.errors`. `fxpress` exports all of them, and is the module that pickles name.
 """
 
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TypeVar
+
+from fxpress._base.observing.text import printable_lines
+
+_E = TypeVar("_E", bound=BaseException)
+
 
 class Error(Exception):
     """The base class of all exception classes of fxpress.
 
     For mistakes of the caller (arguments of a wrong type, a missing file), fxpress raises
-    exceptions of Python or of the kind that torch raises. torch has no such class.
+    exceptions of Python or of the kind that torch raises. torch has no such class. Characters in
+    the message that a terminal would act on are escaped, since the text may be from a file.
 
     Example:
         >>> import io
@@ -21,6 +31,9 @@ class Error(Exception):
     """
 
     __module__ = "fxpress"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*map(_printable_argument, args))
 
 
 class UnsupportedError(Error, NotImplementedError, RuntimeError):
@@ -77,3 +90,37 @@ class InternalError(Error, RuntimeError):
 
 class NoRendererError(RuntimeError):
     """There is no program that draws pictures."""
+
+
+def _printable_argument(value: object) -> object:
+    return printable_lines(value) if isinstance(value, str) else value
+
+
+def printable_error(error: _E) -> _E:
+    """Return an exception of another library whose texts, and those of its causes, are escaped."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.args = tuple(map(_printable_argument, cause.args))
+        cause = cause.__cause__ or cause.__context__
+    return error
+
+
+def is_about_input(error: BaseException) -> bool:
+    """Return whether input can be at fault: False for a signal handler's error, or no memory."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or _is_from_handler(cause.__traceback__):
+            return False
+        cause = cause.__cause__
+    return True
+
+
+def _is_from_handler(at: TracebackType | None) -> bool:
+    """Return whether a traceback leads into a signal handler, which gets the frame below it."""
+    while at is not None:
+        interrupted = at.tb_frame.f_back
+        for value in [*at.tb_frame.f_locals.values()] if interrupted is not None else ():
+            if any(each is interrupted for each in (value if type(value) is tuple else (value,))):
+                return True
+        at = at.tb_next
+    return False

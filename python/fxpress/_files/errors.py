@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fxpress import _native
+from fxpress._base.errors import Error
 from fxpress._torch.serde import SerializeError
 
 
@@ -37,8 +38,19 @@ class MissingProgramError(ArchiveError, KeyError):
     __str__ = Exception.__str__  # a KeyError shows the text in quotes
 
 
-class OutOfMemoryError(ArchiveError, MemoryError):
-    """There is not enough memory for the contents that an archive declares."""
+class OutOfMemoryError(Error, MemoryError):
+    """There is not enough memory for the contents that an archive declares. It is not damaged."""
+
+
+@contextmanager
+def named_lack_of_memory(what: str) -> Iterator[None]:
+    """Raise torch's RuntimeError for a lack of memory of the host as `OutOfMemoryError`."""
+    try:
+        yield
+    except RuntimeError as e:
+        if "DefaultCPUAllocator" not in str(e):
+            raise
+        raise OutOfMemoryError(f"{what}: {e}") from None
 
 
 @contextmanager

@@ -265,8 +265,10 @@ def is_effectful(target: Any) -> bool:
 
 def is_composite(target: Any) -> bool:
     """Return whether an overload is composed of other operators, any of which may return a view."""
-    key = "CompositeImplicitAutograd"
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
+    name, key = target.name(), "CompositeImplicitAutograd"
+    # The dispatcher does not know the operators of the JIT alone, and raises for them.
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(torch._C._dispatch_has_kernel(name) and has_kernel(name, key))
 
 
 def is_random(target: Any) -> bool:
@@ -539,7 +541,7 @@ def load_with(function: Callable[..., Any], archive: Any, location: Any = None) 
     load = types.FunctionType(plain.load.__code__, names, "load")
     reader = type("Unpickler", (plain,), {"load": load})
     if serialization._is_torchscript_zip(archive):
-        raise ValueError("the file is a TorchScript archive, which holds code")
+        raise pickle.UnpicklingError("the file is a TorchScript archive, which holds code")
     pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=reader)
     return serialization._load(archive, location, pickles, encoding="utf-8")
 

@@ -50,11 +50,16 @@ def printable(text: str) -> str:
     )
 
 
+def printable_lines(text: str) -> str:
+    """Return a text of a file, escaped as by `printable`, in the lines that it has."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table for a notebook, whose texts are escaped; `#` in a head stands for numbers."""
 
     def shown(text: object) -> str:
-        return html.escape("\n".join(map(printable, str(text).split("\n"))))
+        return html.escape(printable_lines(str(text)))
 
     styles = ["text-align: " + ("right" if each.startswith("#") else "left") for each in head]
     lines = [

@@ -136,7 +136,10 @@ def convert_weights(
             fill(_program_file(program), weights, goal, filling)
         else:
             loading = {"allow_operators": allow_operators, "limits": limits}
-            with new_folder(goal) as place, _stages(program, stages, by, place, loading) as template:
+            with (
+                new_folder(goal) as place,
+                _stages(program, stages, by, place, loading) as template,
+            ):
                 _fill_stages(template, weights, place, filling)
 
 

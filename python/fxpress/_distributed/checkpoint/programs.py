@@ -34,7 +34,7 @@ from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.format.weights_location import is_file_name, read_place
 from fxpress._files.remote.ranges import Checked, File, LocalFile
-from fxpress._files.remote.remote_file import AnyPath, RemoteFile
+from fxpress._files.remote.remote_file import AnyPath, RemoteFile, read_path
 from fxpress._files.serde.limits import Budget, Limits
 
 _File: TypeAlias = LocalFile | RemoteFile
@@ -198,7 +198,7 @@ class StageFile(NamedTuple):
 def stage_files(folder: AnyPath, limits: Limits | None) -> list[StageFile]:
     """Return the files that the manifest of a folder names, in the order of the stages."""
     path = folder / MANIFEST
-    data = path.read_bytes()
+    data = read_path(path)
     Budget(limits, len(data)).check_json(data, str(path))
     try:
         stages = read_manifest(data).stages

@@ -113,7 +113,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         options: dict[str, Any] = {"model": model if model != names.MODEL else None}
         options |= {"check": self._check or None, "allow_pickle": allow_pickle or None}
         texts = [f", {name}={value!r}" for name, value in options.items() if value is not None]
-        return f"ArchiveReader({str(self.checkpoint_id)!r}{''.join(texts)})"
+        return f"ArchiveReader({str(self._path)!r}{''.join(texts)})"
 
     @property
     def checkpoint_id(self) -> Path | str:

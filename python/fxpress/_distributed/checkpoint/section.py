@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
+from fxpress._base.errors import is_about_input
 from fxpress._distributed.checkpoint.boxes import Extent
 from fxpress._distributed.checkpoint.tensor_files import beside, extent_in
 from fxpress._distributed.checkpoint.values import from_json
@@ -151,7 +152,7 @@ def add_section(weights: Weights, index: AnyPath, said: Any, budget: Budget) -> 
         for name, value in said["values"].items():
             weights.values[name] = from_json(name, value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, ArchiveError):
+        if isinstance(error, ArchiveError) or not is_about_input(error):
             raise
         raise ArchiveError(f"{index} is damaged: {error!r}") from None
 

@@ -15,7 +15,7 @@ from fxpress._distributed.checkpoint.torch_files import METADATA, add_torchs
 from fxpress._distributed.checkpoint.weights import Weights
 from fxpress._distributed.stages.save import MANIFEST
 from fxpress._files.errors import ArchiveError
-from fxpress._files.remote.remote_file import AnyPath, UrlPath
+from fxpress._files.remote.remote_file import AnyPath, UrlPath, read_path
 from fxpress._files.serde.limits import Budget, Limits
 
 
@@ -83,7 +83,7 @@ def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
 
 def _read_json(path: AnyPath, limits: Limits | None) -> tuple[Any, Budget]:
     """Return what a JSON file says, and the rest of the budget; ArchiveError if it is damaged."""
-    text = path.read_bytes()
+    text = read_path(path)
     budget = Budget(limits, len(text))
     budget.check_json(text, str(path))
     try:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fxpress import _native
-from fxpress._base.errors import Error
+from fxpress._base.errors import Error, is_about_input
 from fxpress._distributed.checkpoint.boxes import Extent
 from fxpress._distributed.checkpoint.section import check_slices
 from fxpress._distributed.checkpoint.weights import Place, Slice, Stored, Weights, is_dense
@@ -26,6 +26,7 @@ from fxpress._files.archive.weight_files import Form, difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.format.package import Record
+from fxpress._files.format.recognition import read_file
 from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.ranges import Checked, File
 from fxpress._files.serde.artifacts import check_pickle, load_any
@@ -97,18 +98,20 @@ def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
 def _metadata(folder: Path, limits: Limits | None) -> Iterator[tuple[dict[str, Any], Budget]]:
     """Yield the contents of `.metadata`; what is wrong with them in the block is ArchiveError."""
     path = folder / METADATA
-    data = path.read_bytes()
+    data = read_file(path)
     budget = Budget(limits, len(data))
     try:
         # The scan frees its memory, so it has a separate budget.
         elements = check_pickle(data, str(path), Budget(limits, len(data)))
         budget.charge(_ELEMENT * elements, str(path))
         yield _Unpickler(data).load().state, budget
-    except (Error, OSError, MemoryError):
+    except (Error, OSError):
         raise
     except KeyError:  # whose text is the key, which may be as large as the file likes
         raise ArchiveError(f"{path} is damaged: a field or a part of a tensor is missing") from None
     except Exception as error:  # whatever pickles and what they make raise when they are damaged
+        if not is_about_input(error):
+            raise
         raise ArchiveError(f"{path} is damaged: {error!r}") from None
 
 
@@ -265,7 +268,9 @@ def extent_of(
         _, of_storage, key, _, _ = said.storage
         name = f"data/{key}"
         record, start = records[name], begin + archive.offset(name)
-    except Exception:  # whatever a damaged file makes them raise: a closer look says it
+    except Exception as error:  # of any type for a damaged file, which reading all of it reports
+        if not is_about_input(error):
+            raise
         return None
     is_same = (of_storage or said.others[-1]) is dtype and said.sizes == sizes
     numbers = (said.offset, *said.strides)

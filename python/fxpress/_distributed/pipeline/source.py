@@ -25,6 +25,7 @@ from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.remote_archive import RemoteArchive
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
+from fxpress._files.format.recognition import read_file
 from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.remote_file import ChangedFileError, RemoteFile
 from fxpress._files.remote.urls import is_archive, joined, local_path, shown, url_of
@@ -64,7 +65,7 @@ class Source(os.PathLike[str]):
     def _manifest_file(self) -> bytes:
         try:
             if self._url is None:
-                return (self._path / MANIFEST).read_bytes()
+                return read_file(self._path / MANIFEST)
             file = RemoteFile(joined(self._url, MANIFEST))
             size = file.size
         except FileNotFoundError:

@@ -34,7 +34,7 @@ from fxpress._files.remote.urls import (
     joined,
     local_path,
     opened_system,
-    reaching,
+    reached,
     shown,
     url_of,
 )
@@ -169,11 +169,8 @@ def uploaded(url: str, last: str) -> Iterator[Path]:
         raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")
     system, place = opened_system(url)
     alone = is_archive(url)
-    if not alone:
-        with reaching(url):
-            is_there = system.exists(place)
-        if is_there:
-            raise StageError(f"{shown(url)} is there already")
+    if not alone and reached(url, lambda: system.exists(place)):
+        raise StageError(f"{shown(url)} is there already")
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / (Path(urlsplit(url).path).name or "stages")
         yield target
@@ -181,13 +178,13 @@ def uploaded(url: str, last: str) -> Iterator[Path]:
         with contextlib.ExitStack() as on_errors:
             for file in files:
                 one = url if alone else joined(url, file.name)
-                with reaching(one):
-                    system.put_file(str(file), place if alone else opened_system(one)[1])
+                to = place if alone else opened_system(one)[1]
+                reached(one, functools.partial(system.put_file, str(file), to), repeats=False)
                 on_errors.callback(_remove, one)
             on_errors.pop_all()
 
 
 def _remove(url: str) -> None:
     system, place = opened_system(url)
-    with contextlib.suppress(OSError), reaching(url):
-        system.rm_file(place)
+    with contextlib.suppress(OSError):
+        reached(url, lambda: system.rm_file(place), repeats=False)

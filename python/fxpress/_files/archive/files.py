@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fxpress._files.archive.folders import NOT_THERE, beside, remove_left, sync_folder
+from fxpress._files.remote.urls import shown
 
 _ACL = "system.posix_acl_access"
 _COPIED = 1 << 20  # bytes at a time
@@ -35,7 +36,11 @@ def source_path(f: Any) -> str | None:
             "bytes are a path, and these are the contents of a zip file: pass them as a bytearray, "
             "a memoryview or io.BytesIO"
         )
-    return os.fsdecode(f)
+    path = os.fsdecode(f)
+    if "://" in path and not os.path.exists(path):
+        what = f"{os.strerror(errno.ENOENT)} on this machine"
+        raise FileNotFoundError(errno.ENOENT, what, shown(path))
+    return path
 
 
 def sizes_of_file(f: Any) -> dict[str, int]:

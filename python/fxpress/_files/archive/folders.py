@@ -111,6 +111,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
     The folder is locked until it is renamed; the next writer removes folders of killed writers.
     """
+    target = Path(os.path.realpath(target))  # a symbolic link is kept, and the folder replaced
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     remove_left(target)

@@ -101,9 +101,9 @@ def load(
     Raises:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged, or is not an archive; the message names the
-            record. It is also a KeyError where there is no program called "model", an
-            AssertionError for an archive of another kind, and a MemoryError where there is no
-            memory for a record.
+            record. It is also a KeyError where there is no program called "model", and an
+            AssertionError for an archive of another kind.
+        MemoryError: there is no memory for the contents of the file.
         fxpress.LimitError: reading it would cost more than the limits allow.
         fxpress.SerializeError: the program is damaged, names something that is not registered, or
             needs `allow_pickle` or `allow_operators`.
@@ -200,7 +200,8 @@ def load_pt2(
     Raises:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
-            an archive of another kind, and a MemoryError where there is no memory for a record.
+            an archive of another kind.
+        MemoryError: there is no memory for the contents of the file.
         fxpress.LimitError: reading it would cost more than the limits allow.
         fxpress.UnsupportedError: a program has something that fxpress cannot read, tensors belong
             on a device that this process cannot use, or this torch has no `use_stream_affinity`.

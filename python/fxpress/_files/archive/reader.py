@@ -14,6 +14,7 @@ from typing import IO, Any, NamedTuple, ParamSpec, TypeVar
 import torch
 
 from fxpress import _native
+from fxpress._base.errors import is_about_input
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive.files import is_path, sizes_of_file, source_path
 from fxpress._files.errors import ArchiveError, FormatError, archive_errors
@@ -21,9 +22,9 @@ from fxpress._files.format import names
 from fxpress._files.format.package import DamagedRecordError, Record
 from fxpress._files.format.recognition import (
     HEAD,
-    check_is_file,
     format_of_bytes,
     format_of_records,
+    open_file,
 )
 from fxpress._files.serde.artifacts import unpack
 from fxpress._files.serde.limits import Budget, Limits
@@ -111,7 +112,7 @@ class PT2ArchiveReader:
         path = source_path(f)
         self._views = _views_of(f) if path is None else []
         if path is not None:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = open_file(path)
         elif not self._views:
             descriptor = _descriptor_of(f)
             if descriptor is None:
@@ -120,8 +121,6 @@ class PT2ArchiveReader:
                 self._start = _position_of(f)
                 self._file = os.dup(descriptor)
         try:
-            if path is not None and self._file is not None:
-                check_is_file(self._file, path)
             self._read_directory(self._views[0] if self._file is None else self._file)
             self.budget = Budget(limits, self._size())
         except BaseException:
@@ -327,7 +326,9 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
             source = memoryview(source)
         with PT2ArchiveReader.of_any_format(source) as reader:
             return reader.read_bytes(names.ARCHIVE_FORMAT_PATH) == b"pt2"
-    except Exception:
+    except Exception as e:
+        if not is_about_input(e):
+            raise
         log.info("Model is not a PT2 package")
         return False
 

@@ -12,7 +12,7 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import reporting
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader, Target
-from fxpress._files.errors import ArchiveError, OutOfMemoryError
+from fxpress._files.errors import ArchiveError, OutOfMemoryError, named_lack_of_memory
 from fxpress._files.tensors.transfer import Part, addresses, to_device, upload
 from fxpress._torch import serde as compat
 from fxpress._torch.aten import allocate_bytes, make_views, storage_numbers, storages_of
@@ -168,7 +168,7 @@ class _Storages:
         with reporting(self._options.progress, "loading", total) as bar:
             for device, positions in by_device.items():
                 records = [self._reading[i] for i in positions]
-                with _native.GcPause():
+                with _native.GcPause(), named_lack_of_memory(f"{len(records)} records"):
                     made, addresses = allocate_bytes([size for _, size in records], device)
                 if device.type in ("cpu", "meta"):
                     targets = [

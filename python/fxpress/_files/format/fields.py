@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fxpress import _native
-from fxpress._base.errors import Error
+from fxpress._base.errors import Error, is_about_input
 from fxpress._files.format.package import Allowance, InspectionError, Package
 from fxpress._files.format.torch_facts import schema
 
@@ -58,6 +58,8 @@ def damage_is_named(place: str) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
+        if not is_about_input(error):
+            raise
         raise damage(place, error) from None
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fxpress import _native
 from fxpress._base.errors import Error
 from fxpress._files.format.limit_values import DEFAULT
-from fxpress._files.format.recognition import HEAD, check_is_file, format_of_bytes
+from fxpress._files.format.recognition import HEAD, format_of_bytes, open_file
 
 # Bytes that unpacked records and objects may take besides `DEFAULT.memory`, for each byte of the
 # file, which itself is not counted.
@@ -91,9 +91,8 @@ class Package(Allowance):
     """
 
     def __init__(self, path: str | bytes | os.PathLike[str]) -> None:
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = open_file(path)
         try:
-            check_is_file(self._file, path)
             self.bytes = os.fstat(self._file).st_size
             self._reader = _native.ArchiveReader(self._file)
             entries = self._reader.records()

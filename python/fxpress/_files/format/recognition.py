@@ -113,10 +113,28 @@ def _is_manifest(file: str) -> bool:
         return names.MANIFEST_FORMAT.encode() in opened.read(HEAD)
 
 
-def check_is_file(descriptor: int, path: str | bytes | os.PathLike[str]) -> None:
-    """Raise IsADirectoryError, which names the format, if a folder was opened."""
-    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        return
-    found = format_of_folder(path)
-    what = "" if found is None else f": {found.name}, which {found.reader} reads"
-    raise IsADirectoryError(errno.EISDIR, f"{os.strerror(errno.EISDIR)}{what}", os.fsdecode(path))
+def open_file(path: str | bytes | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Return the descriptor of a file, opened to be read, or OSError: also for a folder or pipe."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe has no writer yet
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            found = format_of_folder(path)
+            what = "" if found is None else f": {found.name}, which {found.reader} reads"
+            raise _error(errno.EISDIR, what, path)
+        if not stat.S_ISREG(mode):
+            raise _error(errno.EINVAL, ": expected a regular file", path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _error(number: int, what: str, path: str | bytes | os.PathLike[str]) -> OSError:
+    return OSError(number, f"{os.strerror(number)}{what}", os.fsdecode(path))
+
+
+def read_file(path: str | bytes | os.PathLike[str]) -> bytes:
+    """Return the bytes of a file; raises as `open_file` does."""
+    with open(path, "rb", opener=open_file) as file:
+        return file.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ from typing import IO, Protocol, TypeVar
 
 from fxpress import _native
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format.recognition import open_file
 from fxpress._files.remote.remote_file import AnyPath, RemoteFile
 
 _MOST_OPEN = 64  # files at a time, far below what a process may have
@@ -60,7 +62,7 @@ class LocalFile:
     def raw(self) -> IO[bytes]:
         """Return the open file; OSError, or ArchiveError if the file at the path has changed."""
         if self._open is None:
-            opened = self.path.open("rb", buffering=0)
+            opened = io.FileIO(self.path, opener=open_file)
             try:
                 status = os.fstat(opened.fileno())
                 identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from fxpress._files.errors import ArchiveError
-from fxpress._files.remote.urls import joined, opened_system, reaching, shown
+from fxpress._files.format.limit_values import DEFAULT
+from fxpress._files.format.recognition import read_file
+from fxpress._files.remote.urls import joined, opened_system, reached, shown
 
 PIECE = 16 << 20  # bytes of one request
 _SMALL_PIECE = 4 << 20  # bytes of one request for a part of a tensor, of which there are several
@@ -55,19 +59,28 @@ class UrlPath:
     def is_file(self) -> bool:
         """Return whether there is a file; OSError where the URL cannot be reached."""
         system, path = opened_system(self.url)
+
+        def info() -> Any:
+            system.invalidate_cache(path)
+            return system.info(path)
+
         try:
-            with reaching(self.url):
-                system.invalidate_cache(path)
-                return bool(system.info(path)["type"] == "file")
+            return bool(reached(self.url, info)["type"] == "file")
         except FileNotFoundError:
             return False
 
-    def read_bytes(self) -> bytes:
-        """Return the bytes of the file; OSError, or ArchiveError where it changes meanwhile."""
-        return RemoteFile(self.url).read_all()
-
 
 AnyPath: TypeAlias = Path | UrlPath
+
+
+def read_path(path: AnyPath) -> bytes:
+    """Return the bytes of a small file; OSError, or ArchiveError for a URL's file that changes."""
+    if isinstance(path, Path):
+        return read_file(path)
+    file = RemoteFile(path.url)
+    if file.size > DEFAULT.memory:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return file.read_all()
 
 
 class RemoteFile:
@@ -97,17 +110,19 @@ class RemoteFile:
         return int(self._version["size"])
 
     def _opened(self) -> Any:
-        with reaching(self.url):
-            return self._system.open(self._place, "rb", block_size=PIECE, cache_type="none")
+        options = {"block_size": PIECE, "cache_type": "none"}
+        return reached(self.url, lambda: self._system.open(self._place, "rb", **options))
 
     def _described(self) -> dict[str, Any]:
-        with reaching(self.url):
+        def described() -> dict[str, Any]:
             self._system.invalidate_cache(self._place)
             found = self._system.info(self._place)
             return {name: found[name] for name in _VERSION if found.get(name) is not None}
 
+        return reached(self.url, described)
+
     def read(self, begin: int, end: int) -> bytes:
-        """Read a range by one request; ArchiveError for one outside of the file, or OSError."""
+        """Read a range by a request; ArchiveError for one outside of the file, or OSError."""
         if not 0 <= begin <= end <= self.size:
             raise ArchiveError(f"{self.path} is damaged: it has no bytes {begin} to {end}")
         if begin == end:
@@ -116,9 +131,12 @@ class RemoteFile:
             file = self._idle.pop()
         except IndexError:
             file = self._opened()
-        with reaching(self.url):
+
+        def read() -> bytes:
             file.seek(begin)
-            data: bytes = file.read(end - begin)
+            return bytes(file.read(end - begin))
+
+        data = reached(self.url, read)
         self._idle.append(file)
         if len(data) != end - begin:
             raise OSError(

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import logging
 import os
-from collections.abc import Iterator
-from typing import Any
-from urllib.parse import urlsplit
+import re
+import time
+from collections.abc import Callable
+from http.client import responses
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
-from fxpress._base.errors import UnsupportedError
+from fxpress._base.errors import Error, UnsupportedError, is_about_input
+from fxpress._base.observing.text import printable
+from fxpress._files.format.limit_values import DEFAULT
+
+_T = TypeVar("_T")
+_HTTP = ("http", "https")
+_GONE = (404, 410)  # statuses of HTTP
+_PASSING = (408, 425, 429, 500, 502, 503, 504)
+_PAUSES = (0.1, 0.4, 1.6)  # seconds before a request is repeated
+_PATIENCE = 30.0  # seconds after which a request is not repeated
+_SILENCE = 20.0  # seconds that a server may send nothing
 
 
 def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
@@ -17,7 +32,10 @@ def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
     text = os.fsdecode(path)
     if "://" not in text or text.startswith(("file://", "local://")):
         return None
-    return text
+    with contextlib.suppress(ValueError):  # whose text may have a password
+        urlsplit(text)
+        return text
+    raise UnsupportedError(f"{shown(text)} is not a valid URL")
 
 
 def local_path(path: str | bytes | os.PathLike[str]) -> str:
@@ -30,9 +48,8 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
 
 
 def shown(url: str) -> str:
-    """Return a URL without what may be secret in it: a password, a signature."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    """Return a URL without what may be secret in it: a user with a password, a signature."""
+    return printable(re.sub(r"://[^/]*@", "://", re.split(r"[?#]", url, maxsplit=1)[0]))
 
 
 def is_archive(url: str) -> bool:
@@ -51,26 +68,108 @@ def opened_system(url: str) -> tuple[Any, str]:
     """Return fsspec's file system and path for a URL, or raise UnsupportedError or OSError."""
     import fsspec
 
-    try:
-        with reaching(url):
-            found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+    for name in ("fsspec", "fsspec.http"):
+        logging.getLogger(name).addFilter(_hide_secrets)
+
+    def find() -> tuple[Any, str] | str:
+        try:
+            found: tuple[Any, str] = fsspec.core.url_to_fs(url, **_options(url))
             return found
-    except OSError as error:
-        if isinstance(error.__cause__, (ImportError, ValueError)):
-            raise UnsupportedError(f"{shown(url)} cannot be opened: {error.__cause__}") from error
-        raise
+        except (ImportError, ValueError) as error:
+            return _redacted(str(error), url)
+
+    found = reached(url, find)
+    if isinstance(found, str):
+        raise UnsupportedError(f"{shown(url)} cannot be opened: {found}")
+    return found
 
 
-@contextlib.contextmanager
-def reaching(url: str) -> Iterator[None]:
-    """Raise what goes wrong in the block, of whatever library, as an OSError that names the URL."""
+def _options(url: str) -> dict[str, Any]:
+    """Return options for fsspec: an answer by HTTP is limited in bytes and seconds."""
+    if urlsplit(url).scheme not in _HTTP:
+        return {}
     try:
-        yield
-    except MemoryError:
-        raise
-    except FileNotFoundError as error:
-        text = os.strerror(errno.ENOENT)
-        raise FileNotFoundError(errno.ENOENT, text, shown(url)) from error
-    except Exception as error:
-        text = str(error).replace(url, shown(url))
-        raise OSError(f"{shown(url)}: {type(error).__name__}: {text}") from error
+        import aiohttp
+        from fsspec.config import conf
+    except ImportError:  # fsspec reports that
+        return {}
+    timeout = aiohttp.ClientTimeout(total=300, sock_connect=_SILENCE, sock_read=_SILENCE)
+    kept: dict[str, Any] = {"timeout": timeout}
+    for scheme in _HTTP:
+        kept |= conf.get(scheme, {}).get("client_kwargs", {})
+    return {"client_kwargs": {**kept, "response_class": _limited_response()}}
+
+
+@functools.cache
+def _limited_response() -> Any:
+    """Return a class of responses that give no more bytes than the range that was asked for."""
+    import aiohttp
+
+    class Limited(aiohttp.ClientResponse):  # type: ignore[misc]
+        async def read(self) -> bytes:
+            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.request_info.headers.get("Range", ""))
+            most = int(asked[2]) - int(asked[1]) + 1 if asked else DEFAULT.memory
+            data = bytearray()
+            async for part in self.content.iter_any():
+                data += part
+                if len(data) > most:
+                    self.close()
+                    raise ValueError(f"the server sends more than the {most} bytes asked for")
+            return bytes(data)
+
+    return Limited
+
+
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    """Redact the URLs in a record of fsspec's log."""
+    record.msg, record.args, record.exc_info = _redacted(record.getMessage()), (), None
+    return True
+
+
+def _redacted(text: str, url: str = "") -> str:
+    """Return a text of a library with its URLs redacted; "" if a secret of `url` is left."""
+    text = printable(re.sub(r"\w+://\S+", lambda found: shown(found[0]), text))
+    parts = urlsplit(url)
+    secrets = [parts.username, parts.password, parts.query, parts.fragment]
+    secrets += [value for _, value in parse_qsl(parts.query)]
+    plain = unquote_plus(text)
+    has_secret = any(each and (each in text or unquote_plus(each) in plain) for each in secrets)
+    return "" if has_secret else text
+
+
+def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
+    """Return the result of a call that reads from a URL, repeated after failures that may pass.
+
+    Whatever a library raises becomes an OSError that names the URL. No exception of the library is
+    in its chain, because their texts have the URL with its secrets.
+    """
+    end = time.monotonic() + _PATIENCE
+    pauses = [*_PAUSES] if repeats else []
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if isinstance(error, Error) or not is_about_input(error):
+                raise
+            failure, may_pass = _failure(url, error)
+        if not (may_pass and pauses and time.monotonic() < end):
+            raise failure
+        time.sleep(pauses.pop(0))
+
+
+def _failure(url: str, error: BaseException) -> tuple[OSError, bool]:
+    """Return the OSError for an exception of a library, and whether the failure may pass."""
+    if isinstance(error, FileNotFoundError) and urlsplit(url).scheme in _HTTP:
+        error = error.__cause__ or error  # fsspec raises it for every failure of its first request
+    status = getattr(error, "status", None)
+    if type(status) is int and status:  # 0: there was no answer
+        text = f"HTTP status {status} ({responses.get(status, 'unknown')})"
+        may_pass = status in _PASSING
+    else:
+        text = ": ".join(filter(None, (type(error).__name__, _redacted(str(error), url))))
+        is_of_network = type(error).__module__.startswith("aiohttp.")
+        may_pass = isinstance(error, (ConnectionError, TimeoutError)) or is_of_network
+    if status in _GONE or (status is None and isinstance(error, FileNotFoundError)):
+        what = os.strerror(errno.ENOENT) + (f": {text}" if status else "")
+        return FileNotFoundError(errno.ENOENT, what, shown(url)), False
+    return OSError(f"{shown(url)}: {text}"), may_pass

@@ -9,6 +9,7 @@ import copyreg
 import io
 import logging
 import pickle
+import pickletools
 import re
 import types
 from collections import ChainMap
@@ -19,8 +20,9 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress import _native
-from fxpress._base.errors import UnsupportedError
+from fxpress._base.errors import UnsupportedError, is_about_input, printable_error
 from fxpress._base.observing.progress import Report
+from fxpress._files.errors import named_lack_of_memory
 from fxpress._files.format.package import inflate
 from fxpress._files.serde.damage import OF_WRONG_VALUES, NeedsPickleError, damage_is_named
 from fxpress._files.serde.limits import Budget, LimitError, Limits, sizes_of
@@ -177,10 +179,13 @@ def load_artifact(
 def check_pickle(data: bytes, record: str, budget: Budget) -> int:
     """Check the value that a pickle makes before it is made; return its elements."""
     budget.native.set_place(record)
-    elements, depth, contains_itself = _native.scan_pickle(data, budget.native)
+    try:
+        elements, depth, contains_itself = _native.scan_pickle(data, budget.native)
+    except ValueError as e:
+        raise pickle.UnpicklingError(str(e)) from None
     budget.native.set_place("the program")
     if contains_itself:
-        raise compat.SerializeError(f"a list or dict in {record} contains itself")
+        raise pickle.UnpicklingError("a list or dict in it contains itself")
     if depth > budget.limits.depth:
         raise LimitError("depth", record)
     return elements
@@ -207,21 +212,48 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
         if elements > budget.limits.elements:
             raise LimitError("elements", record)
         return compat.load_with(fake_tensor, archive, values.location)
-    except LimitError:
-        raise
     except compat.InvalidTensorError as e:
         raise compat.SerializeError(f"{record} has {e}") from e
     except OF_WRONG_VALUES as e:
+        if isinstance(e, LimitError) or not is_about_input(e):
+            raise
         if not allow_pickle:
-            found = _GLOBAL.search(str(e))
-            raise NeedsPickleError(
-                f"{record} cannot be read without unpickling it, which may run any code; "
-                f"allow_pickle=True does that. {e}",
-                record,
-                found[1] if found else "",
-            ) from e
+            raise _refusal(saved, record, e) from printable_error(e)
         with damage_is_named(record):
             return compat.unpickle_with(fake_tensor, io.BytesIO(saved), values.location)
+
+
+def _refusal(saved: bytes, record: str, error: Exception) -> compat.SerializeError:
+    """Return a NeedsPickleError for a sound pickle that torch refuses, else what is damaged."""
+    if not _is_only_refused(saved, error):
+        return compat.SerializeError(f"{record} is damaged: {error!r}")
+    found = _GLOBAL.search(str(error))
+    return NeedsPickleError(
+        f"{record} cannot be read without unpickling it, which may run any code; "
+        f"allow_pickle=True does that. {error}",
+        record,
+        found[1] if found else "",
+    )
+
+
+def _is_only_refused(saved: bytes, error: Exception) -> bool:
+    """Return whether bytes of `torch.save` are undamaged, and their pickle is what was refused."""
+    data = bytes(saved)
+    try:
+        if data.startswith(b"PK"):
+            archive = _native.ArchiveReader(data, 0)
+            _, _, size, crc, is_deflated = archive.records()["data.pkl"]
+            data = archive.stored_bytes("data.pkl")
+            data = inflate(data, size) if is_deflated else data
+            if not isinstance(error, pickle.UnpicklingError) or _native.crc32(data) != crc:
+                return False
+        elif not data.startswith(pickle.PROTO):  # as files of older releases of torch begin
+            return False
+        for _ in pickletools.genops(data):
+            pass
+    except OF_WRONG_VALUES:
+        return False
+    return True
 
 
 def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
@@ -276,7 +308,8 @@ class SavedRecords:
         if is_deflated or name in self._read:
             return _tensor(bytearray(self.get_record(name)))
         self._read.add(name)
-        made = torch.empty(size, dtype=torch.uint8, device="cpu")
+        with named_lack_of_memory(f"{self._place}: record {name!r} with {size} bytes"):
+            made = torch.empty(size, dtype=torch.uint8, device="cpu")
         self._native.copy_stored(name, size, made.data_ptr())
         return made
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch.export import ExportedProgram
 
-from fxpress._base.errors import Error
+from fxpress._base.errors import Error, is_about_input, printable_error
 from fxpress._files.format.torch_facts import refusal_text
 from fxpress._torch import serde as compat
 
@@ -66,11 +66,11 @@ def says_what_was_left_out(reason: str | None) -> Iterator[None]:
         ) from e
 
 
-# The exceptions that a wrong value leads to. Errors of the system, warnings that are errors and
-# interrupts are not among them.
+# The exceptions that a wrong value leads to. Errors of the system, warnings that are errors,
+# interrupts and a lack of memory are not among them.
 OF_WRONG_VALUES = (
     *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError),
-    *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
+    *(LookupError, RuntimeError, TypeError, ValueError),
     *(pickle.PickleError, struct.error, zipfile.BadZipFile, zlib.error),
 )
 # Exceptions that pass unchanged: errors of fxpress, including its own bugs, and a device without
@@ -92,9 +92,11 @@ def damage_is_named(
     except _SAID:
         raise
     except compat.SpecViolationError as e:
-        raise InvalidProgramError(str(e)) from e
+        raise InvalidProgramError(str(e)) from printable_error(e)
     except OF_WRONG_VALUES as e:
-        raise kind(f"{what} is damaged: {e!r}") from e
+        if not is_about_input(e):
+            raise
+        raise kind(f"{what} is damaged: {e!r}") from printable_error(e)
 
 
 def validate(program: ExportedProgram) -> None:

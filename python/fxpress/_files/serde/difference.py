@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
-from fxpress._base.observing.text import html_table
+from fxpress._base.observing.text import html_table, printable_lines
 from fxpress._files.serde.hashing import hash_parts
 from fxpress._files.serde.limits import Budget
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -58,7 +58,7 @@ class Difference:
     nodes: tuple[str | None, str | None] = (None, None)
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.first} != {self.second}"
+        return printable_lines(f"{self.path}: {self.first} != {self.second}")
 
     def _repr_html_(self) -> str:
         rows = [(self.first, self.second), tuple(name or "" for name in self.nodes)]

@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 from sympy.core.assumptions import _assume_defined
 
+from fxpress._base.errors import is_about_input, printable_error
 from fxpress._files.serde import gate
 from fxpress._files.serde.bounded_functions import (
     CONSTANTS,
@@ -336,7 +337,9 @@ def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -
     except (ExpressionError, LimitError):
         raise
     except Exception as e:  # sympy raises many kinds
-        raise ExpressionError(f"not an expression: {text[:200]!r}: {e}") from e
+        if not is_about_input(e):
+            raise
+        raise ExpressionError(f"not an expression: {text[:200]!r}: {e}") from printable_error(e)
     if not isinstance(result, sympy.Basic):
         raise ExpressionError(f"not an expression: {text[:200]!r}")
     return result

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress._base.arguments import check_program
-from fxpress._base.errors import UnsupportedError
+from fxpress._base.errors import UnsupportedError, is_about_input
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.serde.body_constants import lift_body_constants
 from fxpress._files.serde.operators import is_permanent, schema_of
@@ -124,6 +124,8 @@ def _digest(value: Any, name: str) -> bytes:
         if parts is None and type(value) in (torch.Tensor, torch.nn.Parameter):
             return _digest_tensor(value)
     except Exception as e:
+        if not is_about_input(e):
+            raise
         raise UnsupportedError(f"the constant {name} cannot be hashed: {e}") from e
     if parts is None:
         raise UnsupportedError(f"the constant {name} cannot be hashed: it is a {type(value)}")

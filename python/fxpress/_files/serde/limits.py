@@ -38,8 +38,7 @@ class LimitError(SerializeError):
 
     def __init__(self, limit: str, place: str) -> None:
         super().__init__(limit, place)
-        self.limit = limit
-        self.place = place
+        self.limit, self.place = self.args
 
     def __str__(self) -> str:
         return (

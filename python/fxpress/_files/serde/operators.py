@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fxpress._base.errors import InternalError, UnsupportedError
+from fxpress._base.errors import InternalError, UnsupportedError, is_about_input
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 from fxpress._torch.fx import is_opaque_value
@@ -309,7 +309,7 @@ def dumps(value: Any, node: torch.fx.Node) -> str:
 
 def node_failed(node: torch.fx.Node, error: Exception) -> None:
     """Raise a SerializeError that names the node; pass UnsupportedError and InternalError on."""
-    if isinstance(error, (UnsupportedError, InternalError)):
+    if isinstance(error, (UnsupportedError, InternalError)) or not is_about_input(error):
         raise error
     text = "".join(traceback.format_exception(error))
     raise compat.SerializeError(

@@ -161,6 +161,11 @@ def decode(
         *(document, ranges, state_dict, constants, example_inputs),
         *(allow_pickle, budget, location, allowed),
     )
+    if decoded.calls and decoded.calls[0].fqn:
+        raise compat.SerializeError(
+            "module_call_graph[0].fqn: expected '', the path of the program itself, found "
+            f"{decoded.calls[0].fqn!r}"
+        )
     root, values = decoded.graph_module, decoded.values
     fields = {
         "graph_signature": decoded.signature,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fxpress._base.errors import InternalError, UnsupportedError
+from fxpress._base.errors import InternalError, UnsupportedError, is_about_input, printable_error
 from fxpress._files.format.torch_facts import refusal
 from fxpress._files.serde.damage import RefusedOperatorError, UnknownNameError
 from fxpress._files.serde.limits import LimitError
@@ -127,11 +127,14 @@ class _ReadingError(compat.SerializeError):
 def reading_failed(node: Any, error: Exception) -> None:
     """Raise an exception that names the node of the schema that could not be read."""
     # An error of a nested graph names its node already. An InternalError is a bug of fxpress.
-    if isinstance(error, (UnsupportedError, InternalError, RefusedOperatorError, _ReadingError)):
+    said = (UnsupportedError, InternalError, RefusedOperatorError, _ReadingError)
+    if isinstance(error, said) or not is_about_input(error):
         raise error
     if isinstance(error, LimitError):
         raise LimitError(
             error.limit, f"{error.place}, in a node of {node.target[:80]!r}"
         ) from error
     text = "".join(traceback.format_exception(error))
-    raise _ReadingError(f"Failed deserializing node {node}\n Original exception {text}") from error
+    raise _ReadingError(f"Failed deserializing node {node}\n Original exception {text}") from (
+        printable_error(error)
+    )

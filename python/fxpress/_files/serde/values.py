@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
+from fxpress._base.errors import is_about_input
 from fxpress._files.serde import expressions, gate, targets
 from fxpress._files.serde.facts import value_range
 from fxpress._files.serde.limits import Budget
@@ -200,8 +201,8 @@ class Values:
                 # torch.empty would add guards on a symbolic size.
                 whole = torch.empty_strided((last + 1,), (1,), dtype=dtype, device=device)
                 return whole.as_strided(sizes, strides, storage_offset).detach()
-        except Exception:
-            if not isinstance(storage_offset, torch.SymInt):
+        except Exception as e:
+            if not isinstance(storage_offset, torch.SymInt) or not is_about_input(e):
                 raise
             # As in torch, a data-dependent offset is replaced by 0.
             log.debug("the storage offset %s is left out", storage_offset, exc_info=True)

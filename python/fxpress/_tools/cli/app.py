@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from fxpress._base.errors import Error
-from fxpress._base.observing.text import printable
+from fxpress._base.observing.text import printable, printable_lines
 from fxpress._tools.cli.output import Allowed, shortened, working
 
 if TYPE_CHECKING:  # they import torch
@@ -369,8 +370,11 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command of `arguments`, None: of this process, and return the exit status."""
     _Failures.are_shown_whole = False
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # the shell closed it: `>&-`
+        stream = getattr(sys, name)
+        if stream is None:  # the shell closed it: `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):  # the encoding may lack characters
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = app.main(arguments, prog_name="fxpress", standalone_mode=False)
         sys.stdout.flush()
@@ -385,20 +389,24 @@ def run(arguments: list[str] | None = None) -> int:
     except click.Abort:
         return 128 + signal.SIGINT
     except click.ClickException as error:  # arguments that are wrong
-        error.show()
+        try:
+            error.show()
+        except OSError:  # nobody reads it
+            _discard_output(sys.stderr)
         return 2
     except Exception as error:
         return _failed(error)
     return status if isinstance(status, int) else 0
 
 
-def _discard_output() -> None:
-    """Let the output that is still buffered go nowhere, or Python fails when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _discard_output(stream: TextIO) -> None:
+    """Discard the output that is still buffered, or Python fails when it exits."""
+    with suppress(OSError, ValueError):  # not all streams have a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _nobody_reads() -> int:
-    _discard_output()
+    _discard_output(sys.stdout)
     return 128 + signal.SIGPIPE
 
 
@@ -406,7 +414,7 @@ def _failed(error: Exception) -> int:
     if _Failures.are_shown_whole:
         import traceback
 
-        traceback.print_exception(error)
+        _report(printable_lines("".join(traceback.format_exception(error)).rstrip()))
         return 2
     text = str(error).partition("\n")[0]  # --debug shows what torch said
     if isinstance(error, OSError) and error.strerror is not None:
@@ -416,6 +424,14 @@ def _failed(error: Exception) -> int:
     try:
         sys.stdout.flush()
     except OSError:  # such as a full disk, which is what failed
-        _discard_output()
-    click.echo(shortened(printable(f"fxpress: {text}")), err=True)
+        _discard_output(sys.stdout)
+    _report(shortened(printable(f"fxpress: {text}")))
     return 2
+
+
+def _report(text: str) -> None:
+    """Print a text on the standard error, if that can be written."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        _discard_output(sys.stderr)

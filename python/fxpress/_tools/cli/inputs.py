@@ -8,11 +8,12 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from fxpress._base.errors import Error
+from fxpress._files.format.recognition import read_file
 from fxpress._files.serde.artifacts import load_any
-from fxpress._files.serde.limits import Budget, LimitError
+from fxpress._files.serde.limits import Budget
 from fxpress._files.serde.values import Values
+from fxpress._tools.cli.loading import options_named
 from fxpress._torch.decompose import pytree
-from fxpress._torch.serde import SerializeError
 
 
 class InputsError(Error):
@@ -21,14 +22,10 @@ class InputsError(Error):
 
 def example_inputs_of(path: Path, program: ExportedProgram, allow_pickle: bool) -> tuple[Any, Any]:
     """Return (args, kwargs) of the program's structure from a file of `torch.save`."""
-    data = path.read_bytes()
+    data = read_file(path)
     values = Values({}, budget=Budget(None, len(data)))
-    try:
-        value = load_any(data, str(path), values, allow_pickle=allow_pickle)
-    except LimitError:
-        raise
-    except SerializeError as error:
-        raise InputsError(f"{path}: no file of torch.save that holds tensors: {error}") from error
+    with options_named(path):
+        value = load_any(data, "the file of inputs", values, allow_pickle=allow_pickle)
     is_pair = isinstance(value, (tuple, list)) and len(value) == 2
     args, kwargs = value if is_pair and isinstance(value[1], dict) else (None, None)
     if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fxpress._base.observing.text import bytes_text, counted_text, printable
+from fxpress._base.observing.text import bytes_text, counted_text, printable, printable_lines
 from fxpress._files.format.tensors import Tensor
 from fxpress._tools.cli.output import console, naming, working
 from fxpress._tools.inspect.checkpoints import Checkpoint, read_checkpoint
@@ -245,6 +245,5 @@ def _node(node: NodeSummary) -> Table:
     rows += [(f"argument {name}", value) for name, value in node.arguments]
     rows += list(node.metadata.items())
     for name, value in rows:
-        lines = [printable(line) for line in value.split("\n")]
-        grid.add_row(Text(printable(name)), Text("\n".join(lines)))
+        grid.add_row(Text(printable(name)), Text(printable_lines(value)))
     return grid

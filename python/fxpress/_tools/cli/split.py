@@ -18,6 +18,7 @@ from fxpress._distributed.stages.profile import OperationTimes, measure_times
 from fxpress._distributed.stages.save import MANIFEST, STATE, save_stages
 from fxpress._files.archive.files import write_file
 from fxpress._files.archive.load import load
+from fxpress._files.format.recognition import read_file
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.loading import options_named
 from fxpress._tools.cli.output import Allowed, console, naming, working
@@ -65,7 +66,7 @@ def split(
 def _profile(path: Path, program: ExportedProgram, inputs: Any) -> OperationTimes:
     """Return the profile in a file; where there is no file, measure one and write it."""
     if path.exists():
-        return OperationTimes.from_json(path.read_text(errors="replace"))
+        return OperationTimes.from_json(read_file(path).decode(errors="replace"))
     made = measure_times(program, inputs)
     write_file(path, made.to_json())
     return made

@@ -21,6 +21,8 @@ from fxpress._files.format.recognition import (
     Format,
     format_of_bytes,
     format_of_folder,
+    open_file,
+    read_file,
 )
 from fxpress._files.format.tensor_header import Place, header_length, read_header
 from fxpress._files.format.tensors import Tensor
@@ -52,7 +54,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
             size = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
             return _stages(path, size) if found == STAGES else _torchs(path, size)
         return None
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_file) as file:
         if format_of_bytes(file.read(HEAD)) != SAFETENSORS:
             return None
     try:
@@ -75,7 +77,7 @@ def _made(path: Path, size: int, kind: Format, **held: Any) -> Checkpoint:
 def _stages(path: Path, size: int) -> Checkpoint:
     from fxpress._distributed.stages.manifest import read_manifest
 
-    data = (path / MANIFEST).read_bytes()
+    data = read_file(path / MANIFEST)
     left = memory_for(len(data))
     if _native.is_nested_deeper(data, DEPTH) or objects_of(data, left) > left:
         raise InspectionError(f"{MANIFEST} is nested too deeply, or needs too much memory")
@@ -111,7 +113,7 @@ def _torchs(path: Path, size: int) -> Checkpoint:
 
 def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, Place]]:
     """Return metadata and tensor locations of a safetensors file; ValueError if it is damaged."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_file) as file:
         whole = os.fstat(file.fileno()).st_size
         try:
             text = file.read(header_length(file.read(8), whole))

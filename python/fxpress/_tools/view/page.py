@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fxpress._base.observing.text import printable
+from fxpress._base.observing.text import printable_lines
 from fxpress._tools.view.comparison import Comparison, compare, differences, state_counts
 from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME
 from fxpress._tools.view.nodes import Graph
@@ -71,7 +71,7 @@ def _data(sources: Sequence[Source]) -> dict[str, Any]:
 def _shown(value: Any) -> Any:
     """Return data without characters that move others or cannot be seen; lines stay lines."""
     if isinstance(value, str):
-        return "\n".join(map(printable, value.split("\n")))
+        return printable_lines(value)
     if isinstance(value, dict):
         return {_shown(key): _shown(each) for key, each in value.items()}
     return [*map(_shown, value)] if isinstance(value, (list, tuple)) else value

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fxpress._base.errors import UnsupportedError
+from fxpress._base.observing.text import printable
 from fxpress._files.archive.files import write_file
 from fxpress._tools.view.page import page_of
 from fxpress._tools.view.sources import Source, names_of, source_of
@@ -50,6 +51,6 @@ def show_in_notebook(sources: Sequence[Source]) -> bool:
     from IPython.display import display
 
     frame = FRAME.format(html.escape(page_of(sources)), _HEIGHT)
-    names = ", ".join(source.name for source in sources)
+    names = printable(", ".join(source.name for source in sources))
     display({"text/html": frame, "text/plain": f"a page about {names}"}, raw=True)
     return True
