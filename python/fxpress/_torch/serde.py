@@ -124,7 +124,6 @@ SUPPORTED_SERIALIZED_TYPES = pytree.SUPPORTED_SERIALIZED_TYPES
 SERIALIZED_TYPE_TO_PYTHON_TYPE = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
 LEAF_SPEC = pytree._LEAF_SPEC
 make_treespec = pytree.TreeSpec
-leaves_with_path = pytree.tree_leaves_with_path
 keystr = pytree.keystr
 INVALID_INPUT = UserErrorType.INVALID_INPUT
 tree_map = pytree.tree_map
@@ -245,6 +244,16 @@ def _deregister_module(cls: type) -> None:
     fx_pytree.SUPPORTED_NODES_EXACT_MATCH.pop(cls, None)
     pytree.CONSTANT_NODES.discard(cls)
     pytree.SUPPORTED_NODES.pop(cls, None)
+
+
+def keyed_children(value: Any) -> list[tuple[Any, Any]] | None:
+    """Return the children of a pytree node, each with the step of a path to it; None: a leaf."""
+    node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(value))
+    if node is None:
+        return None
+    if node.flatten_with_keys_fn is None:
+        raise ValueError(f"{type(value)} is registered with pytree without names of its children")
+    return list(node.flatten_with_keys_fn(value)[0])
 
 
 def schema_of(target: Any) -> Any:

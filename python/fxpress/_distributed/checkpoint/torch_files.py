@@ -24,6 +24,7 @@ from fxpress._distributed.checkpoint.weights import Place, Slice, Stored, Weight
 from fxpress._files.archive.weight_files import Form, difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
+from fxpress._files.format.fields import sizes_in
 from fxpress._files.format.package import Record
 from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.ranges import Checked, File
@@ -77,7 +78,7 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which is not of a checkpoint")
 
 
-def add_torchs(weights: Weights, folder: Path, limits: Limits | None) -> None:
+def add_torchs(weights: Weights, folder: Path, limits: Limits | Budget | None) -> None:
     """Add the tensors and values of a checkpoint of torch."""
     with _metadata(folder, limits) as (said, budget):
         _add(weights, folder, said, budget)
@@ -91,11 +92,13 @@ def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
 
 
 @contextlib.contextmanager
-def _metadata(folder: Path, limits: Limits | None) -> Iterator[tuple[dict[str, Any], Budget]]:
+def _metadata(
+    folder: Path, limits: Limits | Budget | None
+) -> Iterator[tuple[dict[str, Any], Budget]]:
     """Yield the contents of `.metadata`; what is wrong with them in the block is ArchiveError."""
     path = folder / METADATA
     data = path.read_bytes()
-    budget = Budget(limits, len(data))
+    budget = Budget.of(limits, len(data))
     budget.charge(_RATIO * len(data), str(path))
     try:
         yield _Unpickler(data).load().state, budget
@@ -112,12 +115,13 @@ def _form(name: str, kind: Any) -> Form | None:
     dtype = kind.state["properties"].state[0]
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is of type {dtype!r}")
-    return dtype, _sizes(kind.state["size"])
+    return dtype, sizes_in([*kind.state["size"]])
 
 
 def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -> None:
     files: dict[str, File] = {}
-    places: dict[tuple[str, tuple[int, ...]], _Saved] = {}
+    # Offsets are texts, because a file could choose tuples with one hash.
+    places: dict[tuple[str, str], _Saved] = {}
     for index, info in said["storage_data"].items():
         name, offset = str(index.state["fqn"]), index.state.get("offset")
         about = info.state
@@ -128,11 +132,11 @@ def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -
             weights.files.file(_inside(folder, about["relative_path"])),
         )
         saved = _Saved(file, int(about["offset"]), int(about["length"]), name, budget)
-        places[name, tuple(offset or ())] = saved
+        places[name, str(sizes_in([*(offset or ())]))] = saved
     for name, kind in said["state_dict_metadata"].items():
         form = _form(name, kind)
         if form is None:
-            weights.values[name] = places[name, ()].read()
+            weights.values[name] = places[name, "()"].read()
             continue
         dtype, sizes = form
         slices = tuple(_slice(name, dtype, each.state, places) for each in kind.state["chunks"])
@@ -163,10 +167,10 @@ def _slice(
     name: str,
     dtype: torch.dtype,
     said: dict[str, Any],
-    places: Mapping[tuple[str, tuple[int, ...]], _Saved],
+    places: Mapping[tuple[str, str], _Saved],
 ) -> Slice:
-    offsets, sizes = _sizes(said["offsets"]), _sizes(said["sizes"])
-    saved = places[name, offsets]
+    offsets, sizes = (sizes_in([*said[key]]) for key in ("offsets", "sizes"))
+    saved = places[name, str(offsets)]
 
     def whole() -> torch.Tensor:
         found = saved.read()
@@ -180,13 +184,6 @@ def _slice(
         return extent_of(saved.file, saved.begin, saved.size, dtype, sizes) or whole
 
     return Slice(offsets, sizes, find)
-
-
-def _sizes(said: Any) -> tuple[int, ...]:
-    sizes = tuple(said)
-    if any(type(each) is not int or each < 0 for each in sizes):
-        raise ValueError(f"{said!r} are no sizes")
-    return sizes
 
 
 def _inside(folder: Path, name: Any) -> Path:

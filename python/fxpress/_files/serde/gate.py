@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fxpress import _native
+from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 
+_CHILD_BYTES = 150  # of what checks make for a part of the example inputs, as an estimate
 _SHOWN = 120  # characters of a value that an error shows
 
 
@@ -31,12 +33,16 @@ def check_names(rule: str, names: Iterable[Any], field: str) -> None:
         check(rule, refused, field)
 
 
-def check_example_inputs(examples: Any) -> None:
+def check_example_inputs(examples: Any, budget: Budget) -> None:
     """Raise SerializeError for keys in example inputs that are not safe in the code of a guard."""
-    for path, _ in compat.leaves_with_path(examples):
-        for step in path:
+    waiting = [examples]
+    while waiting:
+        children = compat.keyed_children(waiting.pop()) or ()
+        budget.charge(_CHILD_BYTES * len(children), "example_inputs")
+        for step, child in children:
             key = getattr(step, "key", None)
             check("Key", key if isinstance(key, str) else str(step), "example_inputs")
+            waiting.append(child)
 
 
 def check_input_keys(spec: Any) -> None:
