@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from fxpress import archive, pipeline, state
+from fxpress import archive, pipeline
 from fxpress._distributed.stages.documents import sealed
 from fxpress._files.serde.artifacts import save_artifact
 from fxpress._tools.inspect.summary import summarize
@@ -51,9 +51,11 @@ def of_record(record: str, read: Callable[[bytes], Any] = load) -> Kind:
     return Kind(document, lambda value: written(SEED, {record: value}), read)
 
 
-def on_disk(folder: Path, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
-    path = folder / "file"
+def read_metadata(path: Path) -> Any:
+    return ArchiveReader(path).read_metadata()
 
+
+def on_disk(path: Path, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
     def write_and_read(data: bytes) -> Any:
         path.write_bytes(data)
         return read(path)
@@ -91,7 +93,7 @@ def header(folder: Path) -> Kind:
         text = json.dumps(value).encode()
         return len(text).to_bytes(8, "little") + text
 
-    return Kind(document, write, on_disk(folder, state.read))
+    return Kind(document, write, on_disk(folder / "a.safetensors", read_metadata))
 
 
 def stages(folder: Path) -> Kind:
@@ -117,7 +119,7 @@ def index(folder: Path) -> Kind:
 
     def read(data: bytes) -> Any:
         path.write_bytes(data)
-        return ArchiveReader(path.parent).read_metadata()
+        return read_metadata(path.parent)
 
     keys = (growth.short_names, growth.same_hash)
     return Kind(document, lambda value: json.dumps(value).encode(), read, keys)
@@ -125,8 +127,8 @@ def index(folder: Path) -> Kind:
 
 KINDS: dict[str, Callable[[Path], Kind]] = {
     "program": lambda _: of_record(MODEL),
-    "program, inspected": lambda folder: of_record(MODEL, on_disk(folder, summarize)),
-    "program, verified": lambda folder: of_record(MODEL, on_disk(folder, check_file)),
+    "program, inspected": lambda folder: of_record(MODEL, on_disk(folder / "a.pt2", summarize)),
+    "program, verified": lambda folder: of_record(MODEL, on_disk(folder / "a.pt2", check_file)),
     "weights": lambda _: of_record(WEIGHTS),
     "constants": lambda _: of_record(CONSTANTS),
     "records": records,

@@ -248,7 +248,7 @@ def equal_hashes(kind: str, count: int) -> list[Any]:
 def test_keys_whose_hashes_a_file_can_choose(kind: str) -> None:
     few = {"k": dict.fromkeys(equal_hashes(kind, 1000), 1)}
     assert deserialize_torch_artifact(save_artifact(few)) == few
-    for many in (equal_hashes(kind, 20_000), [*equal_hashes(kind, 1200), *equal_hashes(kind, 900)]):
+    for many in (equal_hashes(kind, 3000), equal_hashes(kind, 1500)):
         saved = save_artifact({"k": dict.fromkeys(many, 1), "l": dict.fromkeys(many[:1000], 1)})
         with pytest.raises(fxpress.SerializeError, match="too many keys"):
             deserialize_torch_artifact(saved)

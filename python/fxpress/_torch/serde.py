@@ -192,8 +192,14 @@ class module_inputs:  # noqa: N801
         self._used: set[type] = set()
 
     def __enter__(self) -> None:
-        leaves = pytree.tree_leaves(self._inputs, is_leaf=_is_module)
-        classes = {type(leaf) for leaf in leaves if _is_module(leaf)}
+        classes = set()
+        waiting = [self._inputs]
+        while waiting:  # tree_leaves() passes each leaf through all levels above it
+            at = waiting.pop()
+            if isinstance(at, torch.nn.Module):
+                classes.add(type(at))
+            elif (node := pytree.SUPPORTED_NODES.get(pytree._get_node_type(at))) is not None:
+                waiting.extend(node.flatten_fn(at)[0])
         with _module_uses_lock:
             for cls in classes:
                 if cls in pytree.SUPPORTED_NODES and cls not in _module_uses:
@@ -221,10 +227,6 @@ class module_inputs:  # noqa: N801
                 break
             with suppress(BaseException):
                 self.__exit__()
-
-
-def _is_module(value: Any) -> bool:
-    return isinstance(value, torch.nn.Module)
 
 
 def _register_module(cls: Any) -> None:

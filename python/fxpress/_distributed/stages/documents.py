@@ -112,7 +112,7 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "digest": digest_of(content)}
 
 
-def read(text: str, kind: str, version: int, budget: Budget | None = None) -> Fields:
+def read(text: str | bytes, kind: str, version: int, budget: Budget | None = None) -> Fields:
     """Return the fields of a text whose "format" and "version" are these."""
     try:
         values = load_json(text) if budget is None else budget.load_json(text, f"the {kind}")

@@ -291,12 +291,10 @@ def read_manifest(data: bytes, budget: Budget | None = None) -> Manifest:
     if _has_wrong_checksum(data):
         raise StageError("the manifest of the stages is damaged: its checksum is wrong")
     try:
-        fields = read(data.decode(), FORMAT, VERSION, budget or Budget(None, len(data)))
+        fields = read(data, FORMAT, VERSION, budget or Budget(None, len(data)))
         if fields.has("digest"):
             fields.check_digest()
         made = _manifest(fields, hashlib.sha256(data).hexdigest())
-    except UnicodeDecodeError:
-        raise StageError("the manifest of the stages is no text") from None
     except StageError as error:
         raise StageError(f"the manifest of the stages: {error}") from None
     _check_sources(made)

@@ -13,7 +13,7 @@ from fxpress import _native
 from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 
-_CHILD_BYTES = 150  # of what checks make for a part of the example inputs, as an estimate
+_CHILD_BYTES = 300  # of what checks make for a part of the example inputs, as an estimate
 _SHOWN = 120  # characters of a value that an error shows
 
 
@@ -37,12 +37,17 @@ def check_example_inputs(examples: Any, budget: Budget) -> None:
     """Raise SerializeError for keys in example inputs that are not safe in the code of a guard."""
     waiting = [examples]
     while waiting:
-        children = compat.keyed_children(waiting.pop()) or ()
-        budget.charge(_CHILD_BYTES * len(children), "example_inputs")
-        for step, child in children:
-            key = getattr(step, "key", None)
-            check("Key", key if isinstance(key, str) else str(step), "example_inputs")
-            waiting.append(child)
+        at = waiting.pop()
+        inside = at
+        if type(at) not in (list, tuple):  # their positions are not keys
+            children = compat.keyed_children(at) or ()
+            for step, _ in children:
+                key = getattr(step, "key", None)
+                check("Key", key if isinstance(key, str) else str(step), "example_inputs")
+            inside = [child for _, child in children]
+        if inside:
+            budget.charge(_CHILD_BYTES * len(inside), "example_inputs")
+            waiting.extend(inside)
 
 
 def check_input_keys(spec: Any) -> None:
