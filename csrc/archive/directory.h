@@ -3,10 +3,10 @@
 
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "archive/file.h"
+#include "core/text_hash.h"
 
 namespace fxpress::archive {
 
@@ -49,7 +49,7 @@ class Directory {
   const Source& source_;
   std::vector<Record> records_;  // in the order of the directory
   std::string root_;
-  std::unordered_map<std::string_view, size_t> positions_;  // name -> position in records_
+  core::TextViewMap<size_t> positions_;  // name -> position in records_
 };
 
 }  // namespace fxpress::archive

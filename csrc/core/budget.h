@@ -28,13 +28,18 @@ uintptr_t find_stack_end();
 // Python.
 inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
 
-// Whether the stack of this thread has space for one more level of a recursion, and for what the
-// last level calls.
-inline bool stack_has_space() {
+// The bytes of this thread's stack that a recursion may use.
+inline uintptr_t stack_space() {
   const char here = 0;
   const auto now = reinterpret_cast<uintptr_t>(&here);
   const uintptr_t end = stack_end != 0 ? stack_end : find_stack_end();
-  return now < end || now - end > kStackReserve;  // elsewhere: on a stack of somebody's own
+  if (now < end) return UINTPTR_MAX;  // the thread runs on another stack, of unknown size
+  return now - end > kStackReserve ? now - end - kStackReserve : 0;
+}
+
+// Whether the stack has space for one more level of a recursion, and for what the last level calls.
+inline bool stack_has_space() {
+  return stack_space() != 0;
 }
 
 // Throws LimitReached for `place` when it has not.

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
+
+#include "core/text_hash.h"
 
 namespace fxpress::core {
 
@@ -11,7 +12,7 @@ constexpr uint32_t kFree = 0xffffffffu;
 constexpr size_t kBlock = size_t{1} << 14;
 
 size_t hash(std::string_view text) {
-  return std::hash<std::string_view>{}(text);
+  return TextHash()(text);
 }
 }  // namespace
 

@@ -3,9 +3,8 @@
 
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 
+#include "core/text_hash.h"
 #include "py/object.h"
 
 namespace fxpress::decompose {
@@ -25,8 +24,8 @@ class Renamer {
   std::string_view take(std::string_view name);
   std::string_view take_next(std::string_view base);
 
-  std::unordered_map<std::string, unsigned long> highest_;  // base -> the highest number taken
-  std::unordered_set<std::string> used_;                    // names taken
+  core::TextMap<unsigned long> highest_;  // base -> the highest number taken
+  core::TextSet used_;                    // names taken
 };
 
 // All borrowed.

@@ -3,8 +3,8 @@
 
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
+#include "core/text_hash.h"
 #include "py/object.h"
 
 namespace fxpress::fx {
@@ -47,11 +47,11 @@ class AttributePaths {
   PyObject* child(PyObject* parent, std::string_view prefix, std::string_view name, bool make);
   PyObject* atom(std::string_view name);
 
-  Ref root_;                                       // where paths start
-  std::unordered_map<std::string, Ref> prefixes_;  // path -> object, for inner parts
-  std::unordered_map<std::string, Ref> atoms_;     // part of a path -> Python string
-  std::string last_path_;     // whose object was asked for last: paths come in groups
-  PyObject* last_ = nullptr;  // that object, held by prefixes_
+  Ref root_;                     // where paths start
+  core::TextMap<Ref> prefixes_;  // path -> object, for inner parts
+  core::TextMap<Ref> atoms_;     // part of a path -> Python string
+  std::string last_path_;        // whose object was asked for last: paths come in groups
+  PyObject* last_ = nullptr;     // that object, held by prefixes_
 };
 
 }  // namespace fxpress::fx

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <string_view>
-#include <unordered_map>
 
+#include "core/text_hash.h"
 #include "fx/attributes.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
@@ -34,7 +34,7 @@ Ref make_torch_lazy_class(const char* class_name) {
 // value that was listed last, as in the dict that torch fills.
 ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   ModuleAttributes result;
-  std::unordered_map<std::string_view, size_t> position;
+  core::TextViewMap<size_t> position;
   for (const auto& attribute : attributes) {
     const auto [it, added] = position.emplace(utf8(attribute.first), result.size());
     if (added) {

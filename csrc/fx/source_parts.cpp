@@ -4,11 +4,11 @@
 #include <array>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/characters.h"
+#include "core/text_hash.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
 #include "py/object_table.h"
@@ -62,9 +62,9 @@ class LocalNames {
     return (byte(name.front()) * 37u + byte(name.back()) * 5u + name.size()) % 1024u;
   }
 
-  std::unordered_map<std::string_view, size_t> numbers_;  // by name
-  std::vector<std::string_view> order_;                   // by number
-  std::array<bool, 1024> seen_{};                         // by trait: some name has it
+  core::TextViewMap<size_t> numbers_;    // by name
+  std::vector<std::string_view> order_;  // by number
+  std::array<bool, 1024> seen_{};        // by trait: some name has it
 };
 
 // Whether an unmarked word names a local, too: a placeholder may be called like a global (`torch`,

@@ -5,10 +5,10 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "core/text_hash.h"
 #include "schema/document.h"
 
 namespace fxpress::schema {
@@ -28,13 +28,12 @@ class UnknownName : public CanonicalError {
 
 // The canonical form of an ExportedProgram. `constants` are names that no node defines, and that
 // keep their place and name.
-Document canonicalize(const Document& program,
-                      const std::unordered_set<std::string_view>& constants);
+Document canonicalize(const Document& program, const core::TextViewSet& constants);
 
 // Returns the canonical form of a Graph whose inputs and outputs are in order already. The entries
 // that are added to `names` have no order.
 using NewNames = std::vector<std::pair<std::string, std::string>>;  // of values: old and new
-Document canonicalize_graph(const Document& graph,
-                            const std::unordered_set<std::string_view>& constants, NewNames& names);
+Document canonicalize_graph(const Document& graph, const core::TextViewSet& constants,
+                            NewNames& names);
 
 }  // namespace fxpress::schema

@@ -1,9 +1,10 @@
 #include "schema/document.h"
 
+#include <algorithm>
 #include <limits>
-#include <unordered_set>
 
 #include "core/check.h"
+#include "core/text_hash.h"
 
 namespace fxpress::schema {
 
@@ -168,11 +169,10 @@ void DocumentBuilder::null() {
 
 namespace {
 
-void collect_targets(const Document& document, const Value& value,
-                     std::unordered_set<std::string_view>& targets);
+void collect_targets(const Document& document, const Value& value, core::TextViewSet& targets);
 
 void collect_graph_targets(const Document& document, const Value& graph,
-                           std::unordered_set<std::string_view>& targets) {
+                           core::TextViewSet& targets) {
   for (const Value& node : document.children(document.field(graph, Field::Graph_nodes))) {
     targets.insert(document.text(document.field(node, Field::Node_target)));
     for (const Value& input : document.children(document.field(node, Field::Node_inputs))) {
@@ -181,8 +181,7 @@ void collect_graph_targets(const Document& document, const Value& graph,
   }
 }
 
-void collect_targets(const Document& document, const Value& value,
-                     std::unordered_set<std::string_view>& targets) {
+void collect_targets(const Document& document, const Value& value, core::TextViewSet& targets) {
   const Value& content = document.content(value);
   if (document.tag(value) == Field::Argument_as_graph) {
     return collect_graph_targets(document, document.field(content, Field::GraphArgument_graph),
@@ -196,10 +195,12 @@ void collect_targets(const Document& document, const Value& value,
 }  // namespace
 
 std::vector<std::string_view> targets_of(const Document& program) {
-  std::unordered_set<std::string_view> targets;
+  core::TextViewSet targets;
   const Value& module = program.field(program.root(), Field::ExportedProgram_graph_module);
   collect_graph_targets(program, program.field(module, Field::GraphModule_graph), targets);
-  return {targets.begin(), targets.end()};
+  std::vector<std::string_view> sorted(targets.begin(), targets.end());
+  std::ranges::sort(sorted);
+  return sorted;
 }
 
 }  // namespace fxpress::schema

@@ -9,6 +9,7 @@
 
 #include "core/budget.h"
 #include "core/string_pool.h"
+#include "core/text_hash.h"
 #include "schema/canonical.h"
 #include "schema/signature.h"
 
@@ -123,17 +124,17 @@ class GraphHasher {
 
   const Document& document_;
   const HashContext& context_;
-  std::unordered_map<std::string_view, const OperatorTraits*> traits_;  // by target
+  core::TextViewMap<const OperatorTraits*> traits_;  // by target
   HashScope* scope_ = nullptr;
   size_t depth_ = 0;
-  std::vector<uint32_t> parents_;                    // of sets, a forest
-  std::unordered_map<uint32_t, Digest> states_;      // the last write, of sets that were written
-  std::unordered_map<std::string, Digest> symbols_;  // of those that are defined
-  std::vector<std::string_view> new_symbols_;        // that the open node or input defines
-  std::vector<uint32_t> results_;                    // values that the open node or input defines
-  std::vector<uint32_t> touched_;                    // sets of the values that it takes
-  bool in_call_ = false;                             // passes may have left names of old there
-  Deeds inner_;                                      // of the graphs that it runs
+  std::vector<uint32_t> parents_;                // of sets, a forest
+  std::unordered_map<uint32_t, Digest> states_;  // the last write, of sets that were written
+  core::TextMap<Digest> symbols_;                // of those that are defined
+  std::vector<std::string_view> new_symbols_;    // that the open node or input defines
+  std::vector<uint32_t> results_;                // values that the open node or input defines
+  std::vector<uint32_t> touched_;                // sets of the values that it takes
+  bool in_call_ = false;                         // passes may have left names of old there
+  Deeds inner_;                                  // of the graphs that it runs
 };
 
 uint32_t GraphHasher::find(uint32_t set) {

@@ -9,10 +9,9 @@
 
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
+#include "core/text_hash.h"
 #include "schema/document.h"
 #include "schema/hasher.h"
 
@@ -28,8 +27,8 @@ struct OperatorTraits {
 };
 
 struct HashContext {
-  std::unordered_map<std::string, OperatorTraits> traits;  // by target, of all in the program
-  std::unordered_map<std::string, Digest> values;          // of constants and state, by name
+  core::TextMap<OperatorTraits> traits;  // by target, of all in the program
+  core::TextMap<Digest> values;          // of constants and state, by name
 };
 
 struct GraphHash {

@@ -6,9 +6,11 @@
 #include <forward_list>
 #include <limits>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include "core/budget.h"
+#include "core/text_hash.h"
 
 namespace fxpress::schema {
 
@@ -71,10 +73,10 @@ class JsonKeys {
     return std::find(few_.begin(), end, key) != end;
   }
 
-  std::array<std::string_view, 16> few_;       // the first ones: most objects have no more
-  size_t count_ = 0;                           // of few_
-  std::unordered_set<std::string_view> many_;  // all, once there are more
-  std::forward_list<std::string> copies_;      // of keys that did not live long enough
+  std::array<std::string_view, 16> few_;   // the first ones: most objects have no more
+  size_t count_ = 0;                       // of few_
+  core::TextViewSet many_;                 // all, once there are more
+  std::forward_list<std::string> copies_;  // of keys that did not live long enough
   std::string_view last_;
 };
 
@@ -304,6 +306,8 @@ void Reader::skip_value() {
 }  // namespace
 
 bool is_nested_deeper(std::string_view text, size_t depth) {
+  constexpr uintptr_t kParserLevel = 1 << 10;  // bytes of stack; Python's parser uses fewer
+  depth = std::min<uintptr_t>(depth, core::stack_space() / kParserLevel);
   size_t open = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {

@@ -5,16 +5,15 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "core/text_hash.h"
 #include "schema/document.h"
 
 namespace fxpress::schema {
 
-using Constants = std::unordered_set<std::string_view>;
+using Constants = core::TextViewSet;
 using Positions = std::vector<uint32_t>;
 
 // The origin of a value of a graph.
@@ -23,7 +22,7 @@ struct Definition {
   uint32_t node;      // position in the graph, or kInput
   int64_t rank = -1;  // how many values come before this one; -1: not known yet
 };
-using Definitions = std::unordered_map<std::string_view, Definition>;  // by name
+using Definitions = core::TextViewMap<Definition>;  // by name
 
 // The values of a graph have new names, which count from 0.
 class Renamed {

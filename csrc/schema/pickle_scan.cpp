@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -19,7 +19,11 @@ constexpr uint64_t kValueBytes = 96;
 constexpr uint64_t kCallBytes = 800;
 constexpr uint64_t kMemoBytes = 96;
 
-enum class ValueType : uint8_t { kOther, kNumber, kText, kGlobal, kContainer };
+// The keys of dicts and sets whose hashes a file can choose: with one hash, they would be compared
+// in pairs.
+constexpr size_t kMostChosen = 2000;
+
+enum class ValueType : uint8_t { kOther, kNumber, kLargeNumber, kText, kGlobal, kContainer };
 
 constexpr uint32_t kNone32 = std::numeric_limits<uint32_t>::max();
 
@@ -194,6 +198,14 @@ class Scanner {
     stack_.push_back(found->second);
   }
 
+  // Counts a value that is hashed. Only few numbers of 64 bits have the same hash, and the hashes
+  // of texts depend on a secret of the process.
+  void hash(uint32_t key) {
+    const ValueType kind = items_[key].kind;
+    if (kind != ValueType::kContainer && kind != ValueType::kLargeNumber) return;
+    if (++chosen_ > kMostChosen) fail("it has too many keys that are neither texts nor numbers");
+  }
+
   void step(unsigned char opcode);
   void call();
   void build();
@@ -208,8 +220,9 @@ class Scanner {
   std::vector<Item> items_;
   std::vector<Inside> inside_;
   std::vector<uint32_t> stack_;
-  std::vector<size_t> marks_;  // sizes of the stack
-  std::unordered_map<size_t, uint32_t> memo_;
+  std::vector<size_t> marks_;        // sizes of the stack
+  std::map<size_t, uint32_t> memo_;  // sorted: a file could choose numbers of one hash
+  size_t chosen_ = 0;                // see hash()
 };
 
 void Scanner::step(unsigned char opcode) {
@@ -237,11 +250,16 @@ void Scanner::step(unsigned char opcode) {
     case kAppend:
       return add_last(1);
     case kAppends:
-    case kAddItems:
-    case kSetItems:
       return add_last(above_mark());
+    case kAddItems:
     case kSetItem:
-      return add_last(2);
+    case kSetItems: {
+      const size_t count = opcode == kSetItem ? 2 : above_mark();
+      const size_t step = opcode == kAddItems ? 1 : 2;  // from a key to the next
+      need(count + 1);
+      for (size_t i = stack_.size() - count; i < stack_.size(); i += step) hash(stack_[i]);
+      return add_last(count);
+    }
     case kMark:
       budget_.charge(kValueBytes);
       return marks_.push_back(stack_.size());
@@ -265,9 +283,10 @@ void Scanner::step(unsigned char opcode) {
     case kInt4:
       take(opcode == kInt1 ? 1 : opcode == kInt2 ? 2 : 4);
       return push(ValueType::kNumber);
-    case kLong1:
-      take(number(1));
-      return push(ValueType::kNumber);
+    case kLong1: {
+      const size_t size = take(number(1)).size();
+      return push(size > 8 ? ValueType::kLargeNumber : ValueType::kNumber);
+    }
     case kFloat:
       take(8);
       return push(ValueType::kOther);
@@ -276,10 +295,13 @@ void Scanner::step(unsigned char opcode) {
     case kShortUnicode:
     case kShortString:
       return push(ValueType::kText, take(number(1)));
-    case kPersistent:
-      pop();
+    case kPersistent: {
+      const Item* key = item(items_[pop()], 2);  // by which torch keeps a storage
+      if (key != nullptr && key->kind != ValueType::kText)
+        fail("the key of a storage is not a text");
       budget_.charge(kCallBytes);
       return push(ValueType::kOther);
+    }
     case kGet:
       return get(number(1));
     case kLongGet:
@@ -337,6 +359,12 @@ void Scanner::check_call(uint32_t function, uint32_t arguments) {
       const Item& argument = items_[inside_[at].item];
       budget_.charge(argument.count, kCopiedBytes);
       budget_.charge(argument.text.size());
+      if (!is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"})) {
+        continue;
+      }
+      for (uint32_t in = argument.first; in != kNone32; in = inside_[in].next) {
+        hash(inside_[in].item);
+      }
     }
     const Item* first = item(*given, 0);
     const bool of_torch = module == "torch" || module.starts_with("torch.");

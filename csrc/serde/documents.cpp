@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <unordered_set>
 
+#include "core/text_hash.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
 #include "py/containers.h"
@@ -188,7 +188,7 @@ namespace {
 
 Document in_order(const Document& document, PyObject* constants, PyObject* renamed) {
   std::deque<Text> texts;
-  std::unordered_set<std::string_view> known;
+  core::TextViewSet known;
   const Ref items = Ref::steal(PySequence_Tuple(constants));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
     texts.emplace_back(PyTuple_GET_ITEM(items.get(), i));

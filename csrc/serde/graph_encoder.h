@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/tensor_access.h"
+#include "core/text_hash.h"
 #include "py/object.h"
 #include "py/object_table.h"
 #include "schema/document.h"
@@ -66,17 +67,17 @@ class NodeNames {
   // The name of a spec's argument, as the graph in the file has it.
   Ref name_of(PyObject* argument) const;
   // Name of a node that is not written, as another takes the same result: its name.
-  const std::unordered_map<std::string, Ref>& merged() const { return merged_; }
+  const core::TextMap<Ref>& merged() const { return merged_; }
 
  private:
   const NodeEntry& entry_of(PyObject* node);
   const NodeEntry& entry_alone(PyObject* node);
 
-  const GraphValues* values_ = nullptr;          // of the current graph
-  PyObject* module_ = nullptr;                   // that has it
-  PyObject* alone_ = nullptr;                    // see begin_part(); null: no part alone
-  std::deque<NodeEntry> alone_entries_;          // arguments of a part alone
-  std::unordered_map<std::string, Ref> merged_;  // see merged()
+  const GraphValues* values_ = nullptr;  // of the current graph
+  PyObject* module_ = nullptr;           // that has it
+  PyObject* alone_ = nullptr;            // see begin_part(); null: no part alone
+  std::deque<NodeEntry> alone_entries_;  // arguments of a part alone
+  core::TextMap<Ref> merged_;            // see merged()
 };
 
 // Sends one program, or one part, to a sink.

@@ -1,11 +1,11 @@
 #include "serde/objects.h"
 
 #include <algorithm>
-#include <functional>
 #include <type_traits>
 
 #include "core/budget.h"
 #include "core/check.h"
+#include "core/text_hash.h"
 #include "py/calls.h"
 #include "py/containers.h"
 #include "schema/json_writer.h"
@@ -149,7 +149,7 @@ class SchemaClasses::Maker {
   // Most texts come again soon: names of arguments, operators, values. A str may be shared.
   Ref text(std::string_view text) {
     if (text.size() > kLongestShared) return new_text(text);
-    Shared& place = texts_[std::hash<std::string_view>()(text) % texts_.size()];
+    Shared& place = texts_[core::TextHash()(text) % texts_.size()];
     if (!place.object || place.text != text) place = {text, new_text(text)};
     return Ref::borrow(place.object.get());
   }

@@ -2,25 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "core/text_hash.h"
 #include "py/object.h"
 #include "py/object_table.h"
 
 namespace fxpress::serde {
 
-// A hash table by text, with look-ups by any text.
-struct TextHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-};
-
-template <class T>
-using TextMap = std::unordered_map<std::string, T, TextHash, std::equal_to<>>;
+using core::TextMap;
 
 // The entry for a text, which is made when there is none.
 template <class T>

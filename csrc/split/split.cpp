@@ -2,8 +2,8 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
 
+#include "core/text_hash.h"
 #include "fx/attributes.h"
 #include "fx/symbols.h"
 #include "py/gc_pause.h"
@@ -137,8 +137,7 @@ class Planner {
     const std::vector<bool> needed = needed_get_attrs();
     fx::AttributePaths paths(module_);
     // Flattening may map two paths to one name; per partition, who has it.
-    std::vector<std::unordered_map<std::string, PyObject*>> taken(
-        plan_.partitions->partitions().size());
+    std::vector<core::TextMap<PyObject*>> taken(plan_.partitions->partitions().size());
     for (uint32_t i = 0; i < graph().size(); ++i) {
       const NodeId id(i);
       if (graph().ops[i] == Op::kGetAttr && needed[i]) {
@@ -171,8 +170,7 @@ class Planner {
 
   // "a.b" becomes "a_b". When another module has that name in the partition already, a number is
   // added: torch would call the wrong module.
-  static std::string flat_name(PyObject* target, PyObject* value,
-                               std::unordered_map<std::string, PyObject*>& taken) {
+  static std::string flat_name(PyObject* target, PyObject* value, core::TextMap<PyObject*>& taken) {
     std::string flat(utf8(target));
     for (char& c : flat) {
       if (c == '.') c = '_';

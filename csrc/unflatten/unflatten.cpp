@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/text_hash.h"
 #include "fx/arguments.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
@@ -170,8 +171,8 @@ class FrameComparer {
 
   const UnflattenPlan& plan_;
   std::vector<uint32_t> graph_of_;  // by frame: number of its graph, equal for equal graphs
-  std::unordered_map<std::string, uint32_t> graphs_;  // dump of a graph -> its number
-  std::vector<uint32_t> position_;                    // by planned node: its place in its graph
+  core::TextMap<uint32_t> graphs_;  // dump of a graph -> its number
+  std::vector<uint32_t> position_;  // by planned node: its place in its graph
 };
 
 class Unflattener {

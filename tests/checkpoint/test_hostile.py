@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import random
+import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -32,6 +33,8 @@ from torch.distributed.checkpoint.metadata import (
 import fxpress
 from fxpress import archive
 from fxpress import state as states
+from fxpress._distributed.checkpoint.programs import Asked
+from fxpress._distributed.checkpoint.sources import main_file, read_weights
 from fxpress._distributed.stages.save import save_stages
 from fxpress._files.serde.artifacts import save_artifact
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter, convert_weights
@@ -101,7 +104,7 @@ EDITS = {
     "another dtype": (_edit(OURS, "tensors", "a", 0, value="I32"), "by the index"),
     "more elements": (_edit(OURS, "tensors", "a", 1, value=[80, 30]), "elements of 2400"),
     "a slice outside": (_edit(OURS, "tensors", "a", 2, 0, 1, value=[1, 0]), "not inside"),
-    "negative sizes": (_edit(OURS, "tensors", "a", 2, 0, 2, value=[-40, -30]), "no sizes"),
+    "negative sizes": (_edit(OURS, "tensors", "a", 2, 0, 2, value=[-40, -30]), "the sizes of"),
     "no slices": (_edit(OURS, "tensors", "a", 2, value=[]), "0 elements of 1200"),
     "a file that there is not": (_edit(OURS, "tensors", "a", 2, 0, 0, value=9), "there is not"),
     "overlapping slices": (
@@ -116,6 +119,19 @@ EDITS = {
         "not inside",
     ),
     "a section that is a list": (_edit(OURS, value=[]), "damaged"),
+    "sizes of more than 64 bits": (_edit(OURS, "tensors", "a", 1, value=[10**30, 0]), "64 bits"),
+    "more than 64 sizes": (_edit(OURS, "tensors", "a", 1, value=[1] * 65), "the sizes of"),
+    "more elements than 64 bits count": (
+        _edit(
+            *(OURS, "tensors", "a"),
+            value=["F32", [1 << 40, 1 << 40], [[0, [0, 0], [1 << 40, 1 << 40], 0]]],
+        ),
+        "elements of",
+    ),
+    "keys with one hash": (
+        _edit(OURS, "values", value={"v": {"dict": [[i * (2**61 - 1), 0] for i in range(20_000)]}}),
+        "'v'",
+    ),
     "a value of an unknown kind": (_edit(OURS, "values", value={"v": {"set": [1]}}), "'v'"),
 }
 
@@ -145,6 +161,39 @@ def test_indexes(name: str, tmp_path: Path) -> None:
 def test_texts_of_an_index(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(text)
     assert said in refused(tmp_path, some_state())
+
+
+def test_slices_that_end_where_none_begins(tmp_path: Path) -> None:
+    """Ends are found among the begins by bisection, not by a look at each of them."""
+    said = saved(tmp_path / "saved")
+    count = 20_000
+    slices = [[0, [4 * i], [3], 0] for i in range(count)]
+    said[OURS]["tensors"]["a"] = ["F32", [4 * count], [*slices, [0, [0], [count], 0]]]
+    (tmp_path / "saved" / INDEX).write_text(json.dumps(said))
+    start = time.process_time()
+    with pytest.raises(archive.ArchiveError, match="overlap"):
+        ArchiveReader(tmp_path / "saved").read_metadata()
+    assert time.process_time() - start < 4
+
+
+def test_files_of_a_folder_share_a_budget(tmp_path: Path) -> None:
+    """The memory for any one of the files is too little for four of them."""
+    save_stages(tied_program(), tmp_path / "stages", 4)
+    files = sorted(tmp_path.glob("stages/*.pt2"))
+
+    def reads(path: Path, memory: int) -> bool:
+        asked = Asked(limits=archive.Limits(memory=memory, memory_per_byte=0))
+        try:
+            read_weights(main_file(path), asked).close()
+        except fxpress.LimitError:
+            return False
+        return True
+
+    needed = next(n for n in range(1000, 10**6, 1000) if all(reads(file, n) for file in files))
+    manifest = tmp_path / "stages" / "manifest.json"
+    of_text = 20 * manifest.stat().st_size
+    assert reads(tmp_path / "stages", of_text + 4 * needed)
+    assert not reads(tmp_path / "stages", needed)
 
 
 def test_a_value_with_a_wrong_checksum(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -95,6 +96,8 @@ TEXTS: dict[str, Callable[[], bytes]] = {
     "distinct keys": distinct_keys,
     "metadata": lambda: b'{"config": {}, "metadata": ' + distinct_keys() + b"}",
     "escapes": lambda: b'{"' + repeated(b'\\"') + b'": 1}',
+    "wide characters": lambda: b'{"\xf0\x9f\x98\x80' + repeated(b"a", 60) + b'": 1}',
+    "wide escapes": lambda: b'{"a": "\\ud83d\\ude00' + repeated(b"a", 60) + b'"}',
 }
 
 # Of some of them there is memory enough for the text, and not for what is made of it.
@@ -146,6 +149,21 @@ def test_peak(
     assert peak - least[command] <= PROMISED + 10 * file.stat().st_size
 
 
+@pytest.mark.slow("processes, and texts of 45 MB")
+@pytest.mark.parametrize("end", [MODEL, "archive_version"])
+def test_peak_of_texts_that_are_shown(
+    end: str, path: Path, least: dict[str, int], tmp_path: Path
+) -> None:
+    """A version that has no character which a terminal can show."""
+    file = tmp_path / "bomb.pt2"
+    version = "\u200b" * (7 << 20)
+    text = graph_of([])[:-1] + b', "torch_version": ' + json.dumps(version).encode() + b"}"
+    write_bomb(file, path, end, text if end == MODEL else bytes(45 << 20))
+    status, peak, said = peak_of("inspect", str(file))
+    assert status in (0, 2), said
+    assert peak - least["inspect {0}"] <= PROMISED + 10 * file.stat().st_size
+
+
 @pytest.mark.slow("processes, and texts of 110 MB")
 @pytest.mark.parametrize("text", GRAPHS)
 def test_peak_of_a_view(text: str, path: Path, least: dict[str, int], tmp_path: Path) -> None:
@@ -155,6 +173,18 @@ def test_peak_of_a_view(text: str, path: Path, least: dict[str, int], tmp_path: 
     assert status in (0, 2), said
     assert "Traceback" not in said
     assert peak - least[VIEW] <= PROMISED + 10 * file.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("first", "width"), [("a", 1), ("\xe9", 2), ("\u03b1", 4), ("\U0001f600", 8)]
+)
+def test_estimate_counts_bytes_of_characters(first: str, width: int) -> None:
+    """The text and what is made of it; a str has as many bytes for each character as for one."""
+    value = {"a": first + "b" * 1000}
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        made = sys.getsizeof(json.loads(text)["a"])
+        assert objects_of(text.encode(), 1 << 40) >= made
+        assert objects_of(text.encode(), 1 << 40) >= width * 1000
 
 
 def test_estimate_counts_keys_once() -> None:

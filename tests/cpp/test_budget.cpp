@@ -84,6 +84,20 @@ TEST_CASE("levels are given back") {
   CHECK(reached([&] { const Budget::Level level(none, "any"); }) == "depth: any");
 }
 
+TEST_CASE("Python's parser of JSON needs the stack of a thread for each level") {
+  using fxpress::schema::is_nested_deeper;
+  CHECK(is_nested_deeper("[[", 1));
+  CHECK(!is_nested_deeper("[[", 2));
+  bool far = false;
+  bool near = true;
+  std::thread([&] {
+    far = is_nested_deeper(std::string(1 << 20, '['), SIZE_MAX);
+    near = is_nested_deeper(std::string(100, '['), SIZE_MAX);
+  }).join();
+  CHECK(far);
+  CHECK(!near);
+}
+
 TEST_CASE("a thread's stack ends") {
   CHECK(fxpress::core::stack_has_space());
   fxpress::core::check_stack("here");

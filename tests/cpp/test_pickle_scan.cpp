@@ -27,9 +27,9 @@ PickleFacts scan(const std::string& bytes, uint64_t memory = 1 << 20) {
 }
 
 // Why a pickle is refused; nothing when it is not.
-std::string problem(const std::string& bytes) {
+std::string problem(const std::string& bytes, uint64_t memory = 1 << 20) {
   try {
-    scan(bytes);
+    scan(bytes, memory);
   } catch (const PickleError& error) {
     return error.what();
   }
@@ -163,6 +163,35 @@ TEST_CASE("calls within calls are looked at") {
   // A list of arguments that is its own third item.
   CHECK_THROWS_AS(scan("cx\n_rebuild_from_type_v2\n]q\1(cx\n_rebuild_from_type_v2\nNh\1eR."s),
                   LimitReached);
+}
+
+TEST_CASE("keys whose hashes a file can choose are few") {
+  const std::string kMany = "it has too many keys that are neither texts nor numbers";
+  const std::string small = "\x8a\x08" + std::string(8, '\x7f');
+  const std::string large = "\x8a\x09" + std::string(9, '\x7f');
+  const auto dict = [](const std::string& key, size_t count) {
+    return "}(" + repeated(key + "N", count) + "u";
+  };
+  for (const std::string& key : {large, "N\x85"s, "]"s, call("builtins\ncomplex", "")}) {
+    CAPTURE(key);
+    CHECK(scan(dict(key, 2000) + ".", 1 << 24).elements > 2000);
+    CHECK(problem(dict(key, 2001) + ".", 1 << 24) == kMany);
+    CHECK(problem("}" + repeated(key + "Ns", 2001) + ".", 1 << 24) == kMany);
+    CHECK(problem(dict(key, 1000) + dict(key, 1001) + "\x86.", 1 << 24) == kMany);
+    const std::string list = "](" + repeated(key, 2001) + "e";
+    CHECK(problem(call("builtins\nset", list) + ".", 1 << 24) == kMany);
+    CHECK(problem(call("collections\nOrderedDict", list) + ".", 1 << 24) == kMany);
+    CHECK(problem(call("x\nother", list) + ".", 1 << 24) == "");
+    CHECK(problem(list + ".", 1 << 24) == "");
+  }
+  for (const std::string& key : {small, kText, kOne, "N"s, "cx\ny\n"s}) {
+    CHECK(problem(dict(key, 3000) + ".", 1 << 24) == "");
+  }
+  for (const std::string& value : {large, "N\x85"s}) {
+    CHECK(problem("}(" + repeated("N" + value, 3000) + "u.", 1 << 24) == "");
+  }
+  CHECK(problem("(NN" + kText + "tQ.") == "");
+  CHECK(problem("(NNN\x85tQ.") == "the key of a storage is not a text");
 }
 
 TEST_CASE("objects are charged") {

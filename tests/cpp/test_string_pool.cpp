@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "core/string_pool.h"
+#include "core/text_hash.h"
 #include "support.h"
 
 using namespace fxpress::core;
+using namespace std::string_literals;
 using namespace std::string_view_literals;
 
 TEST_CASE("string_pool: equal text has one id and ids count from 0") {
@@ -61,4 +63,28 @@ TEST_CASE("string_pool: a part of interned text can be interned") {
   for (size_t size = 300; size > 0; --size) id = pool.intern(pool.text(id).substr(1));
   CHECK(pool.text(id).empty());
   CHECK(pool.size() == 301);
+}
+
+TEST_CASE("text_hash: equal text has one hash, other text another one") {
+  const TextHash hash;
+  std::vector<std::string> texts = {"\0"s, "\0\0"s};
+  for (size_t size = 0; size < 40; ++size) {
+    texts.push_back(std::string(size, 'a'));
+    if (size > 0) texts.push_back(std::string(size - 1, 'a') + 'b');
+    if (size > 0) texts.push_back('b' + std::string(size - 1, 'a'));
+  }
+  TextMap<size_t> known;
+  for (const std::string& text : texts) known.emplace(text, known.size());
+  for (const std::string& text : texts) {
+    CHECK(known.contains(std::string_view(text)));
+    for (const std::string& other : texts) CHECK((hash(text) == hash(other)) == (text == other));
+  }
+}
+
+TEST_CASE("text_hash: texts that std::hash of libstdc++ maps to one number") {
+  const TextHash hash;
+  CHECK(hash("jIvUTlUyFByVWisZjPiWrRKTHOuifAdM") != hash("opEjCmvHlTREeOZVqEjMkSMahX16J54i"));
+  std::vector<size_t> places(64);
+  for (uint32_t i = 0; i < 64000; ++i) ++places[hash("node_" + std::to_string(i)) % places.size()];
+  for (const size_t count : places) CHECK((count > 800 && count < 1200));
 }

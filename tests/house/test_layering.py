@@ -96,6 +96,31 @@ def test_no_file_is_longer_than_600_lines(folder: str) -> None:
             assert len(path.read_text().splitlines()) <= 600, path
 
 
+def test_json_of_files_is_read_in_one_place() -> None:
+    """`fields.load_json` counts depth; the others read texts of ranks, and one text of ours."""
+    others = {"_files/format/fields.py", "_files/format/torch_facts.py"}
+    others |= {"_files/serde/native_table.py"}  # the depth was counted in C++
+    others |= {f"_distributed/pipeline/{name}.py" for name in ("agreement", "watch")}
+    root = ROOT / "python" / "fxpress"
+    found = {
+        path for path in root.rglob("*.py") if re.search(r"\bjson\.loads?\b", path.read_text())
+    }
+    assert {str(path.relative_to(root)) for path in found} == others
+
+
+def test_tables_by_text_have_a_hash_with_a_secret() -> None:
+    """Texts of a file are keys of nearly all of them."""
+    others = {
+        "engine/operators.cpp",  # names of torch's operators
+        "schema/schema.h",  # names of the schema
+        "archive/zip_writer.h",  # torch's number of an archive depends on the order of this one
+    }
+    table = re.compile(r"unordered_(map|set)<std::string")
+    root = ROOT / "csrc"
+    found = {path for path in root.rglob("*.[hc]*") if table.search(path.read_text())}
+    assert {str(path.relative_to(root)) for path in found} == {*others, "core/text_hash.h"}
+
+
 def test_ci_runs_the_commands_of_the_readme_first() -> None:
     """CI takes them from the README, and gets more than the README names after them."""
     script = (ROOT / ".ci" / "run").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +77,24 @@ def test_arguments_without_names() -> None:
 def test_examples_that_are_no_arguments(examples: Any) -> None:
     for names in (None, ["q"]):
         check_arithmetic(["L['q'] * 3 == 1"], examples, names)
+
+
+def test_guards_are_not_compared_with_each_input() -> None:
+    examples = ((torch.ones(2), {f"k{i}": i for i in range(6000)}), {})
+    guards = [f"L['cfg']['k{i}'] * 2 + L['flat_args'][{i}] == 3" for i in range(3000)]
+    start = time.process_time()
+    check_arithmetic(guards, examples, ["x", "cfg"])
+    assert time.process_time() - start < 2  # a look at each input for each guard: 20 s
+    with pytest.raises(SerializeError, match="flat_args"):
+        check_arithmetic(guards, ((torch.ones(2), {"k0": 1, "k1": "a"}), {}), ["x", "cfg"])
+
+
+def test_two_inputs_of_one_name() -> None:
+    """Both have to be numbers, because torch may take either."""
+    check_arithmetic(["L['x'] * 3 == 1"], ((1,), {"x": 2}), ["x"])
+    for one, other in ((1, "a"), ("a", 1), (1, [2]), ([2], 1)):
+        with pytest.raises(SerializeError, match="may not be a number"):
+            check_arithmetic(["L['x'] * 3 == 1"], ((one,), {"x": other}), ["x"])
 
 
 class Modes(nn.Module):

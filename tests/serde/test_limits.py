@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from torch import fx
 
 import fxpress
 from fxpress import archive, state
+from fxpress._files.serde.artifacts import save_artifact
 from fxpress._files.serde.expressions import parse
 from fxpress._files.serde.limits import Budget
 from fxpress.archive import LimitError, Limits
@@ -125,6 +127,23 @@ def test_what_is_unpacked_counts() -> None:
     archive.verify(data)
 
 
+def test_texts_count_as_their_characters_take_memory() -> None:
+    """One character of four bytes makes four bytes of each."""
+    limits = Limits(memory=16 << 20, memory_per_byte=0)
+    for first, fits in (("a", True), ("\xe4", True), ("\u03b1", True), ("\U0001f600", False)):
+        text = first + "a" * (3 << 20)
+        records = read_records(saved()) | {"archive/extra/a": text.encode()}
+        data = write_records(records, zipfile.ZIP_DEFLATED)
+
+        def read(data: bytes = data) -> Any:
+            return archive.load_pt2(io.BytesIO(data), limits=limits).extra_files
+
+        if fits:
+            assert read() == {"a": text}
+        else:
+            assert "extra/a" in reached("memory", read).place
+
+
 def test_zeros_that_are_not_stored_count() -> None:
     """torch writes no bytes for tensors without memory, and reads them as zeros."""
     name = "archive/data/weights/model_weights_config.json"
@@ -211,6 +230,70 @@ def test_pickles_that_are_refused(content: bytes, why: str) -> None:
         deserialize_torch_artifact(pickled(content))
 
 
+P = 2**61 - 1  # Python's hash of its multiples is 0
+
+
+def equal_hashes(kind: str, count: int) -> list[Any]:
+    """Keys with one hash: what Python compares in pairs."""
+    if kind == "ints":
+        return [P * i for i in range(count)]
+    if kind == "complex numbers":
+        return [complex(-1000003 * i, i) for i in range(count)]
+    if kind == "floats":
+        return [float(i) for i in range(count)]
+    return [(i, P) if kind == "tuples" else str(i) for i in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["ints", "tuples", "complex numbers"])
+def test_keys_whose_hashes_a_file_can_choose(kind: str) -> None:
+    few = {"k": dict.fromkeys(equal_hashes(kind, 1000), 1)}
+    assert deserialize_torch_artifact(save_artifact(few)) == few
+    for many in (equal_hashes(kind, 3000), equal_hashes(kind, 1500)):
+        saved = save_artifact({"k": dict.fromkeys(many, 1), "l": dict.fromkeys(many[:1000], 1)})
+        with pytest.raises(fxpress.SerializeError, match="too many keys"):
+            deserialize_torch_artifact(saved)
+
+
+@pytest.mark.parametrize("kind", ["floats", "texts"])
+def test_other_keys_may_be_many(kind: str) -> None:
+    value = {"k": dict.fromkeys(equal_hashes(kind, 20_000), 1)}
+    assert deserialize_torch_artifact(save_artifact(value)) == value
+
+
+def test_containers_that_are_made_of_lists() -> None:
+    pair = b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01N\x86"  # (2**64, None)
+    for name in (b"OrderedDict", b"Counter"):
+        content = b"\x80\x02ccollections\n" + name + b"\n](" + pair * 3000 + b"e\x85R\x85."
+        with pytest.raises(fxpress.SerializeError, match="too many keys"):
+            deserialize_torch_artifact(pickled(content))
+
+
+def test_memos_with_numbers_of_one_hash() -> None:
+    """A table of 107,897 places, as the scan had, would have all of them in one."""
+    puts = b"".join(b"r" + (i * 107_897).to_bytes(4, "little") for i in range(39_000))
+    start = time.process_time()
+    deserialize_torch_artifact(pickled(b"\x80\x02]" + puts + b"\x85."))
+    assert time.process_time() - start < 2
+
+
+def test_example_inputs_are_walked_once() -> None:
+    """A path for each leaf would have 300 steps: two billion."""
+    inside: Any = [1] * 100_000
+    for _ in range(300):
+        inside = [inside, 1]
+    examples = save_artifact(((torch.ones(2, 4), inside), {}))
+    start = time.process_time()
+    made = deserialize(edited_examples(examples))
+    assert made.example_inputs is not None
+    assert time.process_time() - start < 2 + 10 * len(examples) / (1 << 20)
+    small = Limits(memory=10 << 20, memory_per_byte=0)
+    reached("memory", lambda: deserialize(edited_examples(examples), limits=small))
+
+
+def edited_examples(examples: bytes) -> SerializedArtifact:
+    return dataclasses.replace(written(), example_inputs=examples)
+
+
 def test_calls_without_number_are_charged() -> None:
     content = b"\x80\x02(ccollections\nOrderedDict\nq\x00)q\x01" + b"h\x00h\x01R" * 300_000 + b"t."
     reached("memory", lambda: deserialize_torch_artifact(pickled(content)))
@@ -251,10 +334,33 @@ def test_depth() -> None:
     )
 
 
-@pytest.mark.parametrize("depth", [200, 100_000])
-def test_a_thread_with_a_small_stack(depth: int) -> None:
+def with_context(depth: int) -> SerializedArtifact:
+    """JSON in the JSON of a tree spec."""
+
+    def edit(stored: Any) -> None:
+        signature = stored["graph_module"]["module_call_graph"][0]["signature"]
+        spec = json.loads(signature["in_spec"])
+        spec[1]["children_spec"][1]["context"] = "[" * depth + "]" * depth
+        signature["in_spec"] = json.dumps(spec)
+
+    return edited(written(), edit)
+
+
+def with_custom(depth: int) -> SerializedArtifact:
+    def edit(stored: Any) -> None:
+        text = '{"a":' * depth + "1" + "}" * depth
+        nodes_of(stored)[-1]["metadata"]["custom"] = text
+
+    return edited(written(), edit)
+
+
+@pytest.mark.parametrize(
+    ("make", "depth"),
+    [(nested, 200), (nested, 100_000), (with_context, 950), (with_custom, 950)],
+)
+def test_a_thread_with_a_small_stack(make: Callable[[int], SerializedArtifact], depth: int) -> None:
     """What is too deep for the stack is refused before it is used up."""
-    artifact = nested(depth)
+    artifact = make(depth)
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -270,7 +376,7 @@ def test_a_thread_with_a_small_stack(depth: int) -> None:
         thread.join()
     finally:
         threading.stack_size(size)
-    if depth > 1000:
+    if depth > 900:
         (error,) = raised
         assert isinstance(error, LimitError)
         assert error.limit == "depth"
@@ -313,6 +419,7 @@ def test_tree_specs_and_custom_metadata_are_not_deep() -> None:
 
     for edit in (spec, custom, whole):
         reached("depth", lambda edit=edit: deserialize(edited(written(), edit)))  # type: ignore[misc]
+    assert reached("depth", lambda: deserialize(with_context(501))).place == "a tree spec"
 
 
 def test_verifiers_are_few() -> None:

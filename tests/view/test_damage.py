@@ -142,7 +142,11 @@ def test_a_program() -> None:
             r"graph.nodes\[0\] is damaged: expected a text",
         ),
         ((*FIRST, "metadata", "from_node"), "[", r"graph.nodes\[0\] is damaged"),
-        ((*FIRST, "metadata", "from_node"), "[" * 99, "from_node is nested too deeply"),
+        (
+            (*FIRST, "metadata", "from_node"),
+            "[" * 99,
+            r"graph.nodes\[0\] is damaged: it has more than 60",
+        ),
         (
             (*FIRST, "metadata", "custom"),
             1,

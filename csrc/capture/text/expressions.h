@@ -8,8 +8,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "core/text_hash.h"
 
 namespace fxpress::capture {
 
@@ -53,9 +54,9 @@ class Expressions {
   ExpressionId make(ExpressionKind kind, std::string_view text, std::span<const ExpressionId> in);
 
  private:
-  std::deque<Expression> expressions_;                 // by id
-  std::unordered_map<std::string, ExpressionId> ids_;  // by kind, parts and text, as bytes
-  std::string key_;                                    // kept from call to call
+  std::deque<Expression> expressions_;  // by id
+  core::TextMap<ExpressionId> ids_;     // by kind, parts and text, as bytes
+  std::string key_;                     // kept from call to call
 };
 
 // Puts the common parts of several Python expressions into variables. Attributes, calls and

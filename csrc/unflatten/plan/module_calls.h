@@ -5,12 +5,12 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/graph.h"
 #include "core/ids.h"
 #include "core/string_pool.h"
+#include "core/text_hash.h"
 
 namespace fxpress::unflatten {
 
@@ -47,8 +47,8 @@ class ModuleCallStacks {
   static size_t valid_depth(std::span<const ModuleCall> stack, const StringPool& strings);
 
  private:
-  std::vector<std::vector<ModuleCall>> stacks_;    // by id
-  std::unordered_map<std::string, uint32_t> ids_;  // bytes of a stack -> id
+  std::vector<std::vector<ModuleCall>> stacks_;  // by id
+  core::TextMap<uint32_t> ids_;                  // bytes of a stack -> id
 };
 
 // A node without a stack, as a pass that adds nodes may leave it, gets that of its users when all

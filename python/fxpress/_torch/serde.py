@@ -125,7 +125,6 @@ SUPPORTED_SERIALIZED_TYPES = pytree.SUPPORTED_SERIALIZED_TYPES
 SERIALIZED_TYPE_TO_PYTHON_TYPE = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
 LEAF_SPEC = pytree._LEAF_SPEC
 make_treespec = pytree.TreeSpec
-leaves_with_path = pytree.tree_leaves_with_path
 keystr = pytree.keystr
 INVALID_INPUT = UserErrorType.INVALID_INPUT
 tree_map = pytree.tree_map
@@ -194,8 +193,14 @@ class module_inputs:  # noqa: N801
         self._used: set[type] = set()
 
     def __enter__(self) -> None:
-        leaves = pytree.tree_leaves(self._inputs, is_leaf=_is_module)
-        classes = {type(leaf) for leaf in leaves if _is_module(leaf)}
+        classes = set()
+        waiting = [self._inputs]
+        while waiting:  # tree_leaves() passes each leaf through all levels above it
+            at = waiting.pop()
+            if isinstance(at, torch.nn.Module):
+                classes.add(type(at))
+            elif (node := pytree.SUPPORTED_NODES.get(pytree._get_node_type(at))) is not None:
+                waiting.extend(node.flatten_fn(at)[0])
         with _module_uses_lock:
             for cls in classes:
                 if cls in pytree.SUPPORTED_NODES and cls not in _module_uses:
@@ -225,10 +230,6 @@ class module_inputs:  # noqa: N801
                 self.__exit__()
 
 
-def _is_module(value: Any) -> bool:
-    return isinstance(value, torch.nn.Module)
-
-
 def _register_module(cls: Any) -> None:
     try:
         export_utils.register_module_as_pytree_input_node(cls)
@@ -246,6 +247,16 @@ def _deregister_module(cls: type) -> None:
     fx_pytree.SUPPORTED_NODES_EXACT_MATCH.pop(cls, None)
     pytree.CONSTANT_NODES.discard(cls)
     pytree.SUPPORTED_NODES.pop(cls, None)
+
+
+def keyed_children(value: Any) -> list[tuple[Any, Any]] | None:
+    """Return the children of a pytree node, each with the step of a path to it; None: a leaf."""
+    node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(value))
+    if node is None:
+        return None
+    if node.flatten_with_keys_fn is None:
+        raise ValueError(f"{type(value)} is registered with pytree without names of its children")
+    return list(node.flatten_with_keys_fn(value)[0])
 
 
 def schema_of(target: Any) -> Any:

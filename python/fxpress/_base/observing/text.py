@@ -40,14 +40,24 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     )
 
 
+class _Escapes:
+    """Maps the number of a character to what `printable` shows."""
+
+    def __getitem__(self, number: int) -> str:
+        each = chr(number)
+        if each.isprintable():
+            return each
+        return each.encode("unicode_escape", "surrogatepass").decode()
+
+
+_ESCAPES = _Escapes()
+
+
 def printable(text: str) -> str:
     """Return a text of a file; what would move the cursor or change colours is escaped."""
     if text.isprintable():
         return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
-        for each in text
-    )
+    return text.translate(_ESCAPES)  # join() would hold an object for each character
 
 
 def printable_lines(text: str) -> str:

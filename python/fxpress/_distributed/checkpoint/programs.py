@@ -27,12 +27,13 @@ from fxpress._files.archive.contents import Payload, read_config, read_values, v
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.remote_archive import RemoteArchive
+from fxpress._files.archive.replacing import place_of
 from fxpress._files.archive.storages import View, bytes_needed
 from fxpress._files.archive.tensor_file import TensorFile
 from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
-from fxpress._files.format.weights_location import is_file_name, read_place
+from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.ranges import Checked, File, LocalFile
 from fxpress._files.remote.remote_file import AnyPath, RemoteFile, read_path
 from fxpress._files.serde.limits import Budget, Limits
@@ -45,7 +46,8 @@ class Asked(NamedTuple):
 
     model: str = names.MODEL
     allow_pickle: bool = False
-    limits: Limits | None = None
+    # A budget is that of a checkpoint of several files, which are read together.
+    limits: Limits | Budget | None = None
     # The archive that is to be read, if it is at a URL and open already.
     opened: RemoteArchive | None = None
 
@@ -171,11 +173,7 @@ def _add_beside(
     """Add weights that are in a safetensors file beside the archive."""
     if not text:
         raise ArchiveError("the program was saved without its weights")
-    budget.check_json(text, "the record of the weights' file")
-    try:
-        name, number = read_place(text)
-    except ValueError as error:
-        raise ArchiveError(str(error)) from None
+    name, number = place_of(text)
     real = Path(os.path.realpath(path)) if isinstance(path, Path) else path
     file = TensorFile(weights.files.file(real.with_name(name)), budget)
     file.check_number(number, "checkpoint")
@@ -195,13 +193,12 @@ class StageFile(NamedTuple):
     size: int  # bytes
 
 
-def stage_files(folder: AnyPath, limits: Limits | None) -> list[StageFile]:
+def stage_files(folder: AnyPath, limits: Limits | Budget | None) -> list[StageFile]:
     """Return the files that the manifest of a folder names, in the order of the stages."""
     path = folder / MANIFEST
     data = read_path(path)
-    Budget(limits, len(data)).check_json(data, str(path))
     try:
-        stages = read_manifest(data).stages
+        stages = read_manifest(data, Budget.of(limits, len(data))).stages
         return [StageFile(_beside(folder, each.file), each.file_bytes) for each in stages]
     except (StageError, ValueError) as error:
         raise ArchiveError(f"{path} is damaged: {error}") from None
@@ -215,6 +212,7 @@ def _beside(folder: AnyPath, name: str) -> AnyPath:
 
 def add_stages(weights: Weights, folder: AnyPath, asked: Asked) -> None:
     """Add the weights of all stages in a folder; those of several stages come from the first."""
+    asked = asked._replace(limits=Budget.of(asked.limits, 0))
     stages = stage_files(folder, asked.limits)
     files = [weights.files.file(path) for path, _ in stages]
     found = weights.files.each(lambda file: file.size, files)

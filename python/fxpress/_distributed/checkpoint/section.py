@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,13 +25,14 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from fxpress._base.errors import is_about_input
-from fxpress._distributed.checkpoint.boxes import Extent
+from fxpress._distributed.checkpoint.boxes import Extent, strides_of
 from fxpress._distributed.checkpoint.tensor_files import beside, extent_in
 from fxpress._distributed.checkpoint.values import from_json
 from fxpress._distributed.checkpoint.weights import Slice, Stored, Weights
 from fxpress._files.archive.tensor_file import CODES, DTYPES, TensorFile
 from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format.fields import sizes_in
 from fxpress._files.remote.remote_file import AnyPath
 from fxpress._files.serde.limits import Budget
 
@@ -159,11 +161,11 @@ def add_section(weights: Weights, index: AnyPath, said: Any, budget: Budget) -> 
 
 def _tensor(name: str, said: Any, files: _Files, budget: Budget) -> Stored:
     code, shape, parts = said
-    dtype, whole = DTYPES[code], _numbers(shape)
+    dtype, whole = DTYPES[code], sizes_in(shape)
     budget.charge(_SLICE_BYTES * len(parts), f"the slices of {name!r}")
     slices = []
     for number, begin, lengths, crc in parts:
-        offsets, sizes = _numbers(begin), _numbers(lengths)
+        offsets, sizes = sizes_in(begin), sizes_in(lengths)
         if type(number) is not int or not 0 <= number < len(files):
             raise ValueError(f"a slice of {name!r} is in file {number!r}, which there is not")
         key = key_of(name, whole, offsets, sizes)
@@ -171,13 +173,6 @@ def _tensor(name: str, said: Any, files: _Files, budget: Budget) -> Stored:
         slices.append(Slice(offsets, sizes, find))
     check_slices(name, whole, slices, budget)
     return Stored(dtype, whole, tuple(slices))
-
-
-def _numbers(said: Any) -> tuple[int, ...]:
-    numbers = tuple(said)
-    if any(type(each) is not int or each < 0 for each in numbers):
-        raise ValueError(f"{said!r} are no sizes")
-    return numbers
 
 
 def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budget: Budget) -> None:
@@ -188,30 +183,23 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
         ):
             raise ValueError(f"a slice of {name!r} is not inside of it")
     volume = sum(math.prod(each.sizes) for each in slices)
-    if volume != math.prod(sizes):
+    if volume != math.prod(sizes) or volume >= 1 << 63:
         raise ValueError(f"the slices of {name!r} have {volume} elements of {math.prod(sizes)}")
     if len(slices) == 1 or volume == 0:
         return
-    # The begins of slices cut the tensor into a grid. Each cell has to be in one slice.
+    # The begins of slices cut the tensor into a grid. Each cell has to be in one slice. A cell is
+    # known by its first element: hashes of tuples could be made equal.
     edges = [sorted({0, *(each.offsets[dim] for each in slices)}) for dim in range(len(sizes))]
-    numbers = [{edge: number for number, edge in enumerate(each)} for each in edges]
-    seen: set[tuple[int, ...]] = set()
+    strides = strides_of(sizes)
+    seen: set[int] = set()
     for each in slices:
-        ranges = [
-            range(number[a], _cells_until(edge, number, a + n))
-            for a, n, edge, number in zip(each.offsets, each.sizes, edges, numbers, strict=True)
+        begins = [
+            [stride * begin for begin in edge[bisect_left(edge, a) : bisect_left(edge, a + n)]]
+            for a, n, edge, stride in zip(each.offsets, each.sizes, edges, strides, strict=True)
         ]
-        more = math.prod(map(len, ranges)) - 1  # none where slices are those of a mesh
+        more = math.prod(map(len, begins)) - 1  # none where slices are those of a mesh
         budget.charge(_SLICE_BYTES * max(more, 0), f"the slices of {name!r}")
-        cells = set(itertools.product(*ranges))
+        cells = set(map(sum, itertools.product(*begins)))
         if not seen.isdisjoint(cells):
             raise ValueError(f"slices of {name!r} overlap")
         seen |= cells
-
-
-def _cells_until(edges: list[int], numbers: dict[int, int], end: int) -> int:
-    """Return the number of the first cell that begins at `end` or behind it."""
-    found = numbers.get(end)
-    if found is not None:
-        return found
-    return sum(edge < end for edge in edges)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -76,17 +75,16 @@ def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
         else:
             tensor_files.add_by_index(weights, path, said, budget)
     elif path.name.endswith(tensor_files.SUFFIX):
-        tensor_files.add_file(weights, path, Budget(asked.limits, 0))
+        tensor_files.add_file(weights, path, Budget.of(asked.limits, 0))
     else:
         add_program(weights, path, asked)
 
 
-def _read_json(path: AnyPath, limits: Limits | None) -> tuple[Any, Budget]:
+def _read_json(path: AnyPath, limits: Limits | Budget | None) -> tuple[Any, Budget]:
     """Return what a JSON file says, and the rest of the budget; ArchiveError if it is damaged."""
     text = read_path(path)
-    budget = Budget(limits, len(text))
-    budget.check_json(text, str(path))
+    budget = Budget.of(limits, len(text))
     try:
-        return json.loads(text), budget
-    except (ValueError, RecursionError) as error:
+        return budget.load_json(text, str(path)), budget
+    except ValueError as error:
         raise ArchiveError(f"{path} is damaged: {error}") from None

@@ -25,6 +25,7 @@ from fxpress._distributed.checkpoint.weights import Place, Slice, Stored, Weight
 from fxpress._files.archive.weight_files import Form, difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
+from fxpress._files.format.fields import sizes_in
 from fxpress._files.format.package import Record
 from fxpress._files.format.recognition import read_file
 from fxpress._files.format.weights_location import is_file_name
@@ -39,7 +40,6 @@ _PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path"
 _ELEMENT = 64  # bytes that are made of an element of the metadata, as an estimate
 _LONGEST = 1 << 16  # bytes of the pickle of a tensor
 _MOST_ELEMENTS = 1 << 10  # of the pickle of a tensor
-_MOST_DIMENSIONS = 64  # of a tensor, in torch
 _BYTE_ORDER = sys.byteorder.encode()
 
 
@@ -81,7 +81,7 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, which is not of a checkpoint")
 
 
-def add_torchs(weights: Weights, folder: Path, limits: Limits | None) -> None:
+def add_torchs(weights: Weights, folder: Path, limits: Limits | Budget | None) -> None:
     """Add the tensors and values of a checkpoint of torch."""
     with _metadata(folder, limits) as (said, budget):
         _add(weights, folder, said, budget)
@@ -95,14 +95,16 @@ def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
 
 
 @contextlib.contextmanager
-def _metadata(folder: Path, limits: Limits | None) -> Iterator[tuple[dict[str, Any], Budget]]:
+def _metadata(
+    folder: Path, limits: Limits | Budget | None
+) -> Iterator[tuple[dict[str, Any], Budget]]:
     """Yield the contents of `.metadata`; what is wrong with them in the block is ArchiveError."""
     path = folder / METADATA
     data = read_file(path)
-    budget = Budget(limits, len(data))
+    budget = Budget.of(limits, len(data))
     try:
         # The scan frees its memory, so it has a separate budget.
-        elements = check_pickle(data, str(path), Budget(limits, len(data)))
+        elements = check_pickle(data, str(path), Budget(budget.limits, len(data)))
         budget.charge(_ELEMENT * elements, str(path))
         yield _Unpickler(data).load().state, budget
     except (Error, OSError):
@@ -122,14 +124,15 @@ def _form(name: str, kind: Any) -> Form | None:
     dtype = kind.state["properties"].state[0]
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is of type {reprlib.repr(dtype)}")
-    return dtype, _sizes(kind.state["size"])
+    return dtype, sizes_in([*kind.state["size"]])
 
 
 def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -> None:
     files: dict[str, File] = {}
-    places: dict[tuple[str, tuple[int, ...]], _Saved] = {}
+    # Offsets are texts, because a file could choose tuples with one hash.
+    places: dict[tuple[str, str], _Saved] = {}
     for index, info in said["storage_data"].items():
-        name, offset = _text(index.state["fqn"]), _sizes(index.state.get("offset") or ())
+        name, offset = _text(index.state["fqn"]), sizes_in([*(index.state.get("offset") or ())])
         about = info.state
         if about.get("transform_descriptors"):
             raise ValueError(f"{name!r} is stored by extensions")
@@ -137,12 +140,12 @@ def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -
         if path.name not in files:
             files[path.name] = weights.files.file(path)
             budget.grow(files[path.name].size)
-        begin, size = _sizes((about["offset"], about["length"]))
-        places[name, offset] = _Saved(files[path.name], begin, size, name, budget)
+        begin, size = sizes_in([about["offset"], about["length"]])
+        places[name, str(offset)] = _Saved(files[path.name], begin, size, name, budget)
     for name, kind in said["state_dict_metadata"].items():
         form = _form(_text(name), kind)
         if form is None:
-            weights.values[name] = places[name, ()].read()
+            weights.values[name] = places[name, "()"].read()
             continue
         dtype, sizes = form
         slices = tuple(_slice(name, dtype, each.state, places) for each in kind.state["chunks"])
@@ -171,10 +174,10 @@ def _slice(
     name: str,
     dtype: torch.dtype,
     said: dict[str, Any],
-    places: Mapping[tuple[str, tuple[int, ...]], _Saved],
+    places: Mapping[tuple[str, str], _Saved],
 ) -> Slice:
-    offsets, sizes = _sizes(said["offsets"]), _sizes(said["sizes"])
-    saved = places[name, offsets]
+    offsets, sizes = (sizes_in([*said[key]]) for key in ("offsets", "sizes"))
+    saved = places[name, str(offsets)]
 
     def whole() -> torch.Tensor:
         found = saved.read()
@@ -188,14 +191,6 @@ def _slice(
         return extent_of(saved.file, saved.begin, saved.size, dtype, sizes) or whole
 
     return Slice(offsets, sizes, find)
-
-
-def _sizes(said: Any) -> tuple[int, ...]:
-    sizes = tuple(said)
-    is_long = len(sizes) > _MOST_DIMENSIONS
-    if is_long or any(type(each) is not int or not 0 <= each < 1 << 63 for each in sizes):
-        raise ValueError(f"{reprlib.repr(said)} are no sizes")
-    return sizes
 
 
 def _text(said: Any) -> str:

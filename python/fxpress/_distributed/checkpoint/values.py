@@ -15,6 +15,7 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._files.errors import ArchiveError
 
 _DEEPEST = 64  # containers within each other
+_MOST_CHOSEN = 1000  # keys of a dict whose hashes a file can choose
 
 
 def as_json(name: str, value: Any, depth: int = 0) -> Any:
@@ -50,13 +51,17 @@ def from_json(name: str, said: Any, depth: int = 0) -> Any:
                 values = [from_json(name, item, depth + 1) for item in items]
                 return values if kind == "list" else tuple(values)
             if kind == "dict":
-                return {
-                    from_json(name, key, depth + 1): from_json(name, item, depth + 1)
-                    for key, item in items
-                }
+                pairs = [[from_json(name, each, depth + 1) for each in pair] for pair in items]
+                if sum(_has_chosen_hash(key) for key, _ in pairs) <= _MOST_CHOSEN:
+                    return dict(pairs)
     except (AttributeError, TypeError, ValueError):
         pass
     raise ArchiveError(f"the value {name!r} is damaged")
+
+
+def _has_chosen_hash(key: Any) -> bool:
+    """Return whether a file can have any number of keys like this one with one hash."""
+    return type(key) is tuple or (type(key) is int and key.bit_length() > 64)
 
 
 def pickled(value: Any) -> io.BytesIO:

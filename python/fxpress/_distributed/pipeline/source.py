@@ -44,6 +44,7 @@ class Source(os.PathLike[str]):
         self._remote: dict[str, RemoteArchive] = {}  # by URL
         if self._is_folder:
             data = self._manifest_file()
+            budget = Budget(limits, len(data))
         else:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(self._named(self._path))
@@ -51,9 +52,10 @@ class Source(os.PathLike[str]):
                 if archive.find(names.EXTRA_DIR + MANIFEST) is None:
                     raise PipelineError(f"{self.name} has no stages: save them with save_stages")
                 data = archive.read_bytes(names.EXTRA_DIR + MANIFEST)
+                budget = archive.budget
                 self.digest = digest_of_records(archive, archive.get_file_names())
         try:
-            self.manifest: Manifest = read_manifest(data)
+            self.manifest: Manifest = read_manifest(data, budget)
         except StageError as error:
             raise PipelineError(str(error)) from None
         if self._is_folder:

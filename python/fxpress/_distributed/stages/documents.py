@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from fxpress._distributed.errors import StageError
+from fxpress._files.format.fields import load_json
+from fxpress._files.serde.limits import Budget
 
 
 class Fields:
@@ -63,12 +66,10 @@ class Fields:
         self.require(all(isinstance(each, str) for each in value), name)
         return tuple(value)
 
-    def parts(self, name: str) -> list[Fields]:
-        """Return the fields of each object of a list."""
-        value = self._list(name)
-        return [
-            Fields(self._kind, each, f"{self._path}{name}[{i}].") for i, each in enumerate(value)
-        ]
+    def parts(self, name: str) -> Iterator[Fields]:
+        """Yield the fields of each object of a list."""
+        for i, each in enumerate(self._list(name)):
+            yield Fields(self._kind, each, f"{self._path}{name}[{i}].")
 
     def require(self, holds: bool, name: str) -> None:
         """Refuse the text for a field, unless what it has to be holds."""
@@ -111,11 +112,11 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "digest": digest_of(content)}
 
 
-def read(text: str, kind: str, version: int) -> Fields:
+def read(text: str | bytes, kind: str, version: int, budget: Budget | None = None) -> Fields:
     """Return the fields of a text whose "format" and "version" are these."""
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError, TypeError):
+        values = load_json(text) if budget is None else budget.load_json(text, f"the {kind}")
+    except (ValueError, TypeError):
         raise StageError(f"this is no {kind}: it is no JSON") from None
     if not isinstance(values, dict) or values.get("format") != kind:
         raise StageError(f"this is no {kind}")
@@ -127,4 +128,4 @@ def read(text: str, kind: str, version: int) -> Fields:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < 1 << 63

@@ -30,6 +30,8 @@ from fxpress._distributed.stages.planned import Plan
 from fxpress._files.archive.contents import records_of
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.format import names
+from fxpress._files.format.fields import load_json
+from fxpress._files.serde.limits import Budget
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
 
@@ -187,7 +189,7 @@ def _output_paths(program: ExportedProgram, count: int) -> list[str]:
     return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(numbered)[0]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Value:
     """A value that a stage or the whole program takes or gives."""
 
@@ -203,7 +205,7 @@ class Value:
     source: tuple[int | None, str] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Result:
     """A result of the whole program: a value of a stage or an input, or a constant."""
 
@@ -277,24 +279,22 @@ def digest_of_records(archive: Any, records: Iterable[str]) -> str:
 
 def with_files(data: bytes, files: list[dict[str, Any]]) -> str:
     """Return the text of a manifest with the facts of other files of its stages."""
-    said = json.loads(data)
+    said = load_json(data)
     for stage, file in zip(said["stages"], files, strict=True):
         stage.update(file)
     content = {name: said[name] for name in said if name not in ("checksum", "digest")}
     return json.dumps(sealed(content), indent=2) + "\n"
 
 
-def read_manifest(data: bytes) -> Manifest:
+def read_manifest(data: bytes, budget: Budget | None = None) -> Manifest:
     """Return what a manifest says; StageError, with the place, where it is damaged or none."""
     if _has_wrong_checksum(data):
         raise StageError("the manifest of the stages is damaged: its checksum is wrong")
     try:
-        fields = read(data.decode(), FORMAT, VERSION)
+        fields = read(data, FORMAT, VERSION, budget or Budget(None, len(data)))
         if fields.has("digest"):
             fields.check_digest()
         made = _manifest(fields, hashlib.sha256(data).hexdigest())
-    except UnicodeDecodeError:
-        raise StageError("the manifest of the stages is no text") from None
     except StageError as error:
         raise StageError(f"the manifest of the stages: {error}") from None
     _check_sources(made)

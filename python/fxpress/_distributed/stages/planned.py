@@ -243,7 +243,7 @@ def _plan_of(fields: Fields) -> Plan:
     for each in fields.parts("shared"):
         one = Shared(each.texts("names"), each.integers("stages"), each.truth("is_parameter"))
         each.require(len(one.names) > 0, "names")
-        each.require(list(one.stages) == sorted({*one.stages} & {*range(n)}), "stages")
+        each.require(list(one.stages) == sorted({*one.stages}) and one.stages[-1:] < (n,), "stages")
         each.end()
         shared.append(one)
     by, graph_hash = fields.text("by"), fields.text("graph_hash")

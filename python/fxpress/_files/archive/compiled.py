@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -58,10 +57,9 @@ def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, 
         if archive.find(record) is None:
             continue
         weights[model] = {}
-        text = archive.read_string(record)
-        archive.budget.check_json(text, f"record {record!r}")
+        said = archive.budget.load_json(archive.read_bytes(record), f"record {record!r}")
         values = Values({}, budget=archive.budget)
-        for name, (file, *view) in json.loads(text).items():
+        for name, (file, *view) in said.items():
             if file not in loaded:
                 data = archive.read_bytes(names.WEIGHTS_DIR + file)
                 loaded[file] = load_any(data, f"record {file!r}", values)

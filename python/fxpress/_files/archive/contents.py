@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
 from collections.abc import Iterator
@@ -177,10 +176,8 @@ def join_storages(
     record = names.shared_storages_record(model)
     if archive.find(record) is None:
         return
-    text = archive.read_string(record)
-    archive.budget.check_json(text, f"record {record!r}")
     try:
-        groups = json.loads(text)
+        groups = archive.budget.load_json(archive.read_bytes(record), f"record {record!r}")
         for group in groups if isinstance(groups, list) else [groups]:
             held = [(state, str(name)) for name in group["state"]]
             if constants is not None:
@@ -188,7 +185,7 @@ def join_storages(
             joined = on_one_storage([table[name] for table, name in held], len(group["state"]))
             for (table, name), value in zip(held, joined, strict=True):
                 table[name] = value
-    except (ValueError, KeyError, TypeError, RecursionError) as e:
+    except (ValueError, KeyError, TypeError) as e:
         raise ArchiveError(f"record {record!r} is damaged: {e!r}") from None
 
 

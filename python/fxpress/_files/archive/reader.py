@@ -19,7 +19,7 @@ from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive.files import is_path, sizes_of_file, source_path
 from fxpress._files.errors import ArchiveError, FormatError, archive_errors
 from fxpress._files.format import names
-from fxpress._files.format.package import DamagedRecordError, Record
+from fxpress._files.format.package import DamagedRecordError, Record, character_bytes
 from fxpress._files.format.recognition import (
     HEAD,
     format_of_bytes,
@@ -81,7 +81,11 @@ class PT2ArchiveReader:
     _most_threads = 8  # that read records
 
     def __init__(
-        self, archive_path_or_buffer: Any, *, check_crc: bool = True, limits: Limits | None = None
+        self,
+        archive_path_or_buffer: Any,
+        *,
+        check_crc: bool = True,
+        limits: Limits | Budget | None = None,
     ) -> None:
         self._open(archive_path_or_buffer, check_crc, limits)
         try:
@@ -107,7 +111,7 @@ class PT2ArchiveReader:
         self._views: list[memoryview] = []
         self._start = 0  # where in the file the archive begins, bytes
 
-    def _open(self, f: Any, check_crc: bool, limits: Limits | None) -> None:
+    def _open(self, f: Any, check_crc: bool, limits: Limits | Budget | None) -> None:
         self._set_up(bool(check_crc))
         path = source_path(f)
         self._views = _views_of(f) if path is None else []
@@ -122,7 +126,7 @@ class PT2ArchiveReader:
                 self._file = os.dup(descriptor)
         try:
             self._read_directory(self._views[0] if self._file is None else self._file)
-            self.budget = Budget(limits, self._size())
+            self.budget = Budget.of(limits, self._size())
         except BaseException:
             self.close()
             raise
@@ -234,8 +238,11 @@ class PT2ArchiveReader:
 
     def read_string(self, name: str) -> str:
         """Return a record as text; ArchiveError when there is none, or it is damaged."""
+        data = self.read_bytes(name)
+        if (width := character_bytes(data)) > 1:
+            self.budget.charge(width * len(data), f"record {name!r}")
         try:
-            return self.read_bytes(name).decode()
+            return data.decode()
         except UnicodeDecodeError as e:
             raise ArchiveError(f"record {name!r} is damaged: it is not UTF-8: {e}") from None
 

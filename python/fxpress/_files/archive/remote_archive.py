@@ -24,10 +24,10 @@ class RemoteArchive(PT2ArchiveReader):
 
     _most_threads = 1  # a piece of the file may have parts of many records
 
-    def __init__(self, file: RemoteFile, limits: Limits | None = None) -> None:
+    def __init__(self, file: RemoteFile, limits: Limits | Budget | None = None) -> None:
         self._set_up(check_crc=True)
         self.file, self._limits = file, limits
-        self.budget = Budget(limits, 0)
+        self.budget = Budget.of(limits, 0)
         self._lock = threading.Lock()
         self._ranges = _Ranges(file)
         try:
@@ -58,7 +58,7 @@ class RemoteArchive(PT2ArchiveReader):
     @contextlib.contextmanager
     def loading(self, model: str) -> Iterator[None]:
         """Return a block with its own budget; ChangedFileError if the file changes meanwhile."""
-        self.budget = Budget(self._limits, 0)
+        self.budget = Budget.of(self._limits, 0)
         small = (names.model_record, names.sample_inputs_record)
         configs = (names.weights_config_record, names.constants_config_record)
         try:

@@ -115,7 +115,6 @@ def read(
         )
     if options.path is None:
         raise ArchiveError(f"the weights are in {place} beside the archive: load it from a path")
-    budget.check_json(place, "the record of the weights' file")
     name, number = place_of(place)
     path = Path(os.path.realpath(options.path)).with_name(name)
     with open_weights(path, budget, number) as get:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fxpress import _native
 from fxpress._base.errors import Error, is_about_input
-from fxpress._files.format.package import Allowance, InspectionError, Package
+from fxpress._files.format.package import Allowance, InspectionError, Package, character_bytes
 from fxpress._files.format.torch_facts import schema
 
 DEPTH = 500  # values within each other
@@ -22,6 +22,7 @@ DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueE
 # Bytes of what a character of the text stands for, with the value and the slot that may follow it.
 _OBJECT, _LIST, _ITEM = 200, 120, 64
 _KEY = 120  # of a text that is a key, once, however many objects have it
+_MOST_DIMENSIONS = 64  # of a tensor, in torch
 _OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # characters that are not counted
 # Escapes are few in keys; that many at most, so that no text costs the matcher much memory.
 _KEYS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,100})"\s*:')
@@ -32,12 +33,26 @@ def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str
     """Return the JSON object in a record; `memory` None charges the text's own allowance."""
     memory = memory or Allowance(len(text))
     memory.charge(objects_of(text, memory.memory_left), record)
-    if _native.is_nested_deeper(text, DEPTH):
-        raise InspectionError(f"record {record!r} has more than {DEPTH} values within each other")
     try:
-        return an_object(json.loads(text))
+        return an_object(load_json(text))
     except (ValueError, TypeError) as e:
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
+
+
+def load_json(text: str | bytes, depth: int = DEPTH, **options: Any) -> Any:
+    """Return the value of JSON text from a file; ValueError if it is damaged or nested deeper.
+
+    All JSON of files is read here: Python's parser calls itself for each level. `options` are those
+    of `json.loads`.
+    """
+    if _native.is_nested_deeper(text, depth):
+        raise ValueError(f"it has more than {depth} values within each other")
+    # From bytes, `json.loads` reads UTF-16 too, in which a byte of a bracket may mean anything.
+    decoded = text if isinstance(text, str) else str(text, "utf-8", "surrogatepass")
+    try:
+        return json.loads(decoded, **options)
+    except RecursionError:  # the caller has used most of the levels that Python allows
+        raise ValueError("it has too many values within each other") from None
 
 
 def read_document(text: bytes, kind: str, record: str, package: Package) -> _native.Document:
@@ -98,6 +113,14 @@ def an_int(value: Any) -> int:
     return value
 
 
+def sizes_in(value: Any) -> tuple[int, ...]:
+    """Return the sizes of a tensor; TypeError or ValueError unless torch could have such sizes."""
+    sizes = tuple(map(an_int, a_list(value)))
+    if len(sizes) > _MOST_DIMENSIONS or min(sizes, default=0) < 0:
+        raise ValueError(f"{_short(value)} cannot be the sizes of a tensor")
+    return sizes
+
+
 def one_of(value: Any) -> tuple[str, Any]:
     """Return the kind and the value of a union; TypeError unless exactly one kind is set."""
     present = list(an_object(value).items())
@@ -118,7 +141,8 @@ def _short(value: Any) -> str:
 def objects_of(text: bytes, limit: int) -> int:
     """Return an estimate of the bytes that `json.loads` uses for a text, which may be too high."""
     marks = text.translate(None, _OTHERS)  # few, so that it takes less time to count them
-    values = len(text) * (2 if b"\\" in text else 1)
+    width = character_bytes(text, b"\\u" in text)
+    values = len(text) * width * (2 if b"\\" in text or width > 1 else 1)
     values += _OBJECT * marks.count(b"{") + _LIST * marks.count(b"[") + _ITEM * marks.count(b",")
     keys = marks.count(b":")
     # Distinct keys are counted only where they decide whether the text fits.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from fxpress._files.format.recognition import HEAD, format_of_bytes, open_file
 # file, which itself is not counted.
 _MEMORY_PER_BYTE = 8
 _THREADS = 2  # that compare a record with its checksum
+# Texts with characters that take four and two bytes each in a str, also as escapes of JSON.
+_WIDE = re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")
+_DOUBLE = re.compile(rb"[\xc4-\xef]|\\u(?!00)")
 _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
 
 
@@ -43,6 +47,13 @@ def inflate(data: bytes, size: int) -> bytes:
     if len(unpacked) != size:
         raise DamagedRecordError("its size is wrong")
     return unpacked
+
+
+def character_bytes(text: bytes, has_escapes: bool = False) -> int:
+    """Return the bytes of each character of a str with this text, or with what it escapes."""
+    if not has_escapes and text.isascii():
+        return 1
+    return 4 if _WIDE.search(text) else 2 if _DOUBLE.search(text) else 1
 
 
 class InspectionError(Error):
@@ -126,6 +137,12 @@ class Package(Allowance):
         if _native.crc32(data) != record.crc:
             raise InspectionError(f"record {name!r} is damaged: its checksum is wrong")
         return data
+
+    def read_text(self, name: str) -> str:
+        """Return a record as text; InspectionError as `read`, UnicodeDecodeError: no UTF-8."""
+        data = self.read(name)
+        self.charge(character_bytes(data) * len(data), name)
+        return data.decode()
 
     def damaged_records(self, report: Callable[[int], None] | None = None) -> dict[str, str]:
         """Read all records; return name -> damage. `report` gets the bytes since its last call."""

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from fxpress._files.format import names
-from fxpress._files.format.tensor_header import LONGEST
 
 HEAD = 4096  # bytes from the begin of a file that decide
+LONGEST = 100_000_000  # bytes of a safetensors file's header, by the format
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # the first value of a file
 _LEGACY = "serialized_"  # the begin of the names of records before torch 2.9

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any, NamedTuple
 
+from fxpress._files.format.fields import an_int, load_json, sizes_in
+from fxpress._files.format.recognition import LONGEST
 from fxpress._files.format.torch_facts import BY_CODE
 
-LONGEST = 100_000_000  # bytes, by the format
 _LONGEST_CODE = 20  # characters of an unknown dtype that are kept
 METADATA = "__metadata__"
 NUMBER = "fxpress_save"  # the key of the save's number in the metadata
@@ -37,10 +37,10 @@ def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Plac
     """Return the metadata and locations of tensors in a header; ValueError if it is damaged."""
     begin = 8 + len(text)
     try:
-        header = json.loads(text)
+        header = load_json(text)
         metadata = header.pop(METADATA, {})
         places = {name: _place(entry, begin) for name, entry in header.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"its header is wrong: {e!r}") from None
     if not isinstance(metadata, dict):
         raise ValueError("its metadata are none")
@@ -60,10 +60,10 @@ def _place(entry: Any, base: int) -> Place:
         raise TypeError(f"the dtype is {code!r}")
     dtype = BY_CODE.get(code)
     name = repr(code[:_LONGEST_CODE]) if dtype is None else dtype.name
-    shape = tuple(int(n) for n in entry["shape"])
-    begin, end = (int(n) for n in entry["data_offsets"])
+    shape = sizes_in(entry["shape"])
+    begin, end = map(an_int, entry["data_offsets"])
     size = end - begin
     is_sized = size >= 0 if dtype is None else size == math.prod(shape) * dtype.itemsize
-    if min((*shape, begin)) < 0 or not is_sized:
+    if begin < 0 or not is_sized:
         raise ValueError(f"{shape} of {name} at {begin} to {end}")
     return Place(name, shape, base + begin, size)

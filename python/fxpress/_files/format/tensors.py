@@ -6,7 +6,7 @@ import ast
 import math
 from typing import Any, NamedTuple
 
-from fxpress._files.format.fields import a_list, a_text, an_int, an_object, one_of
+from fxpress._files.format.fields import a_list, a_text, an_int, an_object, one_of, sizes_in
 from fxpress._files.format.torch_facts import BY_NUMBER
 
 _INFIX = {"Add": " + ", "Mul": "*"}
@@ -58,7 +58,7 @@ def tensor_of(meta: Any) -> Tensor:
     shape = [size_of(size) for size in a_list(meta["sizes"])]
     count: int | None = None
     if itemsize and all(isinstance(size, int) for size in shape):
-        count = an_int(itemsize * math.prod(size for size in shape if isinstance(size, int)))
+        count = an_int(itemsize * math.prod(sizes_in(shape)))
     return Tensor(dtype, shape, count)
 
 

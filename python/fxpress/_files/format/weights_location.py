@@ -7,7 +7,10 @@ import os
 import unicodedata
 from typing import NamedTuple
 
+from fxpress._files.format.fields import load_json
+
 _SUFFIX = ".safetensors"
+_LONGEST = 1 << 12  # characters of the record
 
 
 def is_file_name(text: str, suffix: str = "") -> bool:
@@ -34,10 +37,12 @@ class Place(NamedTuple):
 
 def read_place(text: str) -> Place:
     """Return the parsed record; ValueError if it is damaged or its file is in another folder."""
+    if len(text) > _LONGEST:
+        raise ValueError("the record of the weights' file is damaged: it is too long")
     try:
-        said = json.loads(text)
+        said = load_json(text)
         file, number = str(said["file"]), str(said["number"])
-    except (ValueError, KeyError, TypeError, RecursionError) as e:
+    except (ValueError, KeyError, TypeError) as e:
         raise ValueError(f"the record of the weights' file is damaged: {e!r}") from None
     if not is_file_name(file, _SUFFIX):
         raise ValueError(f"the weights are not beside the archive, but in {file!r}")

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fxpress import _native
+from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 
+_CHILD_BYTES = 300  # of what checks make for a part of the example inputs, as an estimate
 _SHOWN = 120  # characters of a value that an error shows
 
 
@@ -31,12 +33,21 @@ def check_names(rule: str, names: Iterable[Any], field: str) -> None:
         check(rule, refused, field)
 
 
-def check_example_inputs(examples: Any) -> None:
+def check_example_inputs(examples: Any, budget: Budget) -> None:
     """Raise SerializeError for keys in example inputs that are not safe in the code of a guard."""
-    for path, _ in compat.leaves_with_path(examples):
-        for step in path:
-            key = getattr(step, "key", None)
-            check("Key", key if isinstance(key, str) else str(step), "example_inputs")
+    waiting = [examples]
+    while waiting:
+        at = waiting.pop()
+        inside = at
+        if type(at) not in (list, tuple):  # their positions are not keys
+            children = compat.keyed_children(at) or ()
+            for step, _ in children:
+                key = getattr(step, "key", None)
+                check("Key", key if isinstance(key, str) else str(step), "example_inputs")
+            inside = [child for _, child in children]
+        if inside:
+            budget.charge(_CHILD_BYTES * len(inside), "example_inputs")
+            waiting.extend(inside)
 
 
 def check_input_keys(spec: Any) -> None:

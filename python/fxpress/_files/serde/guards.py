@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,24 +22,15 @@ _SEQUENCES = {"size", "stride"}  # methods that return a sequence
 _PASSED_ON = {"max", "min", "sym_max", "sym_min"}  # functions whose result is an argument
 
 
-@dataclass
-class _Leaf:
-    """An example input."""
-
-    path: list[str]  # the argument that holds it, and the steps from there, as source code
-    is_number: bool  # also true for a tensor
-
-
 def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] | None) -> None:
     """Raise SerializeError for a guard with arithmetic on a value that may not be a number."""
-    if not examples:
+    with_arithmetic = [each for each in enumerate(guards) if _ARITHMETIC.search(each[1])]
+    if not examples or not with_arithmetic:
         return
-    leaves = list(_leaves(examples, names))
-    for position, guard in enumerate(guards):
-        if _ARITHMETIC.search(guard) is None:
-            continue
+    inputs = _Inputs(examples, names)
+    for position, guard in with_arithmetic:
         for operand in _operands(ast.parse(guard, mode="eval")):
-            if not _is_number(operand, leaves):
+            if not inputs.is_number(operand):
                 text = ast.unparse(operand)
                 raise compat.SerializeError(
                     f"guards_code[{position}]: {guard[:120]!r} calculates with what may not be a "
@@ -48,18 +38,8 @@ def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] 
                 )
 
 
-def _leaves(examples: Any, names: Sequence[str] | None) -> Iterator[_Leaf]:
-    """Yield the example inputs that torch finds by the names of their arguments."""
-    for path, value in compat.leaves_with_path(examples):
-        name = _argument_name(path, names)
-        if name is not None:
-            steps = [f"[{name!r}]", *(compat.keystr((step,)) for step in path[2:])]
-            yield _Leaf(steps, isinstance(value, _NUMBERS))
-
-
-def _argument_name(path: Sequence[Any], names: Sequence[str] | None) -> str | None:
-    """Return the name of the argument that a path in (arguments, keyword arguments) leads to."""
-    argument: Any = path[1] if len(path) > 1 else None
+def _argument_name(argument: Any, names: Sequence[str] | None) -> str | None:
+    """Return the name of an argument from its step in the arguments or keyword arguments."""
     if hasattr(argument, "key"):
         return str(argument.key)
     index = getattr(argument, "idx", None)
@@ -78,48 +58,79 @@ def _operands(guard: ast.AST) -> Iterator[ast.expr]:
             yield node.operand
 
 
-def _is_number(value: ast.expr, leaves: Sequence[_Leaf]) -> bool:
-    match value:
-        case ast.Constant():
-            return not isinstance(value.value, str)
-        case ast.BoolOp():
-            return all(_is_number(each, leaves) for each in value.values)
-        case ast.IfExp():
-            return _is_number(value.body, leaves) and _is_number(value.orelse, leaves)
-        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
-            if name in _PASSED_ON:
-                return all(_is_number(each, leaves) for each in value.args)
-            return name not in _SEQUENCES
-        case ast.Subscript() | ast.Attribute():
-            return _is_number_there(value, leaves)
-    return True
+class _Inputs:
+    """The example inputs that torch finds by the names of their arguments.
 
+    In the tree, a step as source code leads to a dict, or to whether an input is a number or a
+    tensor. A path for each input would cost as much as there are levels, and inputs.
+    """
 
-def _is_number_there(place: ast.expr, leaves: Sequence[_Leaf]) -> bool:
-    """Return whether there is a number at a path in an input, or in the result of a method."""
-    steps: list[str] = []
-    at = place
-    while isinstance(at, (ast.Subscript, ast.Attribute)):
-        step = f".{at.attr}" if isinstance(at, ast.Attribute) else f"[{ast.unparse(at.slice)}]"
-        steps.append(step)
-        at = at.value
-    steps.reverse()
-    if isinstance(at, ast.Call):  # an item of a size or of strides
-        return len(steps) == 1 and isinstance(place, ast.Subscript)
-    if not isinstance(at, ast.Name) or at.id != "L":
-        return True  # math.pi
-    if steps[0] == "['flat_args']":  # torch replaces it by the path of any leaf
-        return len(steps) == 2 and all(leaf.is_number for leaf in leaves)
-    if len(steps) > 1 and steps[1].startswith("[") and steps[1][1:-1].isdigit():
-        # torch reads L['args'][0] as L['args_0'] when there is an argument of that name
-        joined = [f"{steps[0][:-2]}_{steps[1][1:-1]}']", *steps[2:]]
-        return _is_number_in(leaves, steps) and _is_number_in(leaves, joined)
-    return _is_number_in(leaves, steps)
+    def __init__(self, examples: Any, names: Sequence[str] | None) -> None:
+        self._tree: dict[str, Any] = {}
+        self._are_numbers = True
+        waiting = []
+        for _, part in compat.keyed_children(examples) or ():
+            for step, value in compat.keyed_children(part) or ():
+                if (name := _argument_name(step, names)) is not None:
+                    waiting.append((self._tree, f"[{name!r}]", value))
+        while waiting:
+            within, text, value = waiting.pop()
+            known = within.get(text)  # two arguments may have one name
+            children = compat.keyed_children(value)
+            if children is None:
+                is_number = isinstance(value, _NUMBERS)
+                self._are_numbers &= is_number
+                within[text] = is_number and known in (None, True)
+            elif isinstance(known, bool):
+                within[text] = False
+            else:
+                inner = within.setdefault(text, {})
+                waiting += [(inner, compat.keystr((step,)), child) for step, child in children]
 
+    def is_number(self, value: ast.expr) -> bool:
+        """Return whether an operand of arithmetic is certainly a number or a tensor."""
+        match value:
+            case ast.Constant():
+                return not isinstance(value.value, str)
+            case ast.BoolOp():
+                return all(map(self.is_number, value.values))
+            case ast.IfExp():
+                return self.is_number(value.body) and self.is_number(value.orelse)
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                if name in _PASSED_ON:
+                    return all(map(self.is_number, value.args))
+                return name not in _SEQUENCES
+            case ast.Subscript() | ast.Attribute():
+                return self._is_number_there(value)
+        return True
 
-def _is_number_in(leaves: Sequence[_Leaf], steps: list[str]) -> bool:
-    for leaf in leaves:
-        if steps[: len(leaf.path)] == leaf.path:
-            beyond = steps[len(leaf.path) :]
-            return leaf.is_number and (not beyond or beyond[0].startswith("["))  # a row of a tensor
-    return True  # torch raises an error for an input that it does not know
+    def _is_number_there(self, place: ast.expr) -> bool:
+        """Return whether there is a number at a path in an input, or in a method's result."""
+        steps: list[str] = []
+        at = place
+        while isinstance(at, (ast.Subscript, ast.Attribute)):
+            step = f".{at.attr}" if isinstance(at, ast.Attribute) else f"[{ast.unparse(at.slice)}]"
+            steps.append(step)
+            at = at.value
+        steps.reverse()
+        if isinstance(at, ast.Call):  # an item of a size or of strides
+            return len(steps) == 1 and isinstance(place, ast.Subscript)
+        if not isinstance(at, ast.Name) or at.id != "L":
+            return True  # math.pi
+        if steps[0] == "['flat_args']":  # torch replaces it by the path of any leaf
+            return len(steps) == 2 and self._are_numbers
+        if len(steps) > 1 and steps[1].startswith("[") and steps[1][1:-1].isdigit():
+            # torch reads L['args'][0] as L['args_0'] when there is an argument of that name
+            joined = [f"{steps[0][:-2]}_{steps[1][1:-1]}']", *steps[2:]]
+            return self._is_number_in(steps) and self._is_number_in(joined)
+        return self._is_number_in(steps)
+
+    def _is_number_in(self, steps: list[str]) -> bool:
+        at: Any = self._tree
+        for position, step in enumerate(steps, start=1):
+            at = at.get(step)
+            if isinstance(at, bool):  # a row of a tensor is a number as well
+                return at and (position == len(steps) or steps[position].startswith("["))
+            if at is None:
+                break
+        return True  # torch raises an error for an input that it does not know

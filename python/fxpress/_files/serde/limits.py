@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from fxpress import _native
-from fxpress._files.format.fields import objects_of
+from fxpress._files.format.fields import load_json, objects_of
 from fxpress._files.format.limit_values import DEFAULT
 from fxpress._files.format.limit_values import Limits as Limits
 from fxpress._torch.serde import SerializeError
@@ -90,6 +90,14 @@ class Budget:
         self.symbolic = SymbolicWork()
         self.grow(size)
 
+    @classmethod
+    def of(cls, limits: Limits | Budget | None, size: int) -> Budget:
+        """Return the budget of one of several files, which `limits` may be already."""
+        if not isinstance(limits, Budget):
+            return cls(limits, size)
+        limits.grow(size)
+        return limits
+
     def grow(self, size: int) -> None:
         """Add the memory and the time that the limits allow for `size` more bytes of the file."""
         self.native.grow(_as_bytes(self.limits.memory_per_byte * size))
@@ -107,6 +115,11 @@ class Budget:
             raise LimitError("depth", place)
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         self.charge(objects_of(data, 0), place)
+
+    def load_json(self, text: str | bytes, place: str, **options: Any) -> Any:
+        """Return the value of JSON text; ValueError if it is damaged, LimitError: `check_json`."""
+        self.check_json(text, place)
+        return load_json(text, self.limits.depth, **options)
 
     def check_time(self, place: str) -> None:
         """Raise LimitError when symbolic work, open blocks included, has taken too long."""

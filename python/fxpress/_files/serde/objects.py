@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from fxpress._base.errors import UnsupportedError
+from fxpress._files.format.fields import load_json
 from fxpress._files.serde.damage import damage_is_named
 from fxpress._files.serde.schema import CLASSES, SCHEMA, TYPES
 from fxpress._torch import serde as compat
@@ -137,7 +138,7 @@ def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
     if not isinstance(artifact_bytes, bytes):
         raise TypeError(f"expected bytes, got a {type(artifact_bytes).__name__}")
     with damage_is_named("the text"):
-        return _dict_to_dataclass(cls, json.loads(artifact_bytes.decode("utf-8")))
+        return _dict_to_dataclass(cls, load_json(artifact_bytes))
 
 
 def _refuse_unknown_fields() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -47,7 +46,7 @@ def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any,
         return None, None
     try:
         examples = load_artifact(saved, "example_inputs", values, allow_pickle=allow_pickle)
-        gate.check_example_inputs(examples)
+        gate.check_example_inputs(examples, values.budget)
         return examples, None
     except LimitError:
         raise
@@ -117,8 +116,8 @@ def decode_graph_module(
     if has_objects:  # an object has no source text: torch warns, and makes a module without code
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
-        budget.check_json(custom, "the custom metadata of the graph")
-        root.meta["custom"] = json.loads(custom)
+        place = "the custom metadata of the graph"
+        root.meta["custom"] = budget.load_json(custom, place)
     named_tuples = document.field(CLASSES, "graph_module.treespec_namedtuple_fields")
     root.meta["treespec_namedtuple_fields"] = {
         name: definition.field_names for name, definition in named_tuples.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from enum import Enum
@@ -87,7 +86,7 @@ def _defaultdict_context(stored: Any) -> Any:
     return [factory, stored["dict_context"]]
 
 
-def _spec(stored: Any) -> Any:
+def _spec(stored: Any, budget: Budget) -> Any:
     if not isinstance(stored, dict) or not {"type", "context", "children_spec"} <= set(stored):
         raise compat.SerializeError("a tree spec lacks a type, a context or children")
     name, context, children = stored["type"], stored["context"], stored["children_spec"]
@@ -104,17 +103,16 @@ def _spec(stored: Any) -> Any:
     elif read is not None:
         context = read(context)
     else:
-        context = json.loads(context, object_hook=_enum_member)
-    return compat.make_treespec(cls, context, [_spec(child) for child in children])
+        context = budget.load_json(context, "a tree spec", object_hook=_enum_member)
+    return compat.make_treespec(cls, context, [_spec(child, budget) for child in children])
 
 
 def load_treespec(text: str, budget: Budget) -> Any:
     """Return the tree spec that a text describes, as `torch.utils._pytree.treespec_loads` does."""
-    budget.check_json(text, "a tree spec")
     if text.count("children_spec") > budget.limits.elements:
         raise LimitError("elements", "a tree spec")
     with damage_is_named("a tree spec"):
-        protocol, stored = json.loads(text)
+        protocol, stored = budget.load_json(text, "a tree spec")
         if protocol != compat.schema.TREESPEC_VERSION:
             raise compat.SerializeError(f"unknown protocol {protocol!r} of a tree spec")
-        return _spec(stored)
+        return _spec(stored, budget)

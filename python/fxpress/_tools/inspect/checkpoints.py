@@ -8,9 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fxpress import _native
 from fxpress._base.errors import Error
-from fxpress._files.format.fields import DEPTH, objects_of
+from fxpress._files.format.fields import objects_of
 from fxpress._files.format.names import MANIFEST
 from fxpress._files.format.package import InspectionError, memory_for
 from fxpress._files.format.recognition import (
@@ -78,9 +77,6 @@ def _stages(path: Path, size: int) -> Checkpoint:
     from fxpress._distributed.stages.manifest import read_manifest
 
     data = read_file(path / MANIFEST)
-    left = memory_for(len(data))
-    if _native.is_nested_deeper(data, DEPTH) or objects_of(data, left) > left:
-        raise InspectionError(f"{MANIFEST} is nested too deeply, or needs too much memory")
     try:
         manifest = read_manifest(data)
     except Error as error:
@@ -119,8 +115,6 @@ def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, Place]]:
             text = file.read(header_length(file.read(8), whole))
         except ValueError as e:
             raise ValueError(f"{path} is damaged: {e}") from None
-    if _native.is_nested_deeper(text, DEPTH):
-        raise ValueError(f"{path} is damaged: more than {DEPTH} values within each other")
     left = memory_for(whole)
     if objects_of(text, left) > left:
         raise ValueError(f"{path}: its header needs too much memory for a file of this size")

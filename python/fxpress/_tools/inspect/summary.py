@@ -18,6 +18,7 @@ from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program, Weight, read_program
 
 ARCHIVE = "pt2 archive"
+_LONGEST_VERSION = 40  # characters
 _CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
 _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
 # The label of these records in reports.
@@ -74,7 +75,7 @@ def summarize(path: str | bytes | os.PathLike[str]) -> Summary:
             path=os.fsdecode(path),
             bytes=package.bytes,
             kind=kind,
-            format_version=version.decode(errors="replace").strip(),
+            format_version=version[:_LONGEST_VERSION].decode(errors="replace").strip(),
             records=len(records),
             programs=programs,
             compiled=sorted(

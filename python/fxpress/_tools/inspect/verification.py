@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fxpress import _native
 from fxpress._files.format import names
 from fxpress._files.format.fields import (
-    DEPTH,
     a_list,
     an_int,
     an_object,
@@ -126,7 +124,7 @@ class _Checks:
     def _text(self, record: str) -> None:
         with self._noting(record), self._package.giving_back():
             try:
-                self._package.read(record).decode()
+                self._package.read_text(record)
             except UnicodeDecodeError as e:
                 self._add(record, f"it is not UTF-8: {e}")
 
@@ -201,7 +199,7 @@ class _Checks:
                 self._stored(config, stored)
         place = names.weights_file_record(model)
         if beside and self._is_readable(place):
-            text = self._package.read(place).decode()
+            text = self._package.read_text(place)
             self._add_all(place, _check_weights_file(self._path, text, found))
         self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - set(found))]
 
@@ -299,9 +297,6 @@ def _check_weights_file(
     """Yield the faults of the weights' file that a record names; values are not read."""
     if not text:
         yield "the weights were not saved: a load takes load_weights=False", True
-        return
-    if _native.is_nested_deeper(text, DEPTH):
-        yield f"it has more than {DEPTH} values within each other", False
         return
     try:
         name, number = read_place(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import marshal
 import os
 from collections import Counter, deque
@@ -17,6 +16,8 @@ from fxpress._files.format.fields import (
     an_object,
     damage,
     damage_is_named,
+    load_json,
+    objects_of,
     one_of,
     parse,
 )
@@ -175,15 +176,16 @@ class _Program:
         """Return the nodes that a node was made from, the latest first."""
         if history in ("", "[]"):
             return ()
-        if _native.is_nested_deeper(a_text(history).encode(), _DEPTH):
-            raise InspectionError("from_node is nested too deeply")
+        text = a_text(history).encode()
         found = []
-        waiting = deque(a_list(json.loads(history)))
-        while waiting:
-            each = an_object(waiting.popleft())
-            texts = (str(each.get(key) or "") for key in ("name", "target", "pass_name"))
-            found.append(Ancestor(*map(cut, texts)))
-            waiting += a_list(each.get("from_node") or [])
+        with self._memory.giving_back():
+            self.charge(objects_of(text, 0))
+            waiting = deque(a_list(load_json(text, _DEPTH)))
+            while waiting:
+                each = an_object(waiting.popleft())
+                texts = (str(each.get(key) or "") for key in ("name", "target", "pass_name"))
+                found.append(Ancestor(*map(cut, texts)))
+                waiting += a_list(each.get("from_node") or [])
         self.charge(_TEXT_BYTES * len(found))
         return tuple(found)
 

@@ -1,0 +1,123 @@
+"""Documents in which one list, dict or text is enlarged, and the time that reading one takes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Any choice of one text of each pair gives the same `std::hash` of libstdc++.
+_WORDS = """
+    jIvUTlUyFByVWisZ/opEjCmvHlTREeOZV jPiWrRKTHOuifAdM/qEjMkSMahX16J54i
+    HkgEbfpuLLgMgEvi/yATGwRqnnnOoTxbU uIYrNOqWnIHTaQrJ/PhvTncUd_WTSEz0w
+    eqVeMiFQsEbQqIoB/hwcdUHMOHrJaYTmr ojKmjYnFkSFRvEUc/UOdHdwxyKcySFCrD
+    IpQEWpxpajfWHHpD/NJnClfQiv0E3anYf TJhqXCcDGAnnfpqB/MhnwtYAZp8qgHKVf
+    WujSxGUQfvhnqprC/smTbIbloeNmOw12L xVLJpEGpHmoddlTI/VDhnmPfcFN1yrqTF
+    JChTMChVbSUArMCs/uETNkPiZFwIBJ55o cvPaHHAbXFTxMCzq/UARMqYmJDaDFbncV
+    lLkHqpAqXelpuQhv/WoYeoGRmWgPvUiZY vLlGLKEWFdwCUWvS/bIEfnIRIpolkDz3j
+"""
+PAIRS = [each.split("/") for each in _WORDS.split()]
+EQUAL_HASH = 2**61 - 1  # Python's hash of a multiple of it is 0
+MOST = 2.3  # times as long for a file of twice the size
+LEAST = 0.2  # second: what is faster at the largest size is fast enough
+SIZES = [1 << 17, 1 << 19, 1 << 20]  # bytes
+JSON = "JSON"  # the step into a text that is JSON
+Place = tuple[Any, ...]
+
+
+def same_hash(count: int) -> Iterator[str]:
+    """Texts with the same hash."""
+    return map("".join, itertools.islice(itertools.product(*PAIRS), count))
+
+
+def same_in_python(count: int) -> Iterator[int]:
+    """Numbers with one hash, but few: to make a dict of them takes long too."""
+    return (EQUAL_HASH * number if number < 3000 else number for number in range(count))
+
+
+def short_names(count: int) -> Iterator[str]:
+    return (f"n{number}" for number in range(count))
+
+
+def places(value: Any) -> Iterator[Place]:
+    """Where a document has lists, dicts and texts; of equivalent places, one."""
+    seen: set[Place] = set()
+    waiting: list[tuple[Place, Place, Any]] = [((), (), value)]
+    while waiting:
+        place, kind, at = waiting.pop()
+        if kind in seen or not isinstance(at, (list, dict, str)):
+            continue
+        if not isinstance(at, list):  # items of one list may have different fields
+            seen.add(kind)
+        if not isinstance(at, list) or (*kind, "[]") not in seen:
+            seen.add((*kind, "[]"))
+            yield place
+        if isinstance(at, str) and at[:1] in ("[", "{"):
+            waiting.append(((*place, JSON), (*kind, JSON), json.loads(at)))
+        elif isinstance(at, list):
+            waiting += [((*place, i), (*kind, *_tag(each)), each) for i, each in enumerate(at)]
+        elif isinstance(at, dict):
+            is_map = len(at) > 1 and len({_tag(each) for each in at.values()}) == 1
+            waiting += [
+                ((*place, key), (*kind, "*" if is_map else key), each) for key, each in at.items()
+            ]
+
+
+def _tag(value: Any) -> Place:
+    """What tells kinds of items of a list from each other."""
+    if isinstance(value, dict):
+        return (tuple(sorted(map(str, value))),)
+    return (type(value).__name__,)
+
+
+def enlarged(value: Any, place: Place, size: int, keys: Callable[[int], Iterator[Any]]) -> Any:
+    """A document with about `size` bytes more at a place."""
+    if place[:1] == (JSON,):
+        return json.dumps(enlarged(json.loads(value), place[1:], size, keys))
+    if place:
+        changed = value.copy()
+        changed[place[0]] = enlarged(value[place[0]], place[1:], size, keys)
+        return changed
+    if isinstance(value, str):
+        return (value or "a") * (size // max(len(value), 1))
+    if isinstance(value, list):
+        items = value or ["a"]
+        return items * (size // len(json.dumps(items, default=str)) + 1)
+    held = next(iter(value.values()), 0)
+    one = len(json.dumps({str(next(keys(1))): held}, default=str))
+    return value | dict.fromkeys(keys(size // one + 1), held)
+
+
+def seconds(read: Callable[[], Any]) -> float:
+    """The processor time of a call, which may raise an error."""
+    start = time.process_time()
+    with contextlib.suppress(Exception):
+        read()
+    return time.process_time() - start
+
+
+def growth(reader: Callable[[int], Callable[[], Any]]) -> float:
+    """How many times as long a file of twice the size takes; 0 where even large files are fast.
+
+    `reader(size)` makes a file, and returns a function that reads it.
+    """
+    for size in SIZES:
+        small, large = reader(size), reader(2 * size)
+        one = seconds(small)
+        if one < LEAST:
+            continue
+        if seconds(large) <= 2 * one:
+            return 0.0
+        found = []
+        for _ in range(3):  # other processes may disturb one measurement
+            times = [(seconds(small), seconds(large)) for _ in range(5)]
+            one, two = (statistics.median(each) for each in zip(*times, strict=True))
+            found.append(two / one)
+            if found[-1] <= MOST:
+                break
+        return min(found)
+    return 0.0
