@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.slow("files of megabytes, hundreds of them"),
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
 ]
-SEED = "keys"
+SEED = "layers"
 INDEX = "model.safetensors.index.json"
 
 
