@@ -298,12 +298,7 @@ class Schema(metaclass=_ClosedClass):
         self, classes: SchemaClasses, program: Any, constants: Iterable[str], /
     ) -> Any: ...
     def canonical_graph(
-        self,
-        classes: SchemaClasses,
-        graph: Any,
-        constants: Iterable[str],
-        names: dict[str, str],
-        /,
+        self, classes: SchemaClasses, graph: Any, constants: Iterable[str], names: dict[str, str], /
     ) -> Any: ...
     def __init__(
         self, types: list[tuple[str, bool, list[tuple[str, str, str | None]]]], /

@@ -22,10 +22,4 @@ with component("decompose"):
     from fxpress._graphs.decompose.report import Report, report
     from fxpress._graphs.decompose.tables import _override_composite_implicit_decomp
 
-__all__ = [
-    "Report",
-    "check_templates",
-    "forget_templates",
-    "report",
-    "run_decompositions",
-]
+__all__ = ["Report", "check_templates", "forget_templates", "report", "run_decompositions"]

@@ -36,21 +36,10 @@ with component("functional_export"):
         clean_nn_module_stack_and_source_fn,
         post_process_error_msg,
     )
-    from fxpress._graphs.capture.transformer import (
-        DynamoGraphTransformer,
-    )
-    from fxpress._graphs.tracking.reuse.report import (
-        ReuseReport,
-        reuse_report,
-    )
-    from fxpress._graphs.tracking.reuse.settings import (
-        check_reuse,
-        reuse_layers,
-    )
-    from fxpress._torch.capture import (
-        EXPORT_ROOT_REPLACEMENTS,
-        ExportTracerOutput,
-    )
+    from fxpress._graphs.capture.transformer import DynamoGraphTransformer
+    from fxpress._graphs.tracking.reuse.report import ReuseReport, reuse_report
+    from fxpress._graphs.tracking.reuse.settings import check_reuse, reuse_layers
+    from fxpress._torch.capture import EXPORT_ROOT_REPLACEMENTS, ExportTracerOutput
 
 __all__ = [
     "EXPORT_ROOT_REPLACEMENTS",

@@ -54,10 +54,7 @@ with component("serialize"):
     )
     from fxpress._files.serde.reading import deserialize
     from fxpress._torch import serde as _compat
-    from fxpress._torch.serde import (
-        ExtensionHandler,
-        SerializedArtifact,
-    )
+    from fxpress._torch.serde import ExtensionHandler, SerializedArtifact
 
 # torch's own class, so that code that changes its import catches the errors of both. fxpress raises
 # the subclass `fxpress.SerializeError`.

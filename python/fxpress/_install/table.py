@@ -163,11 +163,7 @@ ENTRIES: list[Entry] = [
                 "guard_to_detect_forward_monkeypatching",
             ),
         ),
-        (
-            "torch.export._unlift",
-            "fxpress.export",
-            ("_unlift_exported_program_lifted_states",),
-        ),
+        ("torch.export._unlift", "fxpress.export", ("_unlift_exported_program_lifted_states",)),
         ("torch.export._trace", "fxpress.export", ("_export_for_training",)),
         (
             "torch.export.exported_program",
@@ -181,10 +177,7 @@ ENTRIES: list[Entry] = [
         (
             "torch._export.utils",
             "fxpress.decompose",
-            (
-                "_collect_all_valid_cia_ops",
-                "_collect_all_valid_cia_ops_for_aten_namespace",
-            ),
+            ("_collect_all_valid_cia_ops", "_collect_all_valid_cia_ops_for_aten_namespace"),
         ),
         ("torch.export", "fxpress.archive", ("save", "load")),
         (

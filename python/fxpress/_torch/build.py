@@ -24,11 +24,7 @@ def build_info() -> dict[str, Any]:
         >>> sorted(fxpress.build_info())
         ['aten', 'native', 'torch']
     """
-    return {
-        "torch": torch.__version__,
-        "native": _native.build_info(),
-        "aten": _aten_info(),
-    }
+    return {"torch": torch.__version__, "native": _native.build_info(), "aten": _aten_info()}
 
 
 def _aten_info() -> dict[str, Any]:

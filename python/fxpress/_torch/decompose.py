@@ -399,11 +399,7 @@ class Fakes:
 
 
 # Functions that make fake tensors, by role.
-TOOLS: dict[str, Any] = {
-    "empty": torch.empty,
-    "empty_strided": torch.empty_strided,
-    "meta": META,
-}
+TOOLS: dict[str, Any] = {"empty": torch.empty, "empty_strided": torch.empty_strided, "meta": META}
 outside_of_modes = _disable_current_modes
 DisableTorchFunction = torch._C.DisableTorchFunction
 

@@ -48,10 +48,7 @@ MAKE_PLACEHOLDERS = (Tracer, "create_args_for_root")
 FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
 
-_TAGS = (
-    torch.Tag.data_dependent_output,
-    torch.Tag.dynamic_output_shape,
-)
+_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # These are traced as other operators, or not at all.
 _SPECIAL = (
     torch.ops.aten.is_nonzero.default,

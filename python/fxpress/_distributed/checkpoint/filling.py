@@ -103,9 +103,7 @@ def _copy_own(filling: Filling, name: str, tensor: torch.Tensor) -> None:
 
 
 def _write_storages(
-    writer: PT2ArchiveWriter,
-    views: Mapping[str, View],
-    sources: Mapping[str, _Source],
+    writer: PT2ArchiveWriter, views: Mapping[str, View], sources: Mapping[str, _Source]
 ) -> None:
     by_record: dict[str, list[str]] = {}
     for name, view in views.items():

@@ -39,10 +39,7 @@ class _Planner(SavePlanner):  # type: ignore[misc]
         self._last: torch.Tensor | None = None
 
     def set_up_planner(
-        self,
-        state_dict: Any,
-        storage_meta: StorageMeta | None = None,
-        is_coordinator: bool = False,
+        self, state_dict: Any, storage_meta: StorageMeta | None = None, is_coordinator: bool = False
     ) -> None:
         """Do nothing: the state is in files."""
 

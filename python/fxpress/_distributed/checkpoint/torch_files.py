@@ -171,10 +171,7 @@ class _Saved(NamedTuple):
 
 
 def _slice(
-    name: str,
-    dtype: torch.dtype,
-    said: dict[str, Any],
-    places: Mapping[tuple[str, str], _Saved],
+    name: str, dtype: torch.dtype, said: dict[str, Any], places: Mapping[tuple[str, str], _Saved]
 ) -> Slice:
     offsets, sizes = (sizes_in([*said[key]]) for key in ("offsets", "sizes"))
     saved = places[name, str(offsets)]

@@ -279,10 +279,7 @@ def picture_of(program: ExportedProgram, stage_of: SplitCallback) -> str | None:
     split = split_module(program.graph_module, None, stage_of, keep_original_order=True)
     try:
         return draw(
-            split,
-            format="svg",
-            signature=program.graph_signature,
-            state_dict=state_of(program),
+            split, format="svg", signature=program.graph_signature, state_dict=state_of(program)
         )
     except (ImportError, NoRendererError):
         return None

@@ -167,10 +167,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
 
 
 def join_storages(
-    archive: PT2ArchiveReader,
-    model: str,
-    state: dict[str, Any],
-    constants: dict[str, Any] | None,
+    archive: PT2ArchiveReader, model: str, state: dict[str, Any], constants: dict[str, Any] | None
 ) -> None:
     """Replace tensors that were saved from one storage by views of one storage, in place."""
     record = names.shared_storages_record(model)

@@ -287,9 +287,7 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
 
 
 def read_legacy(
-    archive: PT2ArchiveReader,
-    extra_files: dict[str, Any],
-    options: Options,
+    archive: PT2ArchiveReader, extra_files: dict[str, Any], options: Options
 ) -> ExportedProgram:
     """Return the program in such a file. The file's extra files are added to `extra_files`."""
     other = format_of_records(archive.get_file_names())

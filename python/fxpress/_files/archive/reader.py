@@ -20,12 +20,7 @@ from fxpress._files.archive.files import is_path, sizes_of_file, source_path
 from fxpress._files.errors import ArchiveError, FormatError, archive_errors
 from fxpress._files.format import names
 from fxpress._files.format.package import DamagedRecordError, Record, character_bytes
-from fxpress._files.format.recognition import (
-    HEAD,
-    format_of_bytes,
-    format_of_records,
-    open_file,
-)
+from fxpress._files.format.recognition import HEAD, format_of_bytes, format_of_records, open_file
 from fxpress._files.serde.artifacts import unpack
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._torch.watching import operation

@@ -207,9 +207,7 @@ def check_shared(
 
 
 def fill_shared(
-    names: Sequence[str],
-    targets: Sequence[torch.Tensor],
-    read: Callable[[int, torch.Tensor], None],
+    names: Sequence[str], targets: Sequence[torch.Tensor], read: Callable[[int, torch.Tensor], None]
 ) -> set[int]:
     """Fill the targets that share elements by `read(position, tensor)`; return their positions."""
     done: set[int] = set()

@@ -8,12 +8,7 @@ from typing import Any
 import torch
 from torch.fx.graph import CodeGen
 
-from fxpress._torch.capture import (
-    CaptureOutput,
-    DisableTorchDispatch,
-    detect_fake_mode,
-    untraced,
-)
+from fxpress._torch.capture import CaptureOutput, DisableTorchDispatch, detect_fake_mode, untraced
 from fxpress._torch.fx import pytree
 from fxpress._torch.versions import features
 
@@ -243,11 +238,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return names
 
     def gen_fn_def(
-        self,
-        free_vars: list[str],
-        maybe_return_annotation: str,
-        *,
-        expanded_def: bool = False,
+        self, free_vars: list[str], maybe_return_annotation: str, *, expanded_def: bool = False
     ) -> str:
         """Return the first lines of `forward`."""
         arguments = self._arguments()

@@ -12,24 +12,15 @@ from torch.fx import Graph, GraphModule
 
 from fxpress import _native
 from fxpress._base.frame_space import with_space
-from fxpress._base.observing.progress import (
-    Progress,
-    check_progress,
-    reporting,
-)
+from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._base.signatures import expand_aliases
 from fxpress._graphs.capture.constraints import (
     Check,
     _suggest_or_raise_constraint_violation,
     check_constraints,
 )
-from fxpress._graphs.capture.from_bytecode import (
-    create_fx_graph_from_captured_output,
-    op_wrapper,
-)
-from fxpress._graphs.capture.root_names import (
-    clean_nn_module_stack_and_source_fn,
-)
+from fxpress._graphs.capture.from_bytecode import create_fx_graph_from_captured_output, op_wrapper
+from fxpress._graphs.capture.root_names import clean_nn_module_stack_and_source_fn
 from fxpress._graphs.capture.transformer import rewrite_and_clean
 from fxpress._torch.capture import (
     ExportTracerOutput,
@@ -49,14 +40,8 @@ from fxpress._torch.capture import (
     timed,
     unwritten_code,
 )
-from fxpress._torch.fx import (
-    pytree,
-    pytree_codegen,
-)
-from fxpress._torch.watching import (
-    operation,
-    phase,
-)
+from fxpress._torch.fx import pytree, pytree_codegen
+from fxpress._torch.watching import operation, phase
 
 
 class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
@@ -109,10 +94,7 @@ def _sizes(made: Any, *_: Any, **__: Any) -> dict[str, int]:
 
 @expand_aliases
 def dynamo_graph_capture_for_export(
-    fn: Callable[..., Any],
-    constraints: list[Any] | None = None,
-    *,
-    progress: Progress = False,
+    fn: Callable[..., Any], constraints: list[Any] | None = None, *, progress: Progress = False
 ) -> Callable[..., Any]:
     """Return a function that captures a callable as a module: Dynamo's bytecode around the graph.
 

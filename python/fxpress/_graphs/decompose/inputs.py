@@ -241,10 +241,7 @@ def argument_names(program: ExportedProgram) -> list[str]:
     spec = signature.in_spec
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     values = (*args, *kwargs.values())
-    names = signature.forward_arg_names or [
-        *(f"arg_{i}" for i in range(len(args))),
-        *kwargs,
-    ]
+    names = signature.forward_arg_names or [*(f"arg_{i}" for i in range(len(args))), *kwargs]
     if len(names) != len(values) or not all(map(str.isidentifier, names)) or "self" in names:
         raise UnsafeError("inputs whose names are not known")
     flat, _ = pytree.tree_flatten_with_path(dict(zip(names, values, strict=True)))

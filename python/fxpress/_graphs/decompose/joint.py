@@ -81,11 +81,7 @@ def _renamed(argument: Any, node: Any) -> Any:
 
 
 def _signature(
-    program: ExportedProgram,
-    traced: Any,
-    new: list[Node],
-    outputs: list[Any],
-    loss: int | None,
+    program: ExportedProgram, traced: Any, new: list[Node], outputs: list[Any], loss: int | None
 ) -> ExportGraphSignature:
     old = program.graph_signature
     inputs = [

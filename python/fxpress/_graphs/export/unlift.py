@@ -47,12 +47,7 @@ class Source(TypedDict):
 # torch's name of the module that checks the inputs. A model may have an attribute of that name.
 _GUARDS = "_guards_fn"
 
-_STATE = (
-    InputKind.BUFFER,
-    InputKind.CONSTANT_TENSOR,
-    InputKind.PARAMETER,
-    InputKind.CUSTOM_OBJ,
-)
+_STATE = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.PARAMETER, InputKind.CUSTOM_OBJ)
 _WRITTEN = (
     OutputKind.BUFFER_MUTATION,
     OutputKind.USER_INPUT_MUTATION,

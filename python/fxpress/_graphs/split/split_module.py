@@ -164,10 +164,7 @@ def split_module(
 
 @operation("split_module.split_module_simple", _sizes)
 def split_module_simple(
-    m: GraphModule,
-    node_to_partition: dict[Node, int],
-    *,
-    partition_affix: str | None = None,
+    m: GraphModule, node_to_partition: dict[Node, int], *, partition_affix: str | None = None
 ) -> GraphModule:
     """Cut a graph without parameters into submodules, called in the order of first appearance.
 

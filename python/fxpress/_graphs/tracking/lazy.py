@@ -20,12 +20,7 @@ from fxpress._torch.tracking import (
 )
 
 
-def initialize_lazy_module(
-    tx: Translator,
-    mod: Module,
-    args: Args,
-    kwargs: Kwargs,
-) -> None:
+def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwargs) -> None:
     """Give a lazy module its parameters, as its first call would; other modules stay as they are.
 
     The module itself changes while it is traced: its parameters have the shapes that the fake

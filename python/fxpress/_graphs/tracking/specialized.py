@@ -308,10 +308,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                 gb_type="torch.nn.Module with a non-function custom __getattr__",
                 context=f"{GET_ATTRIBUTE} {self} {name}",
                 explanation="The `__getattr__` of this `nn.Module` is no Python function.",
-                hints=[
-                    "Write `__getattr__` as a Python function.",
-                    *graph_break_hints.SUPPORTABLE,
-                ],
+                hints=["Write `__getattr__` as a Python function.", *graph_break_hints.SUPPORTABLE],
             )
         method = bound_method(function, self, AttrSource(obj_source, "__getattr__"))
         return method.call_function(tx, [VariableTracker.build(tx, name)], {})

@@ -105,10 +105,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         kwargs: as for Dynamo's variable of any object.
     """
 
-    _nonvar_fields: ClassVar[set[str]] = {
-        "_tables",
-        *PLAIN_FIELDS_OF_UNSPECIALIZED,
-    }
+    _nonvar_fields: ClassVar[set[str]] = {"_tables", *PLAIN_FIELDS_OF_UNSPECIALIZED}
 
     def __init__(self, value: Module, **kwargs: Any) -> None:
         lazy = kwargs.get("value_type")
@@ -231,13 +228,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
                     return True
         return guarded_global_hooks(tx, globals_.realize())
 
-    def call_method(
-        self,
-        tx: Translator,
-        name: str,
-        args: Args,
-        kwargs: Kwargs,
-    ) -> VariableTracker:
+    def call_method(self, tx: Translator, name: str, args: Args, kwargs: Kwargs) -> VariableTracker:
         if name in ("_call_impl", "_wrapped_call_impl"):
             source = self.get_source_by_walking_mro(tx, name) if self.source else None
             return _call_traced(tx, getattr(self.value_type, name), source, [self, *args], kwargs)

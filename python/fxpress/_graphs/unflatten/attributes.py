@@ -69,11 +69,7 @@ def check_kind(value: object, kind: Any) -> None:
 
 
 def _assign_attr(
-    from_obj: Any,
-    to_module: torch.nn.Module,
-    target: str,
-    attr_kind: Any,
-    persistent: bool = True,
+    from_obj: Any, to_module: torch.nn.Module, target: str, attr_kind: Any, persistent: bool = True
 ) -> None:
     """Put a value at a dotted name of a module, and at the same place below every other call name.
 

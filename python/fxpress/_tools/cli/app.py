@@ -142,11 +142,7 @@ def inspect(
 
 @app.command()
 @_file
-@click.option(
-    "--load",
-    is_flag=True,
-    help="Load it too, with torch, on the meta device.",
-)
+@click.option("--load", is_flag=True, help="Load it too, with torch, on the meta device.")
 @_allow_pickle
 @_json
 def verify(

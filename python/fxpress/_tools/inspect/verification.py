@@ -31,12 +31,7 @@ from fxpress._files.format.stored import (
 )
 from fxpress._files.format.tensor_header import NUMBER
 from fxpress._files.format.tensors import dtype_of
-from fxpress._files.format.torch_facts import (
-    allowed_names,
-    operators,
-    refusal_text,
-    torch_version,
-)
+from fxpress._files.format.torch_facts import allowed_names, operators, refusal_text, torch_version
 from fxpress._files.format.views import View
 from fxpress._files.format.weights_location import read_place
 from fxpress._tools.inspect.checkpoints import read_tensor_header
