@@ -239,7 +239,7 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         ([str(text), str(target)], "no zip archive"),
         ([str(path), str(target), "--dtype", "int8"], "no floating-point type"),
         ([str(path), str(target), "--dtype", "nothing"], "no floating-point type"),
-        ([str(path), str(target), "--example-inputs", str(text)], "no file of torch.save"),
+        ([str(path), str(target), "--example-inputs", str(text)], "the file of inputs is damaged"),
         ([str(path), str(target), "--example-inputs", str(other)], "structure"),
         ([str(path), str(target), "--example-inputs", str(outside)], "not inside of its storage"),
         ([str(path), str(target), "--weights", "somewhere"], "somewhere"),
