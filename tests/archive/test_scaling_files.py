@@ -25,7 +25,7 @@ from tests.support.records import write_records
 from tests.support.seed_programs import register
 
 pytestmark = [
-    pytest.mark.slow("files of megabytes, hundreds of them"),
+    pytest.mark.deep("hundreds of files, each read for up to seconds"),
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
 ]
 SEED = "layers"

@@ -24,7 +24,7 @@ PAIRS = [each.split("/") for each in _WORDS.split()]
 EQUAL_HASH = 2**61 - 1  # Python's hash of a multiple of it is 0
 MOST = 2.3  # times as long for a file of twice the size
 LEAST = 0.2  # second: what is faster at the largest size is fast enough
-SIZES = [1 << 17, 1 << 19, 1 << 20]  # bytes
+SIZES = [1 << 17, 1 << 19]  # bytes
 JSON = "JSON"  # the step into a text that is JSON
 Place = tuple[Any, ...]
 
