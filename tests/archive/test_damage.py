@@ -286,7 +286,7 @@ class StopError(RuntimeError):
 PLACES = (
     "fxpress._files.serde.reading.check_arithmetic",
     "fxpress._files.serde.targets.find_target",
-    "fxpress._files.serde.artifacts._check_pickle",
+    "fxpress._files.serde.artifacts.check_pickle",
     "fxpress._files.serde.expressions._Reader.read",
 )
 
