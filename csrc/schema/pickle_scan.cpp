@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
-#include <map>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -188,7 +188,9 @@ class Scanner {
     return count;
   }
   void put(size_t place) {
-    constexpr size_t kGap = 255;  // more than that is memory for nothing: Python's memo is an array
+    // A larger gap is memory for nothing, since Python's memo is an array, and could be made of
+    // numbers that have one hash.
+    constexpr size_t kGap = 255;
     if (place > memo_.size() + kGap) fail("it leaves a gap between its values");
     if (memo_.insert_or_assign(place, top()).second) budget_.charge(kMemoBytes);
   }
@@ -220,9 +222,9 @@ class Scanner {
   std::vector<Item> items_;
   std::vector<Inside> inside_;
   std::vector<uint32_t> stack_;
-  std::vector<size_t> marks_;        // sizes of the stack
-  std::map<size_t, uint32_t> memo_;  // sorted: a file could choose numbers of one hash
-  size_t chosen_ = 0;                // see hash()
+  std::vector<size_t> marks_;  // sizes of the stack
+  std::unordered_map<size_t, uint32_t> memo_;
+  size_t chosen_ = 0;  // see hash()
 };
 
 void Scanner::step(unsigned char opcode) {

@@ -176,10 +176,10 @@ def test_peak_of_a_view(text: str, path: Path, least: dict[str, int], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("first", "width"), [("a", 1), ("\xe9", 2), ("\u03b1", 4), ("\U0001f600", 8)]
+    ("first", "width"), [("a", 1), ("\xe9", 1), ("\u03b1", 4), ("\U0001f600", 8)]
 )
 def test_estimate_counts_bytes_of_characters(first: str, width: int) -> None:
-    """The text and what is made of it; a str has as many bytes for each character as for one."""
+    """A str has as many bytes for each character as for its widest one."""
     value = {"a": first + "b" * 1000}
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         made = sys.getsizeof(json.loads(text)["a"])

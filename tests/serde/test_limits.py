@@ -268,14 +268,6 @@ def test_containers_that_are_made_of_lists() -> None:
             deserialize_torch_artifact(pickled(content))
 
 
-def test_memos_with_numbers_of_one_hash() -> None:
-    """A table of 107,897 places, as the scan had, would have all of them in one."""
-    puts = b"".join(b"r" + (i * 107_897).to_bytes(4, "little") for i in range(39_000))
-    start = time.process_time()
-    deserialize_torch_artifact(pickled(b"\x80\x02]" + puts + b"\x85."))
-    assert time.process_time() - start < 2
-
-
 def test_example_inputs_are_walked_once() -> None:
     """A path for each leaf would have 300 steps: two billion."""
     inside: Any = [1] * 100_000
