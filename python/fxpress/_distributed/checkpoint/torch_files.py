@@ -198,7 +198,7 @@ def _text(said: Any) -> str:
 
 def _inside(folder: Path, name: str) -> Path:
     if not is_file_name(name):
-        raise ValueError(f"{name!r} is no file of the folder")
+        raise ValueError(f"{name!r} is not a file of the folder")
     return folder / name
 
 
