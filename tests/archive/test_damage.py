@@ -280,7 +280,7 @@ def test_tracebacks_and_logs_do_not_act_on_a_terminal(
 
 
 class StopError(RuntimeError):
-    """What a signal handler of the caller raises."""
+    """An exception that a signal handler of the caller raises."""
 
 
 PLACES = (

@@ -68,7 +68,7 @@ def places(value: Any) -> Iterator[Place]:
 
 
 def _tag(value: Any) -> Place:
-    """What tells kinds of items of a list from each other."""
+    """Return a key that differs between kinds of items of a list."""
     if isinstance(value, dict):
         return (tuple(sorted(map(str, value))),)
     return (type(value).__name__,)

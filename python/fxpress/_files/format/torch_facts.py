@@ -44,7 +44,7 @@ def operators() -> dict[str, Traits]:
 
 
 class _Rules(NamedTuple):
-    """Names of operators, or of their namespaces, as `names_of` yields them."""
+    """Names of operators, or of their namespaces, as `_names_of` returns them."""
 
     callable: frozenset[str]  # what torch provides for exported programs
     outside: dict[str, str]  # of these, what reaches outside of its arguments -> how
