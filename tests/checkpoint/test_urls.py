@@ -206,17 +206,17 @@ def test_a_request_that_goes_wrong(name: str, change: str, written: Path) -> Non
 
     Store.forget()
     load(blank(wanted), url)
-    requests = len(Store.ranges)
-    failed = 0
-    for which in range(requests):
+    failed = wrong = 0
+    for which in range(len(Store.ranges)):
         Store.forget()
         Store.answer = lambda _, data, number, at=which: changed(data) if number == at else data
         try:
             load(blank(wanted), url)
         except CheckpointException:
             failed += 1
+        wrong += which < len(Store.ranges)  # threads may need fewer requests than before
     # Other bytes of safetensors files without checksums, or of views, are not seen.
-    assert failed == requests or change == "other"
+    assert failed == wrong or change == "other"
     assert failed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ import fsspec
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 SCHEME = "counted"
+_lock = threading.Lock()
 
 
 class Store(AbstractFileSystem):
@@ -83,8 +85,9 @@ class Store(AbstractFileSystem):
 
 class _Object(AbstractBufferedFile):
     def _fetch_range(self, start: int, end: int) -> bytes:
-        number = len(Store.ranges)
-        Store.ranges.append((self.path, start, end))
+        with _lock:  # several threads read
+            number = len(Store.ranges)
+            Store.ranges.append((self.path, start, end))
         data = Store.objects[self.path][start:end]
         return data if Store.answer is None else Store.answer(self.path, data, number)
 
