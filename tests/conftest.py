@@ -2,8 +2,8 @@
 
 A file's name says its kind: `test_<what>.py` holds unit tests, and `test_differential_<what>.py`,
 `test_property_*`, `test_memory*`, `test_concurrent*` and `test_scaling*` hold the others. Unit
-tests are `fast`. Tests that take longer are `slow` or `deep`, and say why. With FXPRESS_THIRD=0, 1
-or 2, a run has a third of these, and all tests of files that have caught a planted fault. With
+tests are `fast`. Tests that take longer are `slow` or `deep`, and say why. With FXPRESS_SIXTH=0 to
+5, a run has a sixth of these, and all tests of files that have caught a planted fault. With
 FXPRESS_SKIPS=strict, a run fails when a test is skipped that the list does not allow.
 """
 
@@ -85,9 +85,9 @@ def _is_unit_test(item: pytest.Item) -> bool:
     return not item.path.stem.startswith(tuple(f"test_{kind}" for kind in _KINDS))
 
 
-def _leave_out_other_thirds(items: list[pytest.Item]) -> None:
-    third = os.environ.get("FXPRESS_THIRD")
-    if third is None:
+def _leave_out_other_sixths(items: list[pytest.Item]) -> None:
+    sixth = os.environ.get("FXPRESS_SIXTH")
+    if sixth is None:
         return
     kept = set(re.findall(r"'(tests/\w+/\w+\.py)", _FAULTS.read_text()))
     items[:] = [
@@ -95,14 +95,14 @@ def _leave_out_other_thirds(items: list[pytest.Item]) -> None:
         for item in items
         if not any(map(item.get_closest_marker, ("slow", "deep")))
         or item.nodeid.partition("::")[0] in kept
-        # All components of a program of the corpus belong to one third.
-        or zlib.crc32((item.nodeid.rpartition("-")[0] or item.nodeid).encode()) % 3 == int(third)
+        # All components of a program of the corpus belong to one sixth.
+        or zlib.crc32((item.nodeid.rpartition("-")[0] or item.nodeid).encode()) % 6 == int(sixth)
     ]
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    _leave_out_other_thirds(items)
+    _leave_out_other_sixths(items)
     for item in items:
         slow = False
         for name in ("slow", "deep", "browser"):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
 
+from tests.support.sampled import turns
 from tests.support.unflatten_cases import assert_unflattens_as_torch, dynamic_batch
 from tests.support.unflatten_compare import assert_runs_as_eager
 from tests.support.unflatten_models import Deep, Nest, RootState, Shared, Sized, Special
@@ -103,8 +104,7 @@ def check(model: nn.Module, count: int, **options: Any) -> None:
     assert_runs_as_eager(result.ours, model, inputs(count, rows=7), gradients=True)
 
 
-@STRICT
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(("name", "strict"), turns(sorted(MODELS), [False, True]))
 def test_batch(name: str, strict: bool) -> None:
     torch.manual_seed(0)
     build, count = MODELS[name]

@@ -15,6 +15,7 @@ from fxpress.decompose import run_decompositions
 from fxpress.export import module
 from fxpress.serialize import serialize
 from fxpress.unflatten import unflatten
+from tests.support.sampled import turns
 from tests.support.unflatten_cases import quietly, torchs
 
 
@@ -121,8 +122,7 @@ INVENTED += ["obj_weight", "token", "getitem"]
 
 
 @pytest.mark.parametrize("name", INVENTED)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(("kind", "strict"), turns(KINDS, [False, True]))
 def test_names_that_torch_invents(name: str, kind: str, strict: bool) -> None:
     x = torch.tensor([1.0, 10.0])
     model = Named(name, kind)
