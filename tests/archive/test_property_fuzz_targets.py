@@ -7,14 +7,14 @@ from types import ModuleType
 
 import pytest
 
-from tests.fuzz.targets import bounded, files, guards
+from tests.fuzz.targets import bounded, files, folders, guards
 
 SEED = 20
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # torch warns of what the files make it do
     pytest.mark.usefixtures("seeds_registered"),
 ]
-RUNS = {guards: 2000, bounded: 200, files: 100}
+RUNS = {guards: 2000, bounded: 200, files: 100, folders: 60}
 
 
 @pytest.mark.parametrize("target", RUNS, ids=lambda module: module.__name__.rpartition(".")[2])

@@ -15,6 +15,8 @@ import torch
 from fxpress import archive, pipeline
 from fxpress._distributed.stages.documents import sealed
 from fxpress._files.serde.artifacts import save_artifact
+from fxpress._tools.inspect.summary import summarize
+from fxpress._tools.inspect.verification import check_file
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter
 from tests.fuzz.hostile.cases import CONSTANTS, MODEL, SAMPLES, WEIGHTS, records_of, written
 from tests.support import growth
@@ -125,6 +127,8 @@ def index(folder: Path) -> Kind:
 
 KINDS: dict[str, Callable[[Path], Kind]] = {
     "program": lambda _: of_record(MODEL),
+    "program, inspected": lambda folder: of_record(MODEL, on_disk(folder / "a.pt2", summarize)),
+    "program, verified": lambda folder: of_record(MODEL, on_disk(folder / "a.pt2", check_file)),
     "weights": lambda _: of_record(WEIGHTS),
     "constants": lambda _: of_record(CONSTANTS),
     "records": records,

@@ -4,8 +4,8 @@
     python -m tests.fuzz.fuzz_reading TARGET -atheris_runs=1000000
 
 `expressions`, `treespecs`, `programs` and `packages`: anything is read, or refused with a
-SerializeError or an ArchiveError; nothing is imported, run or left behind. `guards`, `bounded` and
-`files`: what the modules of tests/fuzz/targets say.
+SerializeError or an ArchiveError; nothing is imported, run or left behind. `guards`, `bounded`,
+`files` and `folders`: what the modules of tests/fuzz/targets say.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ with atheris.instrument_imports(include=["fxpress"], exclude=["fxpress._native"]
     from fxpress import archive
     from fxpress._files.serde import expressions, treespecs
     from fxpress.serialize import SerializedArtifact, SerializeError, deserialize
-    from tests.fuzz.targets import bounded, files, guards
+    from tests.fuzz.targets import bounded, files, folders, guards
 
 COMPAT = Path(__file__).parents[1] / "compat" / "torch-2.13.0-exportdb.zip"
 EXPRESSIONS = (
@@ -207,6 +207,7 @@ MUTATORS = {
     "guards": guards.mutate,
     "bounded": bounded.mutate,
     "files": files.mutate,
+    "folders": folders.mutate,
 }
 TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = {
     "expressions": (read_expression, lambda: [e.encode() for e in EXPRESSIONS]),
@@ -216,8 +217,9 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = 
     "guards": (guards.read, guards.seeds),
     "bounded": (bounded.read, bounded.seeds),
     "files": (files.read, files.seeds),
+    "folders": (folders.read, folders.seeds),
 }
-USING = {"files"}  # what is made of an input is used, which imports what it needs
+USING = {"files", "folders"}  # what is made of an input is used, which imports what it needs
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ def _payload(text: str, rng: random.Random) -> str:
     return str(payloads.with_payload(text, [rng.randrange(len(found))], shape))
 
 
-def _change(value: Any, rng: random.Random) -> None:
+def change(value: Any, rng: random.Random) -> None:
     """Changes a place of a JSON value: a payload, a number, or what is in another place."""
     at, key = _place(value, rng)
     other, from_key = _place(value, rng)
@@ -94,7 +94,7 @@ def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         name = rng.choice([each for each in names if each.endswith(".json")] or names)
         with contextlib.suppress(ValueError, RecursionError, TypeError, IndexError):
             value = json.loads(records[name])
-            _change(value, rng)
+            change(value, rng)
             records[name] = json.dumps(value).encode()
     return write_records(records)[:max_size]
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fxpress import _native
 
 _OPERATORS = "torch.ops."
+_MOST_PARTS = 16  # of the name of an operator or function, between dots
 _UNLISTED = "torch has it, but not for exported programs"
 # Of an operator: arguments whose storage its results may share, arguments that it writes, whether
 # it draws random numbers, has another effect, or changes a mode.
@@ -59,9 +60,10 @@ def _rules() -> _Rules:
 
 
 def _names_of(target: str) -> list[str]:
-    """Return the names for "torch.ops.a.b.c" in the rules: ["a.b.c", "a.b", "a"]."""
-    parts = target.removeprefix(_OPERATORS).split(".")
-    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    """Return the names for "torch.ops.a.b.c" in the rules: "a.b.c", "a.b", "a"."""
+    name = target.removeprefix(_OPERATORS)
+    parts = name.split(".", _MOST_PARTS)[:_MOST_PARTS]  # a name of a file may have any number
+    return [name, *(".".join(parts[:count]) for count in range(len(parts), 0, -1))]
 
 
 def allowed_names(names: Iterable[str]) -> frozenset[str]:
