@@ -27,7 +27,7 @@ torch.__version__ = torch.torch_version.TorchVersion("2.99.0")
 CHANGES = {
     "a function of torch.fx is gone": (
         "del torch.fx._utils.lazy_format_graph_code",
-        set(COMPONENTS) - {"state", "nn_module"},
+        set(COMPONENTS) - {"nn_module"},
         "lazy_format_graph_code",
     ),
     "a class of the reader of files has another name": (
@@ -52,12 +52,12 @@ CHANGES = {
     ),
     "nodes have other fields": (
         "torch.fx.node._NodeBase = type('NodeBase', (), {})",
-        set(COMPONENTS) - {"state", "nn_module"},
+        set(COMPONENTS) - {"nn_module"},
         "'_args'",
     ),
 }
 # The part that is tied to libtorch is of another release: these components need it.
-TIED = {"unflatten", "archive", "state", "pipeline", "checkpoint"}
+TIED = {"unflatten", "archive", "state", "decompose", "pipeline", "checkpoint"}
 
 ASKED = """
 import warnings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -67,6 +66,7 @@ def printable_lines(text: str) -> str:
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table for a notebook, whose texts are escaped; `#` in a head stands for numbers."""
+    import html  # imported on use, to keep `import fxpress` fast
 
     def shown(text: object) -> str:
         return html.escape(printable_lines(str(text)))
