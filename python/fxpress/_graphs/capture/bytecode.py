@@ -107,7 +107,7 @@ class DynamoBytecodeFlatten(_Replay):
 
     Args:
         input_processor: splits inputs into args and kwargs.
-        out: what Dynamo captured.
+        out: the capture of Dynamo.
         f_globals: the globals of the callable.
 
     Attributes:
@@ -145,7 +145,7 @@ class DynamoBytecodeUnflatten(_Replay):
 
     Args:
         input_processor: splits inputs into args and kwargs.
-        out: what Dynamo captured.
+        out: the capture of Dynamo.
         f_globals: the globals of the callable.
 
     Example:

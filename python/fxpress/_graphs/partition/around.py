@@ -32,7 +32,7 @@ def around(
     that tensors pass between partitions instead of tuples, which compilers don't accept.
 
     Args:
-        m: The graph to split, as it will be given to `split_module`.
+        m: The graph to split, as it will be passed to `split_module`.
         ops: The operations to match. Each is one of:
 
             - the function that a `call_function` node calls, or its `OpOverload`;

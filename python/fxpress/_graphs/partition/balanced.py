@@ -36,7 +36,7 @@ def balanced(
     stage is empty.
 
     Args:
-        m: The graph to split, as it will be given to `split_module`.
+        m: The graph to split, as it will be passed to `split_module`.
         n: The number of stages.
         by: The weight of a node: the number of elements ("parameters") or of bytes ("bytes") of the
             state that it is the first to use, or 1 ("nodes").

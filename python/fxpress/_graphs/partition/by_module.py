@@ -29,7 +29,7 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
     before it, or, at the start, the first node with a record.
 
     Args:
-        m: The graph to split, as it will be given to `split_module`.
+        m: The graph to split, as it will be passed to `split_module`.
         depth: The number of path components that distinguish modules.
         path: Only modules at or below this path have separate partitions; nodes between such
             modules form partitions between them. It is a path ("model.layers") or a pattern of
