@@ -51,7 +51,7 @@ def input_meta(
 
 
 def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
-    """Store a value that is not an input, but of a closure, as an attribute; return its name."""
+    """Store a value that is not an input (of a closure, say) as an attribute; return its name."""
     if source is None or isinstance(source, GetItemSource):
         return None
     value = captured_value(placeholder)
