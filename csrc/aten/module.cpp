@@ -1,5 +1,5 @@
-// The modules fxpress._aten_213 and its like: what needs libtorch. Each is built for one torch
-// minor version; the Python module fxpress._torch.aten loads the one for the torch that runs.
+// The modules fxpress._aten_213, _aten_214, ...: the native code that needs libtorch. Each is built
+// for one minor version of torch; fxpress._torch.aten imports the module for the running torch.
 
 #include <pybind11/pybind11.h>
 
@@ -7,8 +7,7 @@ namespace fxpress::aten {
 
 namespace py = pybind11;
 
-// The lists of bindings, in engine.cpp and tensor.cpp. A build that unites the files sees the
-// definition first.
+// Defined in engine.cpp and tensor.cpp. In a unity build the definitions come first.
 // NOLINTBEGIN(readability-redundant-declaration)
 void bind_engine(py::module_& module);
 void bind_tensor(py::module_& module);

@@ -47,7 +47,7 @@ views: (position of the storage, its name for errors, dtype, sizes, strides, off
 is a parameter). ValueError for a view that is not inside of its storage.)");
   m.def("share_gradient_edge", tensor::share_gradient_edge, "made"_a, "like"_a,
         "Make autograd see a tensor as the result of the function that another is a result of.");
-  // How _native reads and makes tensors, which it has no headers for.
+  // _native, which is built without torch's headers, uses these to read and create tensors.
   m.attr("tensor_facts") =
       py::capsule(reinterpret_cast<void*>(&tensor::read_facts), core::kTensorFactsCapsule);
   m.attr("fake_like") =

@@ -27,7 +27,7 @@ void translate_system_errors(std::exception_ptr pointer) {
   }
 }
 
-// The int64s of ints; nothing when one does not fit.
+// Converts ints to int64; nullopt when one does not fit.
 std::optional<std::vector<int64_t>> numbers_of(const py::sequence& ints) {
   std::vector<int64_t> numbers;
   numbers.reserve(ints.size());

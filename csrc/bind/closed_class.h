@@ -1,4 +1,4 @@
-// Classes whose objects are made by calling them, and in no other way.
+// Classes whose instances can be created only by calling the class.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,24 +8,24 @@ namespace fxpress::bind {
 // The metaclass of such classes; borrowed.
 PyObject* closed_metaclass();
 
-// TypeError: their objects have no copies and no pickles.
+// Raises TypeError: instances cannot be copied or pickled.
 [[noreturn]] void refuse_to_reduce(const pybind11::object& object, const pybind11::args&);
 
-// A class of pybind11's with this name in the module. pybind11 lets anybody make an object that no
-// constructor has seen, by `cls.__new__(cls)`, and its methods then read memory that is not there.
-// These classes cannot be derived from either, so that no __init__ is left out.
+// Adds a pybind11 class to the module. By default, `cls.__new__(cls)` creates an instance whose
+// constructor has not run, and its methods read invalid memory. A closed class has no __new__, and
+// cannot be subclassed, so that a subclass cannot leave out __init__.
 template <class Type>
 pybind11::class_<Type> closed_class(pybind11::module_& module, const char* name, const char* doc) {
   pybind11::class_<Type> made(module, name, doc, pybind11::metaclass(closed_metaclass()),
                               pybind11::is_final());
   auto* type = reinterpret_cast<PyTypeObject*>(made.ptr());
-  type->tp_new = nullptr;  // object.__new__ and its like refuse a class without one
+  type->tp_new = nullptr;  // object.__new__ refuses a class without tp_new
   PyType_Modified(type);
   made.def("__reduce_ex__", refuse_to_reduce);
   return made;
 }
 
-// The class that has this name in the module already, for more methods.
+// The class with this name in the module, to add methods to it.
 template <class Type>
 pybind11::class_<Type> known_class(const pybind11::module_& module, const char* name) {
   return pybind11::reinterpret_borrow<pybind11::class_<Type>>(module.attr(name));

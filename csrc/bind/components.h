@@ -1,4 +1,4 @@
-// A list of bindings for each component. Every function has named arguments and a sentence.
+// A function for each component adds its bindings, with named arguments and docstrings.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,8 +11,8 @@ namespace fxpress::bind {
 namespace py = pybind11;
 using namespace py::literals;
 
-// For a method whose result refers to the object that it was called on: as py::keep_alive<0, 1>,
-// which in pybind11 3.1 ends the process when arguments are of wrong types.
+// For a method whose result refers to `self`. Replaces py::keep_alive<0, 1>, which in pybind11 3.1
+// terminates the process when arguments have wrong types.
 struct RefersToSelf {};
 
 void bind_archive(py::module_& module);
@@ -20,7 +20,7 @@ void bind_budget(py::module_& module);
 void bind_capture(py::module_& module);
 void bind_captured_graphs(py::module_& module);
 void bind_decompose(py::module_& module);
-void bind_documents(py::module_& module);  // what of serde needs no object of torch
+void bind_documents(py::module_& module);  // the part of serde that does not need torch
 void bind_export(py::module_& module);
 void bind_graphs(py::module_& module);
 void bind_process(py::module_& module);
@@ -33,8 +33,8 @@ void bind_unflatten(py::module_& module);
 
 namespace pybind11::detail {
 
-// Functions with parameters of type PyObject* and results of type Ref are bound as they are. An
-// empty Ref becomes None.
+// Converts results of type Ref, so that such functions are bound directly. An empty Ref becomes
+// None.
 template <>
 struct type_caster<fxpress::Ref> {
   PYBIND11_TYPE_CASTER(fxpress::Ref, const_name("object"));

@@ -1,4 +1,4 @@
-// Entries of the dicts in which Python hands over what an operation needs.
+// Reads the entries of dicts in which Python passes the arguments of an operation.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace fxpress::bind {
 
-// TypeError for an entry of another type.
+// Returns an entry; TypeError when it is of another type.
 template <class Type = py::object>
 Ref entry(const py::dict& dict, const char* key) {
   const py::object value = dict[key];
@@ -16,13 +16,13 @@ Ref entry(const py::dict& dict, const char* key) {
   return Ref::borrow(value.ptr());
 }
 
-// `provenance_rules` of _torch/fx.py.
+// The result of `provenance_rules` in _torch/fx.py.
 inline fx::ProvenanceRules provenance_rules(const py::dict& rules) {
   return {entry<py::type>(rules, "source"), entry<py::type>(rules, "source_info"),
           entry<py::dict>(rules, "attributes"), entry<py::function>(rules, "keep")};
 }
 
-// Those of an entry.
+// The provenance rules in an entry of a dict.
 inline fx::ProvenanceRules provenance_rules(const py::dict& dict, const char* key) {
   return provenance_rules(py::reinterpret_borrow<py::dict>(entry<py::dict>(dict, key).get()));
 }

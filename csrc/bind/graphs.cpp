@@ -19,8 +19,8 @@ py::object python_source(const py::handle& graph) {
                         to_object(std::move(source->shape)), to_object(std::move(source->locals)));
 }
 
-// Inserts items right behind `key`, as if they had been there when the later keys were added.
-// One step for other threads: no Python code runs in between.
+// Inserts items right after `key`, as if they had been added before the later keys. Atomic for
+// other threads, because it runs no Python code.
 void insert_after(const pybind11::dict& dict, const pybind11::str& key,
                   const pybind11::dict& items) {
   const pybind11::dict before = pybind11::dict(dict.attr("copy")());

@@ -45,8 +45,8 @@ PYBIND11_MODULE(_native, m) {
   bind_documents(m);
   bind_tracking(m);
   bind_process(m);
-  // Functions on graphs appear only once the tables are filled, so that none can be called too
-  // early.
+  // Functions on graphs are added after the tables are filled, so that they cannot be called
+  // before.
   m.def(
       "initialize",
       [](const py::dict& objects) {

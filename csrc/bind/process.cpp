@@ -1,5 +1,5 @@
-// What changes the process while it is in force: pauses of the collector, torch's names,
-// attributes.
+// Context managers that change state of the process: pauses of the collector, replacements of
+// torch's names and of attributes.
 
 #include <pybind11/stl.h>
 
@@ -80,7 +80,7 @@ raise in between.)")
       "Return the number of pauses of the garbage collector in force; 0 outside of native calls.");
   m.def("end_pauses_of_other_threads", end_pauses_of_other_threads,
         "End the pauses of the collector that threads of the parent hold, in a forked child.");
-  // Here, so that it holds in every process that has this module, whatever else it imports.
+  // Registered here, so that it applies to every process that imports this module.
   py::module_::import("os").attr("register_at_fork")("after_in_child"_a =
                                                          m.attr("end_pauses_of_other_threads"));
   m.def("exchange_attribute", exchange_attribute, "owner"_a, "name"_a, "value"_a, py::pos_only(),

@@ -172,7 +172,7 @@ void bind_documents(py::module_& m) {
 }
 
 void bind_serde(py::module_& m) {
-  py::list specs;  // whether it is an input, torch's name of the kind; see SpecInfo
+  py::list specs;  // (whether it is an input, torch's name of the kind); see SpecInfo
   for (const schema::SpecInfo& spec : schema::kSpecs) {
     const bool is_input = Schema::owner(spec.tag) == schema::Type::InputSpec;
     specs.append(py::make_tuple(is_input, spec.torch_name));

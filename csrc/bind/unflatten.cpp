@@ -9,7 +9,7 @@ namespace fxpress::bind {
 
 namespace {
 
-// Reads the dict that python/fxpress/_graphs/unflatten/source.py makes.
+// Reads the dict that python/fxpress/_graphs/unflatten/source.py creates.
 unflatten::UnflattenSource read_source(const py::dict& source) {
   unflatten::UnflattenSource result;
   result.graph = py::handle(source["graph"]).ptr();
@@ -33,7 +33,7 @@ unflatten::UnflattenSource read_source(const py::dict& source) {
   return result;
 }
 
-// ValueError when the parts do not fit together.
+// ValueError when the arguments are inconsistent.
 std::unique_ptr<unflatten::ProgramState> program_state(
     const py::list& names, const py::list& values, size_t constants_begin,
     std::vector<uint32_t> groups, const py::object& specs, const py::object& check_constant,

@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kRootEntry = "L__self____export_root";
 constexpr std::string_view kSelf = "L['self']";
 
-// Nodes of one module share the entries of their stacks: each is cleaned once.
+// Cleans stacks. Nodes of one module share the entries of their stacks; each is cleaned once.
 class StackCleaner {
  public:
   explicit StackCleaner(bool drop_self) : drop_self_(drop_self) {}
@@ -62,14 +62,14 @@ class StackCleaner {
     return Ref::steal(PyTuple_Pack(2, name.get(), PyTuple_GET_ITEM(pair, 1)));
   }
 
-  // Returns the result of `clean` for a value, which is made once; borrowed.
+  // Returns the result of `clean` for a value, computed once; borrowed.
   template <class Clean>
   PyObject* cleaned(PyObject* value, Clean clean) {
     return entries_.get(value, [&] { return clean(value); }).get();
   }
 
   bool drop_self_;
-  ObjectMap<Ref> entries_;  // cleaned
+  ObjectMap<Ref> entries_;  // entry -> cleaned entry
 };
 
 }  // namespace
@@ -80,7 +80,7 @@ Ref clean_name(PyObject* name) {
   }
   Py_ssize_t size = 0;
   const char* begin = PyUnicode_AsUTF8AndSize(name, &size);
-  if (begin == nullptr) {  // lone surrogates: no name that Dynamo makes
+  if (begin == nullptr) {  // lone surrogates, which Dynamo never writes into a name
     PyErr_Clear();
     return Ref::borrow(name);
   }

@@ -31,13 +31,13 @@ Ref dict_of_meta(PyObject* node) {
 
 namespace {
 
-// copy.copy() gives the same object for these.
+// Whether copy.copy() returns the same object.
 bool is_atom(PyObject* value) {
   return value == Py_None || PyUnicode_CheckExact(value) || PyLong_CheckExact(value) ||
          PyBool_Check(value) || PyFloat_CheckExact(value) || PyTuple_CheckExact(value);
 }
 
-// The meta that a copy of a node has when a tracer makes it.
+// Computes the meta that torch's tracers give to a copy of a node.
 class BirthMeta {
  public:
   BirthMeta(const BirthRules& rules, PyObject* graph)
@@ -166,7 +166,7 @@ class Rewriter {
     }
   }
 
-  // A new node gets a name of its own first, and then that of the original: both are taken.
+  // A traced node gets a new name first and then the name of the original; both stay in use.
   StringId name_like(StringId own, PyObject* original) {
     const StringId first = name_writer_.table().create(own);
     const StringId wanted = name_writer_.candidate(original);
@@ -285,9 +285,9 @@ class Rewriter {
   fx::GraphWriter writer_;
   std::vector<PyObject*> copies_;  // by node of the captured graph; borrowed
   std::vector<PyObject*> inputs_;  // the placeholders of the flat inputs; borrowed
-  std::vector<Ref> input_names_;   // that they were born with
+  std::vector<Ref> input_names_;   // their names before write_placeholder() renames them
   Ref renamed_;                    // dict: new target of a get_attr -> old one
-  size_t placeholders_ = 0;        // of the captured graph, seen so far
+  size_t placeholders_ = 0;        // number of placeholders of the captured graph written so far
 };
 
 }  // namespace

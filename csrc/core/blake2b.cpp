@@ -15,7 +15,7 @@ constexpr std::array<uint64_t, 8> kStart = {
     0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1,
     0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179};
 
-// The order in which a round takes the words of a block; the last two rounds are as the first.
+// The order in which a round uses the words of a block. The last two rounds repeat the first two.
 constexpr std::array<std::array<uint8_t, 16>, 10> kOrders = {{
     {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
     {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
@@ -37,7 +37,7 @@ uint64_t little_endian(const uint8_t* bytes) {
   return word;
 }
 
-// seen: bytes up to the end of this block.
+// seen: bytes of the message up to the end of this block.
 void compress(State& state, const uint8_t* block, uint64_t seen, bool last) {
   std::array<uint64_t, 16> words;
   for (size_t i = 0; i < words.size(); ++i) words[i] = little_endian(block + 8 * i);

@@ -1,4 +1,4 @@
-// The budget of reading one file. One object carries it through a load; no thread shares it.
+// The budget of reading one file. One object carries it through a load; threads do not share it.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace fxpress::core {
 
-// A limit was reached: what() names the place. `limit` is a field of fxpress.archive.Limits.
+// A limit was reached: what() names the part of the file, `limit` a field of archive.Limits.
 class LimitReached : public std::runtime_error {
  public:
   LimitReached(const char* reached, const std::string& place)
@@ -19,13 +19,13 @@ class LimitReached : public std::runtime_error {
   const char* limit;
 };
 
-// Where the stack of this thread ends, once it was looked for; 0 before. The initializer is a
-// constant: a variable of a thread that must be initialized is read through a call.
+// The lowest address of this thread's stack; 0 until find_stack_end() has run. constinit, because a
+// thread_local variable with a dynamic initializer is read through a function call.
 extern constinit thread_local uintptr_t stack_end;
 uintptr_t find_stack_end();
 
-// The stack that is reserved for the calls of the last level, which make tensors and expressions in
-// Python.
+// The part of the stack that is reserved for the calls of the innermost level, which create tensors
+// and expressions in Python.
 inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
 
 // The bytes of this thread's stack that a recursion may use.
@@ -37,12 +37,12 @@ inline uintptr_t stack_space() {
   return now - end > kStackReserve ? now - end - kStackReserve : 0;
 }
 
-// Whether the stack has space for one more level of a recursion, and for what the last level calls.
+// Whether the stack has space for one more level of a recursion and for kStackReserve.
 inline bool stack_has_space() {
   return stack_space() != 0;
 }
 
-// Throws LimitReached for `place` when it has not.
+// Throws LimitReached for `place` when the stack has no space for one more level.
 inline void check_stack(const char* place) {
   if (!stack_has_space()) throw LimitReached("depth", place);
 }
@@ -56,17 +56,17 @@ class Budget {
     if (bytes > memory_ - used_) reach_memory();
     used_ += bytes;
   }
-  // Charges so many things of a size.
+  // Charges `count` objects of `each` bytes.
   void charge(uint64_t count, uint64_t each) {
     if (count != 0 && each > (memory_ - used_) / count) reach_memory();
     used_ += count * each;
   }
-  // The file is larger than it was known to be: so many bytes more may be charged.
+  // Raises the limit by `bytes`, for a file that turns out to be larger than was known.
   void grow(uint64_t bytes) { memory_ += std::min(bytes, UINT64_MAX / 2 - memory_); }
   uint64_t used() const { return used_; }
   size_t depth() const { return depth_; }
 
-  // The load is one level deeper as long as this object lives.
+  // Counts one level of nesting during its lifetime.
   class Level {
    public:
     Level(Budget& budget, const char* place) : budget_(budget) {
@@ -82,11 +82,11 @@ class Budget {
     Budget& budget_;
   };
 
-  // Sets the place in the load that errors name.
+  // Sets the part of the file that errors name.
   void set_place(std::string place) { place_ = std::move(place); }
 
  private:
-  // Apart from its callers, which are small enough to be inlined.
+  // Out of line, so that its callers stay small enough to be inlined.
   [[noreturn]] void reach_memory() const;
 
   uint64_t memory_;  // bytes

@@ -23,7 +23,7 @@ constexpr bool is_name_part(char c) {
 
 // Words that are values.
 inline constexpr std::array<std::string_view, 3> kConstantWords = {"None", "True", "False"};
-// Words that cannot be names, but for those.
+// Other words that cannot be names.
 inline constexpr std::array<std::string_view, 32> kKeywords = {
     "and",    "as",   "assert", "async",  "await",  "break",   "class",    "continue",
     "def",    "del",  "elif",   "else",   "except", "finally", "for",      "from",
@@ -37,8 +37,8 @@ inline bool is_keyword(std::string_view word) {
   return std::ranges::find(kKeywords, word) != kKeywords.end() || is_constant_word(word);
 }
 
-// Reads a text from its beginning. All but skip() pass over spaces first. Throws Error where the
-// text is not as expected.
+// Parses a text from its beginning. Throws Error where the text is not as expected. peek(), take(),
+// expect(), take_word() and name() skip spaces first.
 template <class Error>
 class Cursor {
  protected:
@@ -46,7 +46,7 @@ class Cursor {
 
   void skip(size_t count) { rest_.remove_prefix(count); }
   void skip_spaces() { skip(std::min(rest_.find_first_not_of(' '), rest_.size())); }
-  // The character that comes next; 0 at the end.
+  // The next character; 0 at the end.
   char peek() {
     skip_spaces();
     return rest_.empty() ? '\0' : rest_.front();
@@ -74,7 +74,7 @@ class Cursor {
     while (end < rest_.size() && is_name_part(rest_[end])) ++end;
     return take_characters(end);
   }
-  // Where the digits end that begin at a position of the rest.
+  // The end of the run of digits that begins at position `at` of the rest.
   size_t end_of_digits(size_t at) const {
     while (at < rest_.size() && is_digit(rest_[at])) ++at;
     return at;
@@ -85,7 +85,7 @@ class Cursor {
     return taken;
   }
 
-  std::string_view rest_;  // of the text
+  std::string_view rest_;  // the part of the text that is not parsed yet
 };
 
 }  // namespace fxpress::core

@@ -1,4 +1,4 @@
-// Broken invariants are bugs of ours: they raise fxpress.InternalError with file and line.
+// A broken invariant is a bug in fxpress: it raises fxpress.InternalError with file and line.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// Threads that work for a call, which waits for them.
+// Worker threads of one call, which waits for them.
 #pragma once
 
 #include <unistd.h>
@@ -10,9 +10,9 @@
 
 namespace fxpress::core {
 
-// The data that the threads use has to outlive the crew. Signal handlers and the user's code may
-// run in the thread that waits, and may fork: the child does not have the threads, and may not wait
-// for them.
+// The data that the threads use must outlive the crew. Signal handlers and the user's code may run
+// in the waiting thread, and may fork. The child process does not have the threads, so it must not
+// join them.
 class Crew {
  public:
   Crew() = default;
@@ -22,18 +22,18 @@ class Crew {
     if (is_gone()) leave();
   }
 
-  // std::system_error when there can be no more threads.
+  // Throws std::system_error when the system cannot start another thread.
   template <class Function>
   void add(Function function) {
     threads_.emplace_back(std::move(function));
   }
-  // Waits until they are done; std::runtime_error in a child that does not have them.
+  // Waits until the threads are done. Throws std::runtime_error in a forked child.
   void join() {
     check();
-    for (std::jthread& thread : threads_) thread.join();  // clear() alone would ask them to stop
+    for (std::jthread& thread : threads_) thread.join();  // clear() alone would request a stop
     threads_.clear();
   }
-  // std::runtime_error in a child that does not have the threads.
+  // Throws std::runtime_error in a forked child, which does not have the threads.
   void check() const {
     if (is_gone()) {
       throw std::runtime_error(
@@ -44,12 +44,12 @@ class Crew {
 
  private:
   bool is_gone() const { return !threads_.empty() && getpid() != process_; }
-  // Forgets the threads, whose handles can be neither joined nor freed here.
+  // Leaks the handles: in a forked child they can be neither joined nor freed.
   // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks)
   void leave() { new std::vector<std::jthread>(std::exchange(threads_, {})); }
 
   pid_t process_ = getpid();
-  std::vector<std::jthread> threads_;  // stopped and joined when it is gone
+  std::vector<std::jthread> threads_;  // the destructor stops and joins them
 };
 
 }  // namespace fxpress::core

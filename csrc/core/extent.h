@@ -1,4 +1,4 @@
-// How far a strided view reaches into its storage.
+// The extent of a strided view in its storage.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace fxpress::core {
 
-// The bytes of a storage that a view needs, those before its offset included; 0 for a view without
-// elements. Nothing when a number is negative, or when 64 bits do not hold the bytes. There are as
-// many strides as sizes; strides and offset are counted in elements of `item` bytes.
+// The bytes that a storage must have for a view, including the bytes before the view's offset; 0
+// for a view without elements. nullopt when a number is negative, or when the result overflows 64
+// bits. `strides` is as long as `sizes`; strides and offset count elements of `item` bytes.
 inline std::optional<uint64_t> bytes_needed(std::span<const int64_t> sizes,
                                             std::span<const int64_t> strides, int64_t offset,
                                             uint64_t item) {

@@ -1,4 +1,4 @@
-// Hash tables without erasing, with linear probing, half full.
+// Hash tables with linear probing, at most half full. Entries cannot be erased.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +27,10 @@ class FlatMap {
     }
   }
 
-  // Stores `value`, anything but kAbsent, unless `key` is present; returns what is stored, and
-  // whether it was added.
+  // Stores `value`, which must not be kAbsent, unless `key` is present.
   struct Inserted {
     uint32_t value;  // the value stored under the key after the call
-    bool added;      // false when the key was there before
+    bool added;      // false when the key was present before
   };
   Inserted insert(uint64_t key, uint32_t value) {
     if (2 * (size_ + 1) > slots_.size()) rehash(2 * size_ + 8);
@@ -45,7 +44,7 @@ class FlatMap {
     return {value, true};
   }
 
-  // Stores `value`, anything but kAbsent, whether or not `key` is present.
+  // Stores `value`, which must not be kAbsent, and replaces a value that `key` has.
   void assign(uint64_t key, uint32_t value) {
     if (insert(key, value).added) return;
     size_t slot = hash(key) & mask_;
@@ -55,8 +54,8 @@ class FlatMap {
 
  private:
   struct Slot {
-    uint64_t key = 0;          // valid where there is a value
-    uint32_t value = kAbsent;  // marks a free slot
+    uint64_t key = 0;          // meaningless in a free slot
+    uint32_t value = kAbsent;  // kAbsent: the slot is free
   };
 
   static uint64_t hash(uint64_t key) {
@@ -76,7 +75,7 @@ class FlatMap {
     }
   }
 
-  std::vector<Slot> slots_;  // key and value side by side: a look-up touches one cache line
+  std::vector<Slot> slots_;  // keys next to their values: a lookup touches one cache line
   size_t mask_ = 0;          // capacity - 1, capacity is a power of two
   size_t size_ = 0;          // keys stored
 };
@@ -85,7 +84,7 @@ class PositionTable {
  public:
   static constexpr uint32_t kAbsent = 0xffffffffu;
 
-  // Room for `expected` positions; more may not be inserted than half the slots there are then.
+  // Has space for `expected` positions; the table does not grow, see full().
   explicit PositionTable(size_t expected = 0) {
     size_t capacity = 16;
     while (capacity < 2 * expected) capacity *= 2;
@@ -95,13 +94,13 @@ class PositionTable {
   bool full() const { return 2 * (size_ + 1) > slots_.size(); }
   size_t size() const { return size_; }
 
-  // The position with this hash for which is_same(position) holds, or kAbsent.
+  // The position with this hash for which is_same(position) is true, or kAbsent.
   template <class F>
   uint32_t find(uint64_t hash, F&& is_same) const {
     return slots_[probe(hash, is_same)];
   }
 
-  // Stores the position, unless there is one like it; returns what is stored. Not when full().
+  // Stores the position unless find() would return one; returns the stored one. Requires !full().
   template <class F>
   uint32_t insert(uint64_t hash, uint32_t position, F&& is_same) {
     uint32_t& slot = slots_[probe(hash, is_same)];

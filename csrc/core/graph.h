@@ -1,9 +1,9 @@
-// The flat graph: what an fx graph computes, as arrays of integers in graph order.
+// The flat graph: the nodes of an fx graph as arrays of integers in graph order.
 //
-// Node i has ops[i], targets[i] and the inputs in
-// inputs[input_begin[i] .. input_begin[i + 1]): every node that its args, then its kwargs, mention,
-// with repetitions, in the order in which fx's map_arg visits them. Who walks the arguments of a
-// node in that order can therefore consume the inputs one by one, without any lookup.
+// Node i has ops[i], targets[i] and inputs[input_begin[i] .. input_begin[i + 1]): every node that
+// its args, then its kwargs, mention, with repetitions, in the order in which fx's map_arg visits
+// them. A walk over the arguments of a node in that order can therefore consume the inputs one by
+// one, without a lookup.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class Op : uint8_t {
 
 struct Graph {
   std::vector<Op> ops;                   // by node
-  std::vector<ObjectId> targets;         // by node; functions and strings alike, by identity
+  std::vector<ObjectId> targets;         // by node; functions and strings, by identity
   std::vector<uint32_t> input_begin{0};  // by node, one more at the end
   std::vector<NodeId> inputs;            // all inputs of all nodes
   std::vector<uint32_t> user_begin;      // by node, one more at the end; empty until link_users()
@@ -56,7 +56,7 @@ struct Graph {
     return {items.data() + begin[node.value()], begin[node.value() + 1] - begin[node.value()]};
   }
 
-  // Calls use(def, user) once for every pair, users in graph order.
+  // Calls use(def, user) once for each pair, users in graph order.
   template <class F>
   void for_each_use(std::vector<uint32_t>& last_user, F use) const {
     for (uint32_t user = 0; user < size(); ++user) {
@@ -69,13 +69,13 @@ struct Graph {
   }
 };
 
-// The values that die at each node: dead[begin[i] .. begin[i + 1]) may be freed after node i.
+// The values whose last use is node i: dead[begin[i] .. begin[i + 1]) may be freed after it.
 struct LastUses {
   std::vector<uint32_t> begin;  // by node, one more at the end
   std::vector<NodeId> dead;     // in the order of the node's inputs
 };
 
-// A value dies at its last user in graph order. Values without users are not listed.
+// Lists each value at its last user in graph order. Values without users are not listed.
 inline LastUses last_uses(const Graph& graph) {
   const size_t n = graph.size();
   std::vector<uint32_t> last_user(n, 0xffffffffu);
@@ -89,7 +89,7 @@ inline LastUses last_uses(const Graph& graph) {
     for (NodeId def : graph.inputs_of(NodeId(user))) {
       if (last_user[def.value()] != user) continue;
       result.dead.push_back(def);
-      last_user[def.value()] = 0xffffffffu;  // listed once, however often the node mentions it
+      last_user[def.value()] = 0xffffffffu;  // listed once, even if the node mentions it again
     }
     result.begin.push_back(static_cast<uint32_t>(result.dead.size()));
   }

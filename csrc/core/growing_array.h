@@ -1,5 +1,5 @@
-// An array that grows in place where the allocator can: large ones are moved by the system without
-// a copy, and their pages are not touched again.
+// An array that grows by realloc(). The system moves the pages of a large array without copying or
+// touching them.
 #pragma once
 
 #include <algorithm>

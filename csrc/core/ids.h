@@ -1,4 +1,4 @@
-// Strong integer ids: a node is never mistaken for a partition or a string.
+// Strong integer ids: the compiler rejects a node id where a partition or a string is expected.
 #pragma once
 
 #include <compare>
@@ -20,7 +20,7 @@ class Id {
 
  private:
   static constexpr uint32_t kNone = 0xffffffffu;
-  uint32_t value_ = kNone;  // position in the array that owns the thing
+  uint32_t value_ = kNone;  // position in the array that owns the object
 };
 
 using NodeId = Id<struct NodeTag>;            // a node of one Graph, in graph order

@@ -9,15 +9,15 @@ namespace fxpress::core {
 
 namespace {
 
-constexpr size_t kMaxDigits = 18;   // of numbers that are held as such
-constexpr int64_t kFirstLong = -2;  // minus the id of a longer number's digits stands for it
+constexpr size_t kMaxDigits = 18;   // of a number that is represented by its value
+constexpr int64_t kFirstLong = -2;  // a longer one is represented by kFirstLong - id of its digits
 
 bool is_legal(std::string_view text) {
   return !text.empty() && !is_digit(text.front()) &&
          std::all_of(text.begin(), text.end(), is_name_part);
 }
 
-// Every run of characters that an identifier cannot have becomes one underscore.
+// Replaces each run of characters that an identifier cannot have by one underscore.
 std::string legalize(std::string_view text) {
   std::string out;
   out.reserve(text.size() + 1);
@@ -76,7 +76,7 @@ NameTable::Parsed NameTable::parse(StringId raw) {
   const std::string_view text = pool_.text(result.candidate);
   size_t digits = 0;
   while (digits < text.size() && is_digit(text[text.size() - 1 - digits])) ++digits;
-  const size_t base_size = text.size() - digits - 1;  // meaningless unless digits follow a base
+  const size_t base_size = text.size() - digits - 1;  // valid only if digits follow a base
   if (digits > 0 && digits + 1 < text.size() && text[base_size] == '_') {
     result.number = number(text.substr(base_size + 1));
     result.base = pool_.intern(text.substr(0, base_size));
@@ -106,7 +106,7 @@ std::string NameTable::digits(int64_t number) const {
 }
 
 int64_t NameTable::successor(int64_t number) {
-  if (number >= 0) return number + 1;  // 18 digits leave space for more names than there can be
+  if (number >= 0) return number + 1;  // does not overflow: int64_t holds more than 18 digits
   std::string next = digits(number);
   const size_t last = next.find_last_not_of('9');
   std::fill(
@@ -121,7 +121,7 @@ int64_t NameTable::successor(int64_t number) {
 }
 
 StringId NameTable::numbered(StringId base, int64_t number) {
-  // Numbers beyond 32 bits are rare and simply not remembered.
+  // Numbers beyond 32 bits are rare and are not cached.
   const bool small = number >= 0 && number < 0xffffffffll;
   const uint64_t key = (uint64_t{base.value()} << 32) | static_cast<uint32_t>(number);
   if (small) {

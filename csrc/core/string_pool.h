@@ -1,4 +1,4 @@
-// Interned strings: equal text has one id, ids count from 0, text lives as long as the pool.
+// Interned strings: equal texts have one id, ids count from 0, and the pool owns the texts.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class StringPool {
   std::vector<std::string_view> texts_;          // by id, into blocks_
   std::vector<Slot> slots_;                      // open addressing
   std::vector<std::unique_ptr<char[]>> blocks_;  // arenas that own the text
-  size_t block_used_ = 0;                        // bytes taken from the last block
+  size_t block_used_ = 0;                        // bytes used of the last block
   size_t block_size_ = 0;                        // bytes of the last block
 };
 

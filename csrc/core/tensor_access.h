@@ -1,5 +1,5 @@
-// How the module without libtorch reads and makes tensors: functions of the module with libtorch,
-// which capsules carry from one to the other.
+// Functions that the extension module with libtorch exports, in capsules, to the one without
+// libtorch: they read and create tensors.
 #pragma once
 
 #include <cstddef>
@@ -16,20 +16,20 @@ struct TensorFacts {
   bool requires_grad;      // of the tensor itself
 };
 
-// Fills in the facts of a tensor (a PyObject*). False for tensors that are not strided or whose
-// sizes are symbolic. Needs the GIL, calls no Python code.
+// Fills in the facts of a tensor (a PyObject*). Returns false for tensors that are not strided or
+// whose sizes are symbolic. Requires the GIL; runs no Python code.
 using ReadTensorFacts = bool (*)(void* tensor, TensorFacts* facts);
 
-// The name of the capsule that carries it from one module to the other.
+// The name of the capsule with a ReadTensorFacts.
 inline constexpr const char* kTensorFactsCapsule = "fxpress.tensor_facts.1";
 
-// Returns a new fake tensor (a PyObject*), without attributes: its class, sizes, strides, offset,
-// dtype, device and requires_grad are those of `fake`, its data lie in `storage`, a
-// torch.UntypedStorage; asking for them is an error where it `protects` them. A null storage stands
-// for a new one of the same size. Null with an error set. Needs the GIL.
+// Returns a new fake tensor (a PyObject*) without attributes. It has the class, sizes, strides,
+// offset, dtype, device and requires_grad of `fake`, and uses `storage`, a torch.UntypedStorage;
+// null means a new storage of the same size. With `protects`, access to its data is an error.
+// Returns null with an error set. Requires the GIL.
 using FakeLike = void* (*)(void* fake, void* storage, bool protects);
 
-// The name of the capsule that carries it from one module to the other.
+// The name of the capsule with a FakeLike.
 inline constexpr const char* kFakeLikeCapsule = "fxpress.fake_like.2";
 
 }  // namespace fxpress::core

@@ -1,5 +1,5 @@
-// Hash tables by text. The hash depends on a secret of the process: files choose the texts, and a
-// file with many texts of one hash would make each look-up as slow as a search.
+// Hash tables with text keys. The hash depends on a secret of the process, because the texts come
+// from files: a file with many texts of one hash would make each lookup a linear search.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct TextSecret {
 };
 extern const TextSecret text_secret;
 
-// Each step multiplies by the secret, and adds the halves of the product without carry.
+// Each step multiplies by the secret, and combines the halves of the product by xor.
 struct TextHash {
   using is_transparent = void;
   size_t operator()(std::string_view text) const {

@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint32_t kNever = core::FlatMap::kAbsent;
 
-// New users come behind those that moved; the output is made anew after all others.
+// New users come after the users that moved; the output is created last.
 constexpr uint32_t kWriteMove = kNever - 2;
 constexpr uint32_t kOutputMove = kNever - 1;
 
@@ -69,10 +69,10 @@ class Unlifter {
 
  private:
   struct OutputWrite {
-    uint32_t input;            // node of the source: what is written to
+    uint32_t input;            // node of the source that is written to
     PyObject* value;           // leaf of the output; borrowed
-    StringId name;             // of the copy_
-    PyObject* made = nullptr;  // the copy_; borrowed
+    StringId name;             // of the copy_ node
+    PyObject* made = nullptr;  // the copy_ node; borrowed
   };
 
   uint32_t size() const { return static_cast<uint32_t>(read_.graph.size()); }
@@ -103,8 +103,8 @@ class Unlifter {
     }
   }
 
-  // A node comes from the one of its name, an input from the one of its target: copying may give an
-  // input another name.
+  // The origin of a node has the same name; the origin of an input has the same target, because
+  // copying may rename inputs.
   void find_origins() {
     origins_ = fx::list_nodes(source_.origin.get());
     for (uint32_t k = 0; k < origins_.size(); ++k) {
@@ -119,7 +119,7 @@ class Unlifter {
 
   // ---- names ----
 
-  // torch copies the graph before it replaces nodes: all copies are named first.
+  // torch copies the graph before it replaces nodes, so all copies are named first.
   void name_nodes() {
     fx::NameWriter& names = name_writer_;
     names_.resize(size());
@@ -208,7 +208,7 @@ class Unlifter {
                                           own_id_.get(), earlier});
   }
 
-  // The meta of the copy of a node, or of what takes the copy's place.
+  // The meta of the copy of a node, or of the node that replaces the copy.
   Ref meta_of(uint32_t i, bool is_replaced) {
     Ref meta = fx::GraphWriter::copy_meta(node(i));
     Ref note = note_of_copy(i);
@@ -251,7 +251,7 @@ class Unlifter {
     return copy_of(id);
   }
 
-  // A leaf of the output in terms of the new graph. `inputs` receives the nodes in it.
+  // A leaf of the output with the nodes of the new graph, which are appended to `inputs`.
   Ref value_of(PyObject* leaf, std::vector<PyObject*>& inputs) {
     return mapper_.map(leaf, [&](PyObject* def) {
       inputs.push_back(copy_of(def));
@@ -272,7 +272,7 @@ class Unlifter {
     }
   }
 
-  // A value that is written is returned as what it was written to last.
+  // Returns the copy_ node of the last write instead of a value that is written.
   void write_output(uint32_t i) {
     std::vector<PyObject*> inputs;
     std::vector<Ref> values;
@@ -326,15 +326,15 @@ class Unlifter {
   fx::ReadGraph read_;  // the program's graph
   fx::NameWriter name_writer_;
   fx::GraphWriter writer_;
-  std::vector<uint8_t> dead_;              // by node of the source: is left out
+  std::vector<uint8_t> dead_;              // by node of the source: whether it is left out
   std::vector<PyObject*> lifted_;          // by node of the source: the name of its state, or null
   std::vector<NodeId> replaced_;           // the placeholders that become attributes
-  std::vector<Ref> origins_;               // nodes that notes speak of
-  core::FlatMap inputs_by_target_;         // target of a placeholder -> its place in origins_
+  std::vector<Ref> origins_;               // nodes that notes refer to
+  core::FlatMap inputs_by_target_;         // target of a placeholder -> its position in origins_
   core::FlatMap nodes_by_name_;            // name of another node -> likewise
   std::vector<StringId> names_;            // by node of the source: the name of its copy
-  std::vector<StringId> attribute_names_;  // by node of the source, of those in replaced_
-  std::vector<StringId> given_away_;       // names that no node of the result has
+  std::vector<StringId> attribute_names_;  // by node of the source, if it is in replaced_
+  std::vector<StringId> given_away_;       // names that are in use without a node of the result
   std::vector<OutputWrite> writes_;        // in the order of the outputs
   std::vector<PyObject*> returned_;        // leaves of the output; borrowed
   std::unordered_map<PyObject*, PyObject*> written_as_;  // node of the source -> its last write
@@ -343,7 +343,7 @@ class Unlifter {
   fx::ArgMapper mapper_;
   fx::TargetTexts texts_;
   Ref own_id_;     // id() of the new graph
-  Ref origin_id_;  // id() of the graph that notes speak of
+  Ref origin_id_;  // id() of the graph that notes refer to
 };
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// The children are the very objects that the container holds.
+// Whether the values are identical to the children of the container.
 bool unchanged(ArgCursor cursor, const std::vector<Ref>& values) {
   cursor.position = 0;
   for (const Ref& value : values) {

@@ -1,9 +1,9 @@
 // Reads, walks and replaces the arguments of a node.
 //
-// torch.fx declares a tuple and a dict, and keeps whatever it gets: a list that was assigned to
-// node.args stays a list, and None or a number is accepted as well. It copies what a node gets, but
-// lists can be changed afterwards: arguments may share parts, so that a walk of a few objects has
-// paths without number, or contain themselves.
+// torch.fx declares args as a tuple and kwargs as a dict, but stores any object: a list that was
+// assigned to node.args stays a list, and None or a number is accepted too. torch.fx copies the
+// arguments of a new node, but lists in them can be changed afterwards. So arguments may share
+// parts, which makes the number of paths exponential, or contain themselves.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@
 
 namespace fxpress::fx {
 
-// The positional arguments as a tuple of the caller's own: a list is read as it is now. TypeError
-// for anything else, of which torch could not take the items or the length either.
+// The positional arguments as a tuple; a list is copied into one. TypeError for any other type,
+// with which torch fails too.
 inline Ref args_of(PyObject* node) {
   Ref args = node_field(node, symbols.node_args);
   if (PyTuple_Check(args.get())) return args;
@@ -26,22 +26,22 @@ inline Ref args_of(PyObject* node) {
   raise(PyExc_TypeError, "the args of node %R are no tuple but %R", node, Py_TYPE(args.get()));
 }
 
-// The keyword arguments; TypeError when they are no dict.
+// The keyword arguments; TypeError when they are not a dict.
 inline Ref kwargs_of(PyObject* node) {
   Ref kwargs = node_field(node, symbols.node_kwargs);
   if (PyDict_Check(kwargs.get())) return kwargs;
   raise(PyExc_TypeError, "the kwargs of node %R are no dict but %R", node, Py_TYPE(kwargs.get()));
 }
 
-// A field of a node that is a dict by torch's own bookkeeping (users, inputs); TypeError when
-// somebody has put something else there.
+// A field of a node in which torch keeps a dict (users, inputs); TypeError when other code has
+// replaced the dict by an object of another type.
 inline Ref dict_field(PyObject* node, PyObject* descriptor) {
   Ref dict = node_field(node, descriptor);
   if (PyDict_Check(dict.get())) return dict;
   raise(PyExc_TypeError, "a table of node %R is no dict but %R", node, Py_TYPE(dict.get()));
 }
 
-// Nodes are copied only with a tuple and a dict, as torch copies them: AssertionError.
+// torch too can copy a node only if its args are a tuple and its kwargs a dict: AssertionError.
 [[noreturn]] inline void raise_not_copied(PyObject* node, const char* field, const char* expected,
                                           PyObject* value) {
   raise(PyExc_AssertionError, "the %s of node %R must be a %s for it to be copied, not %R", field,
@@ -68,12 +68,12 @@ inline Ref new_immutable_list(std::span<const Ref> values) {
 
 // ---- walks ----
 
-// Notices containers that a walk meets again. Nearly all arguments are small: nothing is noted
-// until a walk is long or deep.
+// Detects containers that a walk reaches again. Nearly all arguments are small, so it records
+// containers only once a walk is long or deep.
 class ArgTrail {
  public:
-  // A container is about to be opened, with `open` containers around it; container_at(i) is one.
-  // False: it was walked before. ValueError when it contains itself.
+  // Called before a container is opened inside of `open` others, which container_at(i) returns.
+  // Returns false when it was walked before. ValueError when it contains itself.
   template <class At>
   bool enter(PyObject* container, size_t open, At container_at) {
     constexpr size_t kFreeSteps = 1024;
@@ -88,9 +88,9 @@ class ArgTrail {
   void leave(PyObject* container) {
     if (known_) (*known_)[container] = false;
   }
-  // Whether containers are noted: the walk may meet one again that it leaves from here on.
+  // Whether containers are recorded: the walk may reach a container again after leaving it.
   bool notes() const { return known_ != nullptr; }
-  // Before the next walk.
+  // Called before the next walk.
   void clear() {
     steps_ = 0;
     known_.reset();
@@ -109,13 +109,13 @@ class ArgTrail {
   }
 
   size_t steps_ = 0;
-  std::unique_ptr<SeenContainers> known_;  // made when it is needed: walks are as many as nodes
+  std::unique_ptr<SeenContainers> known_;  // created on demand, because each node is a walk
 };
 
-// Calls visit(node) for every node in `root`, in the order of torch.fx.map_arg: tuples, lists, dict
-// values and slices are descended into, everything else is a leaf. No recursion. The nodes of a
-// part that is shared are visited at least once.
-// `visit` runs no Python code, or raises: what is walked through is not held.
+// Calls visit(node) for every node in `root`, in the order of torch.fx.map_arg: it descends into
+// tuples, lists, dict values and slices; other objects are leaves. Does not recurse. The nodes of a
+// shared part are visited at least once.
+// `visit` must run no Python code unless it raises: the walk holds no references.
 template <class Visit>
 void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
   ArgTrail trail;
@@ -145,9 +145,9 @@ void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
 }
 
 // Rebuilds `root` as torch.fx.map_arg does: lists become immutable lists, dicts immutable dicts,
-// named tuples keep their class. `replace(node)` is called for every node in visiting order and
-// returns the borrowed replacement; for nodes of a part that is shared at least once. Parts that
-// mention no node and are immutable already are shared with the original, not copied. No recursion.
+// named tuples keep their class. `replace(node)` is called for every node in visiting order (at
+// least once for a node of a shared part) and returns the borrowed replacement. Parts that are
+// immutable already and do not change are shared with the original. Does not recurse.
 class ArgMapper {
  public:
   template <class Replace>
@@ -188,8 +188,8 @@ class ArgMapper {
   }
 
  private:
-  // Named tuples and keys of dicts run Python code, which may take any container out of the one
-  // around it.
+  // Holds its container: named tuples and keys of dicts run Python code, which may remove a
+  // container from the one around it.
   struct OpenContainer {
     ArgCursor cursor;         // of its next child
     Ref held;                 // the container
@@ -198,8 +198,8 @@ class ArgMapper {
     std::vector<Ref> keys{};  // their keys, for dicts
   };
   struct MappedContainer {
-    Ref container;  // its address stays its own
-    Ref value;      // what it became
+    Ref container;  // held, so that no other object gets its address
+    Ref value;      // the mapped container
   };
 
   template <class Replace>
@@ -209,7 +209,7 @@ class ArgMapper {
     return is_node(object) ? Ref::borrow(replace(object)) : Ref::borrow(object);
   }
 
-  // False: it was mapped before.
+  // Returns false when the container was mapped before.
   bool open(PyObject* container) {
     const auto at = [&](size_t i) { return open_[i].cursor.container; };
     if (!trail_.enter(container, open_.size(), at)) return false;
@@ -222,7 +222,7 @@ class ArgMapper {
 
   std::vector<OpenContainer> open_;  // outermost first
   ArgTrail trail_;
-  std::unordered_map<PyObject*, MappedContainer> made_;  // by container that the trail knows
+  std::unordered_map<PyObject*, MappedContainer> made_;  // containers that the trail records
 };
 
 }  // namespace fxpress::fx

@@ -17,7 +17,7 @@ std::array<PyObject*, 3> table_names() {
   return {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules};
 }
 
-// An empty container of the same type; an empty Ref for what is no container.
+// An empty container of the same type; an empty Ref when the value is not a container.
 Ref fresh_container(PyObject* value) {
   if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
   if (PyODict_CheckExact(value)) return Ref::steal(PyODict_New());
@@ -33,8 +33,8 @@ bool has_global_registration_hooks() {
   return false;
 }
 
-// Returns the table of that role when a name can be put there without nn.Module's help: the name is
-// new to the module and its class, and no registration hook is set. Returns null otherwise.
+// Returns the table of that role when a name can be stored there without nn.Module's code: the name
+// is new to the module and its class, and no registration hook is set. Returns null otherwise.
 PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* role) {
   if (PyUnicode_GET_LENGTH(name) == 0 || has_global_registration_hooks()) return nullptr;
   if (is_taken_by_class(Py_TYPE(module), name)) return nullptr;
@@ -43,8 +43,8 @@ PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, Py
   return all_lack(table_names(), name, table) ? table(role) : nullptr;
 }
 
-// The table that setattr(module, name, value) would write to when nothing special is going on:
-// an exact Parameter or a module. Null: let nn.Module.__setattr__ decide.
+// The table that setattr(module, name, value) would write to, for an exact Parameter or a module
+// and a free name. Null: nn.Module.__setattr__ has to decide.
 PyObject* plain_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* value) {
   PyObject* role = nullptr;
   if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) {
@@ -75,8 +75,8 @@ void set_member(PyObject* owner, PyObject* name, PyObject* value) {
   }
 }
 
-// getattr(object, name), empty when there is no such attribute. Members of ordinary modules are
-// found without calling nn.Module.__getattr__, which is Python.
+// getattr(object, name), or an empty Ref when there is no such attribute. Finds members of ordinary
+// modules without nn.Module.__getattr__, which is Python code.
 Ref find_member(PyObject* object, PyObject* name) {
   PyTypeObject* type = Py_TYPE(object);
   if (is_module(object) && _PyType_Lookup(type, name) == nullptr &&
@@ -220,14 +220,14 @@ void fill_fresh(PyObject* target, PyObject* body) {
 }
 
 Ref new_module(PyTypeObject* type) {
-  // A replaced nn.Module.__init__ (by Dynamo, or by deferred initialization) gets its call.
+  // A replaced nn.Module.__init__ (by Dynamo, or for deferred initialization) is called.
   if (_PyType_Lookup(as_type(symbols.module_type), names.dunder_init) != symbols.module_init) {
     const Ref init = get_attr(symbols.module_type, names.dunder_init);
     Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
     call(init.get(), module);
     return module;
   }
-  // A copy has all keys in one step, and stays a dict of its own: the engine can watch it.
+  // A copied dict has all keys at once, and its values are not inline: the engine can watch it.
   const Ref dict = Ref::steal(PyDict_Copy(symbols.module_init_body));
   for (const auto& [key, value] : DictRange(symbols.module_init_body)) {
     const Ref container = fresh_container(value);

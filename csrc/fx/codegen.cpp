@@ -24,11 +24,11 @@ using core::StringId;
 
 namespace {
 
-// Thrown to leave the graph to torch's generator.
+// Thrown for a graph that torch's generator has to write.
 struct NotPlain {};
 
 constexpr int kMaxDepth = 100;                      // of nested arguments
-constexpr size_t kMostArguments = size_t{1} << 26;  // in all; parts may be shared without number
+constexpr size_t kMostArguments = size_t{1} << 26;  // in all; shared parts count each time
 
 bool is_identifier(std::string_view text) {
   const auto is_word = [](char c) {
@@ -97,7 +97,7 @@ class Generator {
     body_ += name;
   }
 
-  // The name under which the source finds `object`, new among the globals if need be.
+  // The global name of `object` in the source, added if it is new.
   std::string global_name(PyObject* object, const std::string& wish) {
     if (PyObject* known = dict_get(global_names_.get(), object)) return std::string(utf8(known));
     const StringId candidate = names_.table().legal(names_.intern(wish));
@@ -120,8 +120,8 @@ class Generator {
     body_ += utf8(text.get());
   }
 
-  // The repr of a complex number loses the sign of a zero, and that of a part that is not finite is
-  // no number in source text. A torch that knows it writes a call.
+  // The repr of a complex number loses the sign of a zero, and is not valid source text for a part
+  // that is not finite. Newer releases of torch write a call for such numbers.
   void append_complex(PyObject* number) {
     const Py_complex parts = PyComplex_AsCComplex(number);
     const bool is_exact = parts.real != 0.0 && parts.imag != 0.0 && std::isfinite(parts.real) &&
@@ -152,7 +152,7 @@ class Generator {
                     [&](PyObject* part) { append_argument(part, depth + 1, nested); });
   }
 
-  // `in_dict`: below a dict, where torch writes the plain repr of everything.
+  // `in_dict`: inside of a dict, where torch writes the plain repr of all objects.
   void append_argument(PyObject* object, int depth = 0, bool in_dict = false) {
     if (depth > kMaxDepth) throw NotPlain();
     if (++arguments_ > kMostArguments) {
@@ -236,7 +236,7 @@ class Generator {
     body_ += ')';
   }
 
-  // Fills the operands into a format such as "{} + {}".
+  // Writes a format such as "{} + {}" with its operands.
   void append_format(std::string_view format, PyObject* args) {
     Py_ssize_t operand = 0;
     for (size_t at = 0;;) {
@@ -249,8 +249,8 @@ class Generator {
     }
   }
 
-  // Attribute access along a dotted path below what body_ holds from `start` on; parts that Python
-  // does not accept after a dot need getattr.
+  // Appends attribute access along a dotted path to the expression that starts at `start` in body_;
+  // parts that Python does not accept after a dot need getattr().
   void append_path(size_t start, std::string_view path) {
     for (size_t at = 0;;) {
       const size_t dot = path.find('.', at);
@@ -270,7 +270,7 @@ class Generator {
     }
   }
 
-  // Text between double quotes.
+  // Appends text for a literal in double quotes.
   void append_escaped(std::string_view text) {
     for (const char c : text) {
       if (c == '"' || c == '\\') {
@@ -361,7 +361,7 @@ class Generator {
       has_unmarked_parameters_ = true;
     }
     if (PyTuple_GET_SIZE(args) > 0) {
-      // The default is written into the signature, through the same rules as an argument.
+      // The signature has the default value, which is written like an argument.
       std::string body = std::move(body_);
       body_.clear();
       append_argument(PyTuple_GET_ITEM(args, 0));
@@ -379,7 +379,7 @@ class Generator {
   void emit_function(NodeId id, PyObject* node, PyObject* target, PyObject* args,
                      PyObject* kwargs) {
     if (symbols.boxed_arguments == Py_True && has_boxes(node, target)) throw NotPlain();
-    const TargetText text = describe_target(target);  // a copy: arguments may ask about others
+    const TargetText text = describe_target(target);  // a copy: arguments may call it again
     if (text.kind == TargetKind::kOperator) {
       start_assignment(id);
       append_format(text.text, args);
@@ -416,14 +416,14 @@ class Generator {
     return indices && is_true(indices.get());
   }
 
-  // getattr(x, "name") is written x.name.
+  // getattr(x, "name") is written as x.name.
   static bool is_attribute_access(PyObject* args) {
     if (PyTuple_GET_SIZE(args) != 2) return false;
     PyObject* name = PyTuple_GET_ITEM(args, 1);
     return PyUnicode_Check(name) && PyUnicode_IsIdentifier(name) == 1;
   }
 
-  // Functions that torch.fx.wrap made leaves are wrapped again by the generated source.
+  // The generated source wraps functions again that torch.fx.wrap had made leaves.
   void note_wrapped(PyObject* node, const std::string& function) {
     const Ref meta = node_field(node, symbols.node_meta);
     PyObject* mark = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.is_wrapped) : nullptr;
@@ -433,7 +433,7 @@ class Generator {
     }
   }
 
-  // Values are dropped after their last use, so that their memory is free for what follows.
+  // Sets values to None after their last use, so that later statements can use their memory.
   void end_statement(NodeId id, PyObject* node) {
     const auto begin = dying_.dead.begin() + dying_.begin[id.value()];
     const auto end = dying_.dead.begin() + dying_.begin[id.value() + 1];
@@ -448,10 +448,10 @@ class Generator {
     body_ += "None\n";
   }
 
-  // ---- the whole ----
+  // ---- assembly ----
 
   PythonSource assemble() {
-    // torch marks statements with this comment before it numbers the lines.
+    // torch adds this comment to statements to number the lines, so the text must not contain it.
     if (body_.find("# COUNTER: ") != std::string::npos) throw NotPlain();
     std::string wrap;
     for (const std::string& function : wrapped_) {
@@ -504,10 +504,10 @@ class Generator {
     return text + "):";
   }
 
-  // Indents the body and maps each of its lines to the node whose statement it belongs to.
+  // Indents the body and maps each line to the node of its statement.
   void append_lines(std::string& text, PyObject* line_numbers, Py_ssize_t first_line) {
     text.reserve(text.size() + body_.size() + 4 * (starts_.size() + 2));
-    bool leading = true;  // empty lines at the top are counted, not written
+    bool leading = true;  // leading empty lines are counted, but not written
     size_t node = 0;
     for (size_t at = 0; at != std::string::npos; ++first_line) {
       while (node < starts_.size() && starts_[node] <= at) ++node;
@@ -527,14 +527,14 @@ class Generator {
     }
   }
 
-  std::optional<TreeInputs> tree_;        // how inputs are flattened; else they are parameters
+  std::optional<TreeInputs> tree_;        // how inputs are flattened; empty: they are parameters
   ReadGraph source_;                      // the graph; inputs as in Node.all_input_nodes
   core::LastUses dying_;                  // values that no later node uses
   NameWriter names_;                      // one namespace for nodes and globals
-  std::vector<StringId> node_names_;      // by node; given when first written
+  std::vector<StringId> node_names_;      // by node; assigned when first written
   Ref globals_;                           // dict: name -> object
   Ref global_names_;                      // dict: object -> name
-  size_t arguments_ = 0;                  // that were written
+  size_t arguments_ = 0;                  // number of arguments written
   std::string body_;                      // the statements, not indented
   std::vector<size_t> starts_;            // by node: where its statement starts in body_
   std::vector<std::string> parameters_;   // of the function
@@ -543,8 +543,8 @@ class Generator {
   bool has_unmarked_parameters_ = false;  // *args or **kwargs: their names are not marked
 };
 
-// Only an untouched code generator, in a graph that does not write its own code, writes what we
-// write. `entries`: of its state.
+// Whether a code generator has its default state, in which it writes the same text as Generator.
+// `entries`: the number of attributes in that state.
 bool is_untouched(PyObject* codegen, Py_ssize_t entries) {
   const Ref state = instance_dict(codegen);
   if (PyDict_GET_SIZE(state.get()) != entries) return false;
@@ -570,13 +570,13 @@ std::optional<PythonSource> generate_source(PyObject* graph) {
     on_unchanged(graph, [&] {
       try {
         source = Generator(graph, std::move(tree)).run();
-      } catch (const NotPlain&) {  // there is none
+      } catch (const NotPlain&) {
         source.reset();
       }
     });
     return source;
   } catch (pybind11::error_already_set& error) {
-    // A node of another graph among the arguments: torch's generator writes its bare name.
+    // An argument is a node of another graph: torch's generator writes its bare name.
     if (!error.matches(PyExc_KeyError)) throw;
     return std::nullopt;
   }

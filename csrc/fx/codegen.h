@@ -1,4 +1,4 @@
-// Python source of a graph: the text that torch.fx.graph.CodeGen and _PyTreeCodeGen write.
+// Generates the Python source of a graph: the text of torch.fx.graph.CodeGen and _PyTreeCodeGen.
 #pragma once
 
 #include <optional>
@@ -8,17 +8,17 @@
 namespace fxpress::fx {
 
 struct PythonSource {
-  Ref text;                   // str: the whole function
-  Ref globals;                // dict: what the text refers to by name
-  Ref line_numbers;           // dict: line -> position of the node it comes from, or None
-  Py_ssize_t prologue_start;  // line of the text on which `def` stands
-  Ref shape;                  // bytes: equal for texts that differ in local names of one length
-                              // only, so that one compiled code serves both; None where none does
+  Ref text;                   // str: the entire function
+  Ref globals;                // dict: global name in the text -> object
+  Ref line_numbers;           // dict: line -> position of its node, or None
+  Py_ssize_t prologue_start;  // line of `def` in the text
+  Ref shape;                  // bytes: equal for texts that differ only in local names of equal
+                              // length and so can share compiled code; None: not shareable
   Ref locals;                 // tuple of str: the local names, by their number in the shape
 };
 
-// Nothing when the graph has what only torch's own generator writes: a generator of another class
-// or one that was customized, type annotations, arguments of types that need their own globals.
+// nullopt for a graph that torch's generator has to write: its generator is of another class or
+// customized, or it has type annotations or arguments of types that need globals.
 std::optional<PythonSource> generate_source(PyObject* graph);
 
 }  // namespace fxpress::fx

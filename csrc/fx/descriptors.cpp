@@ -12,7 +12,7 @@ namespace {
 
 PyObject* computed_attribute_type = nullptr;  // owned, until the process ends
 
-// An object of either type.
+// An instance of either descriptor type.
 struct AttributeDescriptor {
   PyObject_HEAD PyObject* name;  // the attribute; owned
   PyObject* compute;             // (instance) -> value; owned, null in a DeferredAttribute
@@ -27,7 +27,7 @@ PyObject* name_of(PyObject* self) {
 }
 
 PyObject* new_descriptor(PyTypeObject* type, PyObject* name, PyObject* compute) {
-  name = PyUnicode_FromObject(name);  // a plain str, whose hash and comparison are its own
+  name = PyUnicode_FromObject(name);  // an exact str, whose hash and comparison run no Python code
   if (name == nullptr) return nullptr;
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) {
@@ -53,7 +53,7 @@ PyObject* new_deferred(PyTypeObject* type, PyObject* args, PyObject*) {
   return new_descriptor(type, name, nullptr);
 }
 
-// Instances of heap types own a reference to their type.
+// Visits the type too: instances of heap types own a reference to it.
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(as_descriptor(self)->compute);
@@ -74,7 +74,7 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Whether the tables of symbols are filled; if not, RuntimeError.
+// Whether the tables of symbols are filled; sets RuntimeError if not.
 bool has_tables() {
   if (symbols.materialize != nullptr) return true;
   PyErr_SetString(PyExc_RuntimeError, "import fxpress.unflatten before this attribute is used");
@@ -83,8 +83,8 @@ bool has_tables() {
 
 // ---- ComputedAttribute ----
 
-// Returns the value that nn.Module's tables in an instance's __dict__ have under `name`, as
-// value_in_dict() gives it. Tables may be of any subclass of dict.
+// Finds `name` in nn.Module's tables, which may be of any subclass of dict, in an instance's
+// __dict__. Returns a value like value_in_dict().
 PyObject* registered(PyObject* dict, PyObject* name) {
   for (PyObject* role :
        {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
@@ -97,16 +97,16 @@ PyObject* registered(PyObject* dict, PyObject* name) {
   return nullptr;
 }
 
-// The value for the instance, which its __dict__ has from now on: a new reference, or null.
+// Computes the value for the instance and stores it in its __dict__: a new reference, or null.
 PyObject* computed(PyObject* self, PyObject* dict, PyObject* instance) {
-  if (as_descriptor(self)->compute == nullptr) {  // the collector has taken it
+  if (as_descriptor(self)->compute == nullptr) {  // the garbage collector has cleared it
     PyErr_SetObject(PyExc_AttributeError, name_of(self));
     return nullptr;
   }
   const auto compute = Ref::borrow(as_descriptor(self)->compute);
   PyObject* made = PyObject_CallOneArg(compute.get(), instance);
   if (made == nullptr) return nullptr;
-  // Threads may compute at once: all get what the first has stored.
+  // Threads may compute at the same time: all of them return the value that is stored first.
   PyObject* value = PyDict_SetDefault(dict, name_of(self), made);
   Py_XINCREF(value);
   Py_DECREF(made);
@@ -141,8 +141,8 @@ bool materialize(PyObject* owner) {
   return done != nullptr;
 }
 
-// A value that somebody put into the instance's __dict__ by hand takes precedence, as it does over
-// the function that the descriptor is replaced by. New reference, or null without an error.
+// A value that other code has stored in the instance's __dict__ takes precedence, as it does over
+// the function that replaces the descriptor. A new reference, or null with or without an error.
 PyObject* own_value(PyObject* self, PyObject* instance) {
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) {
@@ -154,9 +154,9 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
   return value;
 }
 
-// Whether generating code has left the descriptor in place: while the module is under construction
-// and registration hooks read it, in a copy of the class's namespace, and where a buffer is to have
-// the name of a descriptor. The attribute does not exist then.
+// Whether the class still has the descriptor after materialize(): while the module is constructed
+// and registration hooks read it, in a copy of the class's namespace, and when a buffer gets the
+// name of a descriptor. Then the attribute does not exist.
 bool still_deferred(PyObject* self, PyObject* owner) {
   return _PyType_Lookup(as_type(owner), name_of(self)) == self;
 }

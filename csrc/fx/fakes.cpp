@@ -9,7 +9,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// Null where there is no part with libtorch. Once it was found it stays.
+// The function of the extension with libtorch, or null when it is not available. Cached once found.
 core::FakeLike part_with_libtorch() {
   static core::FakeLike found = nullptr;
   if (found != nullptr) return found;

@@ -14,7 +14,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// Every GraphModule has a class of its own, because its forward lives on the class.
+// Each GraphModule needs a separate class, because `forward` is an attribute of the class.
 Ref make_class(PyObject* base, PyObject* namespace_of_class, const char* class_name) {
   const Ref body = Ref::steal(PyDict_Copy(namespace_of_class));
   const Ref bases = Ref::steal(PyTuple_Pack(1, base));
@@ -30,8 +30,8 @@ Ref make_torch_lazy_class(const char* class_name) {
   return make_class(symbols.lazy_graph_module_type, symbols.lazy_graph_module_body, class_name);
 }
 
-// Targets with fewer dots first, so that "a" never wipes out "a.b"; each target once, with the
-// value that was listed last, as in the dict that torch fills.
+// Targets with fewer dots first, so that assigning "a" does not remove "a.b". Each target once,
+// with the value that is listed last, as in the dict that torch fills.
 ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   ModuleAttributes result;
   core::TextViewMap<size_t> position;
@@ -52,7 +52,7 @@ ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   return result;
 }
 
-// Adds what GraphModule.__init__ adds to an nn.Module, from the graph on.
+// Adds the attributes that GraphModule.__init__ adds to an nn.Module, from the graph on.
 void adopt_graph(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(module);
   check(PyDict_SetItem(dict.get(), symbols.own_graph, graph));
@@ -60,7 +60,7 @@ void adopt_graph(PyObject* module, PyObject* graph) {
   check(PyObject_SetAttr(graph, names.owning_module, module));
 }
 
-// A GraphModule for a graph; `fill(paths)` gives it its attributes.
+// A GraphModule for a graph; `fill(paths)` sets the attributes that the graph mentions.
 template <class Fill>
 Ref new_graph_module(const Ref& type, PyObject* graph, Fill fill) {
   Ref module = new_module(as_type(type.get()));
@@ -90,7 +90,7 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
              : new_graph_module(make_torch_lazy_class("GraphModule"), graph, fill);
 }
 
-// Takes attributes over in the order of the nodes, except those below a module that was taken over.
+// Copies attributes in the order of the nodes, except below a module that is shared already.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options) {
   AttributePaths from(root);
   PyObject* base = options.base == nullptr ? symbols.graph_module_type : options.base;
@@ -98,7 +98,7 @@ Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptio
     return table == nullptr ? nullptr : dict_get(table, target.get());
   };
   Ref module = new_deferred_module(base, graph, [&](AttributePaths& paths) {
-    std::vector<std::pair<Ref, PyObject*>> later;  // target, and the one that it has in the root
+    std::vector<std::pair<Ref, PyObject*>> later;  // target, and its target in the root
     for (const Ref& node : list_nodes(graph)) {
       const core::Op op = parse_op(node_field(node.get(), symbols.node_op).get());
       if (op != core::Op::kGetAttr && op != core::Op::kCallModule) continue;

@@ -14,29 +14,29 @@ namespace fxpress::fx {
 using ModuleAttributes = std::vector<std::pair<PyObject*, PyObject*>>;
 
 enum class CodeMode : uint8_t {
-  kDeferred,   // our descriptors: the eager class as soon as anybody looks
+  kDeferred,   // DeferredAttribute descriptors: an ordinary class after the first access
   kTorchLazy,  // torch.fx._lazy_graph_module._LazyGraphModule
 };
 
-// Makes the module that torch.fx.GraphModule(dict(attributes), graph) makes, without the call of
-// recompile(). An attribute that the graph mentions twice may be listed twice.
+// Creates the module of torch.fx.GraphModule(dict(attributes), graph) without calling recompile().
+// An attribute that the graph mentions twice may be listed twice.
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode);
 
 struct GraphModuleOptions {
-  PyObject* base = nullptr;     // the class to derive from: another one than torch.fx.GraphModule
-  PyObject* values = nullptr;   // dict: values of targets that go before those of the root
-  PyObject* renamed = nullptr;  // dict: target -> the target that the root has it under
+  PyObject* base = nullptr;     // the class to derive from; null: torch.fx.GraphModule
+  PyObject* values = nullptr;   // dict: target -> value, which overrides the attribute of the root
+  PyObject* renamed = nullptr;  // dict: target -> its target in the root
 };
 
-// Makes the module that torch.fx.GraphModule(root, graph) makes, without the source: the attributes
-// that the graph mentions are those of `root`. Renamed ones come behind the others.
+// Creates the module of torch.fx.GraphModule(root, graph) without generating code: attributes that
+// the graph mentions come from `root`. Renamed attributes come after the others.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options = {});
 
-// Appends the GraphModules right below a new one that are to get fresh code, as from torch's
-// constructor: their graphs may have been edited. Not those whose code is deferred anyway.
+// Appends the direct children of a new GraphModule that need a recompile(), as torch's constructor
+// does, because their graphs may have been edited. Skips children whose code is deferred.
 void list_children_with_code(PyObject* module, std::vector<Ref>& result);
 
-// module.recompile(). Runs torch's and the user's code generators: outside of any GcPause.
+// module.recompile(). Runs torch's and the user's code generators; must not run in a GcPause.
 void recompile(PyObject* module);
 
 // torch.fx.passes.split_module._make_lite_graph_module: a torch-lazy module for a graph without

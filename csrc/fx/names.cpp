@@ -36,8 +36,8 @@ std::string snake_case(std::string_view text) {
 
 }  // namespace
 
-// The tables of the last call, under the GIL: small calls (one for each generated source) would
-// spend their time on reading what torch forbids. Never freed: at exit Python is gone first.
+// The tables of the last call, for reuse: small calls would spend most time on reading the names
+// that torch forbids. Requires the GIL. Never freed: at exit, Python ends before static objects.
 std::unique_ptr<NameWriter::Tables>& NameWriter::spare(Forbidden forbidden) {
   static auto* spares = new std::unique_ptr<Tables>[2];
   return spares[static_cast<size_t>(forbidden)];
@@ -50,7 +50,7 @@ NameWriter::NameWriter(Forbidden forbidden)
 
 NameWriter::~NameWriter() {
   if (tables_->pool.size() > kRememberedNames) return;
-  // Functions must not live longer because something was named after them once.
+  // The cache must not keep functions alive.
   tables_->by_target = {};
   std::swap(spare(forbidden_), tables_);
 }
@@ -81,7 +81,7 @@ core::StringId NameWriter::add(PyObject* name) {
 core::StringId NameWriter::candidate(PyObject* name) {
   const core::StringId raw = add(name);
   if (!PyUnicode_IS_ASCII(name)) {
-    // Python's digits and letters go beyond ASCII: its own rules decide.
+    // Only Python's rules recognize digits and letters outside of ASCII.
     const Ref parsed = call(symbols.parse_name, name);
     PyObject* legal = nullptr;
     PyObject* base = nullptr;

@@ -1,4 +1,4 @@
-// Node names: the native name table on one side, Python strings on the other.
+// Node names: a native name table, and the Python strings of its names.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,16 @@ namespace fxpress::fx {
 class NameWriter {
  public:
   enum class Forbidden : uint8_t {
-    kForNodes,   // what _Namespace refuses to an anonymous candidate
-    kForSource,  // what it refuses to an object of its own in generated source
+    kForNodes,   // names that _Namespace refuses for a node
+    kForSource,  // names that _Namespace refuses for a global of generated source
   };
   explicit NameWriter(Forbidden forbidden);
   ~NameWriter();
   NameWriter(const NameWriter&) = delete;
   NameWriter& operator=(const NameWriter&) = delete;
 
-  // Starts an empty namespace. Ids from before may have gone: a call that writes a million nodes
-  // into small graphs must not remember a million names.
+  // Starts an empty namespace. May invalidate all earlier ids: a call that writes a million nodes
+  // into small graphs must not keep a million names.
   void begin_graph();
 
   core::NameTable& table() { return tables_->names; }
@@ -40,7 +40,7 @@ class NameWriter {
   // The Python string of a name: borrowed, owned by this object.
   PyObject* string(core::StringId id);
 
-  // The number that a base name of the current namespace got last, as an int.
+  // The last number of a base name in the current namespace, as an int.
   Ref count(core::StringId base);
 
   std::string_view text(core::StringId id) const { return tables_->pool.text(id); }
@@ -52,15 +52,15 @@ class NameWriter {
   struct Tables {
     core::StringPool pool;                  // the text of every id
     core::NameTable names{pool};            // the namespace
-    std::vector<Ref> strings{};             // by string id; empty until asked for
+    std::vector<Ref> strings{};             // by string id; created on demand
     ObjectMap<core::StringId> by_target{};  // candidates
-    Py_ssize_t forbidden = 0;               // how many names torch forbade when they were read
+    Py_ssize_t forbidden = 0;               // number of names that torch forbade at reset()
   };
   void reset();
   static std::unique_ptr<Tables>& spare(Forbidden forbidden);
 
   Forbidden forbidden_;             // which names the namespaces refuse
-  std::unique_ptr<Tables> tables_;  // what is known about names, see begin_graph()
+  std::unique_ptr<Tables> tables_;  // replaced when they are large, see begin_graph()
 };
 
 }  // namespace fxpress::fx

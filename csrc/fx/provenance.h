@@ -1,4 +1,4 @@
-// Notes that say which node another one was made from: torch.fx.traceback.NodeSource.
+// Notes of the node from which another one was created: torch.fx.traceback.NodeSource.
 #pragma once
 
 #include <utility>
@@ -10,13 +10,13 @@ namespace fxpress::fx {
 
 // How a pass writes its notes.
 struct ProvenanceRules {
-  Ref source_type;  // of a note
-  Ref info_type;    // of what a note says about the node
-  Ref attributes;   // dict: the attributes of a note, but for those of its own
-  Ref keep;         // takes the notes of earlier passes over: copy.deepcopy, or list to share them
+  Ref source_type;  // the class of a note
+  Ref info_type;    // the class of a note's node_info
+  Ref attributes;   // dict: the attributes that all notes have
+  Ref keep;         // copies the notes of earlier passes: copy.deepcopy, or list to share them
 };
 
-// What a note says about a node. Borrowed.
+// The data of a note about a node. Borrowed.
 struct NotedNode {
   PyObject* name;
   PyObject* target;    // as text
@@ -30,7 +30,7 @@ Ref note_of(const ProvenanceRules& rules, const NotedNode& node);
 // A list with the note of a node that does not come from another.
 Ref note_of_none(const ProvenanceRules& rules);
 
-// The texts of targets. Most nodes share their targets, and the text of a function is slow to make.
+// Caches the texts of targets: most nodes share their targets, and str() of a function is slow.
 class TargetTexts {
  public:
   // str(target), borrowed.
@@ -40,12 +40,12 @@ class TargetTexts {
   ObjectMap<Ref> texts_;
 };
 
-// Makes the notes of one pass, for Python.
+// Creates the notes of one pass, for Python.
 class Provenance {
  public:
   explicit Provenance(ProvenanceRules rules) : rules_(std::move(rules)) {}
 
-  // A list with the note of a node with this name and target, of the graph that has this id.
+  // A list with the note of a node with this name and target, of the graph with this id.
   //   earlier: notes that the node has, or None.
   Ref note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier);
   // A list with the note of a node that does not come from another.

@@ -20,25 +20,25 @@ struct ReadGraph {
 
 enum class InputOrder : uint8_t {
   kArguments,   // every mention, in the order of map_arg over args and kwargs; of an output only
-                // its first argument, which is what the graph returns
+                // the first argument, which the graph returns
   kInputNodes,  // each input once, in the order of Node.all_input_nodes
 };
 
-// Callbacks, hooks, signal handlers, the methods of objects in a graph and other threads may edit a
-// graph while a call works on it.
+// Callbacks, hooks, signal handlers, methods of objects in a graph and other threads may edit a
+// graph during a call.
 [[noreturn]] inline void raise_edited() {
   raise(PyExc_RuntimeError,
         "graph was modified during the call, by a callback, a hook, a signal handler or another "
         "thread: edit it before or after");
 }
 
-// Calls visit(node) for each node of the ring that starts and ends at `root`. visit() runs no
-// Python code, so the ring does not change meanwhile. Raises an error for a ring that leads into
-// that of another graph, or into one without the root: the walk would have no end.
+// Calls visit(node) for each node of the linked ring that starts and ends at `root`. visit() must
+// run no Python code, so that the ring does not change during the walk. Raises an error when the
+// links lead into the ring of another graph or into a cycle without the root, which never end.
 template <class Visit>
 void walk_nodes(PyObject* root, Visit visit) {
   const Ref root_op = node_field(root, symbols.node_op);
-  PyObject* earlier = root;  // is met again on a ring without the root (Brent's algorithm)
+  PyObject* earlier = root;  // reached again in a cycle without the root (Brent's algorithm)
   Ref node = node_field(root, symbols.node_next);
   for (size_t step = 1; node.get() != root; ++step) {
     if (node.get() == earlier || !is_node(node.get()) ||
@@ -54,17 +54,17 @@ void walk_nodes(PyObject* root, Visit visit) {
 // The nodes of a graph, erased ones left out: owned references.
 std::vector<Ref> list_nodes(PyObject* graph);
 
-// Reads the whole graph. KeyError when an argument is a node that is not in the graph; IndexError
-// when the arguments of an output are asked for and it has none.
+// Reads the graph. KeyError when an argument is a node that is not in the graph; IndexError, with
+// InputOrder::kArguments, when an output has no arguments.
 ReadGraph read_graph(PyObject* graph, InputOrder order);
 
-// By node: 1 for those without effect or user, which torch.fx.Graph.eliminate_dead_code would
-// erase. Calls `Node.is_impure`.
+// By node: 1 if torch.fx.Graph.eliminate_dead_code would erase it, because it has no effect and no
+// user. Calls `Node.is_impure`.
 std::vector<uint8_t> find_dead_nodes(const ReadGraph& source);
 
-// ---- graphs that are edited meanwhile ----
+// ---- graphs that are edited during a call ----
 
-// The nodes of a graph and what they were called with at one moment.
+// The nodes of a graph and their fields at one time.
 class Snapshot {
  public:
   explicit Snapshot(PyObject* graph);
@@ -80,8 +80,8 @@ class Snapshot {
   std::vector<Fields> nodes_;  // in order
 };
 
-// Calls work(), which reads the graph. Raises the error of raise_edited() when the graph is another
-// one afterwards, whatever else work() raises.
+// Calls work(), which reads the graph. If the graph has changed afterwards, raises the error of
+// raise_edited() instead of an Exception of work().
 template <class Work>
 void on_unchanged(PyObject* graph, Work work) {
   const Snapshot before(graph);
@@ -94,7 +94,7 @@ void on_unchanged(PyObject* graph, Work work) {
   if (!before.is_current()) raise_edited();
 }
 
-// The inputs of a node as they were read, one by one, for a walk over its arguments as they are.
+// Returns the inputs of a node, as they were read, one by one to a walk over its current arguments.
 template <class Id>
 class InputCursor {
  public:
@@ -104,20 +104,20 @@ class InputCursor {
     if (at_ == inputs_.size()) raise_edited();
     return inputs_[at_++];
   }
-  // The same, for a walk that has come to `node`, one of `nodes` by id.
+  // The same; raises the error of raise_edited() unless the input is `node`. `nodes`: by id.
   Id next(const ObjectTable& nodes, PyObject* node) {
     const Id id = next();
     if (nodes[id.value()] != node) raise_edited();
     return id;
   }
-  // The walk is over.
+  // Called at the end of the walk.
   void finish() const {
     if (at_ != inputs_.size()) raise_edited();
   }
 
  private:
   std::span<const Id> inputs_;  // in visiting order
-  size_t at_ = 0;               // of the next one
+  size_t at_ = 0;               // position of the next input
 };
 
 }  // namespace fxpress::fx

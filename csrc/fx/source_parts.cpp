@@ -17,10 +17,10 @@ namespace fxpress::fx {
 
 namespace {
 
-// Keys are kept for a while, and one of a huge partition would never be met again.
+// Longer texts have no shape: keys are cached, and the key of a huge text is unlikely to recur.
 constexpr size_t kMaxText = size_t{1} << 16;
 
-// Whether a name may contain the character. A table, since every character of a text is looked at.
+// Whether a name may contain the character. A table, because every character of a text is tested.
 constexpr std::array<bool, 256> kWord = [] {
   std::array<bool, 256> word{};
   for (unsigned c = '0'; c <= '9'; ++c) word[c] = true;
@@ -56,7 +56,7 @@ class LocalNames {
   std::vector<std::string_view> take() { return std::move(order_); }
 
  private:
-  // Most words of a text are no locals: says so without hashing them.
+  // A cheap hash: most words of a text are not locals, and contains() need not hash them in full.
   static size_t trait(std::string_view name) {
     const auto byte = [](char c) { return static_cast<unsigned char>(c); };
     return (byte(name.front()) * 37u + byte(name.back()) * 5u + name.size()) % 1024u;
@@ -64,12 +64,12 @@ class LocalNames {
 
   core::TextViewMap<size_t> numbers_;    // by name
   std::vector<std::string_view> order_;  // by number
-  std::array<bool, 1024> seen_{};        // by trait: some name has it
+  std::array<bool, 1024> seen_{};        // by trait: whether a name has it
 };
 
-// Whether an unmarked word names a local, too: a placeholder may be called like a global (`torch`,
-// `max`), and the repr of an argument may be the name of a value (symbolic sizes). The word means
-// the local then, and in a text with other names it does not.
+// Whether an unmarked word is also the name of a local: a placeholder may have the name of a global
+// (`torch`, `max`), and the repr of an argument may be the name of a value (symbolic sizes). Such a
+// word refers to the local, but would not in a text of the same shape with other local names.
 bool mentions_local(std::string_view marked, const LocalNames& names) {
   for (size_t at = 0; at < marked.size();) {
     if (marked[at] == kLocalMark) {
@@ -83,7 +83,7 @@ bool mentions_local(std::string_view marked, const LocalNames& names) {
     }
     const size_t end = at + word.size();
     const bool attribute = at > 0 && marked[at - 1] == '.';
-    const bool keyword = marked.substr(end, 3) == " = ";  // what is assigned to is marked
+    const bool keyword = marked.substr(end, 3) == " = ";  // the target of an assignment is marked
     if (!attribute && !keyword && names.contains(word)) return true;
     at = end;
   }
@@ -104,7 +104,7 @@ std::string without_marks(std::string_view marked) {
 }
 
 std::optional<TextShape> text_shape(std::string_view marked) {
-  // Python normalizes identifiers beyond ASCII: they may be equal though their text differs.
+  // Python normalizes identifiers outside of ASCII: different texts may be the same identifier.
   if (marked.size() > kMaxText || !std::all_of(marked.begin(), marked.end(), core::is_ascii))
     return {};
   TextShape shape;
@@ -129,7 +129,7 @@ std::optional<TextShape> text_shape(std::string_view marked) {
 
 namespace {
 
-// Functions that live as long as the process: remembering them by address leaks nothing.
+// Whether a function lives as long as the process, so that a cache may own it.
 bool is_permanent(PyObject* target) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(target));
   if (type == symbols.op_overload_type) return true;

@@ -1,4 +1,4 @@
-// Parts of generated source: local names, functions, and inputs that are flattened by a tree spec.
+// Parts of generated source: local names, functions, inputs that are flattened by a tree spec.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,11 @@ namespace fxpress::fx {
 
 // ---- local names ----
 
-// Stands before every local name in a text under construction. It cannot be part of a repr, and
-// attribute names that contain it are left to torch.
+// Precedes each local name in a text under construction. A repr cannot contain it; torch's
+// generator writes graphs with attribute names that contain it.
 constexpr char kLocalMark = '\x01';
 
-// The text as it is meant.
+// The text without the marks.
 std::string without_marks(std::string_view marked);
 
 struct TextShape {
@@ -25,14 +25,13 @@ struct TextShape {
   std::vector<std::string_view> names;  // the local names by number; they point into the text
 };
 
-// Texts of equal key mean the same up to their local names, and so does the code that they compile
-// to. Nothing for a text in which a local name says more than which local is meant, or which is
-// longer than is worth remembering.
+// Texts with equal keys, and their compiled code, differ only in local names. nullopt for a text in
+// which a local name has another use too, or which is too long to cache.
 std::optional<TextShape> text_shape(std::string_view marked);
 
 // ---- functions ----
 
-// The ways in which source refers to a function.
+// How source refers to a function.
 enum class TargetKind : uint8_t {
   kOperator,   // a format with one {} for each operand: "{} + {}"
   kInplace,    // the same, followed by an assignment of the first operand
@@ -45,23 +44,22 @@ struct TargetText {
   std::string text;  // see TargetKind
 };
 
-// Applies torch's rules once per function: the answers for operators and built-in functions are
-// kept for the rest of the process, others (whose names may change) are looked up each time.
+// Applies torch's rules. Results for operators and built-in functions are cached for the rest of
+// the process; other functions, whose names may change, are described each time.
 const TargetText& describe_target(PyObject* target);
 
 // ---- inputs ----
 
-// The inputs of a function that flattens them by a tree spec, as torch.fx.graph._PyTreeCodeGen
-// writes it.
+// The inputs of a function that flattens them by a tree spec, like torch.fx.graph._PyTreeCodeGen.
 struct TreeInputs {
   std::vector<std::string> parameters;  // of the function, without `self`
   std::vector<std::string> positional;  // parameters that are flattened by position
-  bool has_keywords;                    // the spec is one of (args, kwargs)
+  bool has_keywords;                    // the spec describes (args, kwargs)
   std::vector<std::pair<std::string, std::string>> keywords;  // key and parameter
   bool builds_outputs;                                        // there is a spec of the outputs
 };
 
-// How a code generator flattens inputs. Nothing for one that torch's code must write.
+// How a code generator flattens inputs. nullopt when torch's generator has to write the code.
 std::optional<TreeInputs> read_tree_inputs(PyObject* codegen);
 
 // The `def` line, and the line that flattens the inputs into `values`, which are marked local

@@ -22,10 +22,9 @@ struct Tables {
 
 constexpr const char* kTablesCapsule = "fxpress.tables";
 
-Tables shared_tables;  // what the capsule refers to; its objects belong to symbols and names
+Tables shared_tables;  // referenced by the capsule; symbols and names own the objects
 
-// The field of a member descriptor; TypeError for another object. `owner`: the name of the type,
-// for messages.
+// The field of a member descriptor; TypeError for another object. `owner`: its type, for messages.
 const PyMemberDef* member(PyObject* descriptor, const char* owner) {
   if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
     raise(PyExc_TypeError, "%s keeps a field as %R, not as a member", owner, descriptor);
@@ -90,7 +89,7 @@ void adopt_tables(PyObject* capsule) {
 
 core::Op parse_op(PyObject* op) {
   using core::Op;
-  // Ops are interned strings in practice; comparing by identity first costs nothing.
+  // Ops are interned strings in practice, so identity is compared first.
   struct NamedOp {
     PyObject* name;  // borrowed from the symbol table
     Op op;

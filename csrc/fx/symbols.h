@@ -1,4 +1,4 @@
-// Objects of Python that the native code works with, looked up once per process.
+// Python objects that the native code uses, looked up once per process.
 #pragma once
 
 #include <Python.h>
@@ -28,7 +28,7 @@ extern Names names;          // likewise
 extern PyObject* no_args;    // the empty tuple
 extern PyObject* no_kwargs;  // an empty immutable dict, shared by every node without kwargs
 
-// Fills the tables; called once by the Python side while it is imported.
+// Fills the tables; called by the Python side during its import.
 void initialize_symbols(PyObject* objects);
 
 // A capsule with the tables of this extension module. Another module copies them by adopt_tables();
@@ -36,7 +36,7 @@ void initialize_symbols(PyObject* objects);
 Ref make_tables_capsule();
 void adopt_tables(PyObject* capsule);
 
-// Where a field of a torch.fx.Node lies in the object, as the type's own descriptor says.
+// The address of a field of a torch.fx.Node, computed from the offset in the type's descriptor.
 inline PyObject** field_of(PyObject* node, PyObject* descriptor) {
   const PyMemberDef* field = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
   return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(node) + field->offset);
@@ -47,8 +47,8 @@ inline bool is_erased(PyObject* node) {
   return *reinterpret_cast<char*>(field_of(node, symbols.node_erased)) != 0;
 }
 
-// A field of a node that is an object. What is no torch.fx.Node, and fields that were never set,
-// are left to the descriptor: TypeError, AttributeError.
+// A field of a node. The descriptor handles other types than torch.fx.Node, and fields that were
+// never set: TypeError, AttributeError.
 inline Ref node_field(PyObject* node, PyObject* descriptor) {
   if (Py_IS_TYPE(node, as_type(symbols.node_type))) {
     if (PyObject* value = *field_of(node, descriptor)) return Ref::borrow(value);

@@ -38,8 +38,8 @@ Ref fresh_part(PyObject* original) {
   return part;
 }
 
-// Containers are empty, and parts have nothing but such attributes: the table of symbols has no
-// others.
+// Copies an attribute of an empty graph. Containers in the table of symbols are empty, and parts
+// have only such attributes.
 Ref fresh(PyObject* value) {
   if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
   if (PyDict_Check(value)) return call_method(value, names.copy);
@@ -47,7 +47,7 @@ Ref fresh(PyObject* value) {
   return is_part(value) ? fresh_part(value) : Ref::borrow(value);
 }
 
-// The node that stands before the first node and behind the last one.
+// The sentinel node, before the first node and after the last one.
 Ref fresh_root(PyObject* original, PyObject* graph) {
   PyTypeObject* type = as_type(symbols.node_type);
   Ref root = Ref::steal(type->tp_new(type, no_args, nullptr));
@@ -64,7 +64,7 @@ Ref fresh_root(PyObject* original, PyObject* graph) {
 }  // namespace
 
 Ref new_graph() {
-  // Another Graph.__init__, or one with attributes that are not known, gets its call.
+  // A replaced Graph.__init__, or one that sets unknown attributes, is called.
   if (_PyType_Lookup(as_type(symbols.graph_type), names.dunder_init) != symbols.graph_init) {
     return call(symbols.graph_type);
   }
@@ -115,7 +115,7 @@ PyObject* GraphWriter::create(const NewNode& node, Ref args, Ref kwargs,
   const core::StringId id = node.name.valid() ? node.name : names_.table().create(node.candidate);
   PyObject* name = names_.string(id);
 
-  // This does the work of Node.__init__ without its second copy of the arguments.
+  // Replaces Node.__init__, which would copy the arguments again.
   PyTypeObject* type = as_type(symbols.node_type);
   const Ref created = Ref::steal(type->tp_new(type, no_args, nullptr));
   PyObject* self = created.get();
@@ -174,11 +174,11 @@ void GraphWriter::register_lookup(PyObject* node, Op op, PyObject* target) {
   check(PyDict_SetItem(bucket, node, Py_None));
 }
 
-// Equal functions that are not identical (bound methods) share an entry: the dict decides.
+// Functions that are equal but not identical (bound methods) share an entry, by the dict's rules.
 Ref GraphWriter::lookup_bucket(Op op, PyObject* target) {
   const Ref key = Ref::steal(PyTuple_Pack(2, op_name(op), target));
   const Ref fresh = Ref::steal(PyDict_New());
-  // The hash of an operator is Python code: it is asked for once.
+  // setdefault() hashes the key once; the hash of an operator is Python code.
   return Ref::borrow(check(PyDict_SetDefault(lookup_table_.get(), key.get(), fresh.get())));
 }
 
@@ -251,8 +251,8 @@ void GraphWriter::take_names_of_added_nodes() {
   for (auto name = added.rbegin(); name != added.rend(); ++name) take(name->get());
 }
 
-// Nodes were renamed, or names made for none: in an order in which a base gets its highest number
-// last.
+// For names that other code has created by renaming a node, or without a node. Takes them in an
+// order in which each base gets its highest number last.
 void GraphWriter::take_all_names() {
   const Ref all = Ref::steal(PySequence_List(used_names_.get()));
   const auto rank = [](PyObject* name) {

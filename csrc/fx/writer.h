@@ -1,4 +1,4 @@
-// Makes graphs, and writes nodes into them with every table that torch keeps of them.
+// Creates graphs, and appends nodes to them and to all tables that torch keeps of nodes.
 #pragma once
 
 #include <span>
@@ -12,35 +12,34 @@
 
 namespace fxpress::fx {
 
-// What torch.fx.Graph() returns, without the Python code of its constructor and of its parts'.
+// torch.fx.Graph() without the Python code of its constructor and its parts' constructors.
 Ref new_graph();
 
 struct NewNode {
-  core::Op op;               // what the node does
+  core::Op op;               // of the node
   PyObject* target;          // str or callable
-  core::StringId candidate;  // the name it would like to have
+  core::StringId candidate;  // the preferred name
   PyObject* type_expr;       // its annotation, or None
-  core::StringId name{};     // the name it has already; invalid: made from the candidate
+  core::StringId name{};     // the name, if it is fixed; invalid: created from the candidate
 };
 
-// Appends to one empty graph. Nodes are created with arguments, the graph's own tables are written
-// along the way; finish() adds what is only known at the end. All pointers are borrowed: the graph
-// owns its nodes.
+// Appends to one empty graph. create() writes the tables of the graph with each node; finish() adds
+// the counts that are known only at the end. All pointers are borrowed: the graph owns its nodes.
 class GraphWriter {
  public:
-  // Makes the graph: an ordinary torch.fx.Graph(). Or writes into one that has no nodes yet.
+  // Writes into a new torch.fx.Graph(), or into `graph`, which must have no nodes.
   explicit GraphWriter(NameWriter& name_writer);
   GraphWriter(NameWriter& name_writer, Ref graph);
 
   PyObject* graph() const { return graph_.get(); }
 
-  // A node whose arguments are built already: `args` a tuple, `kwargs` an immutable dict, `inputs`
-  // the nodes that they mention, in visiting order. `meta` is a dict to own, or empty.
+  // Appends a node: `args` is a tuple, `kwargs` an immutable dict, `inputs` the nodes that they
+  // mention, in visiting order. `meta` is a dict that the node takes over, or empty.
   PyObject* create(const NewNode& node, Ref args, Ref kwargs, std::span<PyObject* const> inputs,
                    Ref meta);
 
-  // A copy of `original` with other inputs: `replace(node)` gives the borrowed node of this graph.
-  // `meta`: that of the copy; else that of the original, copied.
+  // Appends a copy of `original`: `replace(node)` returns the borrowed node of this graph for an
+  // input. `meta`: the meta of the copy; empty: a copy of the original's meta.
   template <class Replace>
   PyObject* copy(const NewNode& node, PyObject* original, Replace replace, Ref meta = {}) {
     inputs_.clear();
@@ -64,8 +63,8 @@ class GraphWriter {
     return create(node, std::move(args), std::move(kwargs), inputs_, std::move(meta));
   }
 
-  // The same for a node of a graph that was read and must not have been edited since: `copy_of(id)`
-  // returns the borrowed node that stands for an input.
+  // The same for a node of a graph that was read, with an error if it was edited since.
+  // `copy_of(id)` returns the borrowed node of this graph for an input.
   template <class CopyOf>
   PyObject* copy_node(const NewNode& node, const ReadGraph& source, core::NodeId id, CopyOf copy_of,
                       Ref meta = {}) {
@@ -76,12 +75,12 @@ class GraphWriter {
     return made;
   }
 
-  // Nodes with no arguments, and those whose only argument is `args`.
+  // Appends a node without inputs.
   PyObject* leaf(const NewNode& node, Ref args, Ref meta) {
     return create(node, std::move(args), Ref::borrow(no_kwargs), {}, std::move(meta));
   }
 
-  // The graph's output: `value` is mapped with `replace`. `name`: see NewNode.
+  // Appends the output: `value` is mapped with `replace`. `name`: see NewNode.
   template <class Replace>
   PyObject* output(PyObject* value, Replace replace, core::StringId name = {}) {
     inputs_.clear();
@@ -98,17 +97,17 @@ class GraphWriter {
   PyObject* getitem(PyObject* value, size_t index, Ref meta);
   PyObject* output_of(std::span<PyObject* const> values, bool as_tuple);
 
-  // Gives a node a name that was made in this graph's namespace; the one it had stays taken.
+  // Gives a node a name that was created in this graph's namespace; its old name stays in use.
   void rename(PyObject* node, PyObject* name);
 
-  // The name is taken in this graph, by a node that does not exist any more.
+  // Marks a name as in use in this graph, for a node that no longer exists.
   void take_name(core::StringId name);
 
   // Writes the namespace's counts and the graph's length. The graph is complete afterwards.
   void finish();
 
-  // Goes on after finish(): where the graph's user wants nodes to be, and without the names that
-  // were taken meanwhile.
+  // Continues after finish(): appends at the graph's insert point, and avoids names that other code
+  // has used since.
   void resume();
 
   // node.meta.copy()
@@ -126,7 +125,7 @@ class GraphWriter {
   NameWriter& names_;  // shared by the graphs of one call
   Ref graph_;          // the graph being written
   Ref root_;           // its sentinel node: appending is inserting before it
-  Ref insert_;         // what puts nodes elsewhere; else empty
+  Ref insert_;         // inserts nodes at the graph's insert point; empty: at the end
   Ref obj_to_name_;    // the namespace's three tables
   Ref used_names_;
   Ref base_count_;

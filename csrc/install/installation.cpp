@@ -16,7 +16,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Borrowed objects: the one that a name holds, and the one that it will hold.
+// The old value of a name -> its new value; borrowed.
 using Replacements = std::unordered_map<PyObject*, PyObject*>;
 
 constexpr std::string_view kOurs = "fxpress";
@@ -34,22 +34,22 @@ bool is_ours(PyObject* name) {
          (view.size() == kOurs.size() || view[kOurs.size()] == '.');
 }
 
-// The namespace of a value of sys.modules; empty when it is no module, or one of ours.
+// The namespace of a value of sys.modules; empty when it is not a module, or a module of fxpress.
 Ref namespace_of(PyObject* key, PyObject* module) {
-  // The type, not the class that an odd object says that it has.
+  // Tests the type, because an object may override __class__.
   if (PyType_IsSubtype(Py_TYPE(module), &PyModule_Type) == 0) return {};
-  // The module's own slot: a lazy module runs its loader when asked for __dict__ the usual way.
+  // Reads the slot, because access to the attribute __dict__ makes a lazy module run its loader.
   PyObject* found = PyModule_GetDict(module);
   if (found == nullptr || !PyDict_CheckExact(found) || is_ours(key)) return {};
   Ref names = Ref::borrow(found);
-  // __package__ too, for `python -m fxpress.cli`, whose module is called __main__.
+  // Checks __package__ too, because `python -m fxpress.cli` names its module __main__.
   for (const char* role : {"__name__", "__package__"}) {
     if (is_ours(PyDict_GetItemString(found, role))) return {};
   }
   return names;
 }
 
-// A name and the value that it will hold; the references are our own.
+// A name and its new value.
 struct Change {
   Ref names;
   Ref name;
@@ -59,7 +59,7 @@ struct Change {
 void find_changes(const Ref& names, const Replacements& replacements, std::vector<Change>& found) {
   for (const auto& [name, value] : DictRange(names.get())) {
     const auto replacement = replacements.find(value);
-    // Nobody finds a name that is no plain string.
+    // A name that is not an exact str cannot be looked up by ordinary code.
     if (replacement == replacements.end() || !PyUnicode_CheckExact(name)) continue;
     found.push_back({Ref::borrow(names.get()), Ref::borrow(name), replacement->second});
   }
@@ -75,10 +75,10 @@ void replace_keys(PyObject* table, const Replacements& replacements) {
   }
 }
 
-// Rebinds every name in the namespaces of sys.modules that holds one of the objects, and replaces
-// the objects as keys of the tables; our own modules keep theirs. No Python code runs meanwhile, so
-// that nobody sees a part of it: no other thread, no signal handler, no forked child. The objects
-// have to stay alive until it is done.
+// Rebinds each name that refers to a replaced object in the namespaces of sys.modules, except in
+// modules of fxpress, and replaces the keys of the tables. Runs no Python code, so that other
+// threads, signal handlers and forked children see all changes or none. The caller must keep the
+// objects alive.
 void rebind(const Replacements& replacements, const std::vector<Ref>& tables) {
   if (replacements.empty()) return;
   std::vector<Change> changes;
@@ -86,7 +86,7 @@ void rebind(const Replacements& replacements, const std::vector<Ref>& tables) {
   for (const auto& [key, module] : DictRange(modules.get())) {
     if (const Ref names = namespace_of(key, module)) find_changes(names, replacements, changes);
   }
-  // The values that go are alive elsewhere: nothing is freed.
+  // The caller holds the old values too, so that nothing is freed here.
   for (const Change& change : changes) {
     check(PyDict_SetItem(change.names.get(), change.name.get(), change.value));
   }
@@ -117,7 +117,7 @@ Replacements originals(const Patches& patches) {
 void call_all(const std::vector<Ref>& callbacks) {
   for (const Ref& callback : callbacks) {
     Py_XDECREF(PyObject_CallNoArgs(callback.get()));
-    PyErr_Clear();  // names have changed whatever it says
+    PyErr_Clear();  // the names have changed even if a callback fails
   }
 }
 
@@ -132,7 +132,7 @@ void forget_keys(PyObject* dict, PyObject* parts) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys.get()); ++i) {
     PyObject* key = PyList_GET_ITEM(keys.get(), i);
     if (!PyTuple_Check(key) || !have_one_in_common(key, parts)) continue;
-    if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // it is gone already
+    if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // another thread has removed it
   }
 }
 
@@ -150,7 +150,7 @@ void Installation::release(const Lease* lease) {
   const auto found = std::find_if(leases_.begin(), leases_.end(),
                                   [&](const auto& each) { return each.get() == lease; });
   if (found == leases_.end()) return;
-  const auto gone = std::move(*found);  // its objects go at the end
+  const auto gone = std::move(*found);  // released at the end of the function
   leases_.erase(found);
   if (leases_.empty()) restore();
 }

@@ -1,5 +1,5 @@
-// The installation in torch's place: names of modules that stand for other objects from one moment
-// to the next, the open leases, and the patches that they share.
+// The installation: replaces objects of torch under all names in modules at once, and counts the
+// open leases, which share the replacements.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,10 +13,10 @@
 
 namespace fxpress::install {
 
-// Takes the keys out of a dict that are tuples with one of the parts in them, by identity.
+// Removes the keys of a dict that are tuples with one of the parts in them, by identity.
 void forget_keys(PyObject* dict, PyObject* parts);
 
-// An object of torch's, and what stands in for it.
+// An object of torch and its replacement.
 struct Patch {
   Ref original;
   Ref stand_in;
@@ -26,28 +26,28 @@ struct Patches {
   std::vector<Patch> patches;
   // Dicts in which a stand-in also replaces its original as a key.
   std::vector<Ref> tables;
-  // Called when names have changed. Built-in functions without arguments: nobody's Python code.
+  // Called when names have changed. Built-in functions without arguments, which run no Python code.
   std::vector<Ref> callbacks;
 };
 
 // One install() or one `with installed()`.
 struct Lease {
   Ref policy;      // a str
-  bool is_scoped;  // held by a context manager, which alone may give it back
+  bool is_scoped;  // held by a context manager, and released only by it
 };
 
-// Every change is made without running Python code: threads, signal handlers and forked children
-// find all of it or nothing.
+// Changes run no Python code: other threads, signal handlers and forked children see all of a
+// change or nothing.
 class Installation {
  public:
-  // The first lease puts the patches in place; those of later ones are not needed.
+  // The first lease applies `patches`; later calls ignore them.
   const Lease* acquire(Lease lease, Patches patches);
-  // The last one takes the patches out again. Does nothing when the lease was given back.
+  // Releasing the last lease restores the originals. Does nothing for a lease that was released.
   void release(const Lease* lease);
-  // The newest lease that no context manager holds; null: there is none.
+  // The newest lease that is not held by a context manager, or null.
   const Lease* newest() const;
 
-  // The policy in force, borrowed; null while torch is itself.
+  // The policy in force, borrowed; null while nothing is replaced.
   PyObject* policy() const;
   size_t count() const { return leases_.size(); }
 
@@ -55,8 +55,8 @@ class Installation {
   void put_in_place(Patches patches);
   void restore();
 
-  std::vector<std::unique_ptr<Lease>> leases_;  // in the order they were taken
-  Patches active_;                              // in place now
+  std::vector<std::unique_ptr<Lease>> leases_;  // in the order of acquire()
+  Patches active_;                              // the patches that are applied
 };
 
 // A policy, pairs of an original and its stand-in, tables, and callbacks.
@@ -64,13 +64,13 @@ using Prepared =
     std::tuple<pybind11::str, std::vector<std::pair<pybind11::object, pybind11::object>>,
                pybind11::list, pybind11::list>;
 
-// Takes a lease; a scoped one belongs to a context manager.
+// Acquires a lease; a scoped one is held by a context manager.
 const Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped);
 
-// Gives the newest lease back that is not scoped; RuntimeError when there is none.
+// Releases the newest lease that is not scoped; RuntimeError when there is none.
 void release_newest(Installation& installation);
 
-// `with installed()`. What `prepare` does has no effect on others, and may be interrupted.
+// `with installed()`. `prepare` changes no shared state, so it may be interrupted.
 class InstalledBlock {
  public:
   // installation: an Installation. prepare: () -> Prepared. decorate: (function) -> function.
@@ -82,7 +82,7 @@ class InstalledBlock {
 
  private:
   pybind11::object owner_;
-  Installation* installation_;  // of the owner
+  Installation* installation_;  // held by owner_
   pybind11::object prepare_;
   pybind11::object decorate_;
   const Lease* lease_ = nullptr;  // while the block runs

@@ -1,5 +1,4 @@
-// Steps through the containers that arguments of calls are put into: tuples, lists, dicts and
-// slices.
+// Iterates over the containers in arguments of calls: tuples, lists, dicts and slices.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +18,10 @@ inline ArgKind arg_kind(PyObject* object) {
   return ArgKind::kLeaf;
 }
 
-// Steps through the children of one container.
+// Iterates over the children of one container.
 struct ArgCursor {
-  PyObject* container;    // borrowed: the arguments own it, or whoever walks them
-  ArgKind kind;           // what it is
+  PyObject* container;    // borrowed from the arguments, or from a reference that the walk holds
+  ArgKind kind;           // of the container
   Py_ssize_t position{};  // of the next child
 
   // The next child (borrowed), or null at the end. `key` is set for dicts.
@@ -53,8 +52,8 @@ struct ArgCursor {
   }
 };
 
-// The next object of a walk, depth first: a child of the innermost container that has one left;
-// those that have none are closed. Null at the end. As deep as there are containers open.
+// The next object of a depth-first walk: the next child of the innermost open container. Containers
+// without further children are closed. Null at the end.
 inline PyObject* next_inside(std::vector<ArgCursor>& open) {
   while (!open.empty()) {
     if (PyObject* child = open.back().next()) return child;

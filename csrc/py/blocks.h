@@ -1,6 +1,6 @@
-// Blocks of `with` that change the process while they run: the collector, torch's names,
-// attributes. Entering and leaving such a block runs no byte code, so that a signal handler that
-// raises (Ctrl-C) finds the block either not begun or ended, and never half way.
+// Context managers that change state of the process: the garbage collector, torch's names,
+// attributes. Entering and leaving runs no byte code, so that a signal handler that raises (Ctrl-C)
+// cannot interrupt either of them half way.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,7 +12,7 @@
 
 namespace fxpress::cpython {
 
-// `with` for something that begins with a constructor and ends with a destructor.
+// A context manager that constructs a Held on entry and destroys it on exit.
 template <class Held>
 class HeldBlock {
  public:
@@ -23,8 +23,8 @@ class HeldBlock {
   std::optional<Held> held_;  // while the block runs
 };
 
-// `with` for two functions: the second one gets what the first one returns. The block is as safe as
-// they are: built-in ones let nothing come in between.
+// A context manager that calls `begin` on entry, and `end` on exit with the result of `begin`. Only
+// with built-in functions does no byte code run.
 class Block {
  public:
   Block(pybind11::object begin, pybind11::object end)

@@ -1,4 +1,4 @@
-// Calls and questions of the C API: an error that CPython has set becomes a C++ exception.
+// Wrappers of the C API that turn an error that CPython has set into a C++ exception.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ inline PyObject* borrowed(const Ref& object) {
 // callable(*arguments); an argument is a PyObject* or a Ref.
 template <class... Arguments>
 Ref call(PyObject* callable, const Arguments&... arguments) {
-  PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may use the first one
+  PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may use the first slot
   return Ref::steal(PyObject_Vectorcall(
       callable, vector + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
@@ -58,7 +58,7 @@ inline bool contains(PyObject* container, PyObject* value) {
   return result != 0;
 }
 
-// The number of an int.
+// The value of an int.
 inline long to_long(PyObject* object) {
   const long result = PyLong_AsLong(object);
   if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
@@ -85,7 +85,7 @@ Ref make_tuple(size_t size, Make make) {
   return tuple;
 }
 
-// The items of a dict that does not change meanwhile: `for (const auto& [key, value] :
+// The items of a dict that does not change during the loop: `for (const auto& [key, value] :
 // DictRange(dict))`. Both are borrowed. See also DictItems.
 class DictRange {
  public:

@@ -1,4 +1,4 @@
-// New tuples and objects of classes, and the items of mappings.
+// Creates tuples and instances of classes, and lists the items of mappings.
 #pragma once
 
 #include <initializer_list>
@@ -9,7 +9,7 @@
 
 namespace fxpress::cpython {
 
-// A tuple that takes the values over.
+// A tuple of the values, whose references it takes over.
 inline Ref take_as_tuple(std::span<Ref> values) {
   Ref result = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -19,20 +19,20 @@ inline Ref take_as_tuple(std::span<Ref> values) {
 }
 
 // An object without attributes; __init__ does not run. From Python 3.11 on, attributes that are set
-// one after the other stay in the object, without a dict: smaller, and faster to make and to ask.
+// one by one are stored inline in the object, without a dict, which is smaller and faster.
 inline Ref new_object(PyObject* type) {
   static PyObject* const no_arguments = check(PyTuple_New(0));
   return Ref::steal(PyBaseObject_Type.tp_new(as_type(type), no_arguments, nullptr));
 }
 
-// An object of a class whose attributes are a dict, as __init__ would leave it.
+// An object of a class with `dict` as its __dict__; __init__ does not run.
 inline Ref new_instance(PyObject* type, PyObject* dict) {
   Ref object = Ref::steal(as_type(type)->tp_alloc(as_type(type), 0));
   check(set_instance_dict(object.get(), dict));
   return object;
 }
 
-// An object with these attributes, which an __init__ would set.
+// An object with these attributes; __init__ does not run.
 inline Ref new_instance(PyObject* type,
                         std::initializer_list<std::pair<PyObject*, PyObject*>> attributes) {
   Ref object = new_object(type);
@@ -42,8 +42,8 @@ inline Ref new_instance(PyObject* type,
   return object;
 }
 
-// The items of a mapping whose class may have an items() of its own: a new list of pairs.
-// ValueError when items() returns something else.
+// The items of a mapping whose class may override items(): a new list of pairs. ValueError when
+// items() returns something else.
 inline Ref pairs_of(PyObject* mapping) {
   Ref items = Ref::steal(PyMapping_Items(mapping));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {

@@ -1,4 +1,4 @@
-// Objects of pybind11 from what the components return.
+// Converts results of the components to pybind11 objects.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -18,7 +18,7 @@ inline pybind11::object borrow_or_none(PyObject* object) {
   return pybind11::reinterpret_borrow<pybind11::object>(object == nullptr ? Py_None : object);
 }
 
-// The names of an enum's members, in their order: Python looks its own up by them.
+// The names of an enum's members, in their order. Python finds its own members by these names.
 inline pybind11::tuple texts(std::span<const char* const> names) {
   pybind11::tuple result(names.size());
   for (size_t i = 0; i < names.size(); ++i) result[i] = pybind11::str(names[i]);

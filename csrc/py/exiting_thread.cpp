@@ -1,11 +1,11 @@
-// Daemon threads that are in our code, or called from it, while the interpreter shuts down.
+// Keeps daemon threads whose stack has frames of fxpress from unwinding at interpreter shutdown.
 //
 // Python before 3.14 ends such a thread by pthread_exit() when it takes the GIL. That unwinds the
-// stack: destructors would release objects without the GIL, and a function that may not throw, or a
-// handler of all exceptions, would abort the process. The unwinder calls the personality routine of
-// C++ for each frame that has something to clean up. The linker puts the function below in the
-// place of that routine (--wrap), for frames of the extension alone: at the first one, the thread
-// waits for the end of the process, as daemon threads do from Python 3.14 on.
+// stack: destructors would release objects without the GIL, and a noexcept function or a catch-all
+// handler would abort the process. The unwinder calls the C++ personality routine for each frame
+// that has something to clean up. The linker replaces that routine by the function below (--wrap),
+// for frames of the extension only. At the first such frame, the thread waits for the end of the
+// process, as daemon threads do from Python 3.14 on.
 #include <unwind.h>
 
 #include "py/interpreter.h"

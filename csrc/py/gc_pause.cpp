@@ -10,19 +10,19 @@ namespace fxpress::cpython {
 namespace {
 
 Holds pauses;
-// The first pause; zero is no reason to throw.
+// The start of the first pause. The initializer, zero, cannot throw.
 std::chrono::steady_clock::time_point since;  // NOLINT(bugprone-throwing-static-initialization)
 constexpr std::chrono::seconds kLongest{10};
 
 Holds rare;
 
-// The least number of young objects for a collection.
+// The number of young objects that starts a collection.
 constexpr long kRare = 100'000;
 constexpr long kNever = std::numeric_limits<int>::max();
 
-PyObject* usual = nullptr;          // thresholds that others have set; owned, null: `ours` is, too
+PyObject* usual = nullptr;          // thresholds that other code has set; owned; null if `ours` is
 PyObject* ours = nullptr;           // the thresholds that replace them; owned
-PyObject* get_threshold = nullptr;  // functions of the module gc; owned, for good
+PyObject* get_threshold = nullptr;  // functions of the module gc; owned, never released
 PyObject* set_threshold = nullptr;
 
 void find_functions() {
@@ -31,15 +31,15 @@ void find_functions() {
   get_threshold = check(PyObject_GetAttrString(gc.get(), "get_threshold"));
 }
 
-// The thresholds, the first of them replaced: a new reference.
+// A copy of the thresholds with another first one.
 Ref with_first(PyObject* thresholds, long first) {
   Ref made = Ref::steal(PySequence_List(thresholds));
   check(PySequence_SetItem(made.get(), 0, Ref::steal(PyLong_FromLong(first)).get()));
   return Ref::steal(PyList_AsTuple(made.get()));
 }
 
-// Sets the first threshold to at least `least` objects, or with zero to the usual one. Other code
-// may have set other thresholds meanwhile: from then on those are the usual ones.
+// Sets the first threshold to at least `least` objects, or restores the usual one if `least` is 0.
+// If other code has set thresholds in the meantime, those become the usual ones.
 void set_least(long least) {
   if (get_threshold == nullptr) find_functions();
   Ref now = call(get_threshold);
@@ -56,8 +56,8 @@ void set_least(long least) {
   Py_XSETREF(ours, wanted.release());
 }
 
-// Called by constructors and destructors: an error, such as no memory, is reported and ignored.
-// set_least() throws errors of Python alone.
+// Called by constructors and destructors: an error, such as MemoryError, is reported as unraisable.
+// set_least() throws only Python errors.
 void update(bool is_paused) noexcept {  // NOLINT(bugprone-exception-escape)
   const pybind11::error_scope kept;
   try {

@@ -1,4 +1,4 @@
-// Cyclic garbage collection stands still, or is rare, while many objects are made.
+// Pauses cyclic garbage collection, or makes it rare, while many objects are created.
 #pragma once
 
 #include <cstdint>
@@ -9,34 +9,34 @@
 
 namespace fxpress::cpython {
 
-// Something that threads hold for a while: it is on from the first hold to the end of the last one.
-// All members require the GIL. A greenlet that waits has its stack elsewhere, so holds are known by
-// number, and not by address.
+// Counts holds of threads: the state that they hold is on from the first hold to the end of the
+// last. All members require the GIL. Holds are identified by number, not by address, because
+// greenlets move their stacks.
 class Holds {
  public:
   int count() const { return static_cast<int>(threads_.size()); }
   // Adds a hold of this thread, and returns its number.
   uint64_t add();
-  // Whether a hold was the last one; false when it was forgotten before.
+  // Removes a hold. Returns whether it was the last one; false when it was forgotten before.
   bool remove(uint64_t number) { return threads_.erase(number) != 0 && threads_.empty(); }
-  // Drops the holds of other threads, which are gone in the child after a fork. Returns whether
-  // there were any, and no hold is left.
+  // Drops the holds of other threads, which do not exist in the child after a fork. Returns whether
+  // there were any and no hold is left.
   bool forget_other_threads();
 
  private:
-  std::map<uint64_t, std::thread::id> threads_;  // by hold: where it began
+  std::map<uint64_t, std::thread::id> threads_;  // number of a hold -> its thread
   uint64_t next_ = 0;                            // number of the next hold
 };
 
-// Counted across threads: the collector runs again when the last pause ends; after ten seconds of
-// pauses that overlap, with the end of any. It is paused by its thresholds, so that a gc.disable()
-// or gc.enable() of other code meanwhile holds. Never held across the split callback, nor while
-// files are read. Code of others that runs while objects are made runs under it: registration hooks
-// of nn.Module, a replaced nn.Module.__init__, the copy() of a meta of another class; while a
-// program is read also unpickling, where it is allowed, what is registered for pytrees, and torch's
-// verifier.
+// Pauses the collector in all threads. It resumes when the last pause ends, or, after ten seconds
+// of overlapping pauses, when any pause ends. The pause sets the collector's thresholds, so that
+// gc.disable() and gc.enable() of other code keep their effect. It is not held across the split
+// callback, nor while files are read. Foreign code that runs while objects are created runs under
+// it: registration hooks of nn.Module, a replaced nn.Module.__init__, the copy() of a meta of
+// another class; while a program is read also unpickling, where it is allowed, functions that are
+// registered for pytrees, and torch's verifier.
 //
-// Each extension module counts for itself: those of _aten end before the GIL is given up.
+// Each extension module has its own count. The pauses of _aten end before the GIL is released.
 class GcPause {
  public:
   GcPause();
@@ -51,9 +51,9 @@ class GcPause {
 // The number of pauses in force; for tests.
 int gc_pauses();
 
-// The collector waits for more young objects than usual, in all threads. Nearly all that a trace
-// makes lives until the graph is done, so that a look at it is in vain; some of it is garbage, so
-// that never to look is no way.
+// Raises the collector's first threshold in all threads. Nearly all objects that a trace creates
+// are live until the graph is done, so that most collections would free nothing; some objects are
+// garbage, so that a pause would not do.
 class RareCollections {
  public:
   RareCollections();
@@ -65,7 +65,7 @@ class RareCollections {
   uint64_t hold_;  // its number
 };
 
-// Ends the pauses of threads that the child does not have; called in the child after a fork.
+// Ends the pauses of threads that do not exist in a forked child; called in the child.
 void end_pauses_of_other_threads();
 
 }  // namespace fxpress::cpython

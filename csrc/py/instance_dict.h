@@ -1,6 +1,6 @@
-// Reads the __dict__ of an instance itself, not the one that its class may answer with, and the
-// tables in a module's: of its parameters, buffers, children and hooks. torch decides which names
-// they have there; the callers pass them.
+// Reads the __dict__ of an instance, even if its class overrides the attribute __dict__, and the
+// tables of parameters, buffers, children and hooks in the __dict__ of a module. The callers pass
+// the names that torch uses for the tables.
 #pragma once
 
 #include <functional>
@@ -13,18 +13,18 @@ inline Ref instance_dict(PyObject* instance) {
   return Ref::steal(PyObject_GenericGetDict(instance, nullptr));
 }
 
-// Functions for descriptors that stand for an attribute of an instance. They do not throw, as slots
-// of types do not.
+// Functions for descriptors of instance attributes. They do not throw, because the slots of a type
+// must not.
 
-// A value of a dict, of which keys may run Python code when they are compared: a new reference, or
-// null without an error or with one.
+// A value of a dict as a new reference; null with an error, or without one when it is absent. The
+// comparison of keys may run Python code.
 inline PyObject* value_in_dict(PyObject* dict, PyObject* name) {
   PyObject* value = PyDict_GetItemWithError(dict, name);
   Py_XINCREF(value);
   return value;
 }
 
-// Sets, or deletes with a null value, as the tp_descr_set slot does: 0, or -1 with an error.
+// Sets a value, or deletes it if `value` is null, like tp_descr_set: 0, or -1 with an error.
 inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) return -1;
@@ -37,14 +37,14 @@ inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
   return status;
 }
 
-// A table that is a dict and nothing else: it can be read and written as one. Borrowed; null when
-// there is none, or another thing, of which Python has to be asked.
+// Finds a table that is exactly a dict, which can be read and written by the C API. Borrowed; null
+// when the table is missing or of another type, which only Python code can handle.
 inline PyObject* dict_table(PyObject* module_dict, PyObject* table_name) {
   PyObject* found = dict_get(module_dict, table_name);
   return found != nullptr && PyDict_CheckExact(found) ? found : nullptr;
 }
 
-// Finds a table that can be read as a dict, which an OrderedDict can be too.
+// Finds a table that can be read by the C API of dicts: a dict or an OrderedDict.
 inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
   PyObject* found = dict_get(module_dict, table_name);
   return found != nullptr && (PyDict_CheckExact(found) || PyODict_CheckExact(found)) ? found
@@ -52,9 +52,9 @@ inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
 }
 
 // Finds the value of a name in the first table that has the name; borrowed. Returns null when no
-// table has the name, or when a table is missing: then the caller asks Python. The tables come in
-// the order of nn.Module.__getattr__: parameters, buffers, children; table_of(table) is a dict or
-// null.
+// table has the name, or when a table is missing, which only Python code can handle. The tables are
+// in the order of nn.Module.__getattr__: parameters, buffers, children. table_of(table) returns a
+// dict or null.
 template <class Tables, class TableOf = std::identity>
 PyObject* find_in_tables(const Tables& tables, PyObject* name, TableOf table_of = {}) {
   for (PyObject* each : tables) {
@@ -65,7 +65,7 @@ PyObject* find_in_tables(const Tables& tables, PyObject* name, TableOf table_of 
   return nullptr;
 }
 
-// Whether all of the tables are there, and none has the name.
+// Whether all tables are present and none has the name.
 template <class Tables, class TableOf = std::identity>
 bool all_lack(const Tables& tables, PyObject* name, TableOf table_of = {}) {
   for (PyObject* each : tables) {

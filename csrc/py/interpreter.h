@@ -1,5 +1,5 @@
-// What depends on the release of CPython; each variant side by side. Nothing else in csrc asks for
-// PY_VERSION_HEX.
+// Functions that depend on the release of CPython, with their variants next to each other. No other
+// file in csrc tests PY_VERSION_HEX.
 #pragma once
 
 #include <Python.h>
@@ -9,7 +9,7 @@
 
 namespace fxpress::cpython {
 
-// Ends a thread that must not use Python any more: it waits until the process ends.
+// While the interpreter finalizes, blocks the thread, which must not use Python, forever.
 inline void wait_if_finalizing() {
 #if PY_VERSION_HEX >= 0x030D0000
   const bool is_finalizing = Py_IsFinalizing() != 0;
@@ -19,7 +19,7 @@ inline void wait_if_finalizing() {
   while (is_finalizing || Py_IsInitialized() == 0) pause();
 }
 
-// The GIL, for a thread that does not have it or that Python does not know.
+// Acquires the GIL, also in a thread that Python did not create.
 class AcquiredGil {
  public:
   AcquiredGil() = default;
@@ -35,7 +35,7 @@ class AcquiredGil {
   PyGILState_STATE state_ = ensure();
 };
 
-// Gets an attribute: 1, 0 with null and no error when there is none, -1 with an error.
+// Gets an attribute. Returns 1; 0, with null and no error, when it is absent; -1 with an error.
 inline int optional_attr(PyObject* object, PyObject* name, PyObject** result) {
 #if PY_VERSION_HEX >= 0x030D0000
   return PyObject_GetOptionalAttr(object, name, result);
@@ -44,16 +44,16 @@ inline int optional_attr(PyObject* object, PyObject* name, PyObject** result) {
 #endif
 }
 
-// Returns the __dict__ of an instance, borrowed: the instance must stay as it is meanwhile. Returns
-// null without an error when there is none.
+// Returns the __dict__ of an instance, or null without an error when it has none. Borrowed: the
+// instance must not change during its use.
 inline PyObject* borrowed_instance_dict(PyObject* instance) {
   PyObject** dict = _PyObject_GetDictPtr(instance);
   return dict == nullptr ? nullptr : *dict;
 }
 
-// Makes a dict the __dict__ of a new object: 0, or -1 with an error. In 3.13
-// PyObject_GenericSetDict leaves the attributes inside the object in force, which are none: nothing
-// of the dict is found.
+// Sets the __dict__ of a new object: 0, or -1 with an error. In 3.13, after
+// PyObject_GenericSetDict, attribute access still uses the inline values of the object, which are
+// empty, and does not find the entries of the dict.
 inline int set_instance_dict(PyObject* object, PyObject* dict) {
 #if PY_VERSION_HEX >= 0x030D0000
   if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) {
@@ -63,8 +63,8 @@ inline int set_instance_dict(PyObject* object, PyObject* dict) {
   return PyObject_GenericSetDict(object, dict, nullptr);
 }
 
-// Whether a dict counts its own changes. 3.12 says that the number is going to be dropped, and 3.13
-// no longer counts; both tell watchers of a dict instead.
+// Whether a dict counts its changes. The count is deprecated in 3.12 and gone in 3.13; both
+// releases notify watchers of a dict instead.
 #if PY_VERSION_HEX < 0x030C0000
 constexpr bool kDictsCount = true;
 
@@ -88,8 +88,8 @@ inline uint64_t own_dict_version(PyObject*) {
 
 inline void (*dict_changes)() = nullptr;  // see watch_changes()
 
-// Lets a function be called before a watched dict changes or dies: the watcher's number, or -1 when
-// Python has no space for another. To be called once.
+// Registers a function that is called before a watched dict changes or is freed. Returns the number
+// of the watcher, or -1 when Python has no slot left. Must be called only once.
 inline int watch_changes(void (*changes)()) {
   dict_changes = changes;
   const int watcher = PyDict_AddWatcher([](PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) {
@@ -100,8 +100,8 @@ inline int watch_changes(void (*changes)()) {
   return watcher;
 }
 
-// Watches a dict from now on; true when it is watched. A __dict__ whose values lie in its object is
-// not: 3.13 changes them without telling.
+// Starts to watch a dict; returns whether it is watched. A __dict__ whose values are stored inline
+// in its object is not, because 3.13 changes them without a notification.
 inline bool watch_dict(int watcher, PyObject* dict) {
   if (watcher < 0 || reinterpret_cast<PyDictObject*>(dict)->ma_values != nullptr) return false;
   if (PyDict_Watch(watcher, dict) == 0) return true;
@@ -110,7 +110,7 @@ inline bool watch_dict(int watcher, PyObject* dict) {
 }
 #endif
 
-// Changes whenever the class or one of its bases does; 0: unknown.
+// A number that changes whenever the class or one of its bases does; 0: unknown.
 inline unsigned int type_version(PyTypeObject* type) {
 #if PY_VERSION_HEX >= 0x030D0000
   return type->tp_version_tag;

@@ -64,7 +64,7 @@ inline PyTypeObject* as_type(PyObject* type) {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
-// isinstance by the object's type: no Python code runs.
+// isinstance() by the object's type; runs no Python code.
 inline bool is_a(PyObject* object, PyObject* type) {
   return PyObject_TypeCheck(object, as_type(type)) != 0;
 }
@@ -73,14 +73,14 @@ inline Ref get_attr(PyObject* object, PyObject* name) {
   return Ref::steal(PyObject_GetAttr(object, name));
 }
 
-// The attribute, or an empty Ref when the object has none. Other errors pass through.
+// The attribute, or an empty Ref when the object has none. Other errors propagate.
 inline Ref find_attr(PyObject* object, PyObject* name) {
   PyObject* result = nullptr;
   check(optional_attr(object, name, &result));
   return result == nullptr ? Ref() : Ref::steal(result);
 }
 
-// Returns a value of a dict, borrowed, or null. TypeError when the object is no dict.
+// Returns a value of a dict, borrowed, or null. TypeError when the object is not a dict.
 inline PyObject* dict_get(PyObject* dict, PyObject* key) {
   PyObject* value = PyDict_GetItemWithError(dict, key);
   if (value == nullptr && PyErr_Occurred() != nullptr) {
@@ -91,8 +91,8 @@ inline PyObject* dict_get(PyObject* dict, PyObject* key) {
   return value;
 }
 
-// Goes through a dict that Python code may change meanwhile: key and value are held, and a dict
-// that grows or shrinks raises the RuntimeError that it raises in a loop of Python.
+// Iterates over a dict that Python code may change during the loop: it holds key and value, and
+// raises the RuntimeError of a Python loop when the dict grows or shrinks.
 class DictItems {
  public:
   explicit DictItems(PyObject* dict) : dict_(Ref::borrow(dict)), size_(PyDict_GET_SIZE(dict)) {}
@@ -116,11 +116,11 @@ class DictItems {
   Ref dict_;
   Py_ssize_t size_;          // when the loop began
   Py_ssize_t position_ = 0;  // for PyDict_Next
-  Ref key_;                  // of the item that next() came to
+  Ref key_;                  // of the current item
   Ref value_;                // likewise
 };
 
-// The text of a str; valid as long as the object is.
+// The text of a str, valid while the str is live.
 inline std::string_view utf8(PyObject* string) {
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(string, &size);
@@ -132,7 +132,7 @@ inline Ref new_string(std::string_view text) {
   return Ref::steal(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
 }
 
-// A tuple that holds the objects.
+// A tuple of the objects.
 inline Ref new_tuple(std::span<PyObject* const> items) {
   Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
   for (size_t i = 0; i < items.size(); ++i) {
@@ -142,7 +142,7 @@ inline Ref new_tuple(std::span<PyObject* const> items) {
   return tuple;
 }
 
-// Puts the object of a role into its slot; a reload of the Python side may fill the tables twice.
+// Stores the object of a role in its slot. May run twice, when the Python side is reloaded.
 inline void fill_slot(PyObject*& slot, PyObject* objects, const char* role) {
   PyObject* value = PyDict_GetItemString(objects, role);
   if (value == nullptr) raise(PyExc_KeyError, "native symbol '%s' is not defined", role);
@@ -150,7 +150,7 @@ inline void fill_slot(PyObject*& slot, PyObject* objects, const char* role) {
   Py_XSETREF(slot, value);
 }
 
-// One level of recursion, as Python counts it; RecursionError when there are too many.
+// Counts one level of Python's recursion limit; RecursionError beyond it.
 class RecursionGuard {
  public:
   explicit RecursionGuard(const char* where) {
@@ -161,14 +161,14 @@ class RecursionGuard {
   RecursionGuard& operator=(const RecursionGuard&) = delete;
 };
 
-// Lets Ctrl-C through; for loops that may run longer than 100 ms. `step` counts the iterations.
+// Handles signals (Ctrl-C) in loops that may run longer than 100 ms. `step` counts the iterations.
 inline void poll_signals(size_t step) {
   if ((step & 0x3ff) == 0x3ff) check(PyErr_CheckSignals());
 }
 
 }  // namespace fxpress::cpython
 
-// Every component holds objects of Python: the names of this folder are seen in all of fxpress.
+// All components use Python objects, so the names of this folder are visible in all of fxpress.
 namespace fxpress {
 using namespace cpython;
 }

@@ -1,4 +1,4 @@
-// Owns Python objects while a call runs and numbers them by identity.
+// Tables that own Python objects during a call and number them by identity.
 #pragma once
 
 #include <deque>
@@ -11,14 +11,14 @@
 
 namespace fxpress::cpython {
 
-// 1, True and 1.0 are three objects here: identity counts, not equality.
+// Compares by identity: 1, True and 1.0 are three objects.
 class ObjectTable {
  public:
   explicit ObjectTable(size_t expected = 0) : ids_(expected) { objects_.reserve(expected); }
 
   static uint64_t key(PyObject* object) { return reinterpret_cast<uintptr_t>(object); }
 
-  // The object's id, new if it is seen for the first time.
+  // The object's id, a new one for a new object.
   core::ObjectId add(PyObject* object) {
     const auto [id, added] = ids_.insert(key(object), static_cast<uint32_t>(objects_.size()));
     if (added) objects_.push_back(Ref::borrow(object));
@@ -33,7 +33,7 @@ class ObjectTable {
   size_t size() const { return objects_.size(); }
   const std::vector<Ref>& objects() const { return objects_; }
 
-  // Frees the way from objects to ids; find() and add() are over.
+  // Frees the index from objects to ids; find() and add() must not be called afterwards.
   void drop_index() { ids_ = core::FlatMap(); }
 
  private:
@@ -41,13 +41,13 @@ class ObjectTable {
   core::FlatMap ids_;         // address -> id
 };
 
-// Values that are computed once for each object. The objects are kept, so that no other object gets
-// their addresses.
+// Values that are computed once for each object. The map owns the objects, so that no other object
+// can get their addresses.
 template <class T>
 class ObjectMap {
  public:
-  // The value of an object, which compute() returns the first time; it keeps its address. compute()
-  // may run Python code that asks for values too.
+  // The value of an object, computed on the first call; its address is stable. compute() may run
+  // Python code that calls get() too.
   template <class F>
   const T& get(PyObject* object, F&& compute) {
     const uint32_t known = objects_.find(object);

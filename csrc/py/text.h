@@ -1,4 +1,4 @@
-// Texts of Python as UTF-8, and back.
+// Converts str to UTF-8 and back.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace fxpress::cpython {
 
-// UTF-8; lone surrogates, which UTF-8 does not have, as if they were characters.
+// The UTF-8 of a str; lone surrogates, which UTF-8 excludes, are encoded like characters.
 class Text {
  public:
   explicit Text(PyObject* string) {
@@ -27,8 +27,8 @@ class Text {
   std::string_view view() const { return view_; }
 
  private:
-  Ref bytes_;              // set where the str has no UTF-8
-  std::string_view view_;  // valid as long as this and the str are
+  Ref bytes_;              // set if the str has lone surrogates
+  std::string_view view_;  // valid while this object and the str are live
 };
 
 // The str of a text that may have lone surrogates.

@@ -25,7 +25,7 @@ Ref submodule_name(PyObject* partition) {
 
 namespace {
 
-// node.meta.get("example_value"), None counted as absent; owned.
+// node.meta.get("example_value"), or an empty Ref for None.
 Ref example_value(PyObject* node) {
   const Ref meta = fx::node_field(node, fx::symbols.node_meta);
   PyObject* value =
@@ -93,7 +93,7 @@ std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
 
 PartitionMarks::~PartitionMarks() {
   if (nodes_.empty()) return;
-  // Runs while an error is on its way out: it must not be disturbed.
+  // May run while an exception propagates, which must be preserved.
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   const auto restore = [&](size_t node, PyObject* mark) {
@@ -183,7 +183,7 @@ class Assigner {
     for (size_t region : active_autocasts_) add_to(result_.autocast[region], self);
   }
 
-  // Partitions are told apart by str(id). Plain ints, the usual ids, skip the string.
+  // Partitions are distinguished by str(id). For plain ints, the usual ids, the string is cached.
   PartitionId partition_of(PyObject* id) {
     int overflow = 1;
     long long number = 0;
@@ -270,7 +270,7 @@ class Assigner {
           enter);
   }
 
-  // Called when all regions of a kind are known: sorts the ids that the callback returned in each.
+  // Called when all regions of a type are known: sorts the ids that the callback returned in each.
   void close(std::vector<StateRegion>& regions, const char* message) {
     const Ref table = Ref::steal(PyDict_New());
     for (StateRegion& region : regions) {
@@ -306,10 +306,10 @@ class Assigner {
   const std::vector<Ref>& nodes_;  // of the graph, in order
   PartitionMarks& marks_;
   Assignment result_;
-  core::StringPool names_;                // partition names; ids are the partitions' ids
+  core::StringPool names_;                // partition names; a name's id is its partition's id
   core::FlatMap by_number_;               // int returned by the callback -> partition
   std::vector<size_t> active_autocasts_;  // open regions, in order of entry
-  bool grad_active_ = false;              // a grad switch was seen; the last one is in force
+  bool grad_active_ = false;              // whether a grad region has begun; it is the last one
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// First phase of a split: the user's callback decides, nothing else has happened yet. And the rules
-// that split_module and split_module_simple share: names of partitions, symbols, marks.
+// The first phase of a split, in which the user's callback assigns nodes to partitions, and the
+// rules that split_module and split_module_simple share: names of partitions, symbols, marks.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ namespace fxpress::split {
 
 enum class BinderRule : uint8_t {
   kSymIntOrFloat,  // split_module: the example value is a SymInt or SymFloat
-  kAnySymbolic,    // split_module_simple: anything with a symbolic expression
+  kAnySymbolic,    // split_module_simple: the example value has a symbolic expression
 };
 
 // Symbols in the shapes of values: a partition that gets a tensor also needs their binders.
@@ -23,14 +23,13 @@ class SymbolBinders {
  public:
   explicit SymbolBinders(BinderRule rule);
 
-  // The first node whose example value is a bare symbol binds it: placeholders come first.
+  // Called in graph order: the first node whose example value is a bare symbol binds the symbol.
   void visit(core::NodeId id, PyObject* node);
 
-  // The binders of the free symbols in a value's example, in the order of str(symbol). Symbols
-  // that no node binds have no input to pass: they are left out, where torch's split_module fails
-  // with a KeyError. The symbols of a value are computed once, and by the rule of
-  // split_module_simple not before a binder has been visited: torch never looks at example values
-  // that it cannot read there.
+  // The binders of the free symbols in a value's example, in the order of str(symbol). Leaves out
+  // symbols that no node binds; torch's split_module raises a KeyError for them. The symbols of a
+  // value are computed once. With kAnySymbolic they are computed only after a binder was visited,
+  // because torch does not read example values before that, and some cannot be read.
   std::vector<core::NodeId> needed_by(core::NodeId def, PyObject* node);
 
  private:
@@ -38,17 +37,18 @@ class SymbolBinders {
   Ref free_symbols(PyObject* node) const;
 
   BinderRule rule_;
-  Ref binders_;                                // dict: sympy symbol -> int, the node
+  Ref binders_;                                // dict: sympy symbol -> index of the node
   std::unordered_map<uint32_t, Ref> symbols_;  // by value: sorted list of symbols, or empty
 };
 
 // "0", or "pp_0" with an affix: the text that identifies a partition.
 Ref partition_name(PyObject* id, PyObject* affix);
 
-// "submod_0": where the split module has the partition called "0".
+// "submod_0": the attribute of the split module for the partition "0".
 Ref submodule_name(PyObject* partition);
 
-// Sets `_fx_partition` on nodes of a graph and takes it back unless the split succeeds.
+// Sets `_fx_partition` on nodes of a graph. The destructor restores the old values unless keep()
+// was called.
 class PartitionMarks {
  public:
   PartitionMarks() = default;
@@ -56,31 +56,31 @@ class PartitionMarks {
   PartitionMarks& operator=(const PartitionMarks&) = delete;
   ~PartitionMarks();
 
-  // Nodes may be marked from now on. The list must stay as it is until keep() or the end.
+  // Must be called before mark(). The list must not change until keep() or the destructor.
   void watch(const std::vector<Ref>& nodes);
   void mark(size_t node, PyObject* value);
   void keep() { nodes_ = {}; }
 
  private:
-  std::span<const Ref> nodes_;                    // that are watched
+  std::span<const Ref> nodes_;                    // the watched nodes
   std::vector<bool> marked_;                      // by node
   std::vector<std::pair<size_t, Ref>> previous_;  // marks of an earlier split, by node
 };
 
-// Nodes between an autocast or grad-mode switch and its end, wherever they land.
+// The nodes between an autocast or grad-mode switch and its end, in all partitions.
 struct StateRegion {
   core::NodeId enter;                         // the node that switches
   core::NodeId exit;                          // the node that ends an autocast region
-  Ref ids;                                    // set of what the callback returned inside
-  std::vector<core::PartitionId> partitions;  // those, sorted by id
+  Ref ids;                                    // set of the callback's results for its nodes
+  std::vector<core::PartitionId> partitions;  // the partitions of `ids`, sorted by id
 };
 
 struct Assignment {
   std::vector<core::PartitionId> partition;  // by node; invalid for placeholders, get_attrs, output
-  std::vector<Ref> partition_names;          // "0", "pp_0", ...: by partition, first seen first
+  std::vector<Ref> partition_names;          // "0", "pp_0", ...: by partition
   std::vector<StateRegion> autocast;         // in graph order
   std::vector<StateRegion> grad;             // in graph order
-  SymbolBinders binders{BinderRule::kSymIntOrFloat};  // which nodes bind symbols
+  SymbolBinders binders{BinderRule::kSymIntOrFloat};  // the nodes that bind symbols
 
   bool has_regions() const { return !autocast.empty() || !grad.empty(); }
 };
@@ -92,15 +92,15 @@ struct AssignRequest {
 };
 
 // `nodes`: of the graph, in order. Calls the callback once for each node that can be in a
-// partition, in graph order, and with autocast or grad regions as often again as
-// torch.fx.passes.split_module does.
+// partition, in graph order. Autocast and grad regions need further calls, like
+// torch.fx.passes.split_module.
 Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
                              PartitionMarks& marks);
 
-// Whether a node belongs into a partition: inputs, attributes and the output do not.
+// Whether a node belongs to a partition: not a placeholder, a get_attr or the output.
 bool is_call(core::Op op);
 
-// call_function nodes of torch.amp._enter_autocast and the like.
+// Whether a function changes global state: autocast or grad mode.
 bool is_global_state_target(PyObject* target);
 
 }  // namespace fxpress::split

@@ -44,7 +44,7 @@ std::vector<Ref> list_items(PyObject* iterable) {
 
 using NamedNodes = std::vector<std::pair<Ref, Ref>>;
 
-// {name: node} as a caller may have put it together: any mapping. A snapshot.
+// A copy of a mapping {name: node} from the caller.
 NamedNodes named_nodes(PyObject* mapping) {
   const Ref dict = Ref::steal(PyDict_New());
   check(PyDict_Update(dict.get(), mapping));
@@ -59,7 +59,7 @@ NamedNodes named_nodes(PyObject* mapping) {
   return result;
 }
 
-// The graph of a module, flat, and the partition ids that its nodes were mapped to.
+// The flat graph of a module, and the partition ids of its nodes.
 class SimpleSplit {
  public:
   explicit SimpleSplit(PyObject* module)
@@ -74,7 +74,7 @@ class SimpleSplit {
   std::vector<PartitionId>& partition() { return partition_; }
   const std::vector<Ref>& ids() const { return ids_; }
 
-  // The partition of an id, new when it is seen for the first time.
+  // The partition of an id, a new one for a new id.
   PartitionId partition_of(PyObject* id) {
     const Ref next = Ref::steal(PyLong_FromSize_t(ids_.size()));
     PyObject* known = PyDict_SetDefault(index_.get(), id, next.get());
@@ -84,13 +84,13 @@ class SimpleSplit {
     return partition;
   }
 
-  // Placeholders and the output are in no partition, whatever marks earlier splits left on them.
+  // Placeholders and the output are not in a partition, even if an earlier split marked them.
   bool is_assigned(NodeId id) const {
     const Op op = graph().ops[id.value()];
     return op != Op::kPlaceholder && op != Op::kOutput;
   }
 
-  // Reads the marks that _detect_dependencies left on the nodes.
+  // Reads the marks that _detect_dependencies has set on the nodes.
   void read_marks() {
     for (uint32_t i = 0; i < graph().size(); ++i) {
       if (!is_assigned(NodeId(i))) continue;
@@ -99,7 +99,7 @@ class SimpleSplit {
     }
   }
 
-  // The nodes of every partition, in graph order.
+  // The nodes of each partition, in graph order.
   std::vector<std::vector<NodeId>> members() const {
     std::vector<std::vector<NodeId>> result(ids_.size());
     for (uint32_t i = 0; i < graph().size(); ++i) {
@@ -113,7 +113,7 @@ class SimpleSplit {
 
  private:
   Ref graph_object_;                      // torch.fx.Graph
-  fx::ReadGraph source_;                  // the same, flat
+  fx::ReadGraph source_;                  // graph_object_, flat
   std::vector<PartitionId> partition_;    // by node; invalid for placeholders and the output
   Ref index_ = Ref::steal(PyDict_New());  // partition id (any object) -> position in ids_
   std::vector<Ref> ids_;                  // by partition
@@ -129,7 +129,7 @@ void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& mar
   }
 }
 
-// {partition id: {name: node}} for the inputs or the outputs of every partition that has any.
+// {partition id: {name: node}} for the inputs or the outputs of each partition that has any.
 Ref table_of(const SimpleSplit& split, const Partitioning& partitions,
              std::vector<NodeId> Partition::* member) {
   Ref table = new_default_dict();
@@ -162,7 +162,7 @@ std::unique_ptr<Partitioning> find_dependencies(SimpleSplit& split) {
       const uint32_t use = split.graph().input_begin[i] + static_cast<uint32_t>(k);
       partitions->record_use(use, inputs[k], user);
       if (partitions->input_slots()[use] == Partitioning::kLocal) continue;
-      // This runs at every use, not just the first: a symbol may have found its binder in between.
+      // Runs at each use, not only at the first: the binder of a symbol may be visited in between.
       for (NodeId binder : binders.needed_by(inputs[k], split.node(inputs[k]))) {
         partitions->record_symbol(binder, used_by);
       }
@@ -177,15 +177,15 @@ Ref list_of(const std::vector<Ref>& items) {
   return list;
 }
 
-// A partition as the first step describes it.
+// A partition in the result of detect_dependencies().
 struct Described {
   Ref id;              // any object
   Ref graph;           // its Graph
   NamedNodes inputs;   // values of other partitions and placeholders
-  NamedNodes outputs;  // values that others need
+  NamedNodes outputs;  // values that other partitions need
 };
 
-// Looked up and checked before anything is written.
+// Reads and checks the tables before anything is written.
 std::vector<Described> describe(std::span<const Ref> partitions, PyObject* graphs, PyObject* inputs,
                                 PyObject* outputs) {
   std::vector<Described> result;
@@ -197,7 +197,7 @@ std::vector<Described> describe(std::span<const Ref> partitions, PyObject* graph
   return result;
 }
 
-// One partition's clones, in the graph that detect_dependencies made for it.
+// Clones the nodes of a partition into the graph that detect_dependencies() created for it.
 void clone_partition(const SimpleSplit& split, fx::NameWriter& name_writer,
                      const Described& partition, std::span<const NodeId> members,
                      PyObject* environment) {
@@ -235,7 +235,7 @@ void clone_partition(const SimpleSplit& split, fx::NameWriter& name_writer,
   writer.finish();
 }
 
-// The values of the base graph by the names of the nodes they stand for.
+// Writes the base graph. Its values are looked up by the names of the original nodes.
 class Stitcher {
  public:
   Stitcher(const SimpleSplit& split, PyObject* affix) : split_(split), affix_(affix) {}
@@ -311,10 +311,10 @@ class Stitcher {
   fx::GraphWriter writer_{name_writer_};
   Ref values_ = Ref::steal(PyDict_New());   // name in the source -> node of the base graph
   Ref modules_ = Ref::steal(PyDict_New());  // name -> partition's module
-  CurrentMeta current_meta_;                // of the nodes that unpack
+  CurrentMeta current_meta_;                // of the nodes that unpack outputs
 };
 
-// The graphs, empty, the inputs, the outputs and the ids of the partitions in the types of torch.
+// The empty graphs, the inputs, the outputs and the ids of the partitions, in torch's types.
 std::array<Ref, 4> detect(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
   assign(split, node_to_partition, marks);
   const auto partitions = find_dependencies(split);

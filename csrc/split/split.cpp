@@ -53,7 +53,7 @@ class Planner {
         }
         continue;
       }
-      // The switches of global state stay inside each partition: their arguments cross nothing.
+      // Each partition has its own switches of global state, so their arguments are never inputs.
       if (!partition[i].valid() || is_global_state_target(target(user))) continue;
       for (size_t k = 0; k < inputs.size(); ++k) {
         const NodeId def = inputs[k];
@@ -75,8 +75,8 @@ class Planner {
     }
   }
 
-  // With switches of grad mode the partitions are called in graph order: a symbol that is bound
-  // later does not exist yet, and neither does it in the source.
+  // With switches of grad mode, partitions are called in graph order: a symbol that is bound later
+  // does not exist yet, as in the source.
   bool is_called_after(PartitionId owner, PartitionId user) const {
     return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
   }
@@ -100,9 +100,9 @@ class Planner {
     const auto dependents = plan_.partitions->dependents();
     plan_.order = partition_order(dependents);
     if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
-    // A switch of grad mode acts on everything that is called after it. Partitions of such graphs
-    // do not fall in graph order, so that order is the only right one, and can run unless a node
-    // stands before one that it uses.
+    // A switch of grad mode affects all later calls, so such graphs must be called in graph order.
+    // check_monotonic() ensures that partition ids do not decrease, so that this order can run
+    // unless a node precedes one that it uses.
     if (!options_.keep_original_order && plan_.assignment.grad.empty()) return;
     for (uint32_t p = 0; p < dependents.size(); ++p) {
       plan_.order[p] = PartitionId(p);
@@ -132,18 +132,18 @@ class Planner {
           path.c_str());
   }
 
-  // Looked up before anything is made, so that a missing one leaves no trace.
+  // Resolves attributes before anything is created, so that a missing one changes nothing.
   void resolve_attributes() {
     const std::vector<bool> needed = needed_get_attrs();
     fx::AttributePaths paths(module_);
-    // Flattening may map two paths to one name; per partition, who has it.
+    // By partition: flat name -> module, because flattening may map two paths to one name.
     std::vector<core::TextMap<PyObject*>> taken(plan_.partitions->partitions().size());
     for (uint32_t i = 0; i < graph().size(); ++i) {
       const NodeId id(i);
       if (graph().ops[i] == Op::kGetAttr && needed[i]) {
         PyObject* value = (plan_.attribute(id).value = paths.resolve(target(id))).get();
         if (!fx::is_module(value)) continue;
-        // Higher-order bodies keep their path inside each partition that uses them.
+        // Bodies of higher-order operators keep their path in each partition that uses them.
         for (NodeId user : users_of(id)) {
           const PartitionId p = plan_.assignment.partition[user.value()];
           if (p.valid()) {
@@ -168,8 +168,8 @@ class Planner {
     return {users.begin(), users.end()};
   }
 
-  // "a.b" becomes "a_b". When another module has that name in the partition already, a number is
-  // added: torch would call the wrong module.
+  // "a.b" becomes "a_b", with a number if another module of the partition has that name, where
+  // torch would call the wrong module.
   static std::string flat_name(PyObject* target, PyObject* value, core::TextMap<PyObject*>& taken) {
     std::string flat(utf8(target));
     for (char& c : flat) {
@@ -183,8 +183,7 @@ class Planner {
     }
   }
 
-  // Which get_attr nodes end up in a graph: all of them, unless keep_original_order asks for those
-  // that are used.
+  // By node: whether a get_attr node is written. With keep_original_order only the used ones are.
   std::vector<bool> needed_get_attrs() const {
     const bool all = !options_.keep_original_order || plan_.order.empty();
     std::vector<bool> needed(graph().size(), all);
@@ -210,7 +209,7 @@ class Planner {
   SplitPlan& plan_;  // under construction
 };
 
-// Decides everything and raises every error of the input; changes nothing.
+// Makes all decisions and raises all errors of the input; changes nothing.
 SplitPlan plan_split(PyObject* module, const SplitOptions& options, fx::ReadGraph source,
                      Assignment assignment) {
   SplitPlan plan;
@@ -220,7 +219,8 @@ SplitPlan plan_split(PyObject* module, const SplitOptions& options, fx::ReadGrap
   return plan;
 }
 
-// The nodes that the callback was asked about are those of the graph, and calls have a partition.
+// Whether `asked`, the nodes that were assigned, are the nodes of the graph, and exactly its calls
+// have a partition.
 bool fits(const std::vector<Ref>& asked, const Assignment& assignment, const fx::ReadGraph& read) {
   bool same = asked.size() == read.nodes.size();
   for (size_t i = 0; same && i < asked.size(); ++i) {

@@ -19,18 +19,18 @@ struct SplitOptions {
   PyObject* qualname_map;         // dict to fill, or None
   bool keep_original_order;       // call partitions in order of first appearance
   bool keep_original_node_name;   // clones keep their names
-  bool keep_original_input_name;  // placeholders are named after the values, not arg_<i>
-  bool tuple_return;              // single outputs are wrapped in a tuple too
+  bool keep_original_input_name;  // placeholders have the names of the values, not arg_<i>
+  bool tuple_return;              // single outputs are returned in a tuple too
   PyObject* affix;                // str or None
   PyObject* debug;                // logger.debug, or None
-  fx::CodeMode code_mode;         // how the results get their Python code
+  fx::CodeMode code_mode;         // how the code of the results is generated
 };
 
-// The decisions of a split, all made before the first object.
+// The decisions of a split, made before any object is created.
 struct SplitPlan {
   Assignment assignment;                     // from the callback
   fx::ReadGraph source;                      // the graph, flat
-  std::unique_ptr<Partitioning> partitions;  // who needs what
+  std::unique_ptr<Partitioning> partitions;  // their inputs and outputs
   std::vector<core::PartitionId> order;      // in which the base graph calls them
   std::vector<Ref> submodule_names;          // by partition: "submod_0", ...
 
@@ -40,7 +40,7 @@ struct SplitPlan {
     Ref target;  // call_module: its name in its partition
   };
   core::FlatMap attribute_index;      // node -> position in attributes
-  std::vector<Attribute> attributes;  // of the nodes that need one
+  std::vector<Attribute> attributes;  // by position in attribute_index
 
   Attribute& attribute(core::NodeId node) {
     const auto fresh = static_cast<uint32_t>(attributes.size());
@@ -53,34 +53,34 @@ struct SplitPlan {
   }
 };
 
-// The meta of nodes that torch would trace: under torch.fx.traceback.preserve_node_meta, nodes that
-// unpack a partition's outputs have meta. One object for each call: torch's function runs once,
-// when the first such node is made.
+// The meta of the nodes that unpack a partition's outputs. torch traces these nodes, so that they
+// have meta under torch.fx.traceback.preserve_node_meta. torch's function runs once for each call
+// of split_module, when the first such node is created.
 class CurrentMeta {
  public:
-  // A dict of the caller's own, or empty.
+  // A new dict, or empty.
   Ref fresh() {
     if (!meta_) meta_ = call(fx::symbols.current_node_meta);
     return meta_.get() == Py_None ? Ref() : Ref::steal(PyDict_Copy(meta_.get()));
   }
 
  private:
-  Ref meta_;  // a dict, or None; empty until asked for
+  Ref meta_;  // a dict, or None; empty before the first fresh()
 };
 
 struct WrittenSplit {
   Ref result;              // the module that calls the partitions' modules
-  std::vector<Ref> stale;  // GraphModules below one of these that are still to be recompiled
+  std::vector<Ref> stale;  // GraphModules below the new modules that need a recompile()
 };
 
-// Makes the objects that the plan describes. No code is generated yet.
+// Creates the objects that the plan describes. Generates no code.
 WrittenSplit write_split(const SplitPlan& plan, const SplitOptions& options);
 
 Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options);
 
-// ---- split_module_simple, and its steps, each usable on its own ----
+// ---- split_module_simple, and its separate steps ----
 
-// All steps; after an error the marks on the nodes are as they were.
+// All steps. After an error, the nodes have their old marks.
 Ref split_module_simple(PyObject* module, PyObject* node_to_partition, PyObject* affix);
 
 // _detect_dependencies: (graphs, inputs, outputs, partitions in order of first appearance).

@@ -62,7 +62,7 @@ class PartitionWriter {
   }
 
  private:
-  // A partition inside a region that began before it switches the state itself, first thing.
+  // A partition in a region that an earlier partition has entered enters it again at its start.
   void enter_state() {
     for (const auto* regions :
          {&context_.plan.assignment.autocast, &context_.plan.assignment.grad}) {
@@ -81,7 +81,7 @@ class PartitionWriter {
     }
   }
 
-  // A partition that is not the last of an autocast region ends it, innermost first.
+  // A partition that is not the last one of an autocast region exits it; innermost regions first.
   void leave_state() {
     const auto& regions = context_.plan.assignment.autocast;
     for (auto region = regions.rbegin(); region != regions.rend(); ++region) {
@@ -148,8 +148,7 @@ class PartitionWriter {
                                             [&](NodeId def) { return input_of(id, def, use++); });
   }
 
-  // Returns the node that stands for `def` in this partition's graph. `use`: its position in
-  // graph.inputs.
+  // Returns the node for `def` in this partition's graph. `use`: its position in graph.inputs.
   PyObject* input_of(NodeId user, NodeId def, uint32_t use) const {
     const uint32_t slot = context_.plan.partitions->input_slots()[use];
     if (slot != Partitioning::kLocal) return input_nodes_[slot];
@@ -157,7 +156,7 @@ class PartitionWriter {
     return state_node(def, user);
   }
 
-  // The node that switched the state in this partition, for the exit that refers to it.
+  // The node that enters a region in this partition, for the exit that refers to it.
   PyObject* state_node(NodeId enter, NodeId user) const {
     if (context_.plan.assignment.partition[enter.value()] == partition_) {
       return clones_[enter.value()];
@@ -181,8 +180,8 @@ class PartitionWriter {
   const std::vector<NodeId>& inputs_;  // of the partition, by slot
   fx::GraphWriter writer_;
   std::vector<PyObject*> input_nodes_;                 // by slot; borrowed
-  std::vector<std::pair<NodeId, PyObject*>> entered_;  // regions re-entered here
-  fx::ModuleAttributes attributes_;                    // what the graph's nodes refer to
+  std::vector<std::pair<NodeId, PyObject*>> entered_;  // regions that enter_state() has entered
+  fx::ModuleAttributes attributes_;                    // that the graph's nodes refer to
 };
 
 class BaseWriter {
@@ -205,7 +204,7 @@ class BaseWriter {
   }
 
  private:
-  // Placeholders come first and in their original order, or the signature would change.
+  // Placeholders come first and in their original order, to keep the signature.
   void import_for(PartitionId p) {
     if (!placeholders_done_) import_placeholders();
     for (NodeId id : context_.partition(p).inputs) {
@@ -220,7 +219,7 @@ class BaseWriter {
     }
   }
 
-  // Placeholders and attributes of the source, each once; other nodes live in partitions.
+  // Writes a placeholder or attribute of the source once; other nodes belong to partitions.
   void import(NodeId id) {
     if (values_[id.value()] != nullptr) return;
     PyObject* original = context_.node(id);
@@ -294,10 +293,10 @@ class BaseWriter {
   Context& context_;
   std::span<const Ref> submodules_;  // by partition
   fx::GraphWriter writer_;
-  std::vector<PyObject*>& values_;   // by node of the source: where the base graph has it
-  fx::ModuleAttributes attributes_;  // what the base graph's nodes refer to
-  bool placeholders_done_ = false;   // keep_original_order: imported before the first call
-  CurrentMeta current_meta_;         // of the nodes that unpack
+  std::vector<PyObject*>& values_;   // by node of the source: its node in the base graph
+  fx::ModuleAttributes attributes_;  // that the base graph's nodes refer to
+  bool placeholders_done_ = false;   // with keep_original_order
+  CurrentMeta current_meta_;         // of the nodes that unpack outputs
 };
 
 void record_partition_names(PyObject* module, std::span<const Ref> submodule_names) {

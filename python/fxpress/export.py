@@ -1,9 +1,9 @@
-"""Export programs, faster, and make modules of them.
+"""Speed up `torch.export.export`, and create modules of exported programs.
 
-Stands in for what `torch.export.export` is made of, and for `torch.export.ExportedProgram.module`.
-The program, its names and its metadata are torch's. Dynamo, autograd, the dispatcher and the user's
-code run as for torch; the nodes, their metadata, stack traces and generated code are ours. So is
-the graph of a program's module, which is written natively.
+Stands in for a part of `torch.export.export`, and for `torch.export.ExportedProgram.module`. The
+program, its names and its metadata are equal to torch's. Dynamo, autograd, the dispatcher and the
+user's code run as with torch; fxpress creates the nodes, their metadata, stack traces and generated
+code, and the graph of a program's module.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["_export_for_training", "_unlift_exported_program_lifted_states", "mo
 @operation("export", lambda made, *_, **__: {"nodes": len(made.graph.nodes)})
 @with_space
 def _export_for_training(*args: Any, **kwargs: Any) -> ExportedProgram:
-    """Export a module: trace it, clean the graph, and make a program of it.
+    """Export a module: trace it, clean the graph, and create a program.
 
-    Stands in for `torch.export._trace._export_for_training`, which `torch.export.export` calls; the
-    arguments, the result and the exceptions are those of torch. One calls `torch.export.export`.
+    Stands in for `torch.export._trace._export_for_training`, with torch's arguments, result and
+    exceptions. Call `torch.export.export`, which calls this function while fxpress is installed.
 
     Example:
         >>> with fxpress.installed():

@@ -1,8 +1,8 @@
 """Capture callables as graphs: stands in for `torch._dynamo.functional_export`.
 
 The names, signatures and results are torch's. Where torch is wrong, the results differ on purpose
-(docs/fidelity.md). Dynamo traces, as for torch. Native code rewrites and cleans the captured graph,
-and its Python code is generated when it is first needed.
+(docs/fidelity.md). Dynamo traces, as with torch. Native code rewrites and cleans the captured
+graph, whose Python code is generated on first access.
 """
 
 from fxpress._torch.probes import component

@@ -10,9 +10,9 @@
     )
     draw(stages).render("stages")
 
-Every callback numbers partitions 0, 1, 2, … in graph order and cuts the graph into contiguous runs.
+Each callback numbers partitions 0, 1, 2, … in graph order and cuts the graph into contiguous runs.
 A value can then only flow from a lower id to a higher id: there are no cycles between partitions.
-Regions of autocast and grad mode, which need ids that never fall, may be split as well.
+Regions of autocast and grad mode, whose ids must not decrease, can be split too.
 """
 
 from fxpress._graphs.partition.around import around

@@ -2,7 +2,7 @@
 
 The names, signatures and results are torch's. Where torch is wrong, the results differ on purpose
 (docs/fidelity.md).
-The results' Python code is generated when it is first needed.
+The results' Python code is generated on first access.
 """
 
 from fxpress._torch.probes import component

@@ -70,7 +70,7 @@ ExpressionId CommonSubexpressions::part(std::string_view text) {
   // A printed expression has more parentheses than the text that it was parsed from.
   const int max_open = 3 * Expressions::kMaxDepth;
   if (const auto parsed = expressions_.parse(text, max_open)) return *parsed;
-  // Known by its text alone, which is that of no constant.
+  // Otherwise identified by its text, which cannot be the text of a constant.
   return expressions_.make(ExpressionKind::kConstant, text, {});
 }
 

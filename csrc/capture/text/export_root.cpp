@@ -19,7 +19,7 @@ bool ends_with_owner(std::string_view text) {
                                     !continues_identifier(text[text.size() - kOwner.size() - 1]));
 }
 
-// Dynamo puts underscores for "L['self']." or, in names of what is in containers, for "self'].".
+// Dynamo replaces "L['self']." or, in names of objects in containers, "self']." by underscores.
 // Other parts of a name may come before it: "dict_type_L__self____export_root_x".
 bool ends_with_flat_owner(std::string_view text) {
   return text.ends_with(kFlatOwner) &&
@@ -34,7 +34,7 @@ bool mentions_export_root(std::string_view name) {
 
 std::string without_export_root(std::string_view name) {
   std::string result;
-  size_t done = 0;  // characters of the name that are in the result, or left out
+  size_t done = 0;  // number of characters of the name that are copied or left out
   for (size_t at = name.find(kRoot); at != std::string_view::npos; at = name.find(kRoot, done)) {
     const std::string_view before = name.substr(0, at);
     const size_t end = at + kRoot.size();

@@ -1,4 +1,4 @@
-// Names of objects that were captured below the module that wraps them while they are traced.
+// Removes the module that wraps the callable during tracing from names of captured objects.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace fxpress::capture {
 
-// The name as it would be without that module, which is the attribute `_export_root` of `self`:
-// attribute names ("L__self____export_root_x"), sources ("L['self']._export_root.x") and qualified
-// names ("_export_root.x"). What the user called alike stays as it is.
+// The name without that module, which is the attribute `_export_root` of `self`: in attribute names
+// ("L__self____export_root_x"), sources ("L['self']._export_root.x") and qualified names
+// ("_export_root.x"). Does not change a user's name that contains "_export_root" elsewhere.
 std::string without_export_root(std::string_view name);
 
-// Whether a name can be one of those; to be asked first.
+// Whether without_export_root() may change the name; a cheap test to call first.
 bool mentions_export_root(std::string_view name);
 
 }  // namespace fxpress::capture

@@ -16,7 +16,7 @@ using core::is_name_start;
 
 namespace {
 
-// How tightly operators bind: the steps of ast.unparse.
+// The precedences of operators, with the values of ast.unparse.
 enum Precedence : int {
   kTest = 4,
   kOr = 5,
@@ -33,7 +33,7 @@ struct BinaryOperator {
   std::string_view text;
   int precedence;
 };
-// An operator that is the beginning of another one comes behind it.
+// An operator that is a prefix of another one comes after it.
 constexpr std::array kBinary = {
     BinaryOperator{"<<", 12},    BinaryOperator{">>", 12}, BinaryOperator{"//", 14},
     BinaryOperator{"|", kBitOr}, BinaryOperator{"^", 10},  BinaryOperator{"&", 11},
@@ -42,7 +42,7 @@ constexpr std::array kBinary = {
 };
 constexpr std::array<std::string_view, 6> kCompare = {"==", "!=", "<=", ">=", "<", ">"};
 
-constexpr size_t kMaxDigits = 600;  // Python can be told to read no more than 640
+constexpr size_t kMaxDigits = 600;  // the lowest limit that Python can be set to is 640
 
 struct NotCovered {};
 
@@ -53,7 +53,7 @@ int precedence_of(std::string_view binary) {
   return found->precedence;
 }
 
-// Calls each(text) for the texts that join_texts() has put together.
+// Calls each(text) for the texts that join_text() has joined.
 template <class Each>
 void for_each_text(std::string_view joined, Each&& each) {
   while (!joined.empty()) {
@@ -68,18 +68,18 @@ void join_text(std::string& joined, std::string_view text) {
   joined += text;
 }
 
-// One expression, from its text. Throws NotCovered.
+// Parses one expression. Throws NotCovered.
 class ExpressionParser {
  public:
   ExpressionParser(Expressions& expressions, std::string_view text, int max_open)
       : expressions_(expressions), rest_(text), max_open_(max_open) {}
 
   ExpressionId whole() {
-    if (rest_.empty() || rest_.front() == ' ') throw NotCovered();  // Python minds indents
+    if (rest_.empty() || rest_.front() == ' ') throw NotCovered();  // an IndentationError in Python
     const ExpressionId result = test();
     skip_spaces();
     if (!rest_.empty()) throw NotCovered();
-    // Alone, it would be a docstring, which is printed in other ways.
+    // A string alone would be a docstring, which ast.unparse prints differently.
     const Expressions::Expression& made = expressions_[result];
     if (made.kind == ExpressionKind::kConstant && !is_name_part(made.text.front()))
       throw NotCovered();
@@ -145,7 +145,7 @@ class ExpressionParser {
     return {};
   }
 
-  // Operators that bind at least that tightly.
+  // Parses operators of at least this precedence.
   ExpressionId binary(int precedence) {
     ExpressionId left = factor();
     for (;;) {
@@ -222,7 +222,7 @@ class ExpressionParser {
     return make(ExpressionKind::kCall, keywords, parts);
   }
 
-  // The name in front of a single "=", which is skipped too.
+  // Parses `name =`, and returns the name; empty if something else follows.
   std::string_view keyword_of_argument() {
     size_t end = 0;
     while (end < rest_.size() && is_name_part(rest_[end])) ++end;
@@ -292,8 +292,7 @@ class ExpressionParser {
     return parts;
   }
 
-  // Reads a number that Python prints as it stands: an integer, or a decimal fraction of few
-  // digits.
+  // Parses a number whose repr() is its text: an integer, or a decimal fraction of few digits.
   ExpressionId number() {
     size_t end = 0;
     while (end < rest_.size() && is_digit(rest_[end])) ++end;
@@ -315,7 +314,7 @@ class ExpressionParser {
     return make(ExpressionKind::kConstant, text, {});
   }
 
-  // Reads a plain string, in the quotes that repr() takes.
+  // Parses a plain string, and returns it in the quotes of repr().
   ExpressionId string(char quote) {
     const size_t end = rest_.find(quote, 1);
     if (end == std::string_view::npos) throw NotCovered();
@@ -339,7 +338,7 @@ class ExpressionParser {
     return result;
   }
 
-  // Whether the expression ends here, so that no binary operator follows.
+  // Whether the expression ends here.
   bool is_at_end() {
     skip_spaces();
     return rest_.empty() || rest_[0] == ')' || rest_[0] == ']' || rest_[0] == ',';
@@ -374,9 +373,9 @@ class ExpressionParser {
   }
 
   Expressions& expressions_;
-  std::string_view rest_;  // of the text
+  std::string_view rest_;  // the part of the text that is not parsed yet
   const int max_open_;
-  int open_ = 0;  // brackets, operators in front
+  int open_ = 0;  // depth of open brackets, prefix operators and powers
 };
 
 class Printer {
@@ -483,7 +482,7 @@ class Printer {
     close(own, precedence);
   }
 
-  // Each value is printed as if it had to bind more tightly than the one before it: so does Python.
+  // Like ast.unparse, raises the required precedence for each value.
   void boolean(const Expressions::Expression& e, int precedence) {
     const int own = e.text == "or" ? kOr : kAnd;
     open(own, precedence);
@@ -497,7 +496,7 @@ class Printer {
       wanted = std::min<int>(wanted + 1, kAtom);
       print(e.in[i], wanted);
     }
-    // The parentheses are those of the first step.
+    // The parentheses of the entire expression depend on its own precedence.
     close(own, precedence);
   }
 

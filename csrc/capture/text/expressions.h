@@ -1,5 +1,5 @@
-// Python expressions: parsed, printed as ast.unparse does, and their common parts. The parser
-// refuses what it does not cover: f-strings, lambdas, slices, comprehensions, ...
+// Parses Python expressions, prints them like ast.unparse, and finds common subexpressions. The
+// parser rejects syntax that it does not cover: f-strings, lambdas, slices, comprehensions, ...
 #pragma once
 
 #include <cstdint>
@@ -17,35 +17,35 @@ namespace fxpress::capture {
 using ExpressionId = uint32_t;
 
 enum class ExpressionKind : uint8_t {
-  kName,       // text
-  kConstant,   // text
-  kAttribute,  // text: its name; the object
-  kCall,       // text: names of the keyword arguments, ", " between; function, arguments
-  kSubscript,  // object, index
+  kName,       // text: the name
+  kConstant,   // text: the literal
+  kAttribute,  // text: the attribute; in: object
+  kCall,       // text: keywords, joined by ","; in: function, arguments
+  kSubscript,  // in: object, index
   kTuple,
   kList,
   kUnary,    // text: the operator
   kBinary,   // text: the operator
   kBoolean,  // text: the operator
-  kCompare   // text: the operators, ", " between
+  kCompare   // text: the operators, joined by ","
 };
 
-// A table that has equal expressions once.
+// A table of expressions; equal expressions have one id.
 class Expressions {
  public:
-  static constexpr int kMaxDepth = 100;  // what is deeper, Python decides about, by its own limits
+  static constexpr int kMaxDepth = 100;  // Python parses deeper expressions, with its limits
 
   struct Expression {
     ExpressionKind kind;
-    int depth;                     // of what is in it, and 1
-    std::string_view text;         // see the kinds
-    std::vector<ExpressionId> in;  // in the order of the source
+    int depth;                     // 1 for an expression without parts
+    std::string_view text;         // see ExpressionKind
+    std::vector<ExpressionId> in;  // its parts, in the order of the source
   };
 
-  // Returns nothing for a text that is not covered, or is no expression. A text that is nested
+  // Returns nullopt for a text that is not an expression, or not covered. A text that is nested
   // deeper than `max_open` is not covered.
   std::optional<ExpressionId> parse(std::string_view text, int max_open = kMaxDepth);
-  // Returns the text that ast.unparse makes, on one line.
+  // Returns the text of ast.unparse, on one line.
   std::string print(ExpressionId id) const;
 
   const Expression& operator[](ExpressionId id) const { return expressions_[id]; }
@@ -56,28 +56,27 @@ class Expressions {
  private:
   std::deque<Expression> expressions_;  // by id
   core::TextMap<ExpressionId> ids_;     // by kind, parts and text, as bytes
-  std::string key_;                     // kept from call to call
+  std::string key_;                     // a buffer of make(), reused by all calls
 };
 
-// Puts the common parts of several Python expressions into variables. Attributes, calls and
-// subscripts count as parts; inner ones come first.
+// Replaces common parts of several Python expressions by variables. Parts are attributes, calls and
+// subscripts; inner parts get their variables first.
 class CommonSubexpressions {
  public:
-  // Counts all parts of an expression. Returns nothing for one that is not covered, and does not
-  // count it.
+  // Counts all parts of an expression. Returns nullopt, without counting, if it is not covered.
   std::optional<ExpressionId> count(std::string_view text);
 
   struct Replaced {
-    std::vector<std::string> assignments;  // new variables, in the order that they need each other
+    std::vector<std::string> assignments;  // of new variables, each after the ones that it uses
     std::string text;
   };
-  // An expression that was counted, with variables in it. All have to have been counted before.
+  // Returns a counted expression with variables. All expressions must be counted before.
   Replaced replace(ExpressionId id);
 
-  // For expressions that are not covered: their parts, as ast.unparse prints them.
+  // For expressions that are not covered: `text` is a part as ast.unparse prints it.
   void count_part(std::string_view text) { ++entry(part(text)).uses; }
   bool is_common(std::string_view text) { return entry(part(text)).uses > 1; }
-  // The variable that stands for a part, or nothing.
+  // The variable of a part, or nullopt.
   std::optional<std::string> variable(std::string_view text);
   std::string new_variable(std::string_view text);
 

@@ -60,8 +60,8 @@ void Partitioning::record_output(NodeId def) {
 }
 
 FlatMap::Inserted Partitioning::add_input(NodeId def, PartitionId user) {
-  // Uses of one value by one partition tend to come one after the other; only a value that several
-  // partitions use in turns reaches the map.
+  // Uses of a value by one partition are usually consecutive; the map is needed only for a value
+  // that several partitions use alternately.
   std::vector<NodeId>& inputs = partitions_[user.value()].inputs;
   const uint64_t last = last_input_[def.value()];
   if (last != kNever && (last >> 32) == user.value()) return {static_cast<uint32_t>(last), false};

@@ -1,4 +1,4 @@
-// Records what each partition of a graph needs from the others.
+// Records the values that each partition of a graph needs from the others.
 #pragma once
 
 #include <cstdint>
@@ -18,31 +18,31 @@ using core::PartitionId;
 
 struct Partition {
   std::vector<NodeId> nodes;            // its nodes, in graph order
-  std::vector<NodeId> inputs;           // values from outside, in order of first use
-  std::vector<NodeId> outputs;          // own values that others need, in order of first use
+  std::vector<NodeId> inputs;           // values of other partitions, in order of first use
+  std::vector<NodeId> outputs;          // its values that others need, in order of first use
   std::vector<PartitionId> dependents;  // partitions that wait for this one, in order of record
 };
 
-// Records uses across partitions, in the order in which torch.fx.passes.split_module does: that
-// order decides the order of placeholders and outputs.
+// Records uses across partitions in the order of torch.fx.passes.split_module, because this order
+// determines the order of placeholders and outputs.
 class Partitioning {
  public:
   // `assignment` gives the partition of each node, or an invalid id.
   Partitioning(const Graph& graph, std::span<const PartitionId> assignment, size_t partitions);
 
-  // A node of a partition uses `def`; `use` is the use's position in graph.inputs. True when the
-  // value has just become an input of the using partition: then its symbols are to be recorded.
-  // (A value that record_symbol() made an input has no symbol but the one that it binds.)
+  // Records that `user`, in a partition, uses `def`; `use`: position in graph.inputs. Returns true
+  // when this call has made the value an input of the partition: the caller records its symbols.
+  // (A value that record_symbol() made an input has only the symbol that it binds.)
   bool record_use(uint32_t use, NodeId def, NodeId user);
 
-  // `def` becomes an input of `user_partition` without being an argument of one of its nodes: the
-  // binder of a symbol in the shape of another input. Nothing to do when it is defined there.
+  // Makes `def`, the binder of a symbol in the shape of an input, an input of `user_partition`,
+  // although it need not be an argument there. Does nothing when `user_partition` defines it.
   void record_symbol(NodeId def, PartitionId user_partition);
 
-  // The graph's output mentions `def`.
+  // Records that the graph's output mentions `def`.
   void record_output(NodeId def);
 
-  // Called when everything is recorded: frees what only recording needs.
+  // Frees the data that only recording needs.
   void finish();
 
   const std::vector<Partition>& partitions() const { return partitions_; }
@@ -51,7 +51,7 @@ class Partitioning {
   std::span<const uint32_t> input_slots() const { return input_slots_; }
   static constexpr uint32_t kLocal = 0xffffffffu;
 
-  // Just the dependents of each partition, for partition_order().
+  // The dependents of each partition, for partition_order().
   std::vector<std::vector<PartitionId>> dependents() const;
 
  private:
@@ -62,9 +62,9 @@ class Partitioning {
   std::span<const PartitionId> assignment_;  // by node
   std::vector<Partition> partitions_;        // by partition
   std::vector<uint32_t> input_slots_;        // by position in graph.inputs
-  std::vector<uint8_t> is_output_;           // by node: already among its partition's outputs
-  std::vector<uint64_t> last_input_;         // by node: (partition, slot) it was last an input of
-  FlatMap inputs_;                           // (partition, node) -> slot, beyond the last one
+  std::vector<uint8_t> is_output_;           // by node: whether it is in its partition's outputs
+  std::vector<uint64_t> last_input_;         // by node: (partition, slot) of its last use
+  FlatMap inputs_;                           // (partition, node) -> slot
   FlatMap edges_;                            // (owner, user) pairs of dependents
 };
 

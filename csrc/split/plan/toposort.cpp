@@ -34,7 +34,7 @@ std::vector<PartitionId> find_cycle(std::span<const std::vector<PartitionId>> de
   const size_t n = dependents.size();
   std::vector<bool> blocked(n, true);
   for (PartitionId p : order) blocked[p.value()] = false;
-  // A blocked partition has a blocked dependency: a walk from one to the next must close a loop.
+  // Each blocked partition has a blocked dependency, so following dependencies reaches a cycle.
   std::vector<PartitionId> dependency(n);
   for (uint32_t p = 0; p < n; ++p) {
     if (!blocked[p]) continue;

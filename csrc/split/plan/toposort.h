@@ -1,4 +1,4 @@
-// Order in which partitions can run.
+// Orders partitions so that they can run.
 #pragma once
 
 #include <span>
@@ -10,15 +10,14 @@ namespace fxpress::split {
 
 using core::PartitionId;
 
-// A topological order of the partitions, as torch.fx.passes.split_module walks them: ready ones on
-// a stack, those without any dependency pushed first in order of appearance, the last pushed taken
-// first. dependents[p] holds the partitions that wait for p, in order of first record, each once.
-// With a cycle the result is shorter than `dependents`: those on it, and those that wait for them,
-// are missing.
+// The topological order of torch.fx.passes.split_module: ready partitions are on a stack, first the
+// partitions without a dependency in order of appearance, and the last one pushed is popped first.
+// dependents[p] has each partition that waits for p once, in order of first record. If there are
+// cycles, the result lacks their partitions and all partitions that wait for them.
 std::vector<PartitionId> partition_order(std::span<const std::vector<PartitionId>> dependents);
 
-// The partitions of one cycle, each followed by one that waits for it, among those that `order`,
-// the result of partition_order(), leaves out; empty if none.
+// The partitions of one cycle, each followed by one that waits for it; empty if there is none.
+// `order`: the result of partition_order().
 std::vector<PartitionId> find_cycle(std::span<const std::vector<PartitionId>> dependents,
                                     std::span<const PartitionId> order);
 

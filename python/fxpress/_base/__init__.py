@@ -1,5 +1,5 @@
-"""What every part uses, without torch: errors, arguments, progress, events.
+"""Base package of all components: errors, checks of arguments, progress, events.
 
-Read `errors`, `arguments`, then `observing`. `replacement`, `interpreter` and `frame_space` serve
-the parts that change objects of others; `pictures` draws.
+Read `errors`, `arguments`, then `observing`. `replacement`, `interpreter` and `frame_space` are for
+components that patch torch or Python; `pictures` renders drawings.
 """

@@ -1,4 +1,4 @@
-"""Checks of callers' arguments before any work. Each raises a TypeError that names its argument."""
+"""Check callers' arguments before any work. Each check raises TypeError, naming the argument."""
 
 from __future__ import annotations
 

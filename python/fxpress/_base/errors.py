@@ -1,7 +1,7 @@
 """The base class of fxpress's exceptions, and the exceptions that do not need torch.
 
-`SerializeError` is in `fxpress._torch.serde`, because it derives from torch's; `ArchiveError` is in
-`fxpress._files.errors`. `fxpress` exports all of them, and is the module that pickles name.
+`SerializeError` is in `fxpress._torch.serde`, because it derives from torch's class; `ArchiveError`
+is in `fxpress._files.errors`. `fxpress` exports all of them, and pickles name this module.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _E = TypeVar("_E", bound=BaseException)
 class Error(Exception):
     """The base class of all exception classes of fxpress.
 
-    For mistakes of the caller (arguments of a wrong type, a missing file), fxpress raises
-    exceptions of Python or of the kind that torch raises. torch has no such class. Characters in
-    the message that a terminal would act on are escaped, since the text may be from a file.
+    For mistakes of the caller (arguments of a wrong type, a missing file), fxpress raises Python's
+    exceptions, or the exceptions that torch raises. torch has no such class. Control characters in
+    the message are escaped for terminals, because the text may come from a file.
 
     Example:
         >>> import io
@@ -40,8 +40,8 @@ class UnsupportedError(Error, NotImplementedError, RuntimeError):
     """The input uses something that fxpress does not implement.
 
     It is raised before anything is changed. The message names the node, the feature and the
-    remedy; ``fxpress.install(on_unsupported="torch")`` hands such calls to torch instead. torch has
-    no such class.
+    remedy. With ``fxpress.install(on_unsupported="torch")``, torch runs such calls instead. torch
+    has no such class.
 
     Example:
         >>> from fxpress.unflatten import unflatten
@@ -57,10 +57,10 @@ class UnsupportedError(Error, NotImplementedError, RuntimeError):
 
 
 class UnsupportedTorchError(UnsupportedError, ImportError):
-    """The installed torch lacks what a module of fxpress needs.
+    """The installed torch lacks an attribute that a module of fxpress needs.
 
-    It is raised when the module is imported. ``fxpress.install()`` leaves to torch what the module
-    would replace. torch has no such class.
+    It is raised when the module is imported. ``fxpress.install()`` does not replace the functions
+    of such a module. torch has no such class.
 
     Example:
         >>> try:
@@ -73,10 +73,10 @@ class UnsupportedTorchError(UnsupportedError, ImportError):
 
 
 class InternalError(Error, RuntimeError):
-    """An invariant of fxpress does not hold. This is a bug of fxpress, never the caller's.
+    """An invariant of fxpress does not hold. This is a bug in fxpress, not a mistake of the caller.
 
-    The message carries the ``file:line`` of the check that failed. Please report it. torch has no
-    such class.
+    The message has the ``file:line`` of the check that failed. Please report it. torch has no such
+    class.
 
     Example:
         >>> try:
@@ -89,7 +89,7 @@ class InternalError(Error, RuntimeError):
 
 
 class NoRendererError(RuntimeError):
-    """There is no program that draws pictures."""
+    """A program that renders pictures is not installed."""
 
 
 def _printable_argument(value: object) -> object:
@@ -97,7 +97,7 @@ def _printable_argument(value: object) -> object:
 
 
 def printable_error(error: _E) -> _E:
-    """Return an exception of another library whose texts, and those of its causes, are escaped."""
+    """Escape the messages of another library's exception and its causes; return the exception."""
     cause: BaseException | None = error
     while cause is not None:
         cause.args = tuple(map(_printable_argument, cause.args))
@@ -106,7 +106,7 @@ def printable_error(error: _E) -> _E:
 
 
 def is_about_input(error: BaseException) -> bool:
-    """Return whether input can be at fault: False for a signal handler's error, or no memory."""
+    """Return whether the input may have caused it: not a signal handler's error or MemoryError."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError) or _is_from_handler(cause.__traceback__):
@@ -116,7 +116,7 @@ def is_about_input(error: BaseException) -> bool:
 
 
 def _is_from_handler(at: TracebackType | None) -> bool:
-    """Return whether a traceback leads into a signal handler, which gets the frame below it."""
+    """Return whether a traceback has a signal handler, which has the frame below as argument."""
     while at is not None:
         interrupted = at.tb_frame.f_back
         for value in [*at.tb_frame.f_locals.values()] if interrupted is not None else ():

@@ -1,10 +1,10 @@
-"""Make space for the frames of nested calls.
+"""Reserve stack space for the frames of nested calls.
 
-CPython from 3.11 on keeps frames in chunks of 16 KiB. A call that finds its chunk full maps another
-chunk, and its return unmaps it: two system calls and a page fault for each call of a loop that runs
-at such a border. Tracing is many calls deep and full of loops: a tenth of its time goes there.
-A frame that is declared to be large makes space: its chunk is twice its size, and the other half
-takes the frames of many hundred calls.
+CPython from 3.11 on stores frames in chunks of 16 KiB. A call that does not fit into the last chunk
+maps another one, and its return unmaps it: each call of a loop at such a boundary costs two system
+calls and a page fault. Tracing has deep calls with many loops, and spends 10% of its time there.
+A frame that is declared to be large avoids it: its chunk is twice its size, and the other half has
+space for the frames of many hundred calls.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _state = _State()
 
 
 def has_space() -> bool:
-    """Return whether this thread runs a function that was called with space."""
+    """Return whether this thread runs in `call_with_space`."""
     return _state.has_space
 
 
 def call_with_space(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """Call a function and return its result, after making space in a thread that has none yet."""
+    """Call a function and return its result, in a large frame unless the thread has one already."""
     if _state.has_space:
         return function(*args, **kwargs)
     _state.has_space = True
@@ -51,7 +51,7 @@ def call_with_space(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.
 
 
 def with_space(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a function that calls the given one with space."""
+    """Decorate a function to run in `call_with_space`."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -1,4 +1,4 @@
-"""What depends on the release of CPython; nothing else asks for its version."""
+"""Functions that depend on the release of CPython; no other module tests its version."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# A frame of a little more than 256 KiB gets a chunk of 512 KiB: a chunk's size is a power of two.
-# A frame object in a traceback has the same size, but its memory is not touched.
+# A frame of a little more than 256 KiB gets a chunk of 512 KiB, because the size of a chunk is a
+# power of two. A frame object in a traceback has the same size, but its memory is not touched.
 _SLOTS = (1 << 18) // 8
 
 

@@ -1,4 +1,4 @@
-"""Render pictures by the system's Graphviz, or by the program that the extra `draw` installs."""
+"""Render pictures with the system's Graphviz, or the program that the extra `draw` installs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import graphviz
 
 from fxpress._base.errors import NoRendererError
 
-# A port of Graphviz in one program, which takes the options of `dot`; docs/decisions/0001 says why.
+# A port of Graphviz with the options of `dot`; docs/decisions/0001 has the reasons.
 _CARRIED = "graphviz-pure"
 
 
 class Picture(graphviz.Digraph):  # type: ignore[misc]
-    """A graph that notebooks also show where the system has no Graphviz."""
+    """A graph that notebooks can show even without the system's Graphviz."""
 
     def _repr_mimebundle_(
         self, include: Any = None, exclude: Any = None, **options: Any
@@ -48,7 +48,7 @@ def svg_of(source: str) -> str:
 
 
 def _carried_program() -> str | None:
-    """Return the path of graphviz-pure's program where pip has put it, which may not be in PATH."""
+    """Return the path of graphviz-pure's program, which pip may have installed outside of PATH."""
     try:
         files = importlib.metadata.files(_CARRIED) or []
     except importlib.metadata.PackageNotFoundError:

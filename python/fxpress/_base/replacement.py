@@ -1,7 +1,7 @@
-"""Functions of torch that do something else in the blocks of a thread, and attributes in blocks.
+"""Replace functions of torch in blocks of one thread, and set attributes during blocks.
 
-A signal handler may raise between any two steps of Python code, so also between the `__enter__` of
-a context manager written in Python and its block. The blocks of `_native` are entered and left in
+A signal handler may raise between any two steps of Python code, for example after the `__enter__`
+of a context manager in Python and before its block. The blocks of `_native` are entered and left in
 one step.
 """
 
@@ -19,7 +19,7 @@ from fxpress import _native
 
 
 def attribute_block(owner: Any, name: str, value: Any) -> _native.Block:
-    """Return a block in which an attribute, set without Python code, has another value."""
+    """Return a block in which an attribute has another value; setting it runs no Python code."""
     change = functools.partial(_native.exchange_attribute, owner, name)
     return _native.Block(functools.partial(change, value), change)
 
@@ -27,8 +27,8 @@ def attribute_block(owner: Any, name: str, value: Any) -> _native.Block:
 class Replacement:
     """Replaces a function of a module, or a method of a class, in blocks of a thread.
 
-    `body` is called with the original and its arguments in threads that are in a block. The others
-    call the original through it. AttributeError if the owner has no such function.
+    In threads that are in a block, a call runs `body` with the original function and the arguments.
+    In other threads it runs the original. AttributeError if the owner has no such function.
     """
 
     def __init__(self, owner: type | types.ModuleType, name: str, body: Callable[..., Any]) -> None:
@@ -53,7 +53,7 @@ class Replacement:
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """Return a block in which this thread gets the replacement."""
+        """Return a block in which this thread calls the replacement."""
         with self._lock:
             if not self._blocks:
                 self._replace()
@@ -71,7 +71,7 @@ class Replacement:
     def _replace(self) -> None:
         original = vars(self._owner)[self._name]
         if original is self._replacement:
-            return  # somebody who replaced it in an earlier block has put it back
+            return  # other code saved the replacement in an earlier block, and has restored it
         self._original = original
         setattr(self._owner, self._name, functools.update_wrapper(self._replacement, original))
 
@@ -80,7 +80,7 @@ class Replacement:
             setattr(self._owner, self._name, self._original)
 
     def _after_fork(self) -> None:
-        """In a child: a thread of its parent may hold the lock, or have blocks that do not end."""
+        """Reset state of threads that do not exist in a child: a held lock, and open blocks."""
         self._lock = threading.Lock()
         self._blocks = getattr(self._here, "blocks", 0)
         if not self._blocks:

@@ -1,4 +1,4 @@
-"""Signatures as `help` shows them."""
+"""Prepare signatures for `help`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def expand_aliases(function: _F) -> _F:
-    """Replace type aliases, which are private, in the annotations of a function; return it."""
+    """Replace private type aliases in the annotations of a function; return the function."""
     scope = inspect.unwrap(function).__globals__
     for name, text in function.__annotations__.items():
         if isinstance(text, str):

@@ -1,4 +1,4 @@
-"""`install()` and `uninstall()`: fxpress in torch's place, for the whole process."""
+"""`install()` and `uninstall()`: replace torch's functions by fxpress's in the entire process."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 @expand_aliases
 def install(*, on_unsupported: Policy = "raise") -> None:
-    """Replace torch's functions and classes by fxpress's, in the whole process.
+    """Replace torch's functions and classes by fxpress's in the entire process.
 
-    Every module-level name that holds one of them is rebound: in the torch module that defines
-    it (``torch.fx.passes.split_module``), and in every loaded module that imported it, under
-    whatever name. Modules imported later get fxpress's from torch. Names held elsewhere (class
-    attributes, closures, containers) stay as they are.
+    Every module-level name that refers to one of them is rebound: in the torch module that defines
+    it (``torch.fx.passes.split_module``), and in every loaded module that has imported it, under
+    any name. Modules that are imported later get fxpress's objects from torch. Other references
+    (class attributes, closures, containers) do not change.
 
     Calls nest: the first one patches and the last ``uninstall`` restores. With the environment
-    variable ``FXPRESS_DISABLE`` set to ``1``, ``true`` or ``yes`` at the first call, torch is left
-    as it is. torch has no such function.
+    variable ``FXPRESS_DISABLE`` set to ``1``, ``true`` or ``yes`` at the first call, nothing is
+    replaced. torch has no such function.
 
     Args:
-        on_unsupported: what a replaced function does where fxpress raises
-            :class:`fxpress.UnsupportedError`: ``"raise"`` lets it through; ``"torch"`` logs a
-            warning (logger ``fxpress``) and calls torch's original, with all of torch itself in
-            this thread until it returns. The latest call that is still open decides, in all
-            threads. Calls to fxpress's own modules always raise.
+        on_unsupported: the action of a replaced function when fxpress raises
+            :class:`fxpress.UnsupportedError`: ``"raise"`` propagates the error; ``"torch"`` logs a
+            warning (logger ``fxpress``) and calls torch's original, during which this thread uses
+            torch's functions only. The latest open call of ``install`` applies, to all threads.
+            Direct calls of fxpress's modules always raise.
 
     Raises:
-        ValueError: ``on_unsupported`` is neither of the two.
-        ImportError: a module of fxpress or torch does not load; nothing has been changed. A name
-            that the installed torch does not have is not an error: the component that needs it
-            stays torch's, and the logger ``fxpress`` says so once.
+        ValueError: ``on_unsupported`` is not one of the two.
+        ImportError: a module of fxpress or torch cannot be imported; nothing has been changed. A
+            name that the installed torch lacks is not an error: torch's code remains in use for the
+            component that needs the name, and the logger ``fxpress`` reports it once.
 
     Example:
         >>> fxpress.install()
@@ -55,14 +55,14 @@ def install(*, on_unsupported: Policy = "raise") -> None:
 
 
 def uninstall() -> None:
-    """Take back the latest open :func:`install`; the last one gives torch its own objects back.
+    """Undo the latest open :func:`install`; undoing the last one restores torch's objects.
 
-    Names that modules took from torch meanwhile are restored too; names imported from fxpress
-    are left alone. torch has no such function.
+    This includes names that modules have imported from torch since then, but not names that were
+    imported from fxpress. torch has no such function.
 
     Raises:
-        RuntimeError: no ``install()`` is open. (A ``with installed()`` does not count: only its
-            own exit ends it.)
+        RuntimeError: no ``install()`` is open. (A ``with installed()`` does not count: it ends only
+            with its block.)
 
     Example:
         >>> fxpress.install()
@@ -73,19 +73,19 @@ def uninstall() -> None:
 
 @expand_aliases
 def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
-    """Install fxpress for the length of a ``with`` block: :func:`install`, then :func:`uninstall`.
+    """Install fxpress during a ``with`` block: :func:`install`, then :func:`uninstall`.
 
-    Process-wide like them: other threads see it too. Blocks may nest and overlap in any order;
-    each ends exactly its own installation. torch has no such function.
+    It applies to the entire process, including other threads. Blocks may nest and overlap in any
+    order; each one ends only its installation. torch has no such function.
 
     Args:
-        on_unsupported: what a replaced function does where fxpress raises
-            :class:`fxpress.UnsupportedError`: ``"raise"`` lets it through; ``"torch"`` logs a
+        on_unsupported: the action of a replaced function when fxpress raises
+            :class:`fxpress.UnsupportedError`: ``"raise"`` propagates the error; ``"torch"`` logs a
             warning and calls torch's original.
 
     Raises:
-        ValueError: on entry: ``on_unsupported`` is neither of the two.
-        ImportError: on entry: a module of fxpress or torch does not load.
+        ValueError: on entry: ``on_unsupported`` is not one of the two.
+        ImportError: on entry: a module of fxpress or torch cannot be imported.
 
     Example:
         >>> with fxpress.installed():
@@ -99,9 +99,9 @@ def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
 
 
 def is_installed() -> bool:
-    """Return whether torch's names stand for fxpress's now.
+    """Return whether torch's names refer to fxpress's objects now.
 
-    It is False where ``FXPRESS_DISABLE`` has left them. torch has no such function.
+    It is False if ``FXPRESS_DISABLE`` was set. torch has no such function.
 
     Example:
         >>> fxpress.is_installed()
@@ -111,10 +111,10 @@ def is_installed() -> bool:
 
 
 def policy() -> Policy | None:
-    """Return the `on_unsupported` in force; None while torch is itself."""
+    """Return the `on_unsupported` in force; None while nothing is replaced."""
     return _installation.policy
 
 
 def replaced() -> dict[str, int]:
-    """Return how many names of each module of torch stand for fxpress's now."""
+    """Return the number of names in each module of torch that refer to fxpress's objects now."""
     return _installation.replaced()

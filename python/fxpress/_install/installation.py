@@ -1,8 +1,8 @@
-"""Puts stand-ins into torch's places for the whole process, and takes them out again.
+"""Replaces torch's objects by stand-ins in the entire process, and restores them.
 
-Holders are looked for in the namespaces of the modules in ``sys.modules`` and nowhere else: a class
-attribute, a closure or a container keeps what it has, and so does a module that another thread is
-importing at this very moment.
+Only names in the namespaces of the modules in ``sys.modules`` are rebound. Class attributes,
+closures and containers keep their values, and so does a module that another thread is importing at
+the same time.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """An entry of the table made concrete."""
+    """The objects of an entry of the table."""
 
-    ours: Any  # fxpress's own object
-    original: Any  # what the source held before us
-    stand_in: Any  # what it holds while we are installed
+    ours: Any  # fxpress's object
+    original: Any  # the object of torch
+    stand_in: Any  # the object that replaces it
 
 
 class _Here(threading.local):
-    left = False  # this thread is in a call that was left to torch
+    left = False  # whether this thread is in a call that torch's original handles
 
 
 def is_disabled() -> bool:
-    """Return whether the environment variable `FXPRESS_DISABLE` leaves torch as it is."""
+    """Return whether the environment variable `FXPRESS_DISABLE` is set."""
     return os.environ.get("FXPRESS_DISABLE", "").strip().lower() in ("1", "true", "yes")
 
 
@@ -58,18 +58,18 @@ class Installation:
         self._here = _Here()
         self._components = components
         self._lock = threading.RLock()
-        self._known: dict[Entry, Patch] = {}  # ever made; used again, so that stand-ins are few
-        self._announced = False  # that FXPRESS_DISABLE is set
+        self._known: dict[Entry, Patch] = {}  # reused by later installations
+        self._announced = False  # whether it was logged that FXPRESS_DISABLE is set
 
     def acquire(self, policy: Policy) -> None:
         self._native.acquire(self._prepare(policy))
 
     def release(self) -> None:
-        """Give back the newest lease that no context manager holds."""
+        """Release the newest lease that is not held by a context manager."""
         self._native.release_newest()
 
     def block(self, policy: Policy) -> _native.InstalledBlock:
-        """A lease for the length of a `with` block, or of each call of what it decorates."""
+        """A lease during a `with` block, or during each call of a decorated function."""
         return _native.InstalledBlock(
             self._native,
             functools.partial(self._prepare, policy),
@@ -86,7 +86,7 @@ class Installation:
 
     @property
     def policy(self) -> Policy | None:
-        """In force now; None while torch is itself."""
+        """The policy in force; None while nothing is replaced."""
         return self._native.policy
 
     @property
@@ -95,7 +95,7 @@ class Installation:
         return self._native.leases
 
     def replaced(self) -> dict[str, int]:
-        """Return how many names of each module of torch hold a stand-in now."""
+        """Return the number of names in each module of torch that refer to a stand-in now."""
         found: collections.Counter[str] = collections.Counter()
         for entry, patch in self._known.items():
             source = sys.modules.get(entry.module)
@@ -103,7 +103,7 @@ class Installation:
         return {module: count for module, count in found.items() if count}
 
     def _prepare(self, policy: Policy) -> _native.Prepared:
-        """Return the policy and the patches that a new lease needs. Nothing is installed yet."""
+        """Return the policy and the patches of a new lease, without applying them."""
         if policy not in ("raise", "torch"):
             raise ValueError(f'on_unsupported must be "raise" or "torch", not {policy!r}')
         if is_disabled():
@@ -111,7 +111,7 @@ class Installation:
                 self._announced = True
                 log.info("FXPRESS_DISABLE is set: torch is left as it is")
             return policy, [], [], []
-        # Importing under the lock could deadlock with a module that calls install() when imported.
+        # Import without the lock: a module that calls install() when imported could deadlock.
         loaded = self._load()
         with self._lock:
             found = [(entry, vars(source)[entry.name], ours) for entry, source, ours in loaded]
@@ -120,27 +120,27 @@ class Installation:
         return policy, pairs, [*COMPATIBILITY_MARKS], _caches()
 
     def policy_here(self) -> Policy | None:
-        """The policy for a call of this thread; None for torch."""
+        """The policy for a call of this thread; None: call torch's original."""
         return None if self._here.left else self.policy
 
     def left_to_torch(self) -> _native.Block:
-        """Return a block in which this thread calls torch's functions, also by replaced names."""
+        """Return a block in which stand-ins call torch's originals in this thread."""
         return attribute_block(self._here, "left", True)
 
     def forget_lock(self) -> None:
-        """A forked child starts with a lock that no thread of its own holds."""
+        """Replace the lock in a forked child, where its owner may not exist."""
         self._lock = threading.RLock()
 
     def _load(self) -> list[tuple[Entry, types.ModuleType, Any]]:
-        """Import both sides of every entry, except for components that torch does not allow."""
+        """Import both objects of each entry, except of components that don't support this torch."""
         loaded = []
-        refused: set[tuple[str, str]] = set()  # modules of torch and ours: said once
+        refused: set[tuple[str, str]] = set()  # (torch's module, our module): logged once
         for entry in self._components:
             component = (entry.module, entry.provider[0])
             if component in refused:
                 continue
             try:
-                # The attribute torch.export.unflatten is a function, so import by the full name.
+                # import_module, because the attribute torch.export.unflatten is a function.
                 source = importlib.import_module(entry.module)
                 if entry.name in vars(source):
                     provider, name = entry.provider
@@ -159,7 +159,7 @@ class Installation:
 
     def _concrete(self, entry: Entry, original: Any, ours: Any) -> Patch:
         known = self._known.get(entry)
-        if known and original is known.stand_in:  # saved by somebody, and put back later
+        if known and original is known.stand_in:  # other code has saved and restored the stand-in
             original = known.original
         if known and known.original is original and known.ours is ours:
             return known
@@ -172,6 +172,6 @@ class Installation:
 
 
 def _caches() -> list[Callable[[], object]]:
-    """Names stand for other objects now: Dynamo must not remember what they stood for."""
+    """Return functions that clear Dynamo's caches of objects by name."""
     tracking: Any = sys.modules.get("fxpress.nn_module")
     return [] if tracking is None else tracking.caches()

@@ -1,8 +1,8 @@
-"""Stand-ins that take the places of torch's functions and classes.
+"""Create stand-ins: objects that replace torch's functions and classes.
 
-A *stand-in* is made for the purpose and is never fxpress's own object. By its identity,
-``uninstall`` tells a name that some module took from torch meanwhile from a name that was imported
-from fxpress on purpose. A stand-in that outlives its installation does what torch does.
+A *stand-in* forwards to fxpress's object, and is never the same object. So ``uninstall`` can
+distinguish names that were imported from torch in the meantime, which refer to stand-ins, from
+names that were imported from fxpress. After ``uninstall``, a stand-in forwards to torch's object.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ log = logging.getLogger("fxpress")
 
 
 class Switch(Protocol):
-    """Which of the two is in force for a call of this thread."""
+    """Selects fxpress's object or torch's for the calls of a thread."""
 
     def policy_here(self) -> Policy | None:
-        """The policy; None for torch."""
+        """The policy; None: call torch's original."""
 
     def left_to_torch(self) -> _native.Block:
-        """For the length of a block, torch."""
+        """Return a block in which stand-ins call torch's originals."""
 
 
 class StandInType(ABCMeta):
     """The metaclass of class stand-ins; calls and subclasses of a stand-in use a real class."""
 
     # An ABCMeta avoids a metaclass conflict in classes that derive from a stand-in and an ABC.
-    _fxpress_installation: Switch  # knows which of the two is in force
+    _fxpress_installation: Switch  # selects one of the two classes
     _fxpress_ours: type
     _fxpress_original: type
-    _fxpress_either: tuple[type, ...]  # what an instance of either is an instance of
+    _fxpress_either: tuple[type, ...]  # the classes for isinstance() and issubclass()
 
     def __new__(
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwds: Any
@@ -71,11 +71,11 @@ class StandInType(ABCMeta):
 
 @functools.cache
 def _stand_in_type(meta: type) -> Any:
-    """The metaclass of stand-ins for the classes of a metaclass."""
+    """Return the metaclass of stand-ins for classes with the metaclass `meta`."""
 
     class Door(StandInType, meta):  # type: ignore[misc]
-        # Past what the metaclass does to new classes, such as to list them or to let nothing derive
-        # from them: a stand-in is not one of its classes.
+        # Bypasses the metaclass, which may register new classes or forbid subclasses: a stand-in is
+        # not one of its classes.
         def __new__(mcls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
             if any(isinstance(base, StandInType) for base in bases):
                 return super().__new__(mcls, name, bases, body)
@@ -90,7 +90,7 @@ def _stand_in_type(meta: type) -> Any:
 
 
 def _reduce_to_ours(stand_in: Any) -> tuple[Callable[[str], Any], tuple[str]]:
-    """Pickle our class: after `uninstall`, torch's name stands for another class."""
+    """Pickle our class: after `uninstall`, torch's name refers to another class."""
     ours = stand_in._fxpress_ours
     return pkgutil.resolve_name, (f"{ours.__module__}:{ours.__qualname__}",)
 
@@ -107,7 +107,7 @@ def class_stand_in(installation: Switch, ours: type, original: type) -> type:
     }
     stand_in: Any = _stand_in_type(type(ours))(ours.__name__, (ours,), body)
     with contextlib.suppress(ValueError):  # a class whose constructor is in C may have none
-        stand_in.__signature__ = inspect.signature(original)  # inspect sees only our __call__
+        stand_in.__signature__ = inspect.signature(original)  # else inspect uses our __call__
     return cast(type, stand_in)
 
 
@@ -125,13 +125,13 @@ def function_stand_in(
             if policy == "raise":
                 raise
             log.warning("%s.%s: left to torch: %s", entry.module, entry.name, error, stacklevel=2)
-        # Outside the handler, so that an exception of torch's does not carry ours as context.
+        # Outside of the handler, so that an exception of torch does not get ours as __context__.
         with installation.left_to_torch():
             return original(*args, **kwargs)
 
     stand_in.__doc__ = ours.__doc__
     with contextlib.suppress(ValueError):  # a function in C may have none
         stand_in.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    vars(stand_in).pop("__wrapped__")  # the original's own, or none
+    vars(stand_in).pop("__wrapped__")  # replaced by the original's, if it has one
     vars(stand_in).update(vars(original))
     return stand_in

@@ -1,4 +1,4 @@
-"""The names of torch that fxpress replaces, component by component."""
+"""The names of torch that fxpress replaces, by component."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """One name of torch and what replaces it; nothing is imported before ``install``."""
+    """A name of torch and its replacement, which ``install`` imports."""
 
     module: str  # dotted name of the torch module that defines it, as in sys.modules
     name: str  # its name there
     provider: tuple[str, str]  # our module, and the name in it
 
 
-# A new component adds its names here. Importers inside torch need no rows: those already loaded
-# hold the object that the identity scan looks for, and those loaded later read the patched source.
-# Exception classes do not belong here: `except` ignores __subclasscheck__.
+# A new component adds its names here. Modules of torch that import a name need no rows: loaded
+# modules refer to the object, which is replaced by identity, and modules that are loaded later
+# import the stand-in. Do not add exception classes, because `except` ignores __subclasscheck__.
 ENTRIES: list[Entry] = [
     Entry(torch_module, name, (our_module, name))
     for torch_module, our_module, names in (

@@ -1,1 +1,1 @@
-"""What operations do, told to whoever watches: logs, profiles, torch's profiler, progress."""
+"""Observe operations: events for logs, profiles and torch's profiler; progress."""

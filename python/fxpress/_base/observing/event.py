@@ -1,4 +1,4 @@
-"""What is known of a call of an operation, or of a phase of one."""
+"""Events: calls of operations, and their phases."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ class Event:
 
     Attributes:
         name: the name of the operation, such as `"unflatten"`, or of the phase.
-        is_operation: whether it is a call of an operation, and no phase.
-        parent: the event during which it happened; None: it happened by itself.
-        number: events have rising numbers, in the order in which they began.
+        is_operation: whether it is a call of an operation; False for a phase.
+        parent: the event during which it began, or None.
+        number: increases in the order in which events began.
         thread: the number of the thread, as of `threading.get_native_id`.
-        thread_name: its name.
-        start: when it began, seconds of `time.perf_counter`.
-        wall: how long it took, seconds.
-        processor: how long its thread was computing meanwhile, seconds. Native code may use more
-            threads, which do not count here.
-        processor_start: the thread's processor time when it began, seconds.
-        sizes: what was worked on, such as `{"nodes": 1154, "modules": 38}`; empty for phases and
-            for calls that raised.
-        error: the class of the exception that ended it; None: it ended well.
+        thread_name: the name of the thread.
+        start: the start time, in seconds of `time.perf_counter`.
+        wall: the duration in seconds.
+        processor: the processor time of its thread, in seconds. Further threads of native code do
+            not count.
+        processor_start: the processor time of its thread at the start, in seconds.
+        sizes: sizes of the input or result, such as `{"nodes": 1154, "modules": 38}`; empty for
+            phases and for calls that raised.
+        error: the name of the exception's class if it raised, or None.
 
     Example:
         >>> with fxpress.profile() as profile:

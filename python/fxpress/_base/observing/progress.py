@@ -1,4 +1,4 @@
-"""Progress of operations that can last: bars, or calls of the caller's function."""
+"""Show the progress of long operations in bars, or by calls of the caller's function."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-# What callers pass as `progress`: whether to show a bar, a function of (done, total, what), or None
-# for a bar on a terminal.
+# The argument `progress`: whether to show a bar, a function of (done, total, what), or None for a
+# bar on a terminal.
 Progress: TypeAlias = bool | Callable[[int, int, str], object] | None
-Report: TypeAlias = Callable[[int], None]  # takes what was done since the last call
+Report: TypeAlias = Callable[[int], None]  # takes the amount done since the last call
 
-_DELAY = 2.0  # seconds before a bar that nobody asked for is shown
-# Packages whose bars `progress` once accepted -> a function that does the same.
+_DELAY = 2.0  # seconds before a bar is shown with `progress=None`
+# Packages whose bars `progress` does not accept -> a function that updates such a bar.
 _FUNCTIONS_OF_BARS = {
     "tqdm": "lambda done, total, what: bar.update(done - bar.n)",
     "rich": "lambda done, total, what: bar.update(task, completed=done, total=total)",
@@ -73,19 +73,19 @@ def _metered(shown: contextlib.AbstractContextManager[Report], total: int) -> It
         try:
             yield meter.add
         except BaseException:
-            if meter.raised is not None:  # an OSError may have got the name of a file meanwhile
+            if meter.raised is not None:  # the caller may have replaced it, to add a file's name
                 raise meter.raised from None
             raise
         meter.finish()
 
 
 class _Meter:
-    """Keeps what is reported within the total, which may be an estimate."""
+    """Limits the reported amount to the total, which may be an estimate."""
 
     def __init__(self, report: Report, total: int) -> None:
         self._report = report
         self._left = total
-        self.raised: BaseException | None = None  # by the report
+        self.raised: BaseException | None = None  # by the caller's function or the bar
 
     def add(self, count: int) -> None:
         count = min(count, self._left)
@@ -138,7 +138,7 @@ def _bar_class() -> Any:
     except ImportError:
         return None
 
-    # Forked children share tqdm's lock: a child that is killed with it would block the parent.
+    # tqdm's lock is shared by forked children: a child that is killed with it would block all.
     class Bar(tqdm):  # type: ignore[misc]
         monitor_interval = 0
 

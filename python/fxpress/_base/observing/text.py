@@ -1,4 +1,4 @@
-"""Numbers and texts as people read them."""
+"""Format numbers and texts for display."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 class _Escapes:
-    """Maps the number of a character to what `printable` shows."""
+    """Maps code points to their text in `printable`."""
 
     def __getitem__(self, number: int) -> str:
         each = chr(number)
@@ -53,19 +53,19 @@ _ESCAPES = _Escapes()
 
 
 def printable(text: str) -> str:
-    """Return a text of a file; what would move the cursor or change colours is escaped."""
+    """Escape the control characters of a text, which would move the cursor or change colours."""
     if text.isprintable():
         return text
     return text.translate(_ESCAPES)  # join() would hold an object for each character
 
 
 def printable_lines(text: str) -> str:
-    """Return a text of a file, escaped as by `printable`, in the lines that it has."""
+    """Escape a text like `printable`, but keep its line breaks."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table for a notebook, whose texts are escaped; `#` in a head stands for numbers."""
+    """Return a table with escaped texts for a notebook; `#` before a head marks numbers."""
     import html  # imported on use, to keep `import fxpress` fast
 
     def shown(text: object) -> str:

@@ -1,4 +1,4 @@
-"""Use the bytecode that Dynamo made for a callable to flatten inputs and rebuild outputs."""
+"""Use the bytecode that Dynamo generated for a callable to flatten inputs and rebuild outputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class InputProcessor:
         """Return the (args, kwargs) of the bytecode.
 
         Raises:
-            AssertionError: the root has another code generator, or that of another module.
+            AssertionError: the root has another code generator, or another processor.
         """
         args = inputs[: self.num_args]
         kwargs = dict(zip(self.kwarg_names, inputs[self.num_args :], strict=False))
@@ -65,7 +65,7 @@ class InputProcessor:
 
 
 class Yield(Exception):  # noqa: N818 - torch's name
-    """The exception that ends bytecode when its inputs are known.
+    """The exception that ends the bytecode when the inputs of the graph are known.
 
     Stands in for `torch._dynamo.functional_export.Yield`.
 
@@ -77,7 +77,7 @@ class Yield(Exception):  # noqa: N818 - torch's name
 
 
 class _Replay:
-    """Run the bytecode with something else in place of the compiled graph."""
+    """Run the bytecode with another function instead of the compiled graph."""
 
     def __init__(
         self, input_processor: InputProcessor, out: CaptureOutput, f_globals: dict[str, object]
@@ -92,7 +92,7 @@ class _Replay:
         return replay(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return an object with the same bytecode for a copy of the module."""
+        """Return an object with the same bytecode and the copied processor."""
         processor = memo.get(id(self.input_processor))
         if processor is None:
             processor = self.input_processor.__deepcopy__(memo)
@@ -107,7 +107,7 @@ class DynamoBytecodeFlatten(_Replay):
 
     Args:
         input_processor: splits inputs into args and kwargs.
-        out: what Dynamo captured.
+        out: the capture of Dynamo.
         f_globals: the globals of the callable.
 
     Attributes:
@@ -134,7 +134,7 @@ class DynamoBytecodeFlatten(_Replay):
             self._run(backend, inputs)
         except Yield as ended:
             (self.gm_inputs,) = ended.args
-            return ended.args[0]  # another thread may have changed gm_inputs meanwhile
+            return ended.args[0]  # another thread may have changed gm_inputs
         raise RuntimeError("the captured bytecode ended without a call of its graph")
 
 
@@ -145,7 +145,7 @@ class DynamoBytecodeUnflatten(_Replay):
 
     Args:
         input_processor: splits inputs into args and kwargs.
-        out: what Dynamo captured.
+        out: the capture of Dynamo.
         f_globals: the globals of the callable.
 
     Example:
@@ -194,7 +194,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         self._inputs: tuple[Any, ...] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _DynamoBytecodeCodeGen:
-        """Around the same bytecode: what the copied module has is put in by who copies that."""
+        """Copy with the same bytecode functions; the copy of a module sets its functions itself."""
         made = type(self)(
             list(self.orig_arg_names), self.dynamo_bytecode_flatten, self.dynamo_bytecode_unflatten
         )
@@ -210,8 +210,8 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
             isinstance(leaf, torch.Tensor) and not mode.is_our_fake(leaf)
             for leaf in pytree.tree_leaves(results)
         ):
-            # The bytecode brings tensors of the module that nobody could have made fake. Backward
-            # passes that are traced later meet them as well.
+            # The bytecode reads tensors of the module, which callers cannot replace by fake
+            # tensors. Backward passes that are traced later use them too.
             mode.allow_non_fake_inputs = True
         return results
 
@@ -219,7 +219,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         """Return the result of the callable, for interpreters.
 
         Raises:
-            AssertionError: `process_inputs` was not called before, in a torch that says so.
+            AssertionError: `process_inputs` was not called before (in releases that check it).
         """
         if self._inputs is None and features.outputs_need_inputs:
             raise AssertionError("process_outputs called before process_inputs")
@@ -228,7 +228,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return (results,) if self.wrap_tuple else results
 
     def _arguments(self) -> list[str]:
-        """Return the names of the arguments, with another name for `self`, which is the module."""
+        """Return the names of the arguments; `self` is renamed, because it is the module."""
         names: list[str] = []
         for name in self.orig_arg_names:
             made = name

@@ -37,9 +37,9 @@ def check_constraints(check: Check) -> _native.Block:
     torch has no such function.
 
     Args:
-        check: `"guards"`: all guards of the traced code are made and discarded, as by torch;
-            `"light"`: only the guards on sizes are made, with the same errors. While guards are
-            logged, all guards are made.
+        check: `"guards"`: all guards of the traced code are built and discarded, as by torch;
+            `"light"`: only the guards on sizes are built, with the same errors. While guards are
+            logged, all guards are built.
 
     Raises:
         ValueError: another value.
@@ -63,15 +63,15 @@ def _suggest_or_raise_constraint_violation(
     kwargs: Any,
     dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None,
 ) -> None:
-    """Raise where the constraints of inputs do not hold; else log the conclusions from them.
+    """Raise an error if the constraints of inputs do not hold; otherwise log their summary.
 
     Stands in for `torch._dynamo.functional_export._suggest_or_raise_constraint_violation`.
 
     Args:
         module_to_trace: the module that Dynamo traced; `orig_callable`: the user's callable in it.
         fake_mode: the fake mode of the capture; None: nothing was computed.
-        graph_capture_output: what Dynamo returned.
-        args, kwargs: the arguments that it was traced with.
+        graph_capture_output: the result of Dynamo.
+        args, kwargs: the example arguments.
         dynamic_shapes: the user's dynamic shapes, for the message.
 
     Raises:
@@ -79,7 +79,7 @@ def _suggest_or_raise_constraint_violation(
 
     Example:
         >>> from fxpress.functional_export import _suggest_or_raise_constraint_violation as check
-        >>> check(model, model, None, None, (x,), {}, None)  # nothing was computed: all is well
+        >>> check(model, model, None, None, (x,), {}, None)  # nothing was computed: no error
     """
     error = _violation(module_to_trace, graph_capture_output)
     shape_env = getattr(fake_mode, "shape_env", None)
@@ -104,7 +104,7 @@ def _suggest_or_raise_constraint_violation(
 def _violation(
     module_to_trace: torch.nn.Module, captured: CaptureOutput
 ) -> ConstraintViolationError | None:
-    """Make guards for the traced code, which checks constraints, and return the violation."""
+    """Build guards for the traced code, which checks constraints, and return the violation."""
     function, _ = get_traced_fn(module_to_trace)
     guarded = captured.graph_capture_output
     if _check.get() == "light" and not guards_are_logged():
@@ -117,7 +117,7 @@ def _violation(
 
 
 def _static_value(shape_env: Any) -> ConstraintViolationError | None:
-    """Return the error for the last constraint on a value that turned out to be a number."""
+    """Return the error for the last constraint on a value that tracing found to be a number."""
     numbers = [key for key in shape_env.var_to_range if isinstance(key, sympy.Integer)]
     if not numbers:
         return None

@@ -1,4 +1,4 @@
-"""Make modules from Dynamo's captures, which run its bytecode around the graph."""
+"""Create modules from Dynamo's captures, which run its bytecode around the graph."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from fxpress._torch.fx import pytree
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SHARED = ("_parameters", "_buffers", "_non_persistent_buffers_set")
-_SHARED_META = ("fake_mode", "tracing_context")  # copies share these: they cannot be copied
+_SHARED_META = ("fake_mode", "tracing_context")  # shared by copies, because they can't be copied
 _REPLAYS = ("_dynamo_bytecode_flatten", "_dynamo_bytecode_unflatten")
 
 
 def normalize_graph_module(gm: GraphModule) -> None:
-    """Give placeholders Dynamo's examples as `val`.
+    """Set the `val` of placeholders to Dynamo's example values.
 
     Stands in for `torch._dynamo.functional_export.normalize_graph_module`.
 
@@ -93,17 +93,17 @@ def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
 def create_fx_graph_from_captured_output(
     out: CaptureOutput, mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> GraphModule:
-    """Make a module with the signature of a callable from Dynamo's capture, and return it.
+    """Create a module with the signature of a callable from Dynamo's capture, and return it.
 
     Stands in for `torch._dynamo.functional_export.create_fx_graph_from_captured_output`.
 
     Args:
-        out: the capture; its graph module is the result.
-        mod: the callable; `args`, `kwargs`: the arguments that it was traced with.
+        out: the capture; its graph module is changed and returned.
+        mod: the callable; `args`, `kwargs`: the example arguments.
 
     Raises:
         AssertionError: nothing was computed, or the graph module has attributes of the same names.
-        UserError: there are inputs that no graph can have.
+        UserError: an input has a type that is not allowed in a graph.
 
     Example:
         >>> from fxpress import functional_export
@@ -145,7 +145,7 @@ def create_fx_graph_from_captured_output(
 
 
 def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
-    """Give a captured module the state, children, attributes and hooks of the traced module."""
+    """Copy the state, children, attributes and hooks of the traced module to the captured one."""
     taken = [name for name in root._modules if hasattr(module, name)]
     if taken:
         raise AssertionError(f"the captured module has attributes of the same names: {taken}")
@@ -155,7 +155,7 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
     kept = {*annotations_of(torch.nn.Module), "meta"}
     own = vars(module).keys() & vars(root).keys() - kept
     if isinstance(root, GraphModule):
-        kept |= own  # the graph and the meta of a GraphModule are its own
+        kept |= own  # a traced GraphModule has another graph and meta
     else:
         meta = vars(root).get("meta", {})
         hidden = [name for name in sorted(own) if name.startswith("_")]
@@ -172,13 +172,13 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
 
 
 def _set_traced_hooks_aside(module: GraphModule) -> None:
-    """Keep traced hooks from running again, because their effects are in the graph."""
+    """Prevent traced hooks from running again, because their effects are in the graph."""
     if not (module._forward_hooks or module._forward_pre_hooks):
         return
     wrapped = getattr(module, "_wrapped_call", None)
     if not isinstance(wrapped, WrappedCall) or wrapped.cls_call is not None:
         raise AssertionError(f"the class of the captured module has a call of its own: {wrapped}")
-    # The hooks stay in the module's tables, because the bytecode reads values through them.
+    # Keep the hooks in the module's tables, because the bytecode reads values through them.
     wrapped.cls_call = _call_without_hooks
 
 
@@ -186,8 +186,8 @@ def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
     """Call the module without its traced hooks, which are in its tables while `forward` runs."""
     if not does_more_than_forward(self):
         return type(self).forward(self, *args, **kwargs)
-    # Watchers of the call get this module, so its own tables are emptied meanwhile. As in torch,
-    # several threads must not call it at once.
+    # Observers of the call get this module, so its tables are empty until `forward` runs. As in
+    # torch, several threads must not call it at the same time.
     if "forward" in vars(self):
         raise AssertionError("a captured module has no forward of its own")
     hooks = (self._forward_hooks, self._forward_pre_hooks)
@@ -211,7 +211,7 @@ def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
         if name in self.meta:
             memo[id(self.meta[name])] = self.meta[name]
     made = GraphModule.__deepcopy__(self, memo)
-    # torch copies only the attributes that the graph names, but the bytecode reads others too.
+    # torch copies only the attributes that the graph mentions, but the bytecode reads others too.
     for name in (*_SHARED, "_modules", *_HOOKS):
         setattr(made, name, copy.deepcopy(getattr(self, name), memo))
     for name, value in vars(self).items():
@@ -240,7 +240,7 @@ def op_wrapper(op: Any) -> Callable[..., Any]:
 
 
 def _parameter(argument: Any) -> inspect.Parameter:
-    if keyword.iskeyword(argument.name):  # inspect refuses these from Python 3.11 on
+    if keyword.iskeyword(argument.name):  # inspect rejects keywords from Python 3.11 on
         raise ValueError(f"{argument.name!r} is a keyword")
     parameter = inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if argument.kwarg_only:

@@ -45,7 +45,7 @@ from fxpress._torch.watching import operation, phase
 
 
 class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
-    """Take flat inputs, and return flat outputs with the spec of the callable's result.
+    """Call a callable with flat inputs, and return flat outputs with the spec of its result.
 
     Stands in for `torch._dynamo.functional_export.ModuleToTrace`.
 
@@ -66,7 +66,7 @@ class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
         self._export_root = foo
         self.in_spec = in_spec
 
-    # Its local names matter: names of inputs and outputs in the captured graph come from them.
+    # Names of inputs and outputs in the captured graph come from these local names.
     @as_traced_by_torch
     def forward(self, *flat_args: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(flat_args, self.in_spec)
@@ -82,7 +82,7 @@ clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # its name in older
 
 
 def _outside_of_programs(capture: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a version of the capture that Dynamo does not trace when a program calls it."""
+    """Return a version of the capture that Dynamo does not trace if a program calls it."""
     watched = operation("functional_export.capture", _sizes)(with_space(capture))
     made: Callable[_P, _R] = torch.compiler.disable(watched, reason="it is a capture")
     return made
@@ -103,14 +103,14 @@ def dynamo_graph_capture_for_export(
     Args:
         fn: a function, a method, a module or an operator.
         constraints: the constraints on sizes of the inputs.
-        progress: where captures show their progress, in steps: True or a function of (done, total,
+        progress: how captures show their progress, in steps: True or a function of (done, total,
             what).
 
     Returns:
-        A function that takes the arguments of `fn` and returns a GraphModule, which takes them too.
+        A function with the arguments of `fn`. It returns a GraphModule with the same arguments.
 
     Raises:
-        TypeError, ImportError: `progress` is of another type, or needs what is not installed.
+        TypeError, ImportError: `progress` is of another type, or needs a missing package.
 
     Example:
         >>> from fxpress.functional_export import dynamo_graph_capture_for_export
@@ -161,19 +161,19 @@ def _dynamo_graph_capture_for_export(
         mod: a module or another callable.
         constraints: the constraints on sizes of the inputs.
         dynamic_shapes: the user's dynamic shapes of the inputs, for messages. A `ParamsSpec` or a
-            `ShapesSpec`, which newer releases of torch have, says itself which sizes are symbols.
-        check: how constraints are checked: `"guards"` or `"light"`. None: as `check_constraints`
-            has set it, which is for captures that other code starts. torch has no such argument.
-        progress: where captures show their progress, in steps: True or a function of (done, total,
+            `ShapesSpec` of newer releases of torch also determines which sizes are symbols.
+        check: how constraints are checked: `"guards"` or `"light"`; None: as `check_constraints`
+            has set it. torch has no such argument.
+        progress: how captures show their progress, in steps: True or a function of (done, total,
             what).
 
     Returns:
-        A function that takes the arguments of `mod` and returns a GraphModule, which takes them
-        too; it raises `UserError` for inputs that no graph can have and `ConstraintViolationError`
-        where constraints do not hold.
+        A function with the arguments of `mod`. It returns a GraphModule with the same arguments. It
+        raises `UserError` for inputs whose types are not allowed in a graph, and
+        `ConstraintViolationError` if constraints do not hold.
 
     Raises:
-        TypeError, ImportError: `progress` is of another type, or needs what is not installed.
+        TypeError, ImportError: `progress` is of another type, or needs a missing package.
 
     Example:
         >>> from fxpress.functional_export import _dynamo_graph_capture_for_export
@@ -199,7 +199,7 @@ def _dynamo_graph_capture_for_export(
                     captured.trace()
                 if report is not None:
                     report(1)
-                if spec is None:  # the sizes of a spec are unbacked: there are no constraints
+                if spec is None:  # the sizes of a spec are unbacked, without constraints
                     with phase("constraints"):
                         _suggest_or_raise_constraint_violation(
                             captured.traced,
@@ -217,7 +217,7 @@ def _dynamo_graph_capture_for_export(
             names = argument_names(inspect.signature(called), args, kwargs)
             out_spec = captured.metadata.out_spec
             made.graph.set_codegen(pytree_codegen(names, in_spec, out_spec))
-            # Generating the code sets these specs as well, but may happen later.
+            # Generating the code sets these specs too, but may happen later.
             made._in_spec, made._out_spec = in_spec, out_spec
             return made
 
@@ -225,7 +225,7 @@ def _dynamo_graph_capture_for_export(
 
 
 class _Captured:
-    """One capture: its inputs, Dynamo's result, and the module that is made from the result."""
+    """One capture: its inputs, Dynamo's result, and the module of the result."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class _Captured:
         """Return the graph module with the caller's inputs and outputs."""
         dynamic_dims = self._dynamic_dims()
         sources = self.metadata.graph_input_idx_to_local_source
-        # A slice of the inputs is no input.
+        # Leaves out slices of the inputs, which are not inputs.
         order = {
             source.index: at
             for at, source in sources.items()

@@ -10,13 +10,13 @@ from fxpress import _native
 from fxpress._torch.capture import format_frame, shorten_filename, uninteresting_files
 from fxpress._torch.fx import guards_log
 
-_LONGEST = 1024  # characters; longer lines lose the program's text, which may be generated
+_LONGEST = 1024  # characters; longer lines omit the program's text, which may be generated
 _WIDTH = 60  # characters of a guard
 
 
 @functools.lru_cache(maxsize=1024)
 def _short(filename: str) -> str:
-    """Return a short file name. It is cached, because many guards come from few files."""
+    """Return a short file name, cached because many guards come from few files."""
     return str(shorten_filename(filename))
 
 
@@ -36,7 +36,7 @@ def _origin(guard: Any) -> str:
 
 
 def get_verbose_code_part(code_part: str, guard: Any) -> str:
-    """Return the text of a guard, followed by the place in the program that made it.
+    """Return the text of a guard, followed by its location in the program.
 
     Stands in for `torch._dynamo.guards.get_verbose_code_part`.
     """
@@ -50,8 +50,8 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node).replace("\n", "")
 
 
-# The walk is recursive, like the other walks over parsed Python code: where one of them is too
-# deep, none of them may be used.
+# The walk is recursive, like the other walks over parsed Python code. If one of them exceeds the
+# recursion limit, none of their results may be used.
 class _Parts(ast.NodeVisitor):
     """Count the parts of an expression that the native parser does not cover."""
 
@@ -65,7 +65,7 @@ class _Parts(ast.NodeVisitor):
 
 
 class _Variables(ast.NodeTransformer):
-    """Put variables into an expression that the native parser does not cover."""
+    """Replace common parts by variables in an expression that the native parser does not cover."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common
@@ -84,7 +84,7 @@ class _Variables(ast.NodeTransformer):
 
 
 def _count(common: _native.CommonSubexpressions, text: str) -> int | None:
-    """Count the parts, and return the number of an expression that the native parser covers."""
+    """Count the parts; return the id of the expression, or None if Python has to parse it."""
     number = common.count(text) if text.isascii() else None
     if number is None:
         try:
@@ -106,12 +106,12 @@ def _replace(
 
 
 def _checks(code_parts: list[str]) -> list[str]:
-    """Return the lines that return False where an expression is not true."""
+    """Return the lines that return False if an expression is not true."""
     try:
         common = _native.CommonSubexpressions()
         numbers = [_count(common, part) for part in code_parts]
         replaced = [_replace(common, *each) for each in zip(code_parts, numbers, strict=True)]
-    except RecursionError:  # deeper than Python goes
+    except RecursionError:
         replaced = [([], part) for part in code_parts]
     lines: list[str] = []
     for assignments, text in replaced:
@@ -120,7 +120,7 @@ def _checks(code_parts: list[str]) -> list[str]:
 
 
 def build_guard_function(code_parts: list[str], closure_args: str) -> tuple[str, str]:
-    """Return the source of a function that is true if all expressions are.
+    """Return the source of a function that returns True if all expressions are true.
 
     Common subexpressions are computed once.
 

@@ -1,7 +1,7 @@
 """Convert names of captured nodes, modules and attributes to the user's names.
 
 While a callable is traced, it is an attribute of `ModuleToTrace`. Only this attribute is removed
-from names: equal names of the user's stay (torch replaces them anywhere).
+from names, and a user's name with the same text is kept (torch replaces the text anywhere).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FQNS = "dynamo_flat_name_to_original_fqn"
 
 
 def clean_export_root_string(text: str) -> str:
-    """Return a name without the module around the callable.
+    """Return a name without the module that wraps the callable.
 
     Stands in for `torch._dynamo.functional_export.clean_export_root_string`.
 
@@ -46,11 +46,11 @@ def clean_nn_module_stack_and_source_fn(
     """Clean the nodes' records of the modules and functions in which they were traced.
 
     Stands in for `torch._dynamo.functional_export.clean_nn_module_stack_and_source_fn`, and for
-    `clean_nn_module_stack`, as it was called before.
+    `clean_nn_module_stack`, its name in older releases.
 
     Args:
         graph_module: changed in place, with new stacks for its nodes.
-        is_inline_builtin: leave out entries for the module around the callable as such.
+        is_inline_builtin: leave out entries of the wrapping module, whose path is `L['self']`.
 
     Returns:
         The same module.
@@ -75,7 +75,7 @@ def clean_nn_module_stack_and_source_fn(
 
 
 def clean_export_root(graph_module: GraphModule) -> None:
-    """Clean the targets of a graph, and move the attributes that they name.
+    """Clean the targets of a graph, and rename the attributes that they name.
 
     Stands in for `torch._dynamo.functional_export.clean_export_root`.
 
@@ -83,7 +83,7 @@ def clean_export_root(graph_module: GraphModule) -> None:
         graph_module: changed in place; its code is not generated again.
 
     Raises:
-        AssertionError: the module lacks an attribute of its graph, or a target is no str.
+        AssertionError: the module lacks an attribute of its graph, or a target is not a str.
 
     Example:
         >>> from fxpress.functional_export import clean_export_root
@@ -138,7 +138,7 @@ def post_process_error_msg(
     args: Any,
     kwargs: Any,
 ) -> ConstraintViolationError:
-    """Put the user's names for inputs into the message of an error.
+    """Replace the names of inputs in the message of an error by the user's names.
 
     Stands in for `torch._dynamo.functional_export.post_process_error_msg`.
 

@@ -1,6 +1,6 @@
-"""Give captured graphs the inputs and outputs of the callable that the user calls.
+"""Rewrite captured graphs to the inputs and outputs of the user's callable.
 
-`rewrite_captured` does so natively. `DynamoGraphTransformer` is for callers that derive from it.
+`rewrite_captured` is the native version. `DynamoGraphTransformer` is for callers that subclass it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fxpress._torch.capture import (
 
 KEPT_META = ("dynamo_flat_name_to_original_fqn", "dynamo_compile_id")
 
-_FLAT_ARGUMENTS = "flat_args"  # as ModuleToTrace.forward calls them
+_FLAT_ARGUMENTS = "flat_args"  # the parameter of ModuleToTrace.forward
 
 
 def check_dims(flat_inputs: list[Any], dynamic_dims: list[set[int]]) -> None:
@@ -46,12 +46,12 @@ def input_meta(
     if fake_mode is not None and isinstance(value, torch.Tensor):
         meta["val"] = fake_input(fake_mode, value, dynamic_dims)
     else:
-        meta["val"] = getattr(value, "val", value)  # a wrapped int has one
+        meta["val"] = getattr(value, "val", value)  # a wrapped int has the attribute
     return meta
 
 
 def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
-    """Make a value from outside the inputs (such as a closure) an attribute; return its name."""
+    """Store a value that is not an input (of a closure, say) as an attribute; return its name."""
     if source is None or isinstance(source, GetItemSource):
         return None
     value = captured_value(placeholder)
@@ -99,23 +99,23 @@ def captured_value(placeholder: Node) -> Any:
 
 
 class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
-    """Give a captured graph the inputs and outputs of its caller, one node at a time.
+    """Rewrite a captured graph to the inputs and outputs of its caller, one node at a time.
 
-    Stands in for `torch._dynamo.functional_export.DynamoGraphTransformer`. Capture itself does the
-    same natively, for the graph as a whole.
+    Stands in for `torch._dynamo.functional_export.DynamoGraphTransformer`. Captures use native code
+    with the same result.
 
     Args:
-        module: the module that Dynamo captured. Values that its graph takes from elsewhere become
-            its attributes.
+        module: the module that Dynamo captured. Values of its graph that are not inputs (such as of
+            closures) become its attributes.
         flat_inputs: the caller's inputs, flat; Dynamo's examples for the inputs that are used.
         flat_args_dynamic_dims: for each input, the dimensions whose size is a symbol.
         graph_input_order: flat input -> position of its placeholder in the captured graph.
         graph_output_map: position -> (kind, value) of an output of the caller.
         fake_mode: the fake mode of the capture.
-        graph_inputs: position of a placeholder -> where Dynamo found its value.
+        graph_inputs: position of a placeholder -> Dynamo's source of its value.
 
     Raises:
-        AssertionError: there are not as many `flat_args_dynamic_dims` as inputs.
+        AssertionError: `flat_args_dynamic_dims` and `flat_inputs` have different lengths.
 
     Example:
         >>> from fxpress.functional_export import DynamoGraphTransformer
@@ -173,10 +173,10 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
                 self.old_to_new_mapping[original] = self.new_input_nodes[i]
 
     def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make the placeholder of an input, or the attribute of a value from elsewhere."""
+        """Return the placeholder of an input, or the attribute of a value that is not an input."""
         old = self.current_node
         if old in self.old_to_new_mapping:
-            return self.old_to_new_mapping[old]  # it has the meta already
+            return self.old_to_new_mapping[old]  # its meta is set already
         position = self.placeholders.index(old)
         source = self.graph_inputs.get(position)
         name = capture_value(self.module, position, old, source)
@@ -187,7 +187,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
         return made
 
     def output(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Make the output node: computed values, inputs and constants."""
+        """Create the output node: computed values, inputs and constants."""
         computed = args[0]
         values: list[Any] = []
         for i in sorted(self.graph_output_map):
@@ -272,7 +272,7 @@ def rewrite_and_clean(module: GraphModule, *plan: Any) -> GraphModule:
     with _native.GcPause():
         made = rewrite_captured(module, *plan)
         clean_nn_module_stack_and_source_fn(made, True)
-        clean_targets(made, ("call_module",))  # those of get_attr are clean
+        clean_targets(made, ("call_module",))  # rewrite_captured has cleaned get_attr targets
     return made
 
 
@@ -285,7 +285,7 @@ def _outputs(output_map: dict[int, Any]) -> list[tuple[int, Any]]:
 
 
 def _module_paths(module: GraphModule) -> dict[str, str]:
-    """Return target of call_module -> first path at which a tracer finds the same module."""
+    """Map targets of call_module to the first path at which a tracer finds the same module."""
     targets = {node.target: "" for node in module.graph.find_nodes(op="call_module")}
     if not targets:
         return {}

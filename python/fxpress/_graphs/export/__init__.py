@@ -1,5 +1,5 @@
-"""The parts of `fxpress.export`.
+"""The module of an exported program, for `fxpress.export`.
 
-`tracing` makes what a trace is made of ours. `unlift` makes the module of a program, with the state
-of `state` and the guards of `guards`.
+`unlift` creates the module, with the state from `state`; `engine` runs it on the native engine.
+Tracing is in `_graphs/trace`, guards are in `_graphs/unflatten/guards.py`.
 """

@@ -1,4 +1,4 @@
-"""Run the module of a program on the native engine, without the code of its graph."""
+"""Run the module of a program on the native engine, without generating Python code."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fxpress._torch.fx import fx_pytree, pytree
 
 
 def run_on_engine(module: torch.fx.GraphModule) -> None:
-    """Give a module whose code is deferred a `forward` of its own, which needs no code."""
+    """Set a `forward` on a module with deferred code that does not need the code."""
     type.__setattr__(type(module), "_wrapped_call", torch_fx.wrapped_call(type(module)))
-    vars(module)["forward"] = types.MethodType(_forward, module)  # setattr would make the code
+    vars(module)["forward"] = types.MethodType(_forward, module)  # setattr would generate the code
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if torch_fx.is_fx_symbolic_tracing() or torch.compiler.is_dynamo_compiling():
-        # Dynamo does not see through the descriptor of the class, but it does read this attribute.
-        self._code  # noqa: B018  (makes the code)
+        # Dynamo does not resolve the descriptor of the class, but it reads this attribute.
+        self._code  # noqa: B018  (generates the code)
         return type(self).forward(self, *args, **kwargs)
     outputs = engine.run(self, self.graph, tuple(_flat(self, args, kwargs)))
     return pytree.tree_unflatten(outputs, self._out_spec) if self._out_spec else outputs

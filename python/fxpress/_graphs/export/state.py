@@ -1,4 +1,4 @@
-"""The state that the module of an exported program takes over, and where the module keeps it."""
+"""The state of an exported program, and the attributes of its module for the state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Named(NamedTuple):
 
 
 def lifted(program: ExportedProgram) -> list[Named]:
-    """Return the state that the graph gets as inputs, checked."""
+    """Return the state that the graph has as inputs, after checks."""
     state = list(_lifted(program.graph_signature, program.state_dict, program.constants))
     for name, value, kind in state:
         check_kind(value, kind)
@@ -36,7 +36,7 @@ def lifted(program: ExportedProgram) -> list[Named]:
 
 
 def _check_free(name: str, value: object, kind: Any, owner: torch.nn.Module) -> None:
-    """torch registers state in a module that has the program's bodies, and is complete."""
+    """Raise torch's error for a name in use: torch registers state in a module that has bodies."""
     if kind is AttrKind.CONSTANT:
         if name in owner._modules:
             raise TypeError(f"cannot assign '{type(value)}' as child module '{name}'")
@@ -57,7 +57,7 @@ def _lifted(
 
 
 def _has_call_names(names: Iterator[str]) -> bool:
-    """Return whether state may lie in several calls of one module ("a" and "a@1")."""
+    """Return whether several calls of one module ("a" and "a@1") may have state."""
     return any("@" in name for name in names)
 
 
@@ -74,7 +74,7 @@ def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
 
 
 def keep_constants(module: torch.nn.Module, program: ExportedProgram) -> None:
-    """Make constants plain attributes, add those that no node reads, and mark transient buffers."""
+    """Make constants plain attributes, add unused constants, and mark non-persistent buffers."""
     signature, constants = program.graph_signature, program.constants
     place = _Places(module, _has_call_names(itertools.chain(constants, signature.buffers)))
     without_gradient = _Detached()
@@ -94,14 +94,14 @@ def keep_constants(module: torch.nn.Module, program: ExportedProgram) -> None:
 
 
 class _Places:
-    """Puts values into a module, each into all calls of the module that it belongs to."""
+    """Sets attributes of a module, each in all calls of the submodule that owns it."""
 
     def __init__(self, module: torch.nn.Module, has_call_names: bool) -> None:
         self._module = module
         self._has_call_names = has_call_names
 
     def put_all(self, values: list[tuple[str, Any]], kind: Any) -> None:
-        """Put values; the value of one call ("a@1.c") replaces that of all calls ("a.c")."""
+        """Set values; the value of one call ("a@1.c") overrides the value of all calls ("a.c")."""
         for name, value in sorted(values, key=lambda pair: pair[0].count("@")):
             self.put(name, value, kind)
 
@@ -128,7 +128,7 @@ def _has_attribute(module: torch.nn.Module, name: str) -> bool:
 
 
 class _Detached:
-    """Detaches constants that require a gradient: one tensor stays one tensor."""
+    """Detaches constants that require a gradient, once for each tensor."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

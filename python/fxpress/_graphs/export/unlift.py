@@ -1,4 +1,4 @@
-"""Make the module of an exported program, in which state is read from attributes again."""
+"""Create the module of an exported program, whose graph reads state from attributes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ native_tables.fx()
 
 
 class Source(TypedDict):
-    """The argument of `_native.unlift`; the fields are those of csrc/export/unlift.h."""
+    """The argument of `_native.unlift`; csrc/export/unlift.h describes the fields."""
 
     graph: torch.fx.Graph
     origin: torch.fx.Graph
@@ -63,7 +63,7 @@ def _sizes(made: torch.fx.GraphModule, *_: Any, **__: Any) -> dict[str, int]:
 def _unlift_exported_program_lifted_states(
     ep: ExportedProgram, check_guards: bool = True
 ) -> torch.fx.GraphModule:
-    """Return the module of an exported program; its code is generated when it is first needed.
+    """Return the module of an exported program; its code is generated on first access.
 
     Stands in for `torch.export._unlift._unlift_exported_program_lifted_states`. The program, and
     the bodies of higher-order operators that it shares with the module, are not changed.
@@ -71,12 +71,12 @@ def _unlift_exported_program_lifted_states(
     Args:
         ep: the program.
         check_guards: whether the graph calls a module `_guards_fn` that checks the inputs. It does
-            not when the program has no inputs or no example inputs, and when a file of ExecuTorch,
-            TorchAO or the like is among the callers. A hook then checks sizes alone.
+            not if the program has no inputs or no example inputs, or if a caller is in a file of
+            ExecuTorch, TorchAO or a similar package. Then a hook checks only sizes.
 
     Raises:
         KeyError, AssertionError: the program contradicts its signature.
-        RuntimeError: the signature says that something is written that is no buffer or input.
+        RuntimeError: the signature has a write to a value that is not a buffer or input.
         TypeError: the example inputs do not fit the program's parameters.
 
     Example:
@@ -114,7 +114,7 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
     if check_guards and ep.example_inputs:
         with phase("guards"):
             _add_guards(module, ep, names)
-    elif hasattr(module, _GUARDS):  # the hook takes an attribute of the model for guards
+    elif hasattr(module, _GUARDS):  # the hook mistakes this attribute of the model for guards
         module.register_forward_pre_hook(torch_unlift.check_input_constraints, with_kwargs=True)
     return module
 
@@ -122,7 +122,7 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
 def _module(
     program: ExportedProgram, origin: torch.fx.Graph, codegen: Any, is_clean: bool
 ) -> torch.fx.GraphModule:
-    """Write the graph and make the module with the state that it reads."""
+    """Write the graph and create the module with its state."""
     graph, signature = program.graph, program.graph_signature
     lifted = state.lifted(program)
     written = torch_unlift.new_graph_like(graph)
@@ -153,13 +153,13 @@ def _can_be_parameters(names: Sequence[str]) -> bool:
 
 
 def _complete(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
-    """Add what the constructors of torch's class leave in a module besides its attributes."""
+    """Add the attributes that the constructors of torch's class set."""
     attributes = vars(module)
     _native.insert_after(attributes, GRAPH_SLOT, torch_fx.tree_specs(module.graph))
     attributes["_tracer_cls"] = torch_unlift.tracer_to_keep(module.graph)
     for table in (module._parameters, module._buffers, module._modules):
         for name in attributes.keys() & table.keys():
-            setattr(module, name, attributes[name])  # raises TypeError: state has this name
+            setattr(module, name, attributes[name])  # raises TypeError, because state has the name
     module.range_constraints = program.range_constraints or []
     module.validate_inputs = True
 
@@ -179,7 +179,7 @@ def _add_hooks(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
 
 
 def _add_guards(module: torch.fx.GraphModule, program: ExportedProgram, names: list[str]) -> None:
-    """Add a module that checks the inputs, and its call behind the last input."""
+    """Add a module that checks the inputs, and its call after the last input."""
     graph = module.graph
     placeholders = graph.find_nodes(op="placeholder")
     if not placeholders:
@@ -204,23 +204,23 @@ def _eval(self: torch.nn.Module, mode: bool = True) -> None:
 def module(
     ep: ExportedProgram, *, check_guards: bool = True, engine: bool = False
 ) -> torch.fx.GraphModule:
-    """Return an exported program as a module that holds its state.
+    """Return an exported program as a module that has its state.
 
     Stands in for `torch.export.ExportedProgram.module`.
 
-    The graph is that of the program, with the parameters, buffers and constants read from
-    attributes of the module, and the writes to buffers and inputs done in place. The tensors are
-    the program's own. The Python code is generated when it is first needed.
+    The graph is a copy of the program's graph that reads parameters, buffers and constants from
+    attributes of the module, and writes to buffers and inputs in place. The tensors are shared with
+    the program. The Python code is generated on first access.
 
     Args:
         ep: the program. It is not changed.
-        check_guards: check the inputs by a module `_guards_fn`, which the graph calls behind its
+        check_guards: check the inputs by a module `_guards_fn`, which the graph calls after its
             inputs. Without it, a forward hook checks sizes and ranges.
-        engine: run the graph on fxpress's engine, faster and without its Python code. Exceptions of
-            operators name the node. Tracers run the code all the same, and so do deep copies.
+        engine: run the graph on fxpress's engine, which is faster and needs no Python code.
+            Exceptions of operators name the node. Tracers and deep copies use the code.
 
     Raises:
-        UnsupportedTorchError: the engine is not there for the installed torch.
+        UnsupportedTorchError: the engine is not available for the installed torch.
         KeyError, AssertionError, RuntimeError, TypeError: the program contradicts its signature.
 
     Example:
@@ -232,7 +232,7 @@ def module(
     made.train = types.MethodType(_train, made)
     made.eval = types.MethodType(_eval, made)
     if engine:
-        # The engine is tied to libtorch; the rest of this component is not.
+        # Imported here, because only the engine needs the extension with libtorch.
         from fxpress._graphs.export.engine import run_on_engine
 
         run_on_engine(made)

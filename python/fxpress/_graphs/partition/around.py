@@ -1,4 +1,4 @@
-"""Partitions around given operations, for compilers that run some operations eagerly."""
+"""Partitions around selected operations, for compilers that run some operations eagerly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.partition.callback import SplitCallback, operations
 
-# torch has no public names for these classes, so they are taken from an operator that always
-# exists.
+# torch has no public names for these classes; the operator exists in all releases.
 _OpOverload = type(torch.ops.aten.add.Tensor)
 _OpOverloadPacket = type(torch.ops.aten.add)
 
@@ -25,15 +24,15 @@ def around(
 ) -> SplitCallback:
     """Return a callback with a partition for each matching node, and for the nodes between two.
 
-    vLLM and SGLang split a model around attention in this way, to capture everything else in CUDA
-    graphs. Use it with `keep_original_order=True`, as they do: otherwise, `split_module` changes
-    the order of partitions that don't depend on each other. Beyond torch.
+    vLLM and SGLang split a model around attention in this way, to capture the other operations in
+    CUDA graphs. Use it with `keep_original_order=True`, as they do: otherwise, `split_module`
+    changes the order of partitions that don't depend on each other. Beyond torch.
 
-    A `getitem` that directly follows a matching node and unpacks it joins its partition: then
-    tensors, which compilers take, cross the border, and not tuples, which compilers don't take.
+    A `getitem` that directly follows a matching node and unpacks it belongs to its partition, so
+    that tensors pass between partitions instead of tuples, which compilers don't accept.
 
     Args:
-        m: The graph to split, as it will be given to `split_module`.
+        m: The graph to split, as it will be passed to `split_module`.
         ops: The operations to match. Each is one of:
 
             - the function that a `call_function` node calls, or its `OpOverload`;
@@ -44,8 +43,8 @@ def around(
               of the class itself;
             - the name of the method that a `call_method` node calls.
 
-            An op that matches nothing is no error: one list serves many graphs.
-        where: A predicate on nodes; those for which it is true match as well.
+            An op that matches nothing is not an error, so that one list serves many graphs.
+        where: A predicate on nodes; nodes for which it is true match too.
 
     Returns:
         The callback for `split_module(m, None, callback, keep_original_order=True)`.
@@ -56,11 +55,11 @@ def around(
     Example:
         >>> from fxpress import partition
         >>> cut = partition.around(program.graph_module, ["aten::scaled_dot_product_attention"])
-        >>> cut.count  # a partition for each attention, and those before, between and behind them
+        >>> cut.count  # 2 attentions, and the nodes before, between and after them
         5
     """
     wanted = _wanted(ops)
-    verdicts: dict[tuple[str, Any], bool] = {}  # one look at each target, however often called
+    verdicts: dict[tuple[str, Any], bool] = {}  # (op, target) -> whether it matches
     ids: dict[Node, int] = {}
     opener: Node | None = None  # the matching node whose partition is the current one
     partition = -1
@@ -81,7 +80,7 @@ def around(
 
 
 def _wanted(ops: Iterable[str | Callable[..., Any]]) -> set[str | Callable[..., Any]]:
-    # A string and a packet are iterable too: over letters, and over the names of the overloads.
+    # Rejects a string and a packet too, which are iterable: over letters and names of overloads.
     if isinstance(ops, str) or callable(ops):
         raise TypeError(f"around: ops is a list of ops, got {ops!r} alone")
     wanted = set(ops)

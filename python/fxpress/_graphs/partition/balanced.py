@@ -30,28 +30,28 @@ def balanced(
 ) -> SplitCallback:
     """Return a callback with `n` stages in graph order of least maximum weight. Beyond torch.
 
-    State (parameters, buffers and constant tensors) counts once, for the first node that uses it,
-    however many names and users it has. The optimum is exact. Among the divisions that reach the
+    A state tensor (a parameter, buffer or constant) counts once, for the first node that uses it,
+    even if it has several names and users. The optimum is exact. Among the divisions that reach the
     optimum, each stage in turn is the one closest to an equal share of the remaining weight. No
     stage is empty.
 
     Args:
-        m: The graph to split, as it will be given to `split_module`.
+        m: The graph to split, as it will be passed to `split_module`.
         n: The number of stages.
         by: The weight of a node: the number of elements ("parameters") or of bytes ("bytes") of the
             state that it is the first to use, or 1 ("nodes").
-        signature: For the graph module of an exported program: its `graph_signature`, which tells
-            the inputs that are state from those that are not.
-        state_dict: The program's `state_dict`: shows which parameters are tied.
-        state_inputs: Names of further placeholders that stand for state. Placeholders whose
-            metadata holds an `nn.Parameter`, as Dynamo and strict export leave it, always do.
+        signature: For the graph module of an exported program: its `graph_signature`, which lists
+            the inputs that are state.
+        state_dict: The program's `state_dict`, which shows which parameters are tied.
+        state_inputs: Names of further placeholders that are state. Placeholders whose metadata has
+            an `nn.Parameter`, as in graphs of Dynamo and strict export, always are.
 
     Returns:
         The callback for `split_module(m, None, callback)`.
 
     Raises:
         ValueError: If `n` is less than 1 or more than there are operations in the graph, if `by`
-            is none of the three, or if no node of the graph uses any state to be weighed.
+            is none of the three, or if no node of the graph uses any state.
 
     Example:
         >>> from fxpress import partition
@@ -84,7 +84,7 @@ def balanced(
 
 def linear_partition(weights: list[int], n: int) -> list[int]:
     """Cut `weights`, none negative, into `n` non-empty runs with the least possible maximum."""
-    before = [0, *accumulate(weights)]  # before[i]: the weight of the items in front of i
+    before = [0, *accumulate(weights)]  # before[i]: the weight of the items before i
     reach = [[len(weights)] * len(weights)] * n  # a run may end anywhere
     limit = least_limit(before, reach)
     ends = None if limit is None else cheapest(before, None, reach, limit)
@@ -95,7 +95,7 @@ def linear_partition(weights: list[int], n: int) -> list[int]:
 def state_weights(m: GraphModule, state: StateReader, by: str) -> list[int]:
     """Return, for each operation, the size of the state that it is the first to use."""
     size = _SIZE[by]
-    brought: dict[Node, Iterable[torch.Tensor]] = {}  # by nodes that nothing has used yet
+    brought: dict[Node, Iterable[torch.Tensor]] = {}  # state of nodes that are not used yet
     seen: set[int] = set()  # ids of tensors already weighed; the module keeps them alive
     weights: list[int] = []
     for node in m.graph.nodes:

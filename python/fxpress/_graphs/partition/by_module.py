@@ -9,11 +9,11 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.partition.callback import SplitCallback, operations
 
-# The start of a path: Dynamo names the local or global that holds the root; strict export wraps it.
+# The start of a path: a local or global variable in Dynamo, a wrapper of the root in strict export.
 _ROOT = re.compile(r"^(?:[LG]\[['\"][^'\"]*['\"]\]|_export_root)(?=[.\[]|$)")
-# Dynamo's ways to write a child: ._modules['0'], ['0'] and [0] all mean .0
+# Dynamo's notations of a child: ._modules['0'], ['0'] and [0] all mean .0
 _SUBSCRIPT = re.compile(r"(?:\._modules)?\[['\"]?([^\]'\"]+)['\"]?\]")
-# The second call of a module is layers.0@1: the same module, and so the same path.
+# The second call of the module layers.0 has the path layers.0@1.
 _CALL_NUMBER = re.compile(r"@\d+(?=\.|$)")
 
 
@@ -21,19 +21,19 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
     """Return a callback with a partition for each run of nodes of one module. Beyond torch.
 
     A node's module is read from `meta["nn_module_stack"]`: the outermost module around it whose
-    path has `depth` components ("layers.0" has two), or its innermost module where no path is as
-    long; the root's path is empty. The module of a `call_module` node without a stack is its
+    path has `depth` components ("layers.0" has two), or its innermost module if all paths are
+    shorter; the root's path is empty. The module of a `call_module` node without a stack is its
     target. Each change of module in graph order starts the next partition, so a module that is
-    called twice, with other nodes between, has two partitions. A node without any record stays with
-    the node before it (the first nodes, with the first that has a record). Such nodes are those
-    that a pass inserted, and those of the root module in symbolic traces and Dynamo's graphs.
+    called twice, with other nodes between, has two partitions. A node without a record (one that a
+    pass inserted, or of the root module in symbolic traces and Dynamo's graphs) joins the node
+    before it, or, at the start, the first node with a record.
 
     Args:
-        m: The graph to split, as it will be given to `split_module`.
-        depth: The number of path components that tell two modules apart.
-        path: Only modules at or below this path have partitions of their own; the nodes between
-            them go into the partitions between them. It is a path ("model.layers") or a pattern of
-            `fnmatch` (`"model.layers.*"`, `"*.self_attn"`), in which `*` matches dots as well: the
+        m: The graph to split, as it will be passed to `split_module`.
+        depth: The number of path components that distinguish modules.
+        path: Only modules at or below this path have separate partitions; nodes between such
+            modules form partitions between them. It is a path ("model.layers") or a pattern of
+            `fnmatch` (`"model.layers.*"`, `"*.self_attn"`), in which `*` matches dots too. The
             outermost module that matches and has at least `depth` components counts.
 
     Returns:
@@ -67,7 +67,7 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
 
 
 def _scope(node: Node) -> tuple[str, ...]:
-    """Return the recorded paths of the modules around `node`, outermost first; empty without."""
+    """Return the recorded paths of the modules around `node`, outermost first, or ()."""
     stack = node.meta.get("nn_module_stack")
     if stack:
         return tuple([entry[0] for entry in stack.values()])
@@ -82,7 +82,7 @@ def _clean(path: str) -> str:
 
 
 def _module(scope: tuple[str, ...], depth: int, path: str | None) -> str | None:
-    """Return the module that gives a node inside `scope` its partition; None outside of `path`."""
+    """Return the module that determines the partition of a node; None outside of `path`."""
     for module in scope:
         atoms = module.split(".") if module else []
         for length in range(depth, len(atoms) + 1):

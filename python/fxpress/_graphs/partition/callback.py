@@ -1,4 +1,4 @@
-"""The callback that every rule returns: a callable dictionary from nodes to partition ids."""
+"""The callback that all rules return: a callable dictionary from nodes to partition ids."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 from torch.fx import GraphModule, Node
 
-# `split_module` never asks for the partition of nodes with these ops.
+# `split_module` does not call the callback for nodes with these ops.
 _UNASSIGNED = frozenset({"placeholder", "get_attr", "output"})
 
 
 class SplitCallback(dict[Node, int]):
-    """A callback for `split_module`: the partition id of each node, computed when it is made.
+    """A callback for `split_module`, with the partition id of each node computed in advance.
 
-    It is a `dict`, and a call of it is a lookup, so that the call that `split_module` makes for
-    each node runs no Python bytecode. `split_module_simple` takes it unchanged, for graphs without
-    `get_attr` nodes. Beyond torch.
+    It is a `dict`, and calling it is a lookup, so that the calls of `split_module` run no Python
+    bytecode. `split_module_simple` accepts it too, for graphs without `get_attr` nodes. Beyond
+    torch.
 
     Args:
-        ids: The partition id of every node that needs one. Ids run from 0 without gaps.
-        rule: How the ids came about, in words, for `repr` and for errors.
+        ids: The partition id of each node that needs one. Ids run from 0 without gaps.
+        rule: A description of the rule that gave the ids, for `repr` and for errors.
 
     Example:
         >>> from fxpress.partition import SplitCallback
@@ -45,7 +45,7 @@ class SplitCallback(dict[Node, int]):
 
     @property
     def ids(self) -> dict[Node, int]:
-        """This object, as the dictionary from nodes to partition ids that it is."""
+        """This object: the dictionary from nodes to partition ids."""
         return self
 
     def __missing__(self, node: object) -> int:
@@ -59,5 +59,5 @@ class SplitCallback(dict[Node, int]):
 
 
 def operations(m: GraphModule) -> Iterator[Node]:
-    """Return the nodes of `m` that a partition can hold, in graph order."""
+    """Return the nodes of `m` that can be in a partition, in graph order."""
     return (node for node in m.graph.nodes if node.op not in _UNASSIGNED)

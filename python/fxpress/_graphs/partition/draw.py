@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphviz import Digraph
     from torch.export import ExportGraphSignature
 
-# Longer lists end in a count: an exported model has hundreds of inputs.
+# Longer lists end in a count, because an exported model may have hundreds of inputs.
 _MOST_NAMES = 6
 
 
@@ -52,33 +52,32 @@ def draw(
 
     A box is a partition: its name, the number of its operations, the elements and bytes of the
     state that it uses (parameters, buffers and constant tensors; state that two partitions use is
-    shown in both), and the names of its inputs and outputs. An arrow stands for all values that one
-    partition takes from another: their number, and their bytes where the metadata of all of them
-    gives a size. A value with a symbolic size is shown by its type and shape instead. The same
-    split gives the same picture.
+    shown in both), and the names of its inputs and outputs. An arrow represents all values that a
+    partition receives from another: their number, and their bytes if the metadata of all of them
+    has a size. A value with a symbolic size is shown by its type and shape instead. The same split
+    gives the same picture.
 
-    Drawing needs the extra: `pip install 'fxpress[draw]'`. The system's Graphviz renders an SVG
-    where its program `dot` is on the PATH, else the program of the package `graphviz-pure` does.
-    Both give the same boxes and arrows with the same texts in the same order; places and sizes
-    depend on the version of Graphviz and on how it measures text.
+    Drawing needs the extra: `pip install 'fxpress[draw]'`. An SVG is rendered by the system's
+    Graphviz if its program `dot` is on the PATH, or else by the program of the package
+    `graphviz-pure`. Both draw the same boxes, arrows and texts in the same order; positions and
+    sizes depend on the version of Graphviz and on how it measures text.
 
     Args:
         split: The result of `split_module` or `split_module_simple`.
-        format: None for a graph to be rendered, saved or changed, "svg" for the finished picture.
+        format: None for a graph to render, save or change; "svg" for the finished picture.
         signature: If an exported program's graph module was split: its `graph_signature`, which
-            tells the inputs that are state from those that are not.
-        state_dict: The program's `state_dict`: shows which parameters are tied.
+            lists the inputs that are state.
+        state_dict: The program's `state_dict`, which shows which parameters are tied.
 
     Returns:
-        A `graphviz.Digraph`, which notebooks show as it is, or the text of an SVG file. The
-        methods of `Digraph` that render (`pipe`, `render`, `view`) are of the package `graphviz`
-        and need `dot`.
+        A `graphviz.Digraph`, which notebooks display, or the text of an SVG file. The methods of
+        `Digraph` that render (`pipe`, `render`, `view`) need the system's `dot`.
 
     Raises:
-        TypeError: If `split` is no `GraphModule`.
+        TypeError: If `split` is not a `GraphModule`.
         ValueError: If `format` is neither None nor "svg".
         ImportError: If the package `graphviz` is missing.
-        RuntimeError: If an SVG is asked for, and there is no renderer or it fails.
+        RuntimeError: If `format` is "svg", and a renderer is missing or fails.
 
     Example:
         >>> from fxpress import partition
@@ -93,7 +92,7 @@ def draw(
         raise ValueError(f'draw: format is None or "svg", got {format!r}')
     graphviz, pictures = _import_graphviz()
     state = StateReader(split, signature, state_dict)
-    # Node ids are numbers: Graphviz would take the part behind a colon in a name for a port.
+    # Node ids are numbers, because Graphviz parses the part of a name after a colon as a port.
     partitions = {call: f"p{number}" for number, call in enumerate(_partition_calls(split))}
     graph = pictures.Picture("partitions", node_attr={"shape": "box"})
     for call, box in partitions.items():
@@ -118,7 +117,7 @@ def _import_graphviz() -> tuple[Any, Any]:
 
 
 def _partition_calls(split: GraphModule) -> list[Node]:
-    """Return the calls of partitions. Calls of the model's own modules are inside partitions."""
+    """Return the calls of partitions; calls of the model's modules are inside of partitions."""
     calls = split.graph.find_nodes(op="call_module")
     return [call for call in calls if isinstance(_module(split, call), GraphModule)]
 
@@ -130,7 +129,7 @@ def _module(split: GraphModule, call: Node) -> Any:
 def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> str:
     module = _module(split, call)
     count = sum(1 for _ in operations(module))
-    # The state of modules that the partition calls, and the state that it takes as inputs.
+    # The state of modules that the partition calls, and the state among its inputs.
     tensors = [*module.parameters(), *module.buffers()]
     for source in call.all_input_nodes:
         if source.op in ("get_attr", "placeholder"):
@@ -149,7 +148,7 @@ def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> s
 def _values_by_source(
     split: GraphModule, call: Node, partitions: Mapping[Node, str]
 ) -> dict[Node, list[Any]]:
-    """Return the values that `call` takes from each other partition, as export's examples."""
+    """Return the example values that `call` receives from each other partition."""
     values: dict[Node, list[Any]] = {}
     inputs = _module(split, call).graph.find_nodes(op="placeholder")
     for argument, placeholder in zip(call.args, inputs, strict=False):
@@ -175,7 +174,7 @@ def _describe_values(values: list[Any]) -> str:
                 known += size
         elif isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             symbolic.append(str(leaf))
-        elif leaf is None:  # no metadata: a sum would say too little
+        elif leaf is None:  # no metadata, so that a sum would be too small
             return lines[0]
     if known:
         lines.append(bytes_text(known))

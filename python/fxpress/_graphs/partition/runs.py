@@ -1,9 +1,9 @@
-"""Divide a row of items into runs: the least maximum weight, then the least cost of the cuts.
+"""Divide a list of items into runs of least maximum weight, then of least cost of the cuts.
 
-Places are numbered from 0, in front of the first item, to the number of items. `before` has the
-weight in front of each place. `reach` has for each run, and for each place where it may begin, the
-last place where it may end; it never falls from a place to the next. A run that begins where its
-reach is has no end.
+Positions are numbered from 0, before the first item, to the number of items. `before` has the
+total weight of the items before each position. `reach` has, for each run and each position where it
+may begin, the last position where it may end; it never decreases from a position to the next. A run
+cannot begin at a position that equals its reach.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def least_limit(before: list[int], reach: Reach) -> int | None:
 
 
 def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
-    """Return the last place where each run may begin, and the last where the last one may end."""
+    """Return the last position where each run may begin, and where the last run may end."""
     places = [0]
     for ends in reach:
         start = places[-1]
@@ -49,16 +49,16 @@ def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
 def cheapest(
     before: list[int], costs: list[int] | None, reach: Reach, limit: int
 ) -> list[int] | None:
-    """Return the ends of runs, none of them empty, whose cuts cost least; None if impossible.
+    """Return the ends of non-empty runs whose cuts cost least; None if impossible.
 
-    Of divisions of the same cost, each run in turn is closest to an equal share of the remaining
-    weight; of two as close, the later end is used. With `costs` None, all cuts cost the same.
+    Among divisions of equal cost, each run in turn is closest to an equal share of the remaining
+    weight; of two equally close ends, the later one is used. `costs` None: all cuts cost the same.
     """
     different = {id(each): each for each in reach}
     made: dict[int, Sequence[int]] = {
         key: _Ends(before, each, limit) for key, each in different.items()
     }
-    if costs is not None:  # each of the ends is asked for
+    if costs is not None:  # every end is used, so compute all of them
         made = {key: list(each) for key, each in made.items()}
     ends = [made[id(each)] for each in reach]
     starts = _starts(ends)
@@ -86,7 +86,7 @@ def cheapest(
 def _least_costs(
     costs: list[int], starts: list[range], ends: list[Sequence[int]], never: int
 ) -> list[list[int]]:
-    """Return for each run and each place where it may begin the least cost of all cuts behind."""
+    """Return, for each run and each position where it may begin, the least cost of later cuts."""
     values = [[0] * len(starts[-1])]
     for run in range(len(starts) - 2, -1, -1):
         nexts = starts[run + 1]
@@ -96,7 +96,7 @@ def _least_costs(
 
 
 class _Ends(Sequence[int]):
-    """How far a run goes that begins at a place, for each place but the last; found when asked."""
+    """By position where a run begins, except the last: the last possible end, computed lazily."""
 
     def __init__(self, before: list[int], reach: list[int], limit: int) -> None:
         self._before, self._reach, self._limit = before, reach, limit
@@ -110,7 +110,7 @@ class _Ends(Sequence[int]):
 
 
 def _starts(ends: list[Sequence[int]]) -> list[range] | None:
-    """Return the places where each run may begin, with all others; None: there are none."""
+    """Return the positions where each run may begin in a valid division; None: there is none."""
     n, last = len(ends), len(ends[0])
     latest = [0]
     for each in ends[:-1]:
@@ -129,8 +129,8 @@ def _starts(ends: list[Sequence[int]]) -> list[range] | None:
 def _least(
     values: list[int], starts: range, nexts: range, ends: Sequence[int], never: int
 ) -> list[int]:
-    """Return for each start the least of `values` among its ends, or `never` without an end."""
-    # The bounds of windows of ends never fall, so that windows of several starts share an end.
+    """Return, for each start, the least of `values` among its ends, or `never` without an end."""
+    # The bounds of the windows of ends never decrease, so that consecutive windows share an end.
     found: list[int] = []
     start = starts.start
     while start < starts.stop:
@@ -152,7 +152,7 @@ def _least(
 
 
 def _closest(before: list[int], places: Sequence[int], start: int, runs: int) -> int:
-    """Return the place at which a run is closest to an equal share of the weight that is left."""
+    """Return the end with which a run is closest to an equal share of the remaining weight."""
     share = before[start] * runs + before[-1] - before[start]  # times `runs`
     above = bisect_left(places, share, key=lambda place: before[place] * runs)
     below = above - 1

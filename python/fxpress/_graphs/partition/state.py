@@ -1,4 +1,4 @@
-"""Find the state (parameters, buffers, constant tensors) that each node of a graph brings in."""
+"""Find the state (parameters, buffers, constant tensors) of each node of a graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StateReader:
-    """Finds the state tensors that the nodes of one graph bring in."""
+    """Finds the state tensors of the nodes of one graph."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class StateReader:
         self._state_dict = state_dict or {}
 
     def brought_by(self, node: Node) -> Iterable[torch.Tensor]:
-        """The state that `node` brings in: as a `get_attr`, a called module or a lifted input."""
+        """The state of a `get_attr`, of a called module, or of a placeholder of lifted state."""
         if node.op == "get_attr":
             return _tensors(_attribute(self._m, str(node.target)))
         if node.op == "call_module":
@@ -51,19 +51,19 @@ class StateReader:
 
 
 def meta_value(node: Node) -> Any:
-    """The example of `node`'s value that export or Dynamo recorded; None without one."""
+    """The example value of `node` that export or Dynamo recorded, or None."""
     value = node.meta.get("val")
     return node.meta.get("example_value") if value is None else value
 
 
 def element_count(tensor: torch.Tensor) -> int | None:
     """The number of elements of `tensor`; None if a dimension is symbolic."""
-    # prod and not numel(), which would put a guard on the symbols.
+    # Uses prod() instead of numel(), which would add a guard on the symbols.
     return prod(tensor.shape) if all(type(size) is int for size in tensor.shape) else None
 
 
 def byte_count(tensor: torch.Tensor) -> int | None:
-    """The bytes that the elements of `tensor` take; None if a dimension is symbolic."""
+    """The bytes of the elements of `tensor`; None if a dimension is symbolic."""
     elements = element_count(tensor)
     return None if elements is None else elements * tensor.element_size()
 

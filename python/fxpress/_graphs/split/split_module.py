@@ -33,7 +33,7 @@ class Partition:
     Attributes:
         name, submod_name: the partition's id as text, and the name of the submodule.
         node_names: names of the nodes in it, in graph order.
-        inputs, outputs: names of the values that it takes and returns, as keys of a dict.
+        inputs, outputs: names of the values that it receives and returns, as keys of a dict.
         dependencies, dependents: names of the partitions that it needs, and that need it.
         graph: the graph of the submodule.
         environment: node of the original graph -> node of `graph`.
@@ -105,24 +105,24 @@ def split_module(
     """Cut a graph into submodules, one for each partition, and a graph that calls them.
 
     Stands in for `torch.fx.passes.split_module.split_module`. `m` is not changed, except that its
-    nodes carry the name of their partition as ``_fx_partition`` afterwards.
+    nodes get the name of their partition as the attribute ``_fx_partition``.
 
     Args:
         m: the module to split; any object with a `graph` and the attributes that the graph names.
         root_m: not used; accepted for compatibility.
-        split_callback: called with each node that can be in a partition (no placeholder, get_attr
-            or output), in graph order; returns the partition's id: anything with a `str`.
-            Graphs with autocast or grad-mode switches ask several times for a node; their ids must
-            be comparable and not fall in graph order.
+        split_callback: called with each node that can be in a partition (not a placeholder,
+            get_attr or output), in graph order; returns the partition's id, which `str` identifies.
+            In graphs with autocast or grad-mode switches, it is called several times for a node;
+            their ids must be comparable and must not decrease in graph order.
         qualname_map: filled with ``"<submodule>.<name in it>" -> original target`` for call_module
             nodes.
         keep_original_order: call the submodules in the order in which their partitions appear, not
             in a topological order.
         keep_original_node_name: nodes in the submodules keep their names.
-        keep_original_input_name: placeholders of the submodules are named after the values they
-            take, not ``arg_<i>``.
+        keep_original_input_name: placeholders of the submodules have the names of the values, not
+            ``arg_<i>``.
         partition_affix: submodules are called ``submod_<affix>_<id>``.
-        tuple_return: submodules with a single output return a tuple as well.
+        tuple_return: submodules with a single output return a tuple too.
 
     Returns:
         A GraphModule with children ``submod_<id>``; ``meta["partition_names"]`` is the set of
@@ -130,13 +130,13 @@ def split_module(
 
     Raises:
         RuntimeError: partitions depend on each other in a cycle, or the callback edited the graph.
-        AssertionError: autocast or grad-mode regions that are malformed, or whose ids fall.
+        AssertionError: autocast or grad-mode regions that are malformed, or whose ids decrease.
         AttributeError: a target is not an attribute of `m`.
         KeyError: a node uses another that is not in the graph or is defined later, or
             `keep_original_order` calls a partition before one that it needs.
         IndexError: the output node has no argument.
 
-    Exceptions of the callback pass through. After any error, `m` and `qualname_map` are unchanged.
+    Exceptions of the callback propagate. After any error, `m` and `qualname_map` are unchanged.
 
     Example:
         >>> from fxpress.split_module import split_module
@@ -172,8 +172,8 @@ def split_module_simple(
     GraphModules, with all the tables of a GraphModule.
 
     Args:
-        m: the module to split; call_module targets and attributes are not carried over.
-        node_to_partition: partition id of every node that is no placeholder and not the output.
+        m: the module to split; the results do not get its submodules and attributes.
+        node_to_partition: partition id of each node except placeholders and the output.
         partition_affix: submodules are called ``submod_<affix>_<id>``.
 
     Raises:
@@ -250,10 +250,10 @@ def _decompose_size_nodes(m: GraphModule) -> None:
     """Replace ``x.size()`` by its dimensions, because a `torch.Size` cannot cross a split.
 
     Stands in for `torch.fx.passes.split_module._decompose_size_nodes`. Dynamic dimensions become
-    ``aten.sym_size.int(x, dim)`` right behind `x`, in the order of the dimensions; static ones
-    become numbers. In ``y.view(x.size())``, ``torch.zeros(x.size())`` and the like, the dimensions
-    become separate arguments. ``x.size()[i]`` is replaced by the dimension when `i` is a number or
-    a slice of numbers. Anywhere else, a tuple of the dimensions takes the place of the size.
+    ``aten.sym_size.int(x, dim)`` right after `x`, in the order of the dimensions; static ones
+    become numbers. In calls such as ``y.view(x.size())`` and ``torch.zeros(x.size())``, the
+    dimensions become separate arguments. ``x.size()[i]`` is replaced by the dimension when `i` is a
+    number or a slice of numbers. Elsewhere, a tuple of the dimensions replaces the size.
     """
     for node in m.graph.find_nodes(op="call_method", target="size"):
         if len(node.args) == 1 and not node.kwargs:
@@ -304,7 +304,7 @@ def _takes_dimensions(user: Node, size: Node) -> bool:
 
 
 def _is_known_item(user: Node, size: Node, length: int) -> bool:
-    """Return whether the user is a valid ``size[i]``; an invalid one still fails when it runs."""
+    """Return whether the user is a valid ``size[i]``; an invalid one is kept, and fails at run."""
     if user.target is not operator.getitem or len(user.args) != 2 or user.args[0] is not size:
         return False
     index = user.args[1]

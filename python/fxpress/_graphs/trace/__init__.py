@@ -1,1 +1,1 @@
-"""What makes traces of `make_fx` faster, for exports and for decompositions."""
+"""Speed up traces of `make_fx`, for exports and for decompositions."""

@@ -1,4 +1,4 @@
-"""Blocks in which `make_fx` traces faster: the parts that are the work of a graph are ours."""
+"""Blocks in which `make_fx` traces faster, because fxpress creates the nodes and fake tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fxpress._torch.tracing import (
 
 
 class _Trace(threading.local):
-    """What the traces of this thread's block have in common."""
+    """State that the traces of this thread's block share."""
 
     calls: ProxyCalls
     inputs: Inputs
@@ -75,7 +75,7 @@ def _find_unbacked(
     pending: Any = None,
     simplify: bool = False,
 ) -> Any:
-    """Return where a value has the symbols that are looked for: nowhere if there are none."""
+    """Return the locations of pending symbols in a value; {} at once if there are none."""
     if not pending and real is None:
         return {}
     return original(value, path, real, shape_env, pending, simplify)
@@ -93,7 +93,7 @@ _REPLACEMENTS = (
 
 @contextlib.contextmanager
 def fast_tracing() -> Iterator[None]:
-    """Return a block in which this thread's traces take less time, and give the same graphs."""
+    """Return a block in which this thread's traces are faster, with the same graphs."""
     if is_watched():
         yield
         return

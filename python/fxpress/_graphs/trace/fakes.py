@@ -1,6 +1,6 @@
-"""Make fake tensors and descriptions of tensors as torch makes them, without its Python code.
+"""Create torch's fake tensors and descriptions of tensors without torch's Python code.
 
-A first tensor of each kind is torch's; the later ones get what it has.
+The first object of each type comes from torch; later ones get copies of its attributes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fxpress._torch.tracing import (
 
 
 def is_plain(fake: Any) -> bool:
-    """Return whether a value is a fake tensor of fixed sizes, with nothing real or special."""
+    """Return whether a value is a fake tensor of fixed sizes, without real or special parts."""
     return (
         type(fake) is FakeTensor
         and fake.layout is torch.strided
@@ -40,7 +40,7 @@ class Fakes:
         self._described: dict[tuple[Any, ...], Any] = {}
 
     def detached(self, fake: Any) -> Any:
-        """Return a fake tensor with the storage of a plain one, without autograd's part."""
+        """Return a detached fake tensor that shares the storage of a plain one."""
         state = self._states.get((id(fake.fake_mode), fake.fake_device))
         if state is None:
             made = fast_detach(fake.fake_mode, fake)
@@ -50,7 +50,7 @@ class Fakes:
             return fake_of(fake, False, fake.fake_device, state)
 
     def of_metadata(self, mode: Any, metadata: Any, base: Any) -> Any:
-        """Return a new fake tensor; None: torch has to make it."""
+        """Return a new fake tensor, or None if torch has to create it."""
         state = self._states.get((id(mode), metadata.device))
         if state is None:
             return None
@@ -74,4 +74,4 @@ class Fakes:
         if known is None:
             known = self._described[key] = describe_tensor(fake)
             return known
-        return TensorMetadata(*known[:-1], {})  # the dictionary of each is its own
+        return TensorMetadata(*known[:-1], {})  # each has a separate dictionary

@@ -1,7 +1,7 @@
-"""Describe tensors, and say which proxies stand for them, as torch's `make_fx` does.
+"""Describe tensors, and map them to their proxies, like torch's `make_fx`.
 
-torch counts the functions that it calls for that while its function modes are active, and names
-nodes by these counts. A first tensor of each kind goes torch's way; the later ones count the same.
+While its function modes are active, torch counts the functions that it calls for this, and names
+nodes by these counts. torch's code handles the first of equal tensors; others add the same counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Inputs:
         self._calls: dict[tuple[Any, ...], tuple[list[tuple[Any, int]], Any]] = {}
 
     def track(self, original: Any, tensor: Any, proxy: Any, *, constant: Any, tracer: Any) -> None:
-        """Say which proxy stands for a tensor."""
+        """Map a tensor to its proxy."""
 
         def torchs() -> None:
             original(tensor, proxy, constant=constant, tracer=tracer)
@@ -76,28 +76,28 @@ class Inputs:
             tracer.torch_fn_metadata = last
 
     def _key(self, what: str, value: Any, modes: int) -> tuple[Any, ...] | None:
-        """Return what the calls for a tensor depend on; None where torch has to make them."""
+        """Return a key of the properties that the calls depend on; None if torch has to run."""
         if not is_plain(value) or has_foreign_function_modes():
             return None
         return (what, modes, value.shape, value.stride(), value.dtype)
 
 
 def _counted(tracer: Any, call: Callable[[], None]) -> tuple[list[tuple[Any, int]], Any]:
-    """Call a function; return how often it called each function of torch, and the last one."""
+    """Call a function; return its number of calls by function of torch, and the last function."""
     before = dict(tracer.torch_fn_counts)
     call()
     return counted_since(tracer.torch_fn_counts, before), tracer.torch_fn_metadata
 
 
 def counted_since(after: dict[Any, int], before: dict[Any, int]) -> list[tuple[Any, int]]:
-    """Return the functions of torch that a trace called in between, and how often."""
+    """Return the functions of torch that a trace has called in between, with numbers of calls."""
     return [
         (each, n - before.get(each, 0)) for each, n in after.items() if n != before.get(each, 0)
     ]
 
 
 def without_stack_traces(original: Any, tracer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the placeholders of a trace, which keep no stack traces."""
+    """Create the placeholders of a trace without collecting stack traces."""
     recorded = tracer.record_stack_traces
     tracer.record_stack_traces = recorded and type(tracer) not in TRACERS
     try:

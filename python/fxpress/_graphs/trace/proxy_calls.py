@@ -1,4 +1,4 @@
-"""Trace calls of operators: what torch's `proxy_call` does for a call that is nothing special."""
+"""Trace plain calls of operators like torch's `proxy_call`."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class StackTraces:
         # Code objects are compared by identity, because their hash reads all of their code.
         self._texts: dict[tuple[int, ...], str] = {}
         self._shown: dict[int, bool] = {}
-        self._kept: list[types.CodeType] = []  # identities stay theirs
+        self._kept: list[types.CodeType] = []  # held, so that their ids are not reused
 
     def text(self) -> str:
-        """Return the caller's frames called `forward`, from the outermost on; "" for none."""
+        """Return the frames of the stack trace as text, from the outermost on, or ""."""
         known = self._shown
         frames: list[tuple[types.CodeType, int]] = []
         key: list[int] = []
@@ -90,7 +90,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 class _SpecialError(Exception):
-    """An argument that only torch's own code handles."""
+    """An argument that only torch's code handles."""
 
 
 class ProxyCalls:
@@ -102,7 +102,7 @@ class ProxyCalls:
         self._plain: dict[OpOverload, bool] = {}
 
     def dispatch(self, original: Any, mode: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Trace a call that reaches a mode before autograd."""
+        """Trace a call in a pre-dispatch mode; other calls go to torch's code."""
         if type(mode) is not ProxyTorchDispatchMode or not self._is_plain(mode, function):
             return original(mode, function, *args, **kwargs)
         tracer = mode.tracer
@@ -155,7 +155,7 @@ class ProxyCalls:
 
 
 def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
-    """Put a stack trace where a tracer puts it, before what it adds to the node later."""
+    """Insert a stack trace in a tracer's order: before the entries that it adds later."""
     kept = kept_meta()
     if kept is None:
         kept = {"nn_module_stack": None} if tracer.module_stack else {}
@@ -166,7 +166,7 @@ def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
 
 
 def _nodes(value: Any, tracker: Any) -> Any:
-    """Return an argument with nodes in place of tensors."""
+    """Return an argument with tensors replaced by nodes."""
     kind = type(value)
     if kind is FakeTensor:
         traced = tracker.get(value)
