@@ -150,7 +150,7 @@ Ref Run::map(const Instruction& instruction, PyObject* argument) {
   const Ref callback = Ref::steal(PyCFunction_New(&method, self.get()));
   PyObject* mapped =
       PyObject_CallFunctionObjArgs(symbols.map_arg, argument, callback.get(), nullptr);
-  PyCapsule_SetName(self.get(), "of a call that has ended");  // map_callback() asks for one without
+  PyCapsule_SetName(self.get(), "of a call that has ended");  // map_callback() rejects it now
   return Ref::steal(mapped);
 }
 
