@@ -25,8 +25,8 @@ using core::StringId;
 
 namespace {
 
-// The last underscore of a name that a digit follows, and the number after it; npos and 0 if there
-// is none. torch does not require that the name ends after the number.
+// The last underscore of a name that is followed by a digit, and the number after it; npos and 0 if
+// there is none. As in torch, the name may continue after the number.
 struct Suffix {
   size_t at = std::string_view::npos;  // of the underscore
   unsigned long number = 0;
@@ -82,7 +82,7 @@ std::vector<uint32_t> numbers(PyObject* list) {
   return result;
 }
 
-// The names of the helper's methods and of a stamp's fields.
+// The names of the helper's methods and of an instance's fields.
 struct Words {
   Ref call = word("node"), made_of = word("template"), inputs = word("inputs");
   Ref storages = word("storages"), first = word("first");
@@ -97,9 +97,9 @@ constexpr uint32_t kNoNode = UINT32_MAX;
 struct Stamp {
   Ref call;                      // the node of the old graph
   Ref made_of;                   // the template
-  const Recipe* recipe;          // the same, read
-  std::vector<uint32_t> inputs;  // numbers of its inputs; kNoNode: nothing computes that number
-  Ref storages;                  // list: storages of inputs, and its own
+  const Recipe* recipe;          // read from the template
+  std::vector<uint32_t> inputs;  // numbers of its inputs; kNoNode: no node computes that input
+  Ref storages;                  // list: storages of inputs, then its own
   uint32_t first;                // number of its first node
 
   uint32_t number_of(int32_t value) const {
@@ -165,7 +165,7 @@ class Stamper {
     }
   }
 
-  // All nodes that need a number share the first that computes it.
+  // All nodes that need a number share the first node that computes it.
   void share_numbers() {
     same_as_.resize(nodes_.size());
     for (uint32_t i = 0; i < same_as_.size(); ++i) same_as_[i] = i;
@@ -213,7 +213,7 @@ class Stamper {
     live_[known->second] = 1;
   }
 
-  // The size of a tensor that the program computes is computed from sizes of its inputs.
+  // Computes the size of a tensor that the program computes from sizes of the program's inputs.
   void compute_parts(const Stamp& stamp, const RecipeNode& node, uint32_t place) {
     for (uint32_t i = place - static_cast<uint32_t>(node.parts); i < place; ++i) {
       live_[i] = 1;
@@ -223,8 +223,8 @@ class Stamper {
 
   uint32_t first_computed() const { return static_cast<uint32_t>(PyList_GET_SIZE(request_.names)); }
 
-  // Dead nodes take names, which the numbers of later names depend on. Dead numbers are not known
-  // here: `_graphs/decompose/names.py` renames the nodes of programs with symbolic sizes.
+  // Dead nodes take names, and the numbers in later names depend on them. Dead numbers are not
+  // known here; `_graphs/decompose/names.py` renames the nodes of programs with symbolic sizes.
   void name_all() {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
       raw_.push_back(names_.table().create(names_.intern("arg" + std::to_string(i) + "_1")));
@@ -255,7 +255,7 @@ class Stamper {
 
   void write(const Stamp& stamp) {
     const std::vector<RecipeNode>& nodes = stamp.recipe->nodes();
-    Ref source;  // made for the first live node
+    Ref source;  // created for the first live node
     for (size_t i = 0; i < nodes.size(); ++i) {
       const size_t place = stamp.first + i;
       if (live_[place] == 0) continue;
@@ -325,7 +325,7 @@ class Stamper {
     return call_method(request_.helper, method.get(), argument);
   }
 
-  // torch renames nodes without telling the namespace: it knows the names that they had first.
+  // torch renames nodes without updating the namespace, which keeps their first names.
   void restore_names() {
     const Ref space = get_attr(request_.graph, fx::names.graph_namespace);
     const Ref used = get_attr(space.get(), fx::names.used_names);
@@ -350,15 +350,15 @@ class Stamper {
   Renamer renamer_;
   Values values_;
   core::FlatMap known_;                           // address of a template -> its recipe
-  std::vector<std::unique_ptr<Recipe>> recipes_;  // those of the program
+  std::vector<std::unique_ptr<Recipe>> recipes_;  // of the program
   std::vector<Stamp> stamps_;                     // in order
   std::vector<char> live_;                        // by number
   std::vector<StringId> raw_;                     // the first name, by number; the output's last
-  std::vector<StringId> taken_;                   // names of dead nodes ahead of the stamps'
+  std::vector<StringId> taken_;                   // names of dead nodes before the instances
   std::vector<PyObject*> nodes_;                  // by number; borrowed, null for dead ones
-  std::vector<uint32_t> same_as_;                 // by number: the node in whose place it is used
+  std::vector<uint32_t> same_as_;                 // by number: the node that replaces it, or itself
   std::unordered_map<uint32_t, uint32_t> computed_;  // expression -> the node that computes it
-  uint32_t readers_end_ = 0;                         // the number behind those that read symbols
+  uint32_t readers_end_ = 0;                         // end of the nodes that read symbols
   bool counts_ = false;                              // whether calls of functions are counted
 };
 

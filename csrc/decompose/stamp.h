@@ -1,4 +1,4 @@
-// Writes the graph of a decomposed program from a plan: templates, stamped call by call.
+// Writes the graph of a decomposed program from a plan: instantiates a template for each call.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace fxpress::decompose {
 
-// Gives nodes their final names, which are not taken, by the rules of torch's naming of
-// placeholders. They are valid until the next call.
+// Gives nodes unused final names, by the rules of torch's naming of placeholders. A returned name
+// is valid until the next call.
 class Renamer {
  public:
-  // A placeholder that would like to have `name`: a number at its end is a part of it.
+  // The name of a placeholder that prefers `name`. A number at the end of `name` is part of it.
   std::string_view placeholder(std::string_view name);
 
-  // Another node, which keeps its name unless a placeholder has it.
+  // The name of another node, which keeps its name unless it is taken.
   std::string_view node(std::string_view name);
 
  private:
@@ -33,18 +33,17 @@ struct StampRequest {
   PyObject* graph;     // an empty torch.fx.Graph
   PyObject* names;     // list of str: of the placeholders
   PyObject* metas;     // list of dict: of the placeholders, to own
-  PyObject* taken;     // list of str: candidates for names of dead nodes ahead of the stamps'
+  PyObject* taken;     // list of str: candidates for names of dead nodes before the instances
   PyObject* stamps;    // list of fxpress._graphs.decompose.plan.Stamp
-  PyObject* sizes;     // list of int: the number's expression of each placeholder; -1: none
-  PyObject* readers;   // int: how many nodes of the first stamp read symbols from placeholders
+  PyObject* sizes;     // list of int: by placeholder, the expression that it is; -1: none
+  PyObject* readers;   // int: how many nodes of the first instance read symbols of placeholders
   PyObject* roots;     // list of int: the nodes that the program returns
-  PyObject* size;      // int: how many nodes the trace has, placeholders included
-  PyObject* sequence;  // the number that torch gives nodes now
+  PyObject* size;      // int: how many nodes the trace has, including placeholders
+  PyObject* sequence;  // torch's current sequence number
   PyObject* helper;    // fxpress._graphs.decompose.write.Writer
 };
 
-// Returns a list with the node of each number, None for those that are dead, and the name of the
-// output.
+// Returns a list with the node of each number, None for dead nodes, and the name of the output.
 Ref write_stamps(const StampRequest& request);
 
 }  // namespace fxpress::decompose

@@ -52,7 +52,7 @@ Ref Values::tensor(const ValueSpec& spec, PyObject* storages) {
   return fake;
 }
 
-// Empty: the first one has to be made, or one whose storage is made for it.
+// Returns an empty Ref if there is no first tensor, or if only the new one fills its storage.
 Ref Values::like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
                        const fx::FakeMaker& fakes) {
   const auto known = first_.find(&spec);

@@ -1,4 +1,4 @@
-// Makes the values of stamped nodes: fake tensors of their own, which share storages.
+// Creates the values of instantiated nodes: separate fake tensors, which may share storages.
 #pragma once
 
 #include <deque>
@@ -13,22 +13,21 @@ namespace fxpress::decompose {
 
 class Values {
  public:
-  // `helper`: a fxpress._graphs.decompose.write.Writer, whose `tools` has functions of torch by
-  // role.
+  // `helper`: a fxpress._graphs.decompose.write.Writer; its `tools` are functions of torch by role.
   explicit Values(PyObject* helper);
 
   // `storages`: list of fxpress._graphs.decompose.values.Storage.
   Ref make(const ValueSpec& spec, PyObject* storages);
 
  private:
-  // The tensor that was made first of a spec: later ones are copies of it.
+  // The first tensor of a spec; later tensors are copies of it.
   struct First {
     Ref fake;
-    bool fills_storage;  // whether its storage was made for it
+    bool fills_storage;  // whether its storage was created with it
   };
 
   Ref tensor(const ValueSpec& spec, PyObject* storages);
-  // `fills_storage`: whether the storage is to be made for the tensor.
+  // `fills_storage`: whether the storage is created with the tensor.
   Ref like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
                  const fx::FakeMaker& fakes);
   Ref real_tensor(const ValueSpec& spec, PyObject* storage, bool fills_storage);
@@ -39,8 +38,8 @@ class Values {
   PyObject* helper_;                                         // borrowed
   Ref made_, storage_, attributes_, set_, untyped_storage_;  // names
   Ref empty_, empty_strided_, like_pattern_, meta_;
-  Ref no_data_, dtype_device_;                            // arguments that are always the same
-  std::deque<std::pair<Ref, fx::FakeMaker>> of_devices_;  // device -> what makes fakes on it
+  Ref no_data_, dtype_device_;                            // constant arguments
+  std::deque<std::pair<Ref, fx::FakeMaker>> of_devices_;  // device -> maker of its fake tensors
   std::unordered_map<const ValueSpec*, First> first_;
 };
 

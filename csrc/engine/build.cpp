@@ -12,8 +12,8 @@ namespace fxpress::engine {
 
 namespace {
 
-// A plan that would be longer calls the rest of its modules instead: modules that call one another
-// twice at each level would double it with each.
+// A plan of this length inlines no more modules. If each level of modules calls the next one twice,
+// every level doubles the plan.
 constexpr size_t kMaxInstructions = 500'000;
 
 bool is_op(PyObject* op, PyObject* name) {
@@ -25,7 +25,7 @@ bool is_op(PyObject* op, PyObject* name) {
 Builder::Builder(PyObject* module, PyObject* graph) : plan_(std::make_unique<Plan>()) {
   plan_->graph = Ref::borrow(graph);
   plan_->kernels = kernels_version();
-  plan_->operators = operators_gone();  // before any is found
+  plan_->operators = operators_gone();  // before operators are looked up
   add_module(module, kNone, nullptr, kNone);
 }
 
@@ -40,13 +40,13 @@ std::unique_ptr<Plan> Builder::build() {
   stack_.push_back(Open{0, own.begin, own.end, kNone, plan_->root, {}});
   while (!stack_.empty()) {
     Open& open = stack_.back();
-    if (open.node == open.nodes_end) {  // only the root's can be without an output
+    if (open.node == open.nodes_end) {  // only the root's graph can lack an output
       stack_.pop_back();
       continue;
     }
     const NodeGuard& guard = plan_->nodes[open.node++];
     if (!fx::is_erased(guard.node.get()))
-      add_node(open, guard);  // may add to the stack or take from it
+      add_node(open, guard);  // may push to the stack or pop from it
   }
   assign_slots();
   return std::move(plan_);
@@ -87,7 +87,7 @@ void Builder::add_node(Open& open, const NodeGuard& guard) {
   } else if (is_op(op, fx::symbols.call_module)) {
     const uint32_t call = open.node - 1;
     if (try_inline(open, guard)) return;
-    define(open, node, emit(open, Kind::kModule, plan_->nodes[call]));  // the table may have grown
+    define(open, node, emit(open, Kind::kModule, plan_->nodes[call]));  // `guard` may be invalid
   } else if (is_op(op, fx::symbols.call_method)) {
     define(open, node, emit(open, Kind::kMethod, guard));
   } else if (is_op(op, fx::symbols.placeholder)) {
@@ -189,11 +189,11 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
   enter.graph = Ref::borrow(callee.graph);
   enter.root = graph_root(callee.graph);
   if (enter.root == nullptr) return false;
-  // A graph inside of itself has no flat form.
+  // A recursive graph cannot be flattened.
   const auto same = [&](const Open& other) { return other.root == enter.root; };
   if (std::any_of(stack_.begin(), stack_.end(), same)) return false;
   const bool keywords = PyDict_GET_SIZE(guard.kwargs.get()) != 0;
-  const NodeRange range = add_nodes(callee.graph);  // `guard` is gone: the table has grown
+  const NodeRange range = add_nodes(callee.graph);  // invalidates `guard`: the table grows
   enter.nodes_begin = range.begin;
   enter.nodes_end = range.end;
   if (keywords) {
@@ -235,8 +235,8 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
   return true;
 }
 
-// Finds the node or constant that each placeholder of the callee gets. Returns false when Python
-// must make the call: it knows the other cases and their errors (InterpreterModule.forward).
+// Finds the node or constant for each placeholder of the callee. Returns false if Python must make
+// the call: InterpreterModule.forward handles the other cases and their errors.
 bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& enter,
                              std::vector<PyObject*>& bound) {
   PyObject* args = guard.args.get();
@@ -274,19 +274,19 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   });
 }
 
-// Whether a value is made in an inlined graph by an instruction that runs in its turn. Its slot can
-// take the call's result when Python makes the call.
+// Whether an instruction of the inlined graph sets the value when it runs, not ahead of it. Then
+// the value's slot can hold the call's result if Python makes the call.
 bool Builder::is_made_in(const Open& open, uint32_t value) const {
   if (value == kNone || values_[value].definition == kNone || values_[value].fixed) return false;
   return values_[value].definition > enter_instructions_[open.enter];
 }
 
-// The output of an inlined graph becomes the value of the call.
+// Makes the output of an inlined graph the value of the call.
 void Builder::add_leave(Open& open, const NodeGuard& guard) {
   Open& caller = stack_[stack_.size() - 2];
   PyObject* args = guard.args.get();
   PyObject* value = PyTuple_GET_SIZE(args) == 0 ? nullptr : PyTuple_GET_ITEM(args, 0);
-  // kNone: some other structure, which Python builds.
+  // kNone: Python builds the output, which has another structure.
   uint32_t detail = kNone;
   if (value != nullptr && PyTuple_CheckExact(value)) {
     ListArgument list{Expect::kNothing, false, {}};
@@ -308,12 +308,12 @@ void Builder::add_leave(Open& open, const NodeGuard& guard) {
       return;
     }
     detail = static_cast<uint32_t>(plan_->lists.size());
-    ListArgument single{Expect::kTensor, false, {}};  // not kNothing: the value itself, no tuple
+    ListArgument single{Expect::kTensor, false, {}};  // not kNothing: the value, not a tuple
     single.elements.push_back(Element{value_of(open, value), false, {}});
     plan_->lists.push_back(std::move(single));
   }
   const uint32_t instruction = emit(open, Kind::kLeave, guard, detail);
-  if (detail != kNone) plan_->events.pop_back();  // no reason to stop there
+  if (detail != kNone) plan_->events.pop_back();  // runs without Python
   Enter& enter = plan_->enters[open.enter];
   enter.skip = instruction + 1;
   const uint32_t result = new_value(instruction);
@@ -349,7 +349,7 @@ uint32_t Builder::child_module(uint32_t parent, PyObject* name) {
   return made;
 }
 
-// The module that the dispatcher would call next if everything ran as planned.
+// The module that the dispatcher calls next if the run follows the plan.
 uint32_t Builder::dispatched_module(uint32_t dispatcher, Enter& enter) {
   PyObject* object = plan_->modules[dispatcher].module.get();
   const Ref dict = instance_dict(object);

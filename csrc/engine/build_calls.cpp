@@ -10,7 +10,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// Returns the type that a value of the run must have for a parameter of this type.
+// Returns the type that a value must have for a parameter of this type, and whether it may be None.
 std::pair<Expect, bool> expected(const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
@@ -42,7 +42,7 @@ std::pair<Expect, bool> expected(const c10::TypePtr& type) {
   }
 }
 
-// The list that a parameter takes, whether or not it also takes None.
+// The parameter's list type, also for an optional list; null if it is not a list.
 const c10::ListType* list_type(const c10::TypePtr& type) {
   if (const auto* optional = type->castRaw<c10::OptionalType>()) {
     return optional->getElementType()->castRaw<c10::ListType>();
@@ -50,7 +50,7 @@ const c10::ListType* list_type(const c10::TypePtr& type) {
   return type->castRaw<c10::ListType>();
 }
 
-// A plain int that fits.
+// Converts an int of 64 bits; returns false for other objects.
 bool small_int(PyObject* object, int64_t& number) {
   if (!PyLong_CheckExact(object)) return false;
   int overflow = 0;
@@ -60,7 +60,7 @@ bool small_int(PyObject* object, int64_t& number) {
 
 }  // namespace
 
-// An argument that is deep, or shares its parts without number, is walked through up to a point.
+// The limits end the walk of arguments that are deep or contain the same parts many times.
 Builder::Nodes Builder::nodes_in(PyObject* argument) {
   constexpr size_t kMaxDepth = 100;
   constexpr size_t kMaxSteps = 100'000;
@@ -87,12 +87,12 @@ uint32_t Builder::value_of(const Open& open, PyObject* node) const {
   return found == open.env.end() ? kNone : found->second;
 }
 
-// Whether calling the target calls the dispatcher's operator: an OpOverload, and nobody has patched
-// the class.
+// Whether a call of the target only calls an operator through the dispatcher: it is an OpOverload
+// and the class is not patched.
 bool Builder::calls_overload(PyObject* target) {
   PyTypeObject* type = Py_TYPE(target);
   if (reinterpret_cast<PyObject*>(type) != fx::symbols.op_overload_type) return false;
-  refuse(type);  // a patched class makes for another plan
+  refuse(type);  // the plan is rebuilt if the class is patched
   return _PyType_Lookup(type, names.dunder_call) == symbols.op_overload_call;
 }
 
@@ -115,7 +115,7 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     PyObject* object = nullptr;
     if (i < positional) {
-      if (parameters[i].kwarg_only()) return false;  // Python says so
+      if (parameters[i].kwarg_only()) return false;  // Python raises the error
       object = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
     } else {
       object = PyDict_GetItemString(kwargs, parameters[i].name().c_str());
@@ -151,7 +151,7 @@ std::optional<Argument> Builder::resolve(const Open& open, const c10::Argument& 
                                          PyObject* object, bool numbers) {
   switch (nodes_in(object)) {
     case Nodes::kNoNode: {
-      // No operator takes a dict or a slice of constants: Python finds the words for that.
+      // No operator accepts a dict or a slice of constants: Python raises the error.
       if (PyDict_Check(object) || PySlice_Check(object)) return std::nullopt;
       auto value = constant_value(parameter, object, numbers);
       if (!value) return std::nullopt;

@@ -5,8 +5,8 @@
 
 namespace fxpress::engine {
 
-// Until here instructions name values; from here on they name slots. A slot serves one value after
-// the other, so that a run needs space for those that live at one time.
+// Replaces values by slots in all instructions. Values whose lifetimes do not overlap share a slot,
+// so a run needs only as many slots as there are live values at one time.
 void Builder::assign_slots() {
   find_last_uses();
   note_dying();
@@ -85,13 +85,14 @@ void Builder::find_last_uses() {
     for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
       Use& use = plan_->uses[u];
       use.last = use.slot != kNone && values_[use.slot].last_use == i;
-      // Two nodes of an inlined graph may stand for one value: it is freed once.
+      // Two nodes of an inlined graph may have one value, which is freed once.
       if (use.last && std::exchange(freed[use.slot], i) == i) use.last = false;
     }
   }
 }
 
-// The last mention of a value in the last instruction that reads it takes the value away.
+// Marks the last occurrence of each value in the last instruction that reads it: that argument is
+// moved out of the slot.
 void Builder::mark_moves(const Instruction& instruction) {
   std::vector<uint32_t> ending;
   for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
@@ -123,8 +124,8 @@ void Builder::mark_moves(const Instruction& instruction) {
   }
 }
 
-// For every Enter the values from outside that are read last within: when Python makes the call
-// instead, they are freed behind it.
+// Collects, for every Enter, the outer values whose last use is in the inlined part. If Python
+// makes the call, they are freed after it.
 void Builder::note_dying() {
   for (uint32_t value = 0; value < values_.size(); ++value) {
     const Value& known = values_[value];

@@ -1,5 +1,5 @@
-// Makes plans. The work of one Builder is one plan; three files: build.cpp goes through the nodes,
-// build_calls.cpp resolves the arguments of calls, build_slots.cpp decides where values live.
+// Builds plans, one per Builder. build.cpp visits the nodes, build_calls.cpp resolves the arguments
+// of calls, build_slots.cpp assigns slots to values.
 #pragma once
 
 #include <map>
@@ -18,16 +18,16 @@ class Builder {
  public:
   Builder(PyObject* module, PyObject* graph);
 
-  // The plan; TypeError when the object is no graph. Runs no Python code but what conversion of
-  // constants runs. To be called once.
+  // Returns the plan. Raises TypeError if the object is not a graph. Runs no Python code except to
+  // convert constants. May be called once.
   std::unique_ptr<Plan> build();
 
  private:
-  // A graph that is being gone through: the root's, or one that is inlined.
+  // A graph that is being visited: the root's, or an inlined one.
   struct Open {
     uint32_t frame;                               // of its instructions
-    uint32_t node;                                // next one, index in plan_->nodes
-    uint32_t nodes_end;                           // behind its last one
+    uint32_t node;                                // the next one, index in plan_->nodes
+    uint32_t nodes_end;                           // after its last one
     uint32_t enter;                               // its Enter; kNone for the root's
     PyObject* root;                               // the graph's root node, borrowed
     std::unordered_map<PyObject*, uint32_t> env;  // node -> value
@@ -36,11 +36,11 @@ class Builder {
   // The facts about a value before it gets a slot.
   struct Value {
     uint32_t definition;  // instruction that sets it; kNone: an argument of the run
-    uint32_t last_use;    // kNone: nobody reads it
-    bool fixed;           // set ahead of its instruction: its slot serves no other value
+    uint32_t last_use;    // kNone: never read
+    bool fixed;           // set ahead of its instruction, so no other value uses its slot
   };
 
-  // Where the nodes of a graph are in plan_->nodes.
+  // The range of a graph's nodes in plan_->nodes.
   struct NodeRange {
     uint32_t begin;
     uint32_t end;
@@ -67,8 +67,8 @@ class Builder {
   uint32_t add_module(PyObject* module, uint32_t parent, PyObject* name, uint32_t item);
 
   // build_calls.cpp
-  // Where an argument mentions nodes: it is one, it is a tuple or list with some as items, or they
-  // may be anywhere inside of it.
+  // Where an argument contains nodes: it is a node, it is a tuple or list with nodes as items, or
+  // nodes may be anywhere in it.
   enum class Nodes : uint8_t { kNoNode, kSelf, kItems, kDeeper };
   Nodes nodes_in(PyObject* argument);
   bool calls_overload(PyObject* target);

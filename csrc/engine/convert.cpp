@@ -18,7 +18,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// Whether a tensor in it wants to see the call.
+// Whether the object contains a tensor that may override the call.
 bool has_unusual_tensor(PyObject* object) {
   if (PyTuple_Check(object) || PyList_Check(object)) {
     PyObject** items = PySequence_Fast_ITEMS(object);
@@ -32,11 +32,11 @@ bool has_unusual_tensor(PyObject* object) {
 std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObject* object,
                                           bool numbers_as_tensors) {
   if (has_unusual_tensor(object)) return std::nullopt;
-  // torch converts a number anew in each call: an operator that writes to the result, or returns a
+  // torch converts a number in each call. An operator that writes to the argument, or returns a
   // view of it, must not get the tensor of an earlier run.
   if (argument.alias_info() != nullptr && !THPVariable_Check(object)) return std::nullopt;
-  // A number that stands for a tensor becomes one here: neither a fake one nor one of inference
-  // mode, which autograd could not save.
+  // A number passed as a tensor is converted here. The tensor must not be fake, nor an inference
+  // tensor, which autograd cannot save.
   const c10::InferenceMode ordinary(false);
   const c10::impl::ForceDispatchKeyGuard no_modes(c10::default_included_set,
                                                   c10::default_excluded_set);
@@ -46,7 +46,7 @@ std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObjec
   } catch (const pybind11::error_already_set&) {
     return std::nullopt;
   } catch (const std::exception&) {
-    PyErr_Clear();  // torch's python_error leaves Python's error where it was
+    PyErr_Clear();  // torch's python_error leaves Python's error set
     return std::nullopt;
   }
 }
@@ -63,7 +63,7 @@ void call_with_numbers(const c10::OperatorHandle& op, c10::Stack& stack) {
 }
 
 Ref value_to_object(c10::IValue value) {
-  // torch asks a whole tuple for its type, which undefined tensors do not have.
+  // torch reads the type of an entire tuple, and undefined tensors have none.
   if (value.isTuple()) {
     const auto& elements = value.toTupleRef().elements();
     return make_tuple(elements.size(), [&](size_t i) { return value_to_object(elements[i]); });
@@ -76,8 +76,8 @@ bool is_jit_tracing() {
 }
 
 void set_python_error(const std::exception_ptr& thrown) noexcept {
-  // torch knows its own errors and makes a RuntimeError of any other. Older releases leave these to
-  // pybind11, through which Python calls operators there.
+  // torch converts its own errors, and raises RuntimeError for others. In older releases Python
+  // calls operators through pybind11, which converts the others.
   try {
     if (symbols.plain_errors == Py_True) return torch::translate_exception_to_python(thrown);
     std::rethrow_exception(thrown);

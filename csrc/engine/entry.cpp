@@ -69,7 +69,7 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Copies and pickles of a graph get None in the plan's place, and make a plan of their own.
+// Copies and pickles of a graph get None instead of the plan, and build their own.
 PyObject* reduce(PyObject*, PyObject*) {
   return Py_BuildValue("(O())", reinterpret_cast<PyObject*>(Py_TYPE(Py_None)));
 }
@@ -104,13 +104,13 @@ Ref new_plan_object(std::unique_ptr<Plan> plan) {
   return owner;
 }
 
-// The plan in an object, or null when it is none or was cleared.
+// The plan of a plan object; null for other objects and for a cleared one.
 Plan* plan_of(PyObject* object) {
   if (object == nullptr || !Py_IS_TYPE(object, plan_type)) return nullptr;
   return reinterpret_cast<PlanObject*>(object)->plan;
 }
 
-// Whether the plan is one of this graph as it is now, for this module.
+// Whether the plan is valid for the current graph and this module.
 bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
   if (plan.stale || plan.graph.get() != graph || plan.kernels != kernels_version() ||
       plan.operators != operators_gone() ||
@@ -125,8 +125,8 @@ bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
   return true;
 }
 
-// A plan at work. It knows its root only as long: graphs are shared by copies of a module, and none
-// of them may be kept alive by having been the last to run.
+// Holds a plan during a run. The plan refers to its root module only during runs: copies of a
+// module share the graph, and a plan must not keep the copy that ran last alive.
 class Lease {
  public:
   Lease(Ref owner, PyObject* module) : owner_(std::move(owner)), plan_(plan_of(owner_.get())) {
@@ -144,18 +144,18 @@ class Lease {
   Plan& plan() const { return *plan_; }
 
  private:
-  Ref owner_;   // its object: the collector clears only what nobody holds
+  Ref owner_;   // the plan object; while it is held, the collector does not clear the plan
   Plan* plan_;  // null when moved from
 };
 
-// The graph's plan, made if there is none or it does not fit any more.
+// The graph's plan, built if there is none or if it is no longer valid.
 Lease plan_for(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(graph);
   Ref known = Ref::borrow(dict_get(dict.get(), names.plan));
   const Plan* plan = plan_of(known.get());
   if (plan != nullptr && fits(*plan, module, graph)) return {std::move(known), module};
   Lease made(new_plan_object(Builder(module, graph).build()), module);
-  // The old one goes, which may let other threads run: to them the new one is at work already.
+  // Freeing the old plan may let other threads run, which must see that the new plan is in use.
   check(PyDict_SetItem(dict.get(), names.plan, made.owner()));
   return made;
 }
@@ -181,7 +181,7 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
       raise(PyExc_TypeError, "run() takes a module, a graph and a tuple of arguments");
     }
     const Lease lease = plan_for(args[0], args[1]);
-    // A list is emptied, as Interpreter.boxed_run does: nobody but the run holds the arguments.
+    // Empties a list, as Interpreter.boxed_run does, so that only the run holds the arguments.
     Ref arguments = Ref::steal(PySequence_Tuple(args[2]));
     if (PyList_Check(args[2])) check(PyList_SetSlice(args[2], 0, PY_SSIZE_T_MAX, nullptr));
     return std::make_unique<Run>(lease.plan())->execute(std::move(arguments)).release();

@@ -1,4 +1,4 @@
-// The engine as Python calls it.
+// The functions of the engine that Python calls.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,20 +9,20 @@
 
 namespace fxpress::engine {
 
-// run(module, graph, args) -> the graph's output, as a METH_FASTCALL function: the call itself is
-// part of what a small graph takes. A list of arguments is emptied.
+// run(module, graph, args) -> the graph's output. A METH_FASTCALL function, because the overhead of
+// the call is significant for a small graph. A list of arguments is emptied.
 PyObject* run(PyObject* self, PyObject* const* args, Py_ssize_t count);
 
-// Numbers that describe the graph's plan; None when it has none.
+// A dict of the sizes of the graph's plan; None if it has none.
 pybind11::object plan_info(const pybind11::object& graph);
 
-// The index of a dispatcher's next call; -1 when it has no proper counter.
+// The index of a dispatcher's next call; -1 if its counter is not an int.
 int64_t next_call(const pybind11::object& dispatcher);
 void set_next_call(const pybind11::object& dispatcher, int64_t index);
 
-// Makes the type of the object that owns a plan, and adds it to the extension module. The object is
-// in the `__dict__` of the plan's graph, where the garbage collector sees the circle of graph, plan
-// and nodes.
+// Creates the type of the object that owns a plan, and adds it to the extension module. The object
+// is stored in the `__dict__` of the plan's graph, so that the garbage collector sees the reference
+// cycle of graph, plan and nodes.
 void add_plan_type(PyObject* extension);
 
 }  // namespace fxpress::engine

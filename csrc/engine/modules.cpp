@@ -9,7 +9,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// function -> kind; functions are held until the process ends.
+// function -> its category; functions are held until the process ends.
 std::unordered_map<PyObject*, Forward>& forwards() {
   static auto* table = new std::unordered_map<PyObject*, Forward>;
   return *table;
@@ -44,7 +44,7 @@ void refresh_dict(ModuleRef& ref) {
     ref.plain_attributes = ref.plain_dict = false;
     return;
   }
-  // A dispatcher's changes in each run: its count of calls is there.
+  // A dispatcher's dict holds its count of calls, which changes in each run.
   if (!is_dispatcher(ref.forward)) ref.dict_version = dict_version(dict);
   ref.parameters = readable_table(dict, names.module_dict_parameters);
   ref.buffers = readable_table(dict, names.module_dict_buffers);
@@ -60,12 +60,14 @@ void refresh_dict(ModuleRef& ref) {
     ref.hooks[i] = readable_table(dict, const_cast<PyObject*>(hooks[i]));
     ref.plain_dict = ref.plain_dict && ref.hooks[i] != nullptr;
   }
-  // finalize() sets the names of the arguments last. The graph module may be made when asked for.
+  // finalize() sets the argument names last. graph_module may be absent, because it is created on
+  // use.
   ref.interprets = !lacks(names.arg_names) && dict_get(dict, names.graph_module) != Py_None &&
                    dict_get(dict, names.run_with_interpreter) == Py_True;
 }
 
-// The module that the parent has in the place of `ref`, borrowed; null: none, or ask Python.
+// The module that the parent holds under the name or index of `ref`, borrowed. Null: there is none,
+// or only Python can find it.
 PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   if (ref.item != kNone) {
     PyObject* dict = borrowed_instance_dict(parent.module.get());
@@ -83,7 +85,7 @@ PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   }
   PyObject* children = plain_children(parent, ref.name.get());
   PyObject* child = children == nullptr ? nullptr : dict_get(children, ref.name.get());
-  if (child == ref.module.get()) {  // so the parent has all three tables
+  if (child == ref.module.get()) {  // implies that the parent has all three tables
     ref.name_type_version = parent.type_version;
     ref.name_dict_version = parent.dict_version;
     ref.holder_version = dict_version(parent.modules);
@@ -93,7 +95,7 @@ PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   return child;
 }
 
-// Whether the tables are there and as they were when they had these versions.
+// Whether the tables exist and have these versions.
 bool are_versions(const std::array<PyObject*, 3>& tables, const uint64_t (&versions)[3]) {
   for (size_t i = 0; i < tables.size(); ++i) {
     if (tables[i] == nullptr || !is_version(tables[i], versions[i])) return false;
@@ -101,7 +103,7 @@ bool are_versions(const std::array<PyObject*, 3>& tables, const uint64_t (&versi
   return true;
 }
 
-// Whether the callee's graph still has the root node that it had.
+// Whether the callee's graph has the root node that the plan recorded.
 bool has_root(Enter& enter) {
   PyObject* dict = borrowed_instance_dict(enter.graph.get());
   if (dict == enter.dict && is_version(dict, enter.dict_version)) return true;
@@ -114,7 +116,7 @@ bool has_root(Enter& enter) {
 int watcher = -1;
 uint64_t changes = 0;  // 0: there is no watcher
 
-thread_local CallCounters* current_counters = nullptr;  // of this thread's runs, which own them
+thread_local CallCounters* current_counters = nullptr;  // owned by the runs of this thread
 
 }  // namespace
 
@@ -125,10 +127,10 @@ void register_forward(PyObject* function, Forward kind) {
 Forward forward_of(PyTypeObject* type) {
   const auto found = forwards().find(_PyType_Lookup(type, names.forward));
   if (found == forwards().end()) return Forward::kUnknown;
-  // A subclass that has the forward of its base may still bind arguments in its own way.
+  // A subclass that inherits forward may override how arguments are bound.
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     PyObject* dict = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i))->tp_dict;
-    if (dict == nullptr) continue;  // a class of Python's own
+    if (dict == nullptr) continue;  // a static builtin type
     if (dict_get(dict, names.forward) != nullptr) break;
     if (dict_get(dict, names.positional) != nullptr) return Forward::kUnknown;
   }
@@ -156,7 +158,7 @@ PyObject* plain_children(const ModuleRef& ref, PyObject* name) {
 bool in_place(Plan& plan, uint32_t index) {
   ModuleRef& ref = plan.modules[index];
   if (ref.checked == plan.walk) return ref.in_place;
-  // Recursion as deep as one target has dots: what calls this module was looked at before.
+  // Recurses only as deep as one target has dots: callers of this module are checked already.
   const bool found =
       ref.parent == kNone ||
       (in_place(plan, ref.parent) && find_child(ref, plan.modules[ref.parent]) == ref.module.get());

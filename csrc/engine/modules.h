@@ -10,31 +10,29 @@
 
 namespace fxpress::engine {
 
-// Prepares the versions of dicts, by which a plan knows that nothing has changed in them; called
-// once.
+// Prepares dict versions, by which a plan detects changes of dicts; called once.
 void watch_dicts();
 
-// The changes of dicts that have a version, counted; 0: Python does not tell. From Python 3.12 on
-// this number is the version of all of them.
+// The number of changes of all watched dicts; 0: dicts are not watched. From Python 3.12 on this
+// number is the version of every watched dict.
 uint64_t dict_changes();
 
-// The version of a dict; 0: it has none, and nothing may be remembered of it. Two dicts may have
-// the same: remember which one it was.
+// The version of a dict; 0: it has none, and its content must not be cached. Two dicts may have the
+// same version, so caches must also record the dict.
 uint64_t dict_version(PyObject* dict);
 
-// Whether a dict is as it was when it had the version. Where dict_changes() counts, the dict may
-// have died since.
+// Whether a dict is unchanged since it had the version. If dicts are watched, `dict` may be freed.
 bool is_version(PyObject* dict, uint64_t version);
 
-// Says that what was found in dicts is to be found again: an object has got another dict, which no
-// dict tells.
+// Invalidates all values cached from dicts. Called if an object has another `__dict__`, which is
+// not a change of a watched dict.
 void forget_dicts();
 
 // Counters of dispatched calls, kept for each run.
 //
-// A dispatcher counts the calls of its module, and goes back to 0 after the last. Its count is in
-// an attribute, where two threads would disturb one another; so a run reads the attribute once,
-// counts on its own, and writes the attribute when it ends. Runs of one thread that overlap, below
+// A dispatcher counts the calls of its module, and returns to 0 after the last. The count is an
+// attribute, which threads would overwrite for each other. So a run reads the attribute once,
+// counts separately, and writes the attribute when it ends. Overlapping runs of one thread, in
 // hooks or in several greenlets, share their counters.
 class CallCounters {
  public:
@@ -43,22 +41,22 @@ class CallCounters {
   };
   using OfRun = std::unique_ptr<CallCounters, End>;
 
-  // Begins a run in this thread. The last run that ends writes the counters back; errors there are
-  // ignored.
+  // Begins a run in this thread. The last run that ends writes the counters back and ignores
+  // errors.
   static OfRun begin();
-  // The counters of this thread; null outside of any run.
+  // The counters of this thread; null outside runs.
   static CallCounters* current();
 
-  // The index of the dispatcher's next call; -1 when it has no proper counter. With the GIL.
+  // The index of the dispatcher's next call; -1 if its counter is not an int.
   int64_t next(PyObject* dispatcher);
-  // Sets the index of the next call; next() was called before. Needs no GIL.
+  // Sets the index of the next call; next() must have been called before. Does not need the GIL.
   void set(PyObject* dispatcher, int64_t index);
 
  private:
   struct Counter {
     Ref dispatcher;
-    int64_t stored;  // what the attribute says
-    int64_t index;   // what this run says
+    int64_t stored;  // the attribute's value
+    int64_t index;   // of the next call in this run
   };
 
   void end();
@@ -68,48 +66,48 @@ class CallCounters {
   size_t runs_ = 0;                                  // that use them
 };
 
-// The attribute itself: -1 when it is no index.
+// The attribute itself; -1 if it is not an int.
 int64_t stored_call(PyObject* dispatcher);
 void store_call(PyObject* dispatcher, int64_t index);
 
 // The functions below run no Python code.
 
-// Says how the modules behave whose `forward` is the function.
+// Registers how modules behave whose `forward` is this function.
 void register_forward(PyObject* function, Forward kind);
 
 // How the class's forward was registered.
 Forward forward_of(PyTypeObject* type);
 
-// The version of a class, given one if it has none: it changes with the class and its bases.
+// The version of a class, which changes with the class and its bases; assigned if it has none.
 unsigned int current_version(PyTypeObject* type);
 
-// Brings the cached half of a ModuleRef up to date.
+// Updates the cached half of a ModuleRef.
 void refresh(ModuleRef& ref);
 
-// The dict of a module's children that `getattr` would look `name` up in; null when something else
-// would answer. The module's cache is up to date.
+// The dict of a module's children, if `getattr` looks `name` up in it; null if it finds `name`
+// elsewhere. The cache of `ref` must be up to date.
 PyObject* plain_children(const ModuleRef& ref, PyObject* name);
 
-// Whether the way from the root still leads to this module. Brings it up to date, too.
+// Whether the module's path from the root still leads to this module; if so, refreshes it.
 bool in_place(Plan& plan, uint32_t index);
 
-// Whether a call of this module does nothing but its `forward`.
+// Whether a call of this module only calls its `forward`.
 bool calls_forward(ModuleRef& ref);
 
-// Whether the nodes are linked as they were and have the fields that they had.
+// Whether the nodes have the links and the fields that the plan recorded.
 bool same_nodes(const Plan& plan, PyObject* root, uint32_t begin, uint32_t end);
 
 // The root node of a graph, borrowed; null when it has none.
 PyObject* graph_root(PyObject* graph);
 
-// A module's attribute, if it is found as nn.Module finds it: borrowed. Null: ask Python.
+// A module's attribute as nn.Module finds it, borrowed; null if only Python can find it.
 PyObject* plain_attribute(Plan& plan, Load& load);
 
-// How many calls of dispatchers lie ahead in the stretch that is looked at, by dispatcher.
+// The index of the next call of each dispatcher after the calls that look_ahead() has checked.
 using CallsAhead = std::unordered_map<PyObject*, int64_t>;
 
-// Whether the callee may be run inline: now, at this place of the plan. Sets plan.stale when the
-// plan should be made anew.
+// Whether the callee may run inline at this point of the run. Sets plan.stale if the plan must be
+// rebuilt.
 bool may_enter(Plan& plan, Enter& enter, CallCounters& scope, CallsAhead& ahead);
 
 }  // namespace fxpress::engine

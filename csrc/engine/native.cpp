@@ -8,10 +8,10 @@ namespace fxpress::engine {
 
 namespace {
 
-// Ctrl-C is looked for at this interval.
+// Interval of the checks for Ctrl-C.
 constexpr int64_t kPollMilliseconds = 40;
 
-// Reading this clock takes a few ns; it is good to 4 ms or so.
+// Reads a clock that costs a few ns and has a resolution of about 4 ms.
 int64_t coarse_milliseconds() {
 #ifdef CLOCK_MONOTONIC_COARSE
   constexpr clockid_t kClock = CLOCK_MONOTONIC_COARSE;
@@ -46,7 +46,7 @@ bool fits(const c10::IValue& value, Expect expect, bool optional) {
   return false;
 }
 
-// Python's // and %, without the cases in which they raise or leave 64 bits.
+// Python's // and %; returns false if they raise or the result exceeds 64 bits.
 bool floor_divide(int64_t a, int64_t b, int64_t& quotient, int64_t& remainder) {
   if (b == 0 || (a == INT64_MIN && b == -1)) return false;
   quotient = a / b;
@@ -60,8 +60,8 @@ bool floor_divide(int64_t a, int64_t b, int64_t& quotient, int64_t& remainder) {
 
 }  // namespace
 
-// Executes up to the limit, or to the instruction that only Python can handle (`blocked_`), or to
-// the one behind which Python code may have run. The GIL may have been released.
+// Executes instructions up to the limit. Stops before one that only Python can handle (`blocked_`),
+// and after one that may have run Python code. May release the GIL.
 void Run::native(uint32_t limit) {
   while (ip_ < limit) {
     const Instruction& instruction = plan_.instructions[ip_];
@@ -109,7 +109,7 @@ bool Run::execute_native(const Instruction& instruction) {
   }
 }
 
-// Frees the values that are read for the last time.
+// Frees the values whose last use is this instruction.
 void Run::drop_last(const Instruction& instruction) {
   for (uint32_t i = instruction.uses_begin; i < instruction.uses_end; ++i) {
     const Use& use = plan_.uses[i];
@@ -189,9 +189,9 @@ bool Run::boxed(const Instruction& instruction) {
   }
 
   release();
-  // Another thread may have destroyed a library before the call; during the call it still can, as
-  // in torch. Others than the operator's do not matter: Python destroys its own when it ends, and
-  // threads that still run then must not need it.
+  // Another thread may have destroyed the operator's library before the call (as in torch, it still
+  // can during the call). Only this operator is checked: Python destroys its libraries at exit, and
+  // threads that still run then must not stop for Python.
   if (has_gone(call.op, plan_.operators)) return false;
   stack_.clear();
   for (const Argument* argument = begin; argument != end; ++argument) {

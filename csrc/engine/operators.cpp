@@ -15,11 +15,11 @@ namespace fxpress::engine {
 
 namespace {
 
-// An operator that has gone. They are kept for good, the last one first: a few bytes for each, that
-// any thread may read without a lock, in the child of a fork too.
+// A removed operator. The list, last one first, is never freed, so that any thread can read it
+// without a lock, also in the child of a fork.
 struct Gone {
-  size_t op;        // what tells it from others: a later one may have the same
-  uint64_t number;  // it was the first, the second, ... that went
+  size_t op;        // its id_of(); a later operator may have the same
+  uint64_t number;  // counts removals from 1
   const Gone* before;
 };
 std::atomic<const Gone*> last_gone = nullptr;
@@ -41,17 +41,17 @@ class Listener final : public c10::OpRegistrationListener {
 
 constexpr std::string_view kNamespace = "aten::";
 
-// The content of torch's set of kernels when it was last read. A set has no version; the two
-// numbers stay the same only if as many kernels come as go and the set's table was rebuilt between.
+// The content of torch's set of kernels when it was last read. A set has no version. A change keeps
+// both numbers only if equally many kernels are added and removed and the table is rebuilt between.
 struct Table {
-  Py_ssize_t used = -1;    // how many the set had
-  Py_ssize_t filled = -1;  // how many entries of its table: grows when one is replaced
-  uint64_t version = 0;    // of `names`
+  Py_ssize_t used = -1;                   // number of kernels
+  Py_ssize_t filled = -1;                 // number of table entries in use, including deleted ones
+  uint64_t version = 0;                   // of `names`
   std::unordered_set<std::string> names;  // operators of aten, without the namespace
 };
 
-// "aten/add.Tensor/CPU", "aten/exp/CPU": namespace, operator, key. Kernels for meta tensors don't
-// count, torch has hundreds of them: they compute a shape.
+// Reads "aten/add.Tensor/CPU", "aten/exp/CPU": namespace, operator, key. Skips kernels for meta
+// tensors, of which torch has hundreds: they compute shapes.
 std::unordered_set<std::string> read(PyObject* kernels) {
   std::unordered_set<std::string> names;
   const Ref iterator = Ref::steal(PyObject_GetIter(kernels));
@@ -86,7 +86,7 @@ const Table& table() {
 }  // namespace
 
 void watch_operators() {
-  // The listener stays for good: a plan may exist at any moment.
+  // The listener is never removed, because a plan may exist at any time.
   static auto* const watching = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
   (void)watching;

@@ -1,5 +1,5 @@
-// Operators that are removed, as by a `torch.library.Library` that is destroyed, and operators that
-// may run Python code when they are called through the dispatcher.
+// Operators that were removed, for example with a destroyed `torch.library.Library`, and operators
+// that may run Python code if they are called through the dispatcher.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,29 +12,29 @@
 
 namespace fxpress::engine {
 
-// Starts to record which operators go; called once.
+// Starts to record removed operators; called once.
 void watch_operators();
 
-// How many operators have gone.
+// The number of operators removed so far.
 uint64_t operators_gone();
 
-// Whether an operator has gone since there were so many of them: then its handle is not valid.
+// Whether the operator was removed since operators_gone() was `since`: its handle is invalid then.
 bool has_gone(const c10::OperatorHandle& op, uint64_t since);
 
-// The operator behind an OpOverload; nothing when the dispatcher does not know it.
+// The operator of an OpOverload; nullopt if the dispatcher does not have it.
 std::optional<c10::OperatorHandle> find_operator(PyObject* overload);
 
-// Returns the callee that a call of an OpOverload has to use. When an operator has gone, this is
-// the OpOverload that is registered under its name now, since calling one whose operator has gone
-// ends the process. Raises RuntimeError when there is none. Other callees are returned as they are.
+// Returns the callee that a call of an OpOverload must use. Once an operator was removed, this is
+// the OpOverload registered under its name now, because calling an OpOverload whose operator was
+// removed ends the process. Raises RuntimeError if there is none. Returns other callees unchanged.
 Ref living_callee(PyObject* callee);
 
-// A number that changes when kernels in Python come or go; never 0. All functions here need the
-// GIL.
+// A number that changes when kernels in Python are added or removed; never 0. Requires the GIL, as
+// do find_operator, living_callee and may_run_python.
 uint64_t kernels_version();
 
-// Whether the operator may run Python code. An operator of aten does when a kernel in Python is
-// registered for it. For others this is not known: custom operators, and those of prims.
+// Whether the operator may run Python code. An operator of aten does if a kernel in Python is
+// registered for it. Operators of other namespaces (custom operators, prims) always may.
 bool may_run_python(const c10::OperatorName& name);
 
 }  // namespace fxpress::engine

@@ -15,11 +15,12 @@ namespace fxpress::engine {
 
 namespace {
 
-// Where a value has sent us to Python, look no further than this ahead for a while.
+// Instructions to look ahead: the first after a value that needed Python, doubled with each stretch
+// that needs none, up to the second.
 constexpr uint32_t kShortWindow = 8;
 constexpr uint32_t kLongWindow = 1U << 20;
 
-// Whether a profiler or debugger wants to see Python's calls, those of modules among them.
+// Whether a profiler or debugger traces Python calls, which include calls of modules.
 bool is_profiled() {
   const PyThreadState* thread = PyThreadState_Get();
   return thread->c_profilefunc != nullptr || thread->c_tracefunc != nullptr;
@@ -34,8 +35,8 @@ bool has_global_hooks() {
   return false;
 }
 
-// Modes that see each operator. Boxed calls would reach them, too, but these must get the very
-// arguments that Python gives.
+// Whether a mode intercepts operators. Boxed calls reach modes too, but modes must receive the
+// exact arguments that Python passes.
 bool has_modes() {
   using c10::impl::tls_is_dispatch_key_included;
   return at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
@@ -75,7 +76,7 @@ Ref Run::execute(Ref args) {
 void Run::bind(PyObject* args) {
   PyObject** items = PySequence_Fast_ITEMS(args);
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(args);
-  const bool held = Py_REFCNT(args) > 1;  // else nobody but us has them: they die when they can
+  const bool held = Py_REFCNT(args) > 1;  // else only the run holds them, and frees them early
   Py_ssize_t next = 0;
   for (const Placeholder& placeholder : plan_.placeholders) {
     if (placeholder.rest) {
@@ -86,7 +87,7 @@ void Run::bind(PyObject* args) {
     } else if (next < count) {
       bind_one(placeholder, items[next++], held);
     } else {
-      // The default, or the error that it has none.
+      // The default, or the error for a missing argument.
       Ref value;
       try {
         value = cpython::call(symbols.missing_argument, placeholder.node);
@@ -109,10 +110,10 @@ void Run::bind_one(const Placeholder& placeholder, PyObject* value, bool held) {
 void Run::go() {
   const auto end = static_cast<uint32_t>(plan_.instructions.size());
   while (!done_ && ip_ < end) {
-    // Functions written in C may follow one another without the interpreter looking for signals.
+    // Between C functions the interpreter neither checks for signals nor lets other threads run.
     if (overdue()) {
       check(PyErr_CheckSignals());
-      release();  // nor without it letting other threads run
+      release();
       acquire();
     }
     const Stretch stretch = look_ahead();
@@ -170,7 +171,7 @@ Run::Stretch Run::look_ahead() {
   return stretch;
 }
 
-// Reads an attribute ahead, or checks an inlined module; false when the instruction needs Python.
+// Reads an attribute ahead, or checks an inlined module; false if the instruction needs Python.
 bool Run::preload(uint32_t index) {
   const Instruction& instruction = plan_.instructions[index];
   switch (instruction.kind) {
@@ -191,19 +192,19 @@ bool Run::preload(uint32_t index) {
   }
 }
 
-// Sets the value of an instruction that is still to come. Nothing may be freed here: that could run
-// Python code, which could change what the walk has borrowed.
+// Sets the value of a later instruction. Frees nothing: that could run Python code, which could
+// change objects that look_ahead() has borrowed.
 void Run::read_ahead(const Instruction& instruction, Ref value) {
   if (instruction.out == kNone) return;
-  Slot& slot = slots_[instruction.out];  // empty: it serves no other value
+  Slot& slot = slots_[instruction.out];  // empty: no other value uses it
   store_object(slot, std::move(value));
   read_ahead_.push_back(static_cast<uint32_t>(&instruction - plan_.instructions.data()));
-  // A tensor whose second reference goes lets go of its Python object, for which torch takes the
-  // GIL. With this third one that happens where we have it, and not in the stretch.
+  // A tensor whose second reference is dropped releases its Python object, for which torch acquires
+  // the GIL. This third reference is dropped while the GIL is held, not in the stretch.
   if (slot.state == State::kNative && slot.value.isTensor()) held_.push_back(slot.value);
 }
 
-// Lets go of what was read ahead and not reached: Python may be about to change it.
+// Drops values that were read ahead and not reached, because Python may change their sources.
 void Run::forget_ahead() {
   for (; !read_ahead_.empty() && read_ahead_.back() >= ip_; read_ahead_.pop_back()) {
     drop(slots_[plan_.instructions[read_ahead_.back()].out]);
@@ -212,7 +213,7 @@ void Run::forget_ahead() {
   held_.clear();
 }
 
-// Names the node, and the calls that have led to it, in the exception that is set; throws it.
+// Adds the node and its calling nodes to the exception that is set, and throws it.
 void Run::fail(uint32_t frame, PyObject* node) {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);

@@ -1,5 +1,5 @@
-// One run of a plan. Three files: run.cpp goes through the plan and looks ahead, native.cpp
-// executes what needs no Python, step.cpp executes one instruction through Python.
+// One run of a plan. run.cpp steps through the plan and looks ahead, native.cpp executes
+// instructions that do not need Python, step.cpp executes one instruction through Python.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -13,26 +13,26 @@
 
 namespace fxpress::engine {
 
-// A run alternates between stretches. With the GIL it looks ahead to the next instruction that
-// needs Python: attributes up to there are read, inlined modules checked. The stretch is then
-// executed without the GIL. Whatever Python changes is seen by the next look ahead.
+// A run repeats two phases. With the GIL, it looks ahead to the next instruction that needs Python:
+// it reads attributes and checks inlined modules up to there. Without the GIL, it executes this
+// stretch. The next look-ahead sees all changes made by Python.
 //
-// A run is on the heap: callbacks refer to it, and the stack of a greenlet that waits is elsewhere.
+// A run is on the heap: callbacks refer to it, and the stack of a suspended greenlet is moved.
 class Run {
  public:
-  // The plan stays alive and `module` is its root; with the GIL, as everything but native().
+  // The plan must outlive the run. All members except native() require the GIL.
   explicit Run(Plan& plan);
   ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  // The graph's output for these arguments; Python's error is set and thrown when something fails.
+  // Returns the graph's output for these arguments. Errors are set in Python and thrown.
   Ref execute(Ref args);
 
  private:
   struct Stretch {
-    uint32_t limit;  // the first instruction that is not in it
-    bool boundary;   // that one needs Python
+    uint32_t limit;  // the first instruction after it
+    bool boundary;   // the instruction at `limit` needs Python
   };
 
   // run.cpp
@@ -96,25 +96,25 @@ class Run {
   Plan& plan_;  // shared with other runs
   CallCounters::OfRun scope_ = CallCounters::begin();
   std::vector<Slot> slots_;            // values
-  c10::Stack stack_;                   // arguments and results of the operator at work
-  std::vector<uint32_t> read_ahead_;   // instructions of the stretch whose values are set already
+  c10::Stack stack_;                   // arguments and results of the current operator
+  std::vector<uint32_t> read_ahead_;   // instructions of the stretch whose values were read ahead
   std::vector<c10::IValue> held_;      // attributes of the stretch, see read_ahead()
   std::vector<c10::IValue> inputs_;    // arguments that the caller holds, likewise
   CallsAhead ahead_;                   // see may_enter()
   PyThreadState* released_ = nullptr;  // set while the GIL is not held
   Ref result_;                         // set by the output
-  uint32_t ip_ = 0;                    // the instruction at work
-  uint32_t event_ = 0;                 // the first of plan_.events that is not behind ip_
-  uint32_t window_ = kNone;            // how far to look ahead; short where values are unusual
-  uint32_t hint_ = 0;                  // where the use that is asked for next may be
-  uint32_t ticks_ = 0;                 // operators called, to look at the clock now and then
-  int64_t polled_ = 0;                 // time of the last look for signals, in ms
-  bool blocked_ = false;               // native() has met a value that only Python can handle
-  bool ran_python_ = false;            // code of the user's may have run within the stretch
+  uint32_t ip_ = 0;                    // the current instruction
+  uint32_t event_ = 0;                 // the first of plan_.events that is not before ip_
+  uint32_t window_ = kNone;            // instructions to look ahead, see kShortWindow
+  uint32_t hint_ = 0;                  // probable index of the next use in value_of()
+  uint32_t ticks_ = 0;                 // operators called; the clock is read at every fourth
+  int64_t polled_ = 0;                 // time of the last check for signals, in ms
+  bool blocked_ = false;               // native() found a value that only Python can handle
+  bool ran_python_ = false;            // Python code may have run within the stretch
   bool done_ = false;                  // the output was reached
   bool inline_ok_ = true;              // modules may be inlined
   bool boxed_ok_ = true;               // operators may be called through the dispatcher
-  bool hidden_ok_ = true;              // no operator runs Python without our knowing
+  bool hidden_ok_ = true;              // operators run no Python beyond the plan's runs_python
   bool meta_ = false;                  // torch.fx.traceback preserves nodes' meta
 };
 

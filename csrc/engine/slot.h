@@ -12,26 +12,26 @@ namespace fxpress::engine {
 enum class State : uint8_t {
   kEmpty,    // not set yet, or freed
   kNative,   // `value`: operators may be called with it through the dispatcher
-  kForeign,  // `value`, in which some tensor wants the Python call: a subclass, a named tensor
-  kObject,   // `object`: any other thing of Python
+  kForeign,  // `value`, which contains a tensor that needs the Python call, such as a subclass
+  kObject,   // `object`: any other Python object
 };
 
-// One value. The run that owns it takes the GIL before it drops an `object`.
+// One value. The run that owns it acquires the GIL before it drops an `object`.
 struct Slot {
   c10::IValue value;           // for kNative and kForeign
   PyObject* object = nullptr;  // owned, for kObject
   State state = State::kEmpty;
 };
 
-// Whether operators treat the tensor as a plain one: its Python object, if there is one, is exactly
-// a Tensor or a Parameter, and nothing asks for the Python key. Needs no GIL: a tensor keeps its
-// object alive.
+// Whether operators treat the tensor as a plain one: its Python object, if any, is exactly a Tensor
+// or a Parameter, and it does not have the Python key. Does not need the GIL, because a tensor
+// keeps its object alive.
 bool is_plain(const at::Tensor& tensor);
 
-// kNative or kForeign for a value that an operator has returned.
+// kNative or kForeign, for a result of an operator.
 State classify(const c10::IValue& value);
 
-// Whether Python may change it: every mention of it must be the same object then.
+// Whether Python may change the value; all its uses must then be the same object.
 bool is_mutable(const c10::IValue& value);
 
 // Stores an object; tensors, None and numbers become native. The slot must be empty.
@@ -42,12 +42,12 @@ inline void store_value(Slot& slot, c10::IValue&& value) {
   slot.state = value.isTensor() && value.toTensor().defined()
                    ? (is_plain(value.toTensor()) ? State::kNative : State::kForeign)
                    : classify(value);
-  // An undefined tensor is None in Python, and that is what later operators must see.
+  // An undefined tensor is None in Python, so later operators must receive None.
   if (value.isTensor() && !value.toTensor().defined()) value = c10::IValue();
   slot.value = std::move(value);
 }
 
-// The value for Python. Containers stay the same object from now on: Python may change them.
+// The value as a Python object. The slot keeps the object of a container, which Python may change.
 Ref to_object(Slot& slot);
 
 }  // namespace fxpress::engine

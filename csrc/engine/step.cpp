@@ -14,7 +14,7 @@ bool is_container(PyObject* argument) {
 
 }  // namespace
 
-// Executes one instruction as torch.fx.Interpreter does, with the GIL.
+// Executes one instruction as torch.fx.Interpreter does.
 void Run::step() {
   const Instruction& instruction = plan_.instructions[ip_];
   PyObject* args = guard_of(instruction).args.get();
@@ -69,12 +69,11 @@ Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, 
 Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
   const Ref module = load(instruction);
   PyObject* callee = module.get();
-  // A dispatcher that asks us (Forward::kCounting) needs none of this.
+  // A dispatcher that reads the engine's count (Forward::kCounting) needs none of this.
   const bool dispatches = forward_of(Py_TYPE(callee)) == Forward::kDispatcher;
   const int64_t index = dispatches ? scope_->next(callee) : -1;
   if (index < 0) return call(instruction, callee, args, kwargs);
-  // The dispatcher's forward counts in an attribute, which holds the run's own count during the
-  // call.
+  // The dispatcher's forward counts in an attribute, which is set to the run's count for the call.
   struct Count {
     CallCounters& scope;
     PyObject* dispatcher;
@@ -116,9 +115,9 @@ Ref Run::load(const Instruction& instruction) {
   return call(instruction, symbols.fetch_attr, args.get(), nullptr);
 }
 
-// A value for Python by the node that stands for it.
+// The value of a node as a Python object.
 Ref Run::value_of(const Instruction& instruction, PyObject* node) {
-  // Nodes are asked for in the order of the uses, nearly always.
+  // Nodes are nearly always looked up in the order of the uses.
   const uint32_t count = instruction.uses_end - instruction.uses_begin;
   for (uint32_t i = 0; i < count; ++i, ++hint_) {
     const Use& use = plan_.uses[instruction.uses_begin + hint_ % count];
@@ -136,13 +135,13 @@ PyObject* Run::map_callback(PyObject* self, PyObject* node) {
   if (run == nullptr) return nullptr;
   try {
     return run->value_of(run->plan_.instructions[run->ip_], node).release();
-  } catch (...) {  // there are frames of Python's between here and the run
+  } catch (...) {  // must not pass through the Python frames between here and the run
     set_python_error(std::current_exception());
     return nullptr;
   }
 }
 
-// An argument with values in place of nodes.
+// An argument with its nodes replaced by values.
 Ref Run::map(const Instruction& instruction, PyObject* argument) {
   if (is_node(argument)) return value_of(instruction, argument);
   if (!is_container(argument)) return Ref::borrow(argument);
@@ -151,7 +150,7 @@ Ref Run::map(const Instruction& instruction, PyObject* argument) {
   const Ref callback = Ref::steal(PyCFunction_New(&method, self.get()));
   PyObject* mapped =
       PyObject_CallFunctionObjArgs(symbols.map_arg, argument, callback.get(), nullptr);
-  PyCapsule_SetName(self.get(), "of a call that has ended");  // map_callback() asks for one without
+  PyCapsule_SetName(self.get(), "of a call that has ended");  // map_callback() rejects it now
   return Ref::steal(mapped);
 }
 
@@ -161,7 +160,7 @@ Ref Run::map_tuple(const Instruction& instruction, PyObject* args) {
   });
 }
 
-// Keyword arguments for a call; empty when there are none.
+// Keyword arguments for a call; empty if there are none.
 Ref Run::map_dict(const Instruction& instruction, PyObject* kwargs) {
   if (PyDict_GET_SIZE(kwargs) == 0) return Ref();
   Ref mapped = Ref::steal(PyDict_New());

@@ -1,5 +1,5 @@
-// Objects of Python that the engine alone works with, looked up once per process. Objects that
-// other components need too, and all names, are in the tables of fx.
+// Python objects that only the engine uses, looked up once per process. All names, and objects that
+// other components use too, are in the tables of fx.
 #pragma once
 
 #include "fx/symbols.h"
@@ -21,7 +21,7 @@ extern Symbols symbols;  // owned references, held until the process ends
 // Fills the table, and adopts `tables` of fx; called once by the Python side while it is imported.
 void initialize_symbols(PyObject* objects, PyObject* tables);
 
-// A field of a node, which was never set where it is null: borrowed from the node.
+// A field of a node, borrowed from the node; null if it was never set.
 inline PyObject* node_field(PyObject* node, PyObject* descriptor) {
   return *fx::field_of(node, descriptor);
 }

@@ -27,21 +27,21 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr size_t kAlignment = 64;                   // of what is copied of a storage, bytes
-constexpr size_t kLine = 64;                        // of the caches, bytes
-constexpr size_t kAhead = 8;                        // tensors that are prefetched
-constexpr size_t kGroup = size_t{1} << 20;          // of small parts that a thread copies, bytes
-constexpr std::chrono::milliseconds kPatience{50};  // of those who press Ctrl-C
-constexpr size_t kWorthAThread = size_t{1} << 21;   // bytes
-constexpr size_t kWorthRelease = size_t{1} << 25;   // of the GIL, bytes: some milliseconds
+constexpr size_t kAlignment = 64;                   // of copied parts of storages, bytes
+constexpr size_t kLine = 64;                        // cache line, bytes
+constexpr size_t kAhead = 8;                        // tensors to prefetch
+constexpr size_t kGroup = size_t{1} << 20;          // bytes of small parts that form one piece
+constexpr std::chrono::milliseconds kPatience{50};  // between checks for signals
+constexpr size_t kWorthAThread = size_t{1} << 21;   // bytes for each thread
+constexpr size_t kWorthRelease = size_t{1} << 25;   // bytes from which the GIL is released
 
 // The part of a storage that is copied.
 struct Part {
   c10::StorageImpl* original;
-  const std::byte* data;  // of the whole storage
+  const std::byte* data;  // of the entire storage
   size_t begin;           // bytes
   size_t end;
-  uint32_t first;  // of the tensors that see it
+  uint32_t first;  // of the tensors on it
   uint32_t last;
   at::Storage copy;
 
@@ -53,7 +53,7 @@ struct Part {
   }
 };
 
-// Decides by the class: `isinstance` would run the code of objects that say what their class is.
+// Checks the type itself: `isinstance` would run the `__class__` property of an object.
 bool is_tensor(PyObject* value) {
   return PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
 }
@@ -64,8 +64,7 @@ bool is_copied_here(PyObject* value, bool watched) {
   return is_only_a_view(tensor) && tensor.is_cpu();
 }
 
-// The bytes of its storage that a tensor sees: from the first to behind the last. ValueError when
-// they cannot be counted.
+// The range of bytes of its storage that a tensor uses. ValueError if it is out of range.
 std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {0, 0};
   const size_t item = tensor.itemsize();
@@ -76,14 +75,15 @@ std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   return {static_cast<size_t>(tensor.storage_offset()) * item, *end};
 }
 
-// Asks for memory that is read soon: tensors lie anywhere, and each is read once.
+// Prefetches memory that is read soon. Tensors are scattered and each is read once, so the hardware
+// does not predict these reads.
 void prefetch(const void* memory, size_t bytes) {
   for (size_t i = 0; i < bytes; i += kLine) {
     __builtin_prefetch(static_cast<const std::byte*>(memory) + i);
   }
 }
 
-// Prefetches the memory of the tensors that come soon, one pointer of the way to it at a time.
+// Prefetches the next tensors: at three distances, each following one more pointer.
 void prefetch_tensors(PyObject* list, size_t i) {
   const auto size = static_cast<size_t>(PyList_GET_SIZE(list));
   const auto item = [&](size_t k) { return PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k)); };
@@ -98,7 +98,7 @@ void prefetch_tensors(PyObject* list, size_t i) {
   }
 }
 
-// The tensors that are copied here, each once, and the parts of storages that they see.
+// The tensors to copy, each once, and the parts of storages that they use.
 class Originals {
  public:
   static constexpr uint32_t kElsewhere = core::FlatMap::kAbsent;
@@ -107,7 +107,7 @@ class Originals {
     PyObject* object;  // borrowed
     const at::Tensor* tensor;
     uint32_t part;
-    bool as_parameter;  // what the copy is to be
+    bool as_parameter;  // the copy becomes a Parameter
   };
 
   explicit Originals(size_t count) : storages_(count) {
@@ -115,12 +115,12 @@ class Originals {
     parts.reserve(count);
   }
 
-  // The place of a tensor in `tensors`. ValueError for one that is larger than its storage.
+  // The index of a tensor in `tensors`. ValueError if it is larger than its storage.
   uint32_t add(PyObject* object) {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     Part seen = part_of(tensor);
     seen.begin = seen.begin / kAlignment * kAlignment;
-    // A tensor occurs only once when nobody else holds it or its storage.
+    // A tensor occurs only once if there is no other reference to it or to its storage.
     const auto next = static_cast<uint32_t>(parts.size());
     const bool is_alone = tensor.storage().use_count() == 1 && Py_REFCNT(object) == 1;
     const auto [at, is_new] =
@@ -139,7 +139,7 @@ class Originals {
     return place;
   }
 
-  // Adds a tensor whose copy shares its storage with no other copy.
+  // Adds a tensor whose copy does not share its storage with other copies.
   uint32_t add_alone(PyObject* object, bool as_parameter) {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     const auto part = static_cast<uint32_t>(parts.size());
@@ -154,7 +154,7 @@ class Originals {
  private:
   static uint64_t key(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-  // Returns the part of its storage that a tensor sees, which is about to be added.
+  // Returns the part of its storage that a tensor uses, which the caller adds next.
   Part part_of(const at::Tensor& tensor) const {
     const at::Storage& storage = tensor.storage();
     const auto [begin, end] = bytes_seen(tensor);
@@ -166,11 +166,11 @@ class Originals {
     return {storage.unsafeGetStorageImpl(), data, begin, end, place, place, at::Storage()};
   }
 
-  core::FlatMap storages_;  // part by storage
-  core::FlatMap later_;     // place by tensor, but for the first of each part
+  core::FlatMap storages_;  // storage -> part
+  core::FlatMap later_;     // tensor -> index, except the first tensor of each part
 };
 
-// Memory that many small storages have together. It is freed with the last of them.
+// Memory that many small storages share, freed with the last of them.
 class Slab {
  public:
   explicit Slab(size_t size) : memory_(c10::GetCPUAllocator()->allocate(size)), size_(size) {}
@@ -183,7 +183,7 @@ class Slab {
     users_.fetch_add(1, std::memory_order_relaxed);
     return {begin, this, &Slab::release, c10::Device(c10::kCPU)};
   }
-  // Drops one use of a slab; each storage calls it once, and so does the maker of the slab.
+  // Drops one use of a slab; called once by each storage, and by the creator of the slab.
   static void release(void* slab) {
     auto* self = static_cast<Slab*>(slab);
     if (self->users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete self;
@@ -193,10 +193,10 @@ class Slab {
   c10::DataPtr memory_;
   size_t size_;  // bytes
   size_t used_ = 0;
-  std::atomic<size_t> users_ = 1;  // storages, and who has made it
+  std::atomic<size_t> users_ = 1;  // storages, and the creator
 };
 
-// Gives storages memory: small ones share slabs.
+// Allocates storages; small ones share slabs.
 class Memory {
  public:
   at::Storage storage(size_t size) {
@@ -220,18 +220,18 @@ class Memory {
     return slab_->take(size);
   }
 
-  std::unique_ptr<Slab, Release> slab_;  // that has space
+  std::unique_ptr<Slab, Release> slab_;  // the current one
 };
 
-// The bytes of a part and their destination. Threads that copy read this, not the storages: the
-// thread that makes tensors meanwhile counts references there, in the same lines of the caches.
+// The bytes of a part and their destination. Copying threads read this instead of the storages,
+// whose reference counts, in the same cache lines, change while the calling thread makes tensors.
 struct Bytes {
   const std::byte* from;
   std::byte* to;
   size_t size;
 };
 
-// Gives every part a storage.
+// Allocates a storage for every part.
 std::vector<Bytes> allocate(std::vector<Part>& parts) {
   std::vector<Bytes> bytes;
   bytes.reserve(parts.size());
@@ -244,7 +244,7 @@ std::vector<Bytes> allocate(std::vector<Part>& parts) {
   return bytes;
 }
 
-// The bytes that a thread copies at a time: a stretch of one part, or several parts as a whole.
+// The bytes that a thread copies at a time: a range of one part, or several entire parts.
 struct Piece {
   size_t first;  // of the parts
   size_t last;
@@ -252,8 +252,8 @@ struct Piece {
   size_t to = std::numeric_limits<size_t>::max();
 };
 
-// Cuts a part where the large pages of its copy begin. The system fills a page with zeros when it
-// is first written to: two threads in one page would both wait for that.
+// Cuts a part at the large pages of its copy. The system clears a page at the first write to it,
+// and two threads that write to one page would both wait for that.
 void cut(const Bytes& part, size_t index, std::vector<Piece>& pieces) {
   size_t from = 0;
   while (from < part.size) {
@@ -301,8 +301,8 @@ size_t total_of(const std::vector<Bytes>& parts) {
   return total;
 }
 
-// Fills the copies, on as many threads as torch uses. This thread is one of them from finish() on.
-// Originals and copies have to stay until it is gone.
+// Fills the copies, on as many threads as torch uses. The calling thread joins them in finish().
+// Originals and copies must outlive this object.
 class Filling {
  public:
   explicit Filling(std::vector<Bytes> parts)
@@ -313,15 +313,14 @@ class Filling {
     try {
       for (size_t i = 1; i < threads; ++i) crew_.add([this] { work(Time::max()); });
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
-      // No more threads: those that are there do it.
+      // No more threads can start; the existing ones copy everything.
     }
   }
   Filling(const Filling&) = delete;
   Filling& operator=(const Filling&) = delete;
-  ~Filling() { next_ = pieces_.size(); }  // whoever needs no copies leaves early
+  ~Filling() { next_ = pieces_.size(); }  // stops the threads if finish() was not reached
 
-  // With `release` other threads of Python run meanwhile; this thread checks for signals now and
-  // then.
+  // `release`: let other Python threads run, and check for signals every kPatience.
   void finish(bool release) {
     if (!release) {
       work(Time::max());
@@ -341,7 +340,7 @@ class Filling {
  private:
   using Time = std::chrono::steady_clock::time_point;
 
-  // False: there is more to do.
+  // Returns false if pieces are left at `end`.
   bool work(Time end) {
     for (size_t i = next_++; i < pieces_.size(); i = next_++) {
       copy(parts_, pieces_[i]);
@@ -365,8 +364,8 @@ at::Tensor view_like(const at::Tensor& original, at::Storage storage, size_t beg
   return made;
 }
 
-// Owns the objects made so far, so that they stay alive if something fails meanwhile. The caller
-// keeps the parts in the same way.
+// Owns the objects created so far. It must outlive Filling, as the parts must: if an error occurs,
+// threads may still write to the copies' storages.
 struct Made {
   at::Storage latest;  // of the copy that becomes an object
   py::list result;
@@ -381,7 +380,7 @@ py::object make_object(Originals& originals, uint32_t place, Made& made) {
   return to_python(std::move(copy), as_parameter, tensor->requires_grad());
 }
 
-// The objects for the copies, None for the other values.
+// Creates the objects for the copies; None for the other values.
 void make_objects(const std::vector<uint32_t>& places, Originals& originals, Made& made) {
   const auto& tensors = originals.tensors;
   std::vector<PyObject*> objects(tensors.size());  // borrowed from the list
@@ -399,15 +398,15 @@ void make_objects(const std::vector<uint32_t>& places, Originals& originals, Mad
   }
 }
 
-// The copies of the originals, at the places of the given values; None for the other values.
-// `pause` ends before other threads run: until then the GIL is kept and no Python code runs, so
-// that the list stays as it is.
+// Returns the copies of the originals in the order of `given`; None for the other values. `pause`
+// ends before other threads run. Until then the GIL is held and no Python code runs, so the list
+// does not change.
 py::list copy_all(const py::list& given, const std::vector<uint32_t>& places, Originals& originals,
                   std::optional<GcPause>& pause) {
   std::vector<Bytes> bytes = allocate(originals.parts);
   const bool release = total_of(bytes) > kWorthRelease;
-  // Other threads run during the copy. They may change the list, or give a tensor another storage.
-  // They must not resize a storage: its memory is freed, as under a copy of torch's.
+  // Other threads run during the copy, and may change the list or set another storage on a tensor.
+  // They must not resize a storage, which frees its memory, as during torch's copies.
   py::object values;
   std::vector<at::Storage> kept;
   if (release) {
@@ -425,14 +424,14 @@ py::list copy_all(const py::list& given, const std::vector<uint32_t>& places, Or
   return std::move(made.result);
 }
 
-// Whether clone() gives a tensor with the same strides, without history.
+// Whether clone() returns a tensor with the same strides and without history.
 bool is_cloned_as_it_is(const at::Tensor& tensor, bool as_parameter) {
   return tensor.numel() != 0 && tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
          !tensor.is_neg() && (as_parameter || !tensor.requires_grad());
 }
 
-// The places of a list's values in the originals: `place_of(i, value)` adds a value to them, or
-// says that it is copied elsewhere.
+// The indices of a list's values in the originals. `place_of(i, value)` adds a value to them, or
+// returns kElsewhere.
 template <class PlaceOf>
 std::vector<uint32_t> places_of(const py::list& given, PlaceOf place_of) {
   const size_t count = given.size();

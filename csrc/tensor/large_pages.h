@@ -1,4 +1,4 @@
-// Large blocks of memory that are filled at once.
+// Large pages for blocks of memory that are filled at once.
 #pragma once
 
 #include <sys/mman.h>
@@ -10,8 +10,8 @@ namespace fxpress::tensor {
 
 inline constexpr uintptr_t kLargePage = uintptr_t{1} << 21;  // bytes
 
-// Asks for large pages in a block that nobody has touched yet: of small ones the system would make
-// a quarter of a million for a gigabyte, which takes longer than filling it. Only a hint.
+// Requests large pages for a block that was not written to yet. A gigabyte needs a quarter of a
+// million small pages, and mapping them costs more time than filling them. Only a hint.
 inline void prefer_large_pages(void* memory, size_t size) {
 #ifdef MADV_HUGEPAGE
   const auto begin =

@@ -21,12 +21,12 @@ at::Storage storage_like(const at::Tensor& pattern) {
       c10::GetAllocator(c10::DeviceType::Meta), /*resizable=*/true));
 }
 
-// Made as by Tensor._make_subclass: Python answers for operators and for the device.
+// Copies as Tensor._make_subclass does: Python dispatches operators and provides the device.
 at::Tensor copy_of(PyObject* object, PyObject* storage, bool protects) {
   const at::Tensor& fake = THPVariable_Unpack(object);
   std::optional<at::Storage> place;
   if (storage != nullptr) place = torch::createStorage(storage);
-  // A copy of the tensor without Python is asked for, not a call of its class or of a mode.
+  // Copy the tensor itself, without calling its class or a mode.
   const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
   at::Tensor made = like_pattern(fake, place);
   made.set_requires_grad(fake.requires_grad());

@@ -1,5 +1,5 @@
-// Tells the kinds of Python's tensors apart, plain ones and parameters, and makes parameters; tells
-// whether somebody else watches the operations on tensors.
+// Classifies Python's tensors (plain, parameter), creates parameters, and checks whether modes
+// observe operations on tensors.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,19 +12,19 @@
 
 namespace fxpress::tensor {
 
-// A strided tensor with a storage and with sizes that are numbers.
+// Whether a tensor is strided and has a storage and sizes without symbols.
 inline bool is_plain(const at::Tensor& tensor) {
   return tensor.has_storage() && tensor.layout() == at::kStrided &&
          !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
-// Whether a tensor is nothing but a view of its storage: what it reads are the bytes there.
+// Whether a tensor's elements are the bytes of its storage, unlike quantized or nested tensors.
 inline bool is_only_a_view(const at::Tensor& tensor) {
   return is_plain(tensor) && !tensor.is_quantized() && !tensor.is_nested() &&
          !tensor._is_zerotensor() && !tensor.key_set().has(c10::DispatchKey::Functionalize);
 }
 
-// nn.Parameter(data, requires_grad): what its constructor makes of a plain tensor of its own.
+// nn.Parameter(data, requires_grad) for a plain tensor that was just created.
 inline pybind11::object make_parameter(const at::Tensor& data, bool requires_grad) {
   data.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
   data.set_requires_grad(requires_grad);
@@ -33,24 +33,24 @@ inline pybind11::object make_parameter(const at::Tensor& data, bool requires_gra
   return pybind11::reinterpret_steal<pybind11::object>(parameter);
 }
 
-// The object of a tensor that was just made, which nobody else has.
+// The Python object of a tensor that was just created and has no other reference.
 inline pybind11::object to_python(at::Tensor made, bool is_parameter, bool requires_grad) {
   if (is_parameter) return make_parameter(made, requires_grad);
   if (requires_grad) made.set_requires_grad(true);
   return pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(std::move(made)));
 }
 
-// Whether a value is an instance of Parameter, and of no subclass.
+// Whether a value is exactly a Parameter, not a subclass.
 inline bool is_parameter(PyObject* value) {
   return reinterpret_cast<PyObject*>(Py_TYPE(value)) == ParameterClass;
 }
 
-// Whether a value is an instance of Tensor or Parameter, and of no subclass.
+// Whether a value is exactly a Tensor or a Parameter, not a subclass.
 inline bool is_plain_class(PyObject* value) {
   return THPVariable_CheckExact(value) || is_parameter(value);
 }
 
-// Modes and tracers want to see every copy: they get Python calls.
+// Whether modes or tracers intercept copies, which must then be Python calls.
 inline bool copies_are_observed() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
          c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);

@@ -21,15 +21,15 @@ namespace py = pybind11;
 
 namespace {
 
-// The tensor of a value that is nothing but a view of a storage, of no class of its own; or null.
+// The tensor of a value that is not of a subclass and only a view of a storage; else null.
 const at::Tensor* view_of_storage(PyObject* value) {
   if (!is_plain_class(value)) return nullptr;
   const at::Tensor& tensor = THPVariable_Unpack(value);
   return is_only_a_view(tensor) && !tensor.is_conj() && !tensor.is_neg() ? &tensor : nullptr;
 }
 
-// Returns a key that is the same for two values of the same data: the storage, or the value itself
-// when it has no plain storage.
+// Returns a key that is equal for two values with the same data: the storage, or the value itself
+// if it has no plain storage.
 const void* place_of(PyObject* value) {
   if (!THPVariable_Check(value)) return value;
   const at::Tensor& tensor = THPVariable_Unpack(value);
@@ -37,7 +37,7 @@ const void* place_of(PyObject* value) {
   return tensor.unsafeGetTensorImpl();
 }
 
-// Whether two values with one place see it through one view.
+// Whether two values with the same place have the same view of it.
 bool is_same_view(PyObject* a, PyObject* b) {
   if (!THPVariable_Check(a)) return true;
   const at::Tensor& left = THPVariable_Unpack(a);
@@ -63,7 +63,7 @@ std::pair<std::vector<std::optional<StoragePlace>>, py::capsule> storage_places(
       continue;
     }
     const c10::Storage& storage = tensor->storage();
-    // A storage that will be copied when it is written to gets memory of its own now, as in torch.
+    // Copies a copy-on-write storage, as torch does.
     const auto address = reinterpret_cast<uintptr_t>(storage.mutable_data());
     const auto size = static_cast<int64_t>(storage.nbytes());
     places.emplace_back(std::in_place, address, address == 0 ? 0 : size);
@@ -102,7 +102,7 @@ std::vector<int64_t> storage_numbers(const py::list& values,
 
 namespace {
 
-// A tensor of all bytes of a storage: uint8, one dimension.
+// A uint8 tensor of all bytes of a storage, with one dimension.
 at::Tensor bytes_of(c10::Storage storage, c10::DispatchKeySet keys) {
   const auto size = static_cast<int64_t>(storage.nbytes());
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys,
@@ -117,7 +117,7 @@ std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
   result.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
-    // What Python code computes with, such as a fake tensor, is torch's to make.
+    // torch creates the tensor if Python dispatches its operators, as for a fake tensor.
     const bool is_computed_here =
         !tensor.key_set().has(c10::DispatchKey::Python) && !tensor.is_conj() && !tensor.is_neg();
     if (is_only_a_view(tensor) && is_computed_here) {
@@ -141,7 +141,7 @@ std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
   const bool observed = copies_are_observed();
   const py::gil_scoped_release release;
   const auto options = at::TensorOptions(device).dtype(at::kByte);
-  // The first one is torch's, which sets up the device; the others are made by its allocator.
+  // torch allocates the first one, which sets up the device; its allocator allocates the others.
   const c10::OptionalDeviceGuard guard(device);
   for (const int64_t size : sizes) {
     c10::Allocator* allocator = made.empty() ? nullptr : made.front().storage().allocator();
@@ -166,7 +166,7 @@ namespace {
   throw py::value_error("a tensor of " + std::get<std::string>(view) + " " + why);
 }
 
-// Bytes that a storage has to have for a view; throws for numbers that make none.
+// The bytes that a storage needs for a view; throws for invalid sizes, strides or offset.
 uint64_t storage_size_for(const View& view, uint64_t item) {
   const auto& [storage, label, dtype, sizes, strides, offset, grad, parameter] = view;
   if (sizes.size() != strides.size()) bad_view(view, "has not as many strides as sizes");
@@ -195,7 +195,7 @@ at::Tensor make_view(const at::Tensor& bytes, const View& view) {
   return made;
 }
 
-// A tensor like another one, on the storage of a tensor of bytes.
+// A tensor like `original` on the storage of `bytes`.
 at::Tensor view_on(const at::Tensor& original, const at::Tensor& bytes) {
   if (bytes.storage().nbytes() < original.storage().nbytes()) {
     throw py::value_error("a storage is smaller than the one that it stands for");
@@ -214,7 +214,7 @@ py::list views_like(const py::list& values, const std::vector<int64_t>& numbers,
   if (numbers.size() != values.size()) {
     throw py::value_error("there is not a number for each value");
   }
-  // Making objects may collect garbage, and so run code that changes the list.
+  // Creating objects may collect garbage, which may run code that changes the list.
   const auto kept = py::reinterpret_steal<py::tuple>(PyList_AsTuple(values.ptr()));
   if (!kept) throw py::error_already_set();
   py::list result(kept.size());
@@ -251,7 +251,7 @@ py::list make_views(const std::vector<at::Tensor>& storages, const std::vector<V
 
 std::vector<int64_t> same_data(const std::vector<py::object>& values) {
   std::unordered_map<const void*, int64_t> latest;   // place -> the last distinct view of it
-  std::vector<int64_t> previous(values.size(), -1);  // the one before, of the same place
+  std::vector<int64_t> previous(values.size(), -1);  // the distinct view of that place before it
   std::vector<int64_t> result;
   latest.reserve(values.size());
   result.reserve(values.size());

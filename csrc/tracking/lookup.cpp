@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 3> kTables = {"._modules[", "._parameters
 
 struct Subscript {
   std::string_view key;
-  size_t end = 0;  // behind the bracket, in the path
+  size_t end = 0;  // index after the bracket, in the path
 };
 
 // The subscript of a table that begins at `begin`.
@@ -91,7 +91,7 @@ bool has_plain_tables(PyObject* ns, PyObject* names) {
 
 Ref path_without_tables(PyObject* path) {
   if (!PyUnicode_Check(path)) raise(PyExc_TypeError, "a path is no str: %R", path);
-  // Keys may hold halves of surrogate pairs, which plain UTF-8 has no bytes for.
+  // Keys may contain lone surrogates, which plain UTF-8 cannot encode.
   const Ref bytes = Ref::steal(PyUnicode_AsEncodedString(path, "utf-8", "surrogatepass"));
   const auto size = static_cast<size_t>(PyBytes_GET_SIZE(bytes.get()));
   const std::string cleaned =

@@ -1,24 +1,24 @@
-// Looks names up in a module without running any code of the module's class, and writes paths of
-// modules as users do.
+// Looks names up in a module without running code of the module's class, and shortens paths of
+// modules to the form that users write.
 #pragma once
 
 #include "py/object.h"
 
 namespace fxpress::tracking {
 
-// Finds the attribute of a class by its method resolution order; returns an empty Ref when there is
-// none. TypeError if `type` is no class.
+// Finds the attribute of a class by its method resolution order; returns an empty Ref if there is
+// none. TypeError if `type` is not a class.
 Ref class_attribute(PyObject* type, PyObject* name);
 
-// Whether the module has, in its own namespace, each of these tables as a plain dict or
-// OrderedDict without entries, and its class has nothing under these names that would hide them.
+// Whether each of these names is, in the module's own namespace, an empty plain dict or
+// OrderedDict, and is not an attribute of the module's class, which would hide it.
 bool has_empty_tables(PyObject* module, PyObject* names);
 
 // Whether all of these values of the namespace are plain dicts.
 bool has_plain_tables(PyObject* ns, PyObject* names);
 
-// The path with every `._modules['k']`, `._parameters['k']` and `._buffers['k']` written `.k`, in
-// either kind of quotes. Keys that contain a quote or `]` stay as they are.
+// The path with every `._modules['k']`, `._parameters['k']` and `._buffers['k']`, in single or
+// double quotes, replaced by `.k`. Keys that contain a quote or `]` are not replaced.
 Ref path_without_tables(PyObject* path);
 
 }  // namespace fxpress::tracking

@@ -51,7 +51,7 @@ void FrameWriter::name_nodes(fx::GraphWriter& writer, FrameId frame) {
   }
 }
 
-// The text of targets that are no functions.
+// The target of a node that calls no function.
 Ref FrameWriter::own_target(PlannedId id) const {
   const PlannedNode& node = planned(id);
   const core::StringPool& strings = plan_.program.strings;
@@ -241,7 +241,7 @@ PyObject* FrameWriter::write_copy(fx::GraphWriter& writer, PlannedId id) {
   return made;
 }
 
-// Something that unflatten has put in, to write a value in place.
+// A node that unflatten adds in order to write a value in place.
 PyObject* FrameWriter::write_write(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
   const FlatKind kind = plan_.program.kinds[node.source.value()];
@@ -321,7 +321,7 @@ PyObject* FrameWriter::write_flatten_inputs(fx::GraphWriter& writer, PlannedId i
                         Ref::steal(PyTuple_Pack(2, both.get(), all.back())), inputs, {});
 }
 
-// tree_unflatten(leaves, spec); constants of the signature stand between the values.
+// tree_unflatten(leaves, spec). The leaves include the constants of the signature.
 PyObject* FrameWriter::write_unflatten(fx::GraphWriter& writer, PlannedId id, bool outputs) {
   const CallSignature& signature = plan_.signatures.calls[planned(id).index];
   const auto& leaves = outputs ? signature.outputs : signature.inputs;
@@ -360,8 +360,8 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
     keywords = plan_.signatures.calls[callee.signature].keywords;
   }
   const size_t positional = own.size() - keywords.size();
-  // Inputs are in the order in which torch has set them: one by one, in front of the others, and
-  // all at once when state has been sunk.
+  // torch inserts passed values one by one in front of the other inputs. When it sinks state, it
+  // sets all inputs at once.
   std::vector<PyObject*> inputs = own;
   if (plan_.program.is_exported) {
     inputs.insert(inputs.begin(), arguments.begin(), arguments.end());
@@ -380,7 +380,7 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
     kwargs = call(fx::symbols.immutable_dict_type, dict);
   }
 
-  // A preserved call has its value on the node that takes the result apart.
+  // The meta of a preserved call has no value: the items of its flattened result have them.
   Ref meta;
   if (callee.signature != CallFrame::kNoSignature) {
     meta = Ref::steal(PyDict_New());

@@ -94,7 +94,7 @@ class MetaReader {
     return known_[place].scope;
   }
 
-  // An OrderedDict has an order of its own.
+  // A dict in the order of `mapping`: PyDict_Next does not follow the order of an OrderedDict.
   static Ref in_order(PyObject* mapping) {
     const Ref items = Ref::steal(PyMapping_Items(mapping));
     Ref dict = Ref::steal(PyDict_New());
@@ -119,8 +119,8 @@ class MetaReader {
     }
     ModuleCall scope;
     const std::string_view text = utf8(key);
-    // A key without such an end stands for the first call: names of modules may contain an @ too,
-    // as those of an unflattened module that was exported again.
+    // A key without "@<number>" means the first call. Names of modules may contain an @ too, for
+    // example after an unflattened module was exported again.
     const std::string_view module = text.substr(0, text.rfind('@'));
     const bool has_number = is_call_of(text, module);
     scope.key = program_.strings.intern(has_number ? module : text);
@@ -170,13 +170,13 @@ class MetaReader {
   struct KnownCall {
     Ref key;           // of nn_module_stack
     Ref value;         // likewise
-    ModuleCall scope;  // what they say
+    ModuleCall scope;  // read from both
   };
 
   FlatProgram& program_;
   std::vector<KnownCall> known_;         // entries of stacks that were read
-  core::FlatMap places_;                 // addresses of key and value -> place in known_
-  ModuleCall other_;                     // an entry whose place was taken
+  core::FlatMap places_;                 // hash of both addresses -> index in known_
+  ModuleCall other_;                     // an entry whose hash collided
   std::vector<ModuleCall> last_scopes_;  // the stack that was read last, after its cut
   StackId last_;                         // its id
   std::vector<ModuleCall> scopes_;       // of the node being read
@@ -244,9 +244,8 @@ class ProgramReader {
     program_.skipped_outputs = mutations_.size();
   }
 
-  // torch works on a copy of the graph, and copying renames nodes: those that are called like a
-  // builtin get a number. The names of the copy end up in the modules; the signature knows the
-  // original ones.
+  // torch works on a copy of the graph. Copying adds a number to nodes named like a builtin. The
+  // modules have the names of the copy, and the signature has the original names.
   void read_names() {
     namespace_.begin_graph();
     for (uint32_t i = 0; i < source_.size(); ++i) {
@@ -264,8 +263,8 @@ class ProgramReader {
     return namespace_.table().create(namespace_.candidate_for_target(target));
   }
 
-  // A write is named in the order of the outputs. It happens when its value is known and the old
-  // value was read for the last time, through views of it as well.
+  // Writes are named in the order of the outputs. A write is placed after its value and after the
+  // last node that reads the old value, directly or through a view.
   void group_mutations() {
     if (mutations_.empty()) return;
     std::unordered_map<uint32_t, NodeId> placeholders;  // name -> node of the source
@@ -369,7 +368,8 @@ class ProgramReader {
       program_.graph.inputs.push_back(value);
       const NodeId written =
           add_node(Op::kCallFunction, write.value, FlatKind::kWrite, write.name, is_late);
-      // Later users take the written buffer. Not a parameter: its write is hidden from autograd.
+      // Later users read the written buffer. They do not read a written parameter: its write is
+      // hidden from autograd.
       if (!is_parameter && !is_late) value_[write.value.value()] = written;
     }
   }

@@ -25,33 +25,33 @@ struct Mutations {
   PyObject* may_alias;  // (node) -> bool: a result of it may be, or view, an argument
 };
 
-// How a node of the program comes into being.
+// The origin of a node of the program.
 enum class FlatKind : uint8_t {
   kOriginal,  // a copy of its origin
-  kWrite,     // copy_(input, origin), added behind its origin
-  kDetach,    // detach(input), what a parameter is written through
-  kSnapshot,  // clone(origin), what an input or a view of one was before anything is written
+  kWrite,     // copy_(input, origin), added after its origin
+  kDetach,    // detach(input), through which a parameter is written
+  kSnapshot,  // clone(origin), the value of an input or of its view before all writes
 };
 
-// A node whose stack was cut because its modules do not lie in each other.
+// A node whose stack was cut because its modules do not nest.
 struct CutStack {
   PyObject* node;                  // borrowed
-  std::vector<std::string> paths;  // of the modules, before
-  size_t dropped;                  // how many are gone
+  std::vector<std::string> paths;  // of the modules, before the cut
+  size_t dropped;                  // number of modules cut off
 };
 
 struct FlatProgram {
   fx::ReadGraph source;               // as the program has it
   core::StringPool strings;           // names, paths, keys
-  std::vector<Ref> string_objects;    // by string; empty until asked for
+  std::vector<Ref> string_objects;    // by string; created by string()
   core::Graph graph;                  // ops and inputs; ids are positions in this program
   std::vector<core::NodeId> origin;   // by node: of the source
   std::vector<FlatKind> kinds;        // by node
-  std::vector<uint8_t> is_placed;     // by node: belongs to the module it stands in
-  std::vector<Ref> names;             // by node: the name that its copies would like to have
+  std::vector<uint8_t> is_placed;     // by node: belongs to the module of the node before it
+  std::vector<Ref> names;             // by node: the preferred name of its copies
   std::vector<core::NodeId> node_of;  // by name in the source, see node_named()
-  bool is_exported = false;           // returns a tuple, of which mutated values come first
-  size_t skipped_outputs = 0;         // how many those are
+  bool is_exported = false;           // returns a tuple that begins with the mutated values
+  size_t skipped_outputs = 0;         // number of mutated values
   ModuleCallStacks scopes;            // distinct stacks
   std::vector<StackId> stacks;        // by node
   std::unordered_map<uint32_t, Ref> cut_stacks;  // node of the source -> its new nn_module_stack
@@ -79,8 +79,8 @@ struct FlatProgram {
 };
 
 // Fills an empty program. `drop_dead_code`: leave out nodes without effect or user. `is_exported`:
-// the graph is one of torch.export, and stacks that do not nest are cut; else both are taken as
-// they are. Raises torch's AssertionError for a graph without a single output.
+// the graph comes from torch.export: cut stacks that do not nest, and skip the mutated outputs.
+// Raises torch's AssertionError for a graph without a single output.
 void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutations,
                   bool is_exported, bool drop_dead_code);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// Entry of a table by name, which grows with the pool of names.
+// The entry of a name in a table that grows with the pool of names.
 template <class T>
 T& entry(std::vector<T>& table, StringId name, T missing) {
   if (table.size() <= name.value()) table.resize(name.value() + 1, missing);
@@ -90,8 +90,8 @@ void ProgramState::copy(StringId name, StateRole role, uint32_t value, uint32_t 
   if (role != StateRole::kConstant) entry<uint8_t>(is_assigned_, name, 0) = 1;
 }
 
-// Parameters and buffers that the graph does not use are restored as well: they may be other names
-// of tensors that it uses. What shares nothing with those need not be copied.
+// Restores parameters and buffers that the graph does not use as well: they may be other names of
+// tensors that it uses. Values that share nothing with tensors of the graph need no copy.
 void ProgramState::plan(const HeldState& held) {
   for (auto& table : copy_of_) table.assign(held.groups.size(), kNone);
   std::vector<uint8_t> is_used[2];  // by group: as a buffer, as a parameter
@@ -133,7 +133,7 @@ void ProgramState::plan(const HeldState& held) {
   }
 }
 
-// Every name of the state that a placeholder stands for: the inputs' first, then the others.
+// Collects all names of the state that a placeholder passes, the names of inputs first.
 void ProgramState::plan_targets(const HeldState& held) {
   group_names_.resize(held.groups.size());
   std::vector<uint8_t> is_known;  // by name
@@ -154,7 +154,7 @@ void ProgramState::plan_targets(const HeldState& held) {
     raise(PyExc_AssertionError, "constant %R id not found in consts_map",
           PyList_GET_ITEM(held.names, static_cast<Py_ssize_t>(i)));
   }
-  // No placeholder stands for a value that shares nothing with an input: add() leaves it out.
+  // add() leaves out values that share nothing with an input: no placeholder passes them.
   for (size_t i = 0; i < held.constants_begin; ++i) {
     if (!holds(is_known, value_names_[i])) add(i);
   }

@@ -20,44 +20,44 @@ struct NamedState {
   PyObject* value;  // borrowed
 };
 
-// The values that a program holds by name, in two tables. Values are of one group when they are one
-// object, or tensors that see one storage through one view; groups count from 0 over both tables.
+// The values that a program holds by name, in two tables. Values of one group are the same object,
+// or tensors with the same storage and view. Groups are numbered from 0 over both tables.
 struct HeldState {
   PyObject* names;               // list of str: of the state dict, then of the constants
   PyObject* values;              // list, likewise
   size_t constants_begin;        // where the constants begin
   std::vector<uint32_t> groups;  // likewise, by value
   PyObject* specs;               // the input specs of the signature
-  PyObject* check_constant;      // (name, value) -> None: raises for what no graph can hold
-  bool copies_unused;            // copy also what shares nothing with an input of the graph
+  PyObject* check_constant;      // (name, value) -> None: raises for a value no graph can hold
+  bool copies_unused;            // also copy values that share nothing with an input
 };
 
-// Decides, in the order in which torch assigns state, which name gets which value. There is one
-// copy of each group, or two: one as a parameter, one not.
+// Decides, in the order in which torch assigns state, which name gets which value. A group has one
+// copy, or two if it is used both as a parameter and otherwise.
 class ProgramState {
  public:
-  // Raises KeyError when the specs name state that is not there, AssertionError for specs and
-  // constants that an export does not write.
+  // Raises KeyError if the specs name state that the program does not have, AssertionError for
+  // specs and constants that an export does not write.
   explicit ProgramState(const HeldState& held);
 
-  // The values that have to be copied, and which of the copies are parameters.
+  // The values to copy, and which of the copies are parameters.
   const std::vector<PyObject*>& wanted() const { return wanted_; }
   const std::vector<uint8_t>& are_parameters() const { return are_parameters_; }
 
-  // Takes the copies, in the order of `wanted`.
+  // Sets the copies, in the order of `wanted`.
   void fill(PyObject* copies);
 
   const core::StringPool& strings() const { return strings_; }
   std::vector<NamedState> assigned() const;
 
-  // The placeholders that stand for state, with the number of a list of names.
+  // The placeholders that pass state, each with its group (see names_of).
   const std::vector<std::pair<core::StringId, uint32_t>>& placeholders() const {
     return placeholders_;
   }
   const std::vector<core::StringId>& names_of(uint32_t group) const { return group_names_[group]; }
 
  private:
-  // The state that an input of the graph stands for.
+  // The state that an input of the graph passes.
   struct Input {
     StateRole role;
     core::StringId name;
@@ -77,20 +77,20 @@ class ProgramState {
   uint32_t find(const std::vector<uint32_t>& table, core::StringId name, const char* what) const;
   void copy(core::StringId name, StateRole role, uint32_t value, uint32_t group);
 
-  Ref values_;                               // the list that keeps the values
-  Ref copies_;                               // list: what `fill` was given
+  Ref values_;                               // list of HeldState
+  Ref copies_;                               // list passed to `fill`
   core::StringPool strings_;                 // of state and of placeholders
   std::vector<core::StringId> value_names_;  // by value
   std::vector<uint32_t> in_state_dict_;      // name -> value, or kNone
   std::vector<uint32_t> in_constants_;       // likewise
-  std::vector<Input> inputs_;                // those that stand for state
-  std::vector<AssignedState> entries_;       // what is assigned, in order
+  std::vector<Input> inputs_;                // inputs that pass state
+  std::vector<AssignedState> entries_;       // in order of assignment
   std::vector<uint8_t> is_assigned_;         // by name
-  std::vector<uint32_t> copy_of_[2];         // by group, as no parameter and as one: copy, or kNone
+  std::vector<uint32_t> copy_of_[2];         // [is parameter] by group: copy, or kNone
   std::vector<PyObject*> wanted_;            // borrowed from values_
   std::vector<uint8_t> are_parameters_;      // by copy
   std::vector<std::pair<core::StringId, uint32_t>> placeholders_;
-  std::vector<std::vector<core::StringId>> group_names_;  // by group that an input stands for
+  std::vector<std::vector<core::StringId>> group_names_;  // by group that an input passes
 };
 
 }  // namespace fxpress::unflatten

@@ -28,9 +28,9 @@ void append_number(std::string& out, uint64_t number) {
   out += ' ';
 }
 
-// Decides whether two calls of a module have the same graph. Compares what torch's textual dump of
-// a graph shows: ops, functions, attributes, arguments. And what it does not show: calls must be of
-// the same modules, and those run the same graphs.
+// Decides whether two calls of a module have the same graph. Compares everything that torch's
+// textual dump of a graph shows: ops, functions, attributes, arguments. Calls must also be of the
+// same modules and run the same graphs, which torch's dump does not show.
 class FrameComparer {
  public:
   explicit FrameComparer(const UnflattenPlan& plan) : plan_(plan) {}
@@ -39,7 +39,7 @@ class FrameComparer {
     if (graph_of_.empty()) {
       graph_of_.resize(plan_.outline.frames.size());
       position_.resize(plan_.outline.nodes.size());
-      // Callers come before what they call.
+      // Frames of callers come before frames of callees.
       for (size_t i = graph_of_.size(); i-- > 1;) dump(FrameId(i));
     }
     return graph_of_[a.value()] == graph_of_[b.value()];
@@ -117,13 +117,13 @@ class FrameComparer {
   }
 
   void dump_arguments(PyObject* object, fx::InputCursor<PlannedId>& inputs, std::string& out) {
-    // Texts run Python code, which may take any container out of the one around it.
+    // str() runs Python code, which may remove a container from the one around it.
     struct DumpedContainer {
       ArgCursor cursor;
       Ref held;  // the container
     };
     std::vector<DumpedContainer> stack;
-    std::vector<Ref> known;  // containers that the trail has noted: their addresses stay their own
+    std::vector<Ref> known;  // containers noted by the trail, held so no address is reused
     fx::ArgTrail trail;
     const auto enter = [&](PyObject* item) {
       if (fx::is_node(item)) {
@@ -138,7 +138,7 @@ class FrameComparer {
       }
       const auto at = [&](size_t i) { return stack[i].cursor.container; };
       if (!trail.enter(item, stack.size(), at)) {
-        out += '^';  // a part that was there before
+        out += '^';  // visited before
         return;
       }
       out += '(';
@@ -164,7 +164,7 @@ class FrameComparer {
   static void dump_text(PyObject* object, std::string& out) {
     const Ref text = Ref::steal(PyObject_Str(object));
     const std::string_view characters = utf8(text.get());
-    append_number(out, characters.size());  // so that no text can end early
+    append_number(out, characters.size());  // the dump stays unambiguous
     out += PyUnicode_Check(object) != 0 ? '"' : ' ';
     out += characters;
   }
@@ -172,7 +172,7 @@ class FrameComparer {
   const UnflattenPlan& plan_;
   std::vector<uint32_t> graph_of_;  // by frame: number of its graph, equal for equal graphs
   core::TextMap<uint32_t> graphs_;  // dump of a graph -> its number
-  std::vector<uint32_t> position_;  // by planned node: its place in its graph
+  std::vector<uint32_t> position_;  // by planned node: its position in its graph
 };
 
 class Unflattener {
@@ -209,7 +209,8 @@ class Unflattener {
     }
   }
 
-  // Bodies of higher-order operators move to the module that runs them.
+  // Assigns each get_attr's value to the module that reads it; a body of a higher-order operator
+  // becomes a child of that module.
   void move_attributes() {
     for (const CallFrame& frame : outline_.frames) {
       for (NodeId node : frame.get_attrs) {
@@ -346,7 +347,7 @@ class Unflattener {
            PyUnicode_CompareWithASCIIString(module.get(), "_operator") == 0;
   }
 
-  // export takes the subclasses of tensors among the weights apart ahead of all modules.
+  // export splits weights that are tensor subclasses into inner tensors before all modules.
   bool is_inner_tensor(NodeId node) const {
     if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
     return contains(source_.parts, program_.target(node));
@@ -409,7 +410,7 @@ class Unflattener {
   Signatures signatures_;
   std::unordered_map<uint32_t, uint32_t> signature_of_;  // call name -> signature
   std::vector<std::vector<ModuleState>> state_;          // by module
-  std::vector<Ref> attributes_;                          // of the program, that state_ borrows
+  std::vector<Ref> attributes_;                          // values that state_ borrows
   core::FlatMap state_group_;                            // see UnflattenPlan
   std::vector<std::pair<ModuleId, Ref>> given_;          // bodies of higher-order operators
   std::vector<Dispatcher> dispatchers_;

@@ -13,7 +13,7 @@ struct UnflattenSource {
   PyObject* graph;      // the flat graph
   PyObject* owner;      // the module whose attributes its get_attr nodes name
   PyObject* may_alias;  // (node) -> bool: a result of it may be, or view, an argument
-  PyObject* parts;      // frozenset: targets that give a part of a subclass of tensors
+  PyObject* parts;      // frozenset: targets that return an inner tensor of a subclass
   std::vector<Mutation> mutations;
   PyObject* signatures;                     // of preserved calls: list of tuples
   std::vector<std::string> with_signature;  // call names with one, the root's included
@@ -26,10 +26,10 @@ struct UnflattenSource {
 
 struct Unflattened {
   Ref root_type;               // the root's class as the graph names it, or None
-  std::vector<CutStack> cuts;  // stacks that were repaired; nodes are borrowed from the graph
+  std::vector<CutStack> cuts;  // stacks that were cut; nodes are borrowed from the graph
 };
 
-// Fills `root`, whose graph is empty. Nothing else is changed. Raises what torch raises for broken
+// Fills `root`, whose graph is empty, and changes nothing else. Raises torch's errors for broken
 // programs, with the node in the message.
 Unflattened unflatten(const UnflattenSource& source, PyObject* root);
 
@@ -53,7 +53,7 @@ struct Outlined {
   std::vector<OutlinedAttribute> attributes;
 };
 
-// The outlining alone, into `root`: nothing is sunk, merged or sorted.
+// Only outlines, into `root`: sinks, merges and sorts nothing.
 Outlined outline_submodules(const UnflattenSource& source, PyObject* root);
 
 }  // namespace fxpress::unflatten

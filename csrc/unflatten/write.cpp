@@ -49,7 +49,7 @@ class ModuleWriter {
  private:
   PyObject* object(ModuleId module) const { return result_.modules[module.value()].get(); }
 
-  // The module's object, made when it is asked for the first time.
+  // The module's object, created by the first call.
   PyObject* make(ModuleId module) {
     Ref& known = result_.modules[module.value()];
     if (known) return known.get();
@@ -148,8 +148,8 @@ class ModuleWriter {
     }
   }
 
-  // Checks the name as nn.Module.add_module does, for a module that has no children, parameters and
-  // buffers so far.
+  // Checks a child's name as nn.Module.add_module does, for a module that has no parameters or
+  // buffers yet.
   void check_free(ModuleId module, PyObject* dict, PyObject* name) {
     if (is_free(module, dict, name)) return;
     raise(PyExc_KeyError,
@@ -157,8 +157,8 @@ class ModuleWriter {
           name, path_of(module).c_str(), Py_TYPE(object(module))->tp_name);
   }
 
-  // The calls behind a dispatcher have its tables, but names of their own that are taken: those of
-  // the first call are checked, for all of them.
+  // The calls of a dispatcher share its tables, but their attributes and classes take other names.
+  // Names are checked against the first call, on behalf of all calls.
   bool stands_for_calls(ModuleId module) const {
     const auto found = dispatched_by_.find(module.value());
     return found != dispatched_by_.end() &&
@@ -169,9 +169,9 @@ class ModuleWriter {
     return dict_get(dict, name) == nullptr && !fx::is_taken_by_class(Py_TYPE(object(module)), name);
   }
 
-  // The calls of a module are modules of their own, but have one table of buffers, so that moving
-  // or replacing a buffer reaches all of them. The calls behind a dispatcher are not registered
-  // anywhere: they have its table of parameters too.
+  // The calls of a module are separate modules with one table of buffers, so that moving or
+  // replacing a buffer affects all of them. The calls of a dispatcher are not registered as
+  // children, so they share its table of parameters too.
   void add_states(ModuleId module, ModuleId holder, PyObject* dict) {
     const auto dispatched = dispatched_by_.find(module.value());
     uint32_t group = plan_.state_group.find(holder.value());
@@ -212,7 +212,7 @@ class ModuleWriter {
 
   // The path of a module in the tree, for messages.
   std::string path_of(ModuleId id) const {
-    const auto dispatched = dispatched_by_.find(id.value());  // its calls are in no table
+    const auto dispatched = dispatched_by_.find(id.value());  // its calls are not in the tree
     const ModuleId wanted = dispatched == dispatched_by_.end() ? id : ModuleId(dispatched->second);
     std::vector<std::pair<std::string, ModuleId>> open{{"", plan_.outline.root}};
     std::vector<uint8_t> seen(plan_.tree.size(), 0);
@@ -229,7 +229,8 @@ class ModuleWriter {
     return "";
   }
 
-  // Gives the module the group's table, or makes its own the group's. Was there one?
+  // Gives the module the group's table and returns true; if the group has none, makes the module's
+  // table the group's and returns false.
   static bool share(std::unordered_map<uint32_t, Ref>& tables, uint32_t group, PyObject* dict,
                     PyObject* name) {
     const auto [it, added] = tables.try_emplace(group);

@@ -1,4 +1,4 @@
-// Makes modules from an outline: graphs, children and state are created once, as they will stay.
+// Builds modules from an outline. Graphs, children and state are created once, in their final form.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace fxpress::unflatten {
 
-// A name under which a module holds a value, and that value.
+// A value that a module holds, and its name.
 struct ModuleState {
   core::StringId name;  // within the module
   StateRole role;
@@ -26,7 +26,7 @@ struct Signatures {
   std::vector<Ref> constants;        // by the ids in `calls`
 };
 
-// The classes of the modules to make.
+// The classes of new modules.
 struct ModuleClasses {
   PyObject* interpreter;  // runs a graph
   PyObject* dispatcher;   // runs one of several modules
@@ -43,12 +43,12 @@ struct UnflattenPlan {
   std::vector<std::pair<core::ModuleId, Ref>>& given;  // modules of the tree that exist already
   std::vector<Dispatcher>& dispatchers;
   ModuleClasses classes;
-  bool run_with_interpreter;  // the flag that new modules get
+  bool run_with_interpreter;  // RUN_WITH_INTERPRETER of new modules
 };
 
 // A written module and its graph's calls.
 struct WrittenModules {
-  std::vector<Ref> modules;     // by module id; empty where none was reachable
+  std::vector<Ref> modules;     // by module id; empty if not reachable from the root
   std::vector<Ref> call_nodes;  // by frame: the call_module node, or empty
 };
 
@@ -60,7 +60,8 @@ class FrameWriter {
  public:
   FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer);
 
-  // A new graph, or `into` (one without nodes). `call_nodes` (by frame) receives the calls in it.
+  // Returns a new graph, or fills `into`, a graph without nodes. Stores the graph's call_module
+  // nodes in `call_nodes`, by frame.
   Ref write(core::FrameId frame, Ref into, std::vector<Ref>& call_nodes);
 
   // Targets of the placeholders of the graph written last.

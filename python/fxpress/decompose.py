@@ -1,8 +1,8 @@
-"""Decompose exported programs: stands in for what `ExportedProgram.run_decompositions` calls.
+"""Decompose exported programs: stands in for the functions behind `run_decompositions`.
 
-Each distinct call of an operator is traced once, by torch's own machinery, on metadata. What the
-trace added to a graph is a template, which is stamped for every call that is alike. Programs with
-anything that is not known to be safe are traced as a whole, as torch traces them.
+Each distinct call of an operator is traced once, by torch's own machinery, on metadata. The traced
+nodes are a template, which is instantiated for every equivalent call. Programs for which this is
+not known to be safe are traced in full, as torch traces them.
 """
 
 from fxpress._torch.probes import component

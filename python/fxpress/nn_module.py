@@ -1,8 +1,8 @@
 """Track modules while Dynamo traces: stands in for ``torch._dynamo.variables.nn_module``.
 
-Dynamo finds these classes by torch's names while fxpress is installed (:func:`fxpress.install`).
-Each class derives from the class of torch that it stands in for, so that its instances pass for
-instances of torch's class.
+Dynamo uses these classes under torch's names while fxpress is installed (:func:`fxpress.install`).
+Each class derives from the torch class that it replaces, so that its instances pass `isinstance`
+checks.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Rebuild the module tree of an exported program: stands in for `torch.export.unflatten`.
 
-The names, signatures and results are torch's.
+Names, signatures and results are the same as in torch.
 
 `unflatten` and `UnflattenedModule` plan the whole module tree natively and then create it once.
 Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
@@ -63,5 +63,5 @@ __all__ = [
     "unflatten",
 ]
 
-# Whether new modules run on the engine, or else the code generated from their graphs.
+# True: new modules run on the engine. False: they run the code generated from their graphs.
 RUN_WITH_INTERPRETER = True

@@ -14,8 +14,8 @@ using core::Graph;
 using core::NodeId;
 
 // Finds, for each node, the `roots` (nodes of the graph) that its value may share memory with, in
-// graph order; a root is among its own. `may_alias(node)`: a result of the node may be, or view,
-// one of its inputs; it is asked only about nodes with such inputs.
+// graph order; a root aliases itself. `may_alias(node)`: a result of the node may be, or view, one
+// of its inputs; called only for nodes that have an input which aliases a root.
 inline std::vector<std::vector<NodeId>> find_aliases(const Graph& graph,
                                                      const std::vector<NodeId>& roots,
                                                      const std::function<bool(NodeId)>& may_alias) {

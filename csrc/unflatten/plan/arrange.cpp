@@ -27,7 +27,7 @@ class StateLowering {
     }
   }
 
-  // Children before parents: a parent drops what its children no longer ask for.
+  // Children before parents: a parent drops the values that its children no longer use.
   void run() {
     struct ModuleVisit {
       ModuleId module;
@@ -64,7 +64,7 @@ class StateLowering {
 
   void sink(FrameId id, std::string_view path) {
     CallFrame& frame = outline_.frames[id.value()];
-    // The order is that of the placeholders, in which torch names the nodes that replace them.
+    // Follow the order of the placeholders: torch names their replacements in it.
     for (size_t k = frame.front.size(); k-- > 0;) {
       if (sink_input(frame, id, frame.front[k], path)) count_use(frame.passed[k], -1);
     }
@@ -106,7 +106,7 @@ class StateLowering {
   std::vector<uint8_t> done_;  // by module
 };
 
-// `path` as seen from the module at `base`, above it.
+// `path` relative to `base`, a path above it.
 std::string_view relative(std::string_view path, std::string_view base) {
   return base.empty() ? path : path.substr(base.size() + 1);
 }
@@ -123,8 +123,8 @@ void remove_at(ModuleTree& tree, StringPool& strings, ModuleId from, std::string
   if (parent.valid()) tree.remove_child(parent, strings.intern(name));
 }
 
-// Visits the calls of one run of the root, in order: visit(frame of the call) gives the module that
-// the call reaches. Merged calls run the calls of the graph that took their place. As many visits
+// Visits the calls of one run of the root, in order. visit(frame of the call) returns the module
+// that the call runs. A merged call runs the graph that replaced its own. There are as many visits
 // as the outline has frames.
 void walk_run(const Outline& outline, const std::function<ModuleId(const CallFrame&)>& visit) {
   struct OpenFrame {
@@ -269,15 +269,15 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
     uint32_t dispatcher = kNone;                         // into the result
   };
   std::vector<Calls> modules;
-  std::unordered_map<uint32_t, size_t> position;  // path -> place in modules
+  std::unordered_map<uint32_t, size_t> position;  // path -> index in modules
   std::unordered_map<uint32_t, ModuleId>
-      module_of;  // preserved call name -> module, if any is left
+      module_of;  // preserved call name -> module, invalid if the graph has none
   for (StringId call_name : preserved) {
     module_of[call_name.value()] = ModuleId();
     const auto redirect = redirects.find(call_name.value());
     const StringId found = redirect == redirects.end() ? call_name : redirect->second;
     const ModuleId module = tree.find(outline.root, strings.text(found));
-    if (!module.valid()) continue;  // nothing of it is left in the graph
+    if (!module.valid()) continue;  // the graph has no node of the call
     module_of[call_name.value()] = module;
     const StringId path = strings.intern(without_call(strings.text(call_name)));
     const auto [it, added] = position.emplace(path.value(), modules.size());
@@ -310,7 +310,7 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
   }
   if (result.empty()) return result;
 
-  // A dispatcher is called as often as the merged graphs do it, which the call names don't tell.
+  // Call names do not show how often merged graphs call a dispatcher, so one run is followed.
   std::vector<std::vector<ModuleId>> reached(result.size());
   walk_run(outline, [&](const CallFrame& call) {
     const auto known = module_of.find(call.call_name.value());
@@ -334,8 +334,8 @@ void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
     ranks.insert(path.value(), static_cast<uint32_t>(ranks.size()));
   };
   for (StringId path : paths) number(path);
-  // The other paths come in the order in which they are found. What lies below a repeated call goes
-  // by the names below the first call.
+  // The other paths follow in the order of the walk. Modules below a repeated call are ranked by
+  // their paths below the first call.
   std::vector<std::pair<StringId, ModuleId>> visits{{strings.intern(""), outline.root}};
   while (!visits.empty()) {
     const auto [path, module] = visits.back();

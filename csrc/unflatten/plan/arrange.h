@@ -23,9 +23,9 @@ using core::StringPool;
 
 // Moves state from the arguments of module calls into the modules: placeholders for parameters,
 // buffers and constants become get_attr nodes of the module that has them. `targets`: by flat node,
-// the dotted names under which the state of that placeholder is found; empty for everything else. A
-// module takes the first target that lies below its own path; where none does, an outer module will
-// have it.
+// the dotted names of the state that the placeholder passes; empty for other nodes. A module owns
+// the state if one of the targets is below the module's path, under the first such target;
+// otherwise an outer module owns it.
 void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                  const std::vector<std::vector<StringId>>& targets);
 
@@ -36,20 +36,20 @@ class StatePlaces {
   StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root);
 
   // The modules at `path` and at the call names of its parts: "a.b" is also "a@1.b" and "a.b@2".
-  // A missing module is made. The tree may change only through this object meanwhile.
+  // Adds missing modules. Nothing else may change the tree while this object is in use.
   const std::vector<ModuleId>& modules_at(std::string_view path);
 
  private:
-  using Modules = std::deque<std::vector<ModuleId>>;  // keep their places
+  using Modules = std::deque<std::vector<ModuleId>>;  // references stay valid
 
   const std::vector<ModuleId>& calls_of(ModuleId parent, StringId name);
 
   ModuleTree& tree_;
   StringPool& strings_;
   Modules known_;        // by path; the first is the root's
-  FlatMap below_;        // (place of a path in known_, part) -> place of the path with that part
+  FlatMap below_;        // (index of a path in known_, part) -> index of the path with that part
   Modules calls_;        // children that are calls of one module
-  FlatMap calls_below_;  // (table of children, name without call) -> place in calls_
+  FlatMap calls_below_;  // (table of children, name without call) -> index in calls_
   FlatMap grouped_;      // tables whose children are in calls_
 };
 
@@ -57,22 +57,22 @@ class StatePlaces {
 
 using SameGraph = std::function<bool(FrameId, FrameId)>;
 
-// Call names of merged calls -> the call names that took their place.
+// Call names of merged calls -> the call names that replace them.
 using Redirects = std::unordered_map<uint32_t, StringId>;
 
-// Calls of one module object whose graphs are the same become one module: under the same path the
-// later call calls the earlier module, under another path that path names the earlier module.
+// Merges calls of one module object whose graphs are equal into one module. Under the same path the
+// later call calls the earlier module; another path becomes a second name of the earlier module.
 Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                       const SameGraph& same_graph);
 
-// Calls that had to leave their place to a call of the same graph are merged with it. The others
-// stay where they are.
+// Merges each displaced call with the call that displaced it if their graphs are equal. The others
+// keep their numbered names.
 void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
                      const SameGraph& same_graph);
 
-// A module whose calls differ, under one name: each call goes to the next of `calls`.
+// One name for a module whose calls run different graphs: each call runs the next of `calls`.
 struct Dispatcher {
-  ModuleId module;              // its place in the tree
+  ModuleId module;              // its id in the tree
   StringId path;                // of the module
   std::vector<ModuleId> calls;  // in order; may repeat
 };
@@ -82,8 +82,8 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
                                        std::span<const StringId> preserved,
                                        const Redirects& redirects);
 
-// Modules in the order of `paths`, then of their first appearance; a path without a module gets an
-// empty one.
+// Sorts modules by `paths`, the others by first appearance. Adds an empty module for each path that
+// has none.
 void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
                      std::span<const StringId> paths);
 

@@ -83,7 +83,7 @@ void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
       } else if (stacks[i].valid()) {
         known.add(stacks[i]);
       } else {
-        known.where = Users::Where::kInSeveral;  // returned, or used by who knows whom
+        known.where = Users::Where::kInSeveral;  // returned, or used by a node without a stack
       }
     }
   }

@@ -24,8 +24,8 @@ using core::StringPool;
 struct ModuleCall {
   StringId path;      // dotted name of the module
   uint32_t type = 0;  // its class, numbered by the caller; kNoType: unknown
-  uint32_t call = 0;  // which call of the module, from 0
-  StringId key;       // what identifies the module object, however many paths it has
+  uint32_t call = 0;  // number of the call of the module, from 0
+  StringId key;       // identifies the module object, which may have several paths
 
   static constexpr uint32_t kNoType = 0xffffffffu;
   bool same_call(const ModuleCall& other) const {
@@ -42,8 +42,7 @@ class ModuleCallStacks {
   std::span<const ModuleCall> operator[](StackId id) const { return stacks_[id.value()]; }
   size_t size() const { return stacks_.size(); }
 
-  // Drops the scopes from the first one on whose path does not lie below the one before it.
-  // Returns how many are left.
+  // The number of leading scopes whose paths are each below the one before.
   static size_t valid_depth(std::span<const ModuleCall> stack, const StringPool& strings);
 
  private:
@@ -51,9 +50,9 @@ class ModuleCallStacks {
   core::TextMap<uint32_t> ids_;                  // bytes of a stack -> id
 };
 
-// A node without a stack, as a pass that adds nodes may leave it, gets that of its users when all
-// of them were traced in one call of one module; others stay without. `is_remade`: the node is made
-// where it is used, and needs no stack.
+// Passes may add nodes without a stack. Such a node gets the stack of its users if all of them were
+// traced in one call of one module. `is_remade(node)`: the node is repeated in each graph that uses
+// it, and needs no stack.
 void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
                   const std::function<bool(NodeId)>& is_remade);
 

@@ -1,5 +1,5 @@
-// Modules and their names below each other, as integers: a tree of nn.Modules that is still to be
-// made. Several modules may share one table of children, as the calls of one module do.
+// A tree of nn.Modules to be created; modules and names are integers. Several modules may share one
+// table of children, as the calls of one module do.
 #pragma once
 
 #include <functional>
@@ -26,13 +26,13 @@ std::string_view without_call(std::string_view name);
 // `name` is `base` or "base@<digits>".
 bool is_call_of(std::string_view name, std::string_view base);
 
-// `path` lies strictly below `prefix`, counted in whole parts; everything lies below "".
+// `path` is strictly below `prefix`, compared part by part; every path except "" is below "".
 bool is_below(std::string_view path, std::string_view prefix);
 
 // Every part of a dotted path without its call number: "a@1.b@2" -> "a.b".
 std::string without_calls(std::string_view path);
 
-// The path of something below `path`.
+// The path of the child `name` of `path`.
 StringId joined(StringPool& strings, StringId path, std::string_view name);
 
 class ModuleTree {
@@ -44,24 +44,24 @@ class ModuleTree {
   ModuleId add();
   size_t size() const { return table_of_.size(); }
 
-  // The children of a module in order, until a child is set or removed.
+  // The children of a module in order. Setting or removing a child invalidates the span.
   std::span<const Child> children(ModuleId module);
   ModuleId child(ModuleId module, StringId name) const;
 
-  // A new name is appended, a known one keeps its place.
+  // Appends a new name; an existing name keeps its position.
   void set_child(ModuleId module, StringId name, ModuleId child);
   void remove_child(ModuleId module, StringId name);
 
   // Makes `module` share the table of children of `other`.
   void share_children(ModuleId module, ModuleId other);
 
-  // Two modules of one table are told apart by their ids only.
+  // The number of the module's table of children, which several modules may share.
   uint32_t table_of(ModuleId module) const { return table_of_[module.value()]; }
 
   // The module at a dotted path below `from`; invalid when there is none.
   ModuleId find(ModuleId from, std::string_view path) const;
 
-  // Walks to the parent of the last part of `path`; `make(prefix)` provides what is missing.
+  // Returns the parent and the last part of `path`; `make(prefix)` adds missing modules.
   template <class Make>
   std::pair<ModuleId, StringId> parent_of(ModuleId from, std::string_view path, Make make) {
     size_t start = 0;
@@ -85,14 +85,14 @@ class ModuleTree {
  private:
   struct ChildTable {
     std::vector<Child> items;  // in order; invalid where removed
-    size_t removed = 0;        // how many are
+    size_t removed = 0;        // number of invalid items
   };
   static constexpr uint32_t kRemoved = FlatMap::kAbsent - 1;
 
   static uint64_t key(uint32_t table, StringId name) {
     return uint64_t{table} << 32 | name.value();
   }
-  // The place of a child in the items of its table; kRemoved, kAbsent: it has none.
+  // The index of a child in the items of its table; kRemoved or kAbsent if it is not there.
   uint32_t position(uint32_t table, StringId name) const {
     return positions_.find(key(table, name));
   }

@@ -78,7 +78,7 @@ class Outliner {
     copy(id, Planned::kCopy);
   }
 
-  // Leaves the calls that the node is not in, enters those that it is in.
+  // Leaves the open calls that are not in `stack`, then enters the calls of `stack`.
   void go_to(std::span<const ModuleCall> stack, NodeId id) {
     size_t common = 0;
     while (common < open_.size() && common < stack.size() &&
@@ -104,12 +104,12 @@ class Outliner {
   static uint64_t key(FrameId frame, NodeId node) {
     return (uint64_t{frame.value()} << 32) | node.value();
   }
-  // A value that the graph has, or invalid.
+  // The planned node of a value in the frame's graph, or invalid.
   PlannedId find(FrameId frame, NodeId node) const {
     const uint32_t known = values_.find(key(frame, node));
     return known == FlatMap::kAbsent ? PlannedId() : PlannedId(known >> 1);
   }
-  // The value comes from outside of the graph, or could: it is no output.
+  // The value comes, or could come, from outside the graph, so it does not become an output.
   void map_input(FrameId id, NodeId node, PlannedId planned) {
     values_.assign(key(id, node), planned.value() << 1);
   }
@@ -120,12 +120,12 @@ class Outliner {
     values_.assign(key(id, node), planned.value() << 1 | 1);
   }
 
-  // The value in the frame's graph, passed down from its callers where it is missing.
+  // The value in the frame's graph. Callers pass it down if the graph does not have it.
   PlannedId value(FrameId where, NodeId node) {
     struct Task {
       FrameId frame;
       NodeId node;
-      bool passing;  // the frame has a placeholder; its caller has the value by now
+      bool passing;  // the frame has a placeholder, and its caller has the value
     };
     if (const PlannedId known = find(where, node); known.valid()) return known;
     std::vector<Task> tasks{{where, node, false}};
@@ -163,7 +163,7 @@ class Outliner {
         }
         continue;
       }
-      // An intermediate value of something that is written in place: the written thing has it.
+      // An intermediate value of a tensor that is written in place: that tensor holds it.
       if (inputs.empty()) {
         error(OutlineFault::kCannotPass, task.node, where_is(task.frame));
       }
@@ -192,7 +192,7 @@ class Outliner {
     result_.node(planned).custom = source_.custom[node.value()];
     append(id, planned);
     if (is_remade_[node.value()] != 0) {
-      map_input(id, node, planned);  // nobody else needs to get it from here
+      map_input(id, node, planned);  // other graphs repeat the node
     } else {
       map(id, node, planned);
     }
@@ -216,7 +216,7 @@ class Outliner {
     return planned;
   }
 
-  // Appends a node at the end of the graph; in a caller, that is before the call being outlined.
+  // Appends a node to the graph, in a caller before the call that is being outlined.
   void append(FrameId id, PlannedId planned) {
     auto& body = frame(id).body;
     body.insert(id == current_ ? body.end() : body.end() - 1, planned);
@@ -303,8 +303,8 @@ class Outliner {
     if (frame(current_).signature != CallFrame::kNoSignature) unpack_arguments(caller);
   }
 
-  // A call that was left and is entered again (a node of another module came in between) is a call
-  // of its own: its graph is another one.
+  // A call that is entered again after a node of another module has another graph, so it becomes
+  // another call with a new number.
   void name_call(CallFrame& callee) {
     if (next_call_.size() == 0) {
       for (size_t i = 0; i < source_.scopes.size(); ++i) {
@@ -328,8 +328,8 @@ class Outliner {
     return strings_.intern(std::string(strings_.text(path)) + '@' + std::to_string(call));
   }
 
-  // Modules on the way that nobody has called yet are made without a class, and taken when they
-  // are called for the first time.
+  // Modules between caller and callee are added without a class. The first call of such a module
+  // uses it and sets its class.
   void add_to_tree(CallFrame& callee, uint32_t type) {
     const CallFrame& caller = frame(callee.parent);
     const std::string_view caller_path = strings_.text(caller.path);
@@ -351,7 +351,7 @@ class Outliner {
     if (made != uncalled_.end() && is_uncalled(made->second)) {
       callee.module = made->second;
     } else if (is_uncalled(there)) {
-      callee.module = there;  // made on the way to a call under another path of the caller
+      callee.module = there;  // added for a call under another path of the caller
     } else {
       callee.module = add_module(type);
     }
@@ -360,9 +360,9 @@ class Outliner {
     tree_.set_child(parent, name, callee.module);
   }
 
-  // Modules of one object share their table of children, so that two of its paths may want one
-  // place in it for calls of their own. The later call gets it, as in torch; the earlier one moves
-  // to a name that is free, until merge_displaced() finds out whether it is needed.
+  // Modules of one object share their table of children, so calls under two paths may need the same
+  // name in it. The later call gets the name, as in torch. The earlier one moves to an unused name
+  // until merge_displaced() decides whether it is needed.
   void displace(ModuleId parent, StringId name, ModuleId module) {
     const FrameId id = result_.frame_of(module);
     if (!id.valid()) return;
@@ -389,8 +389,8 @@ class Outliner {
     return strings_.text(callee.call_name).substr(caller.empty() ? 0 : caller.size() + 1);
   }
 
-  // A preserved signature: the graph takes the arguments of the original call apart, the caller
-  // puts them together.
+  // A preserved signature: the caller packs the arguments of the original call, and the graph
+  // flattens them.
   void unpack_arguments(FrameId caller) {
     const FrameId callee = current_;
     const uint32_t number = frame(callee).signature;
@@ -492,7 +492,7 @@ class Outliner {
     plan_and_append(id, Planned::kOutput, {&result, 1});
   }
 
-  // Custom meta that all nodes of a call have in common belongs to the call.
+  // Moves custom meta that all nodes of a call have in common to the call.
   void move_custom_meta(FrameId id) {
     const CallFrame& callee = frame(id);
     if (callee.mapped.empty()) return;
@@ -509,8 +509,8 @@ class Outliner {
     }
   }
 
-  // A functionalized write whose intermediate value is read in place happens where it happened
-  // originally.
+  // Adds a copy_ after each functionalized write whose intermediate value is read from the written
+  // tensor, which restores the original write.
   void write_back() {
     if (std::find(is_written_back_.begin(), is_written_back_.end(), 1) == is_written_back_.end()) {
       return;
@@ -543,7 +543,7 @@ class Outliner {
   ModuleTree& tree_;
   Outline result_;
   uint32_t at_ = 0;                                   // the flat node being placed
-  bool in_body_ = false;                              // the placeholders are over
+  bool in_body_ = false;                              // all placeholders are placed
   FrameId current_;                                   // the innermost open frame
   std::vector<FrameId> open_;                         // the open frames, outermost first
   std::vector<ModuleCall> scopes_;                    // of the open frames
@@ -553,9 +553,9 @@ class Outliner {
   std::vector<uint8_t> is_remade_;                    // by flat node, see OutlineSource
   FlatMap taken_;                                     // call names in use
   FlatMap calls_;                                     // key -> position in result_.calls
-  FlatMap next_call_;                                 // path -> a number no call has
-  std::unordered_map<uint32_t, ModuleId> uncalled_;   // path -> module made on the way
-  std::unordered_map<uint64_t, uint32_t> displaced_;  // (table, name) -> number given last
+  FlatMap next_call_;                                 // path -> an unused call number
+  std::unordered_map<uint32_t, ModuleId> uncalled_;   // path -> module without a call
+  std::unordered_map<uint64_t, uint32_t> displaced_;  // (table, name) -> last number used
   std::vector<PlannedId> inputs_;                     // of the node being copied
 };
 

@@ -1,8 +1,8 @@
 // Plans the graphs of the modules in which the nodes of a flat graph were traced.
 //
-// The walk enters and leaves modules as the stacks of the nodes say. Nothing is created: each call
-// of a module is a CallFrame, and the nodes of its graph are planned, in the order in which torch's
-// namespace must name them (creation) and in the order of the graph (front, then body).
+// The walk enters and leaves modules according to the stacks of the nodes. It creates no objects:
+// each call of a module is a CallFrame, which lists the planned nodes of its graph in the order of
+// torch's namespace (creation) and in the order of the graph (front, then body).
 #pragma once
 
 #include <functional>
@@ -31,21 +31,21 @@ using core::StringPool;
 
 enum class Planned : uint8_t {
   kCopy,              // of a flat node, with its inputs replaced
-  kRecompute,         // the same where it is used, named after its function
+  kRecompute,         // likewise in a graph that uses it, named after its function
   kPlaceholder,       // a copy of a flat placeholder, in the root
   kInput,             // a placeholder for a flat value that comes from outside
-  kState,             // a get_attr that takes the place of a kInput
-  kArgument,          // a placeholder of a preserved signature; index: which argument
+  kState,             // a get_attr that replaces a kInput
+  kArgument,          // a placeholder of a preserved signature; index: of the argument
   kSpec,              // a get_attr of a tree spec; index: its number in the module
   kFlattenInputs,     // arguments of a preserved call -> leaves; inputs: arguments, spec
-  kInputLeaf,         // one of these leaves; index: which
+  kInputLeaf,         // one of these leaves; index: of the leaf
   kUnflattenInputs,   // leaves -> (args, kwargs), in the caller; inputs: leaves, spec
   kItem,              // value[index]
-  kKeywordItem,       // value[keyword]; index: which keyword
+  kKeywordItem,       // value[keyword]; index: the keyword's StringId
   kCall,              // of a module; index: the frame
   kUnflattenOutputs,  // leaves -> result of a preserved call; inputs: leaves, spec
   kFlattenOutputs,    // result of a preserved call -> leaves, in the caller; inputs: call, spec
-  kOutputItem,        // one of several results of a call; index: which
+  kOutputItem,        // one of several results of a call; index: of the result
   kWriteBack,         // copy_(first argument of a flat node, the node)
   kOutput,
 };
@@ -68,23 +68,23 @@ struct PlannedNode {
   Planned kind = Planned::kCopy;
   bool removed = false;      // not in the final graph; its name stays taken
   bool lose_custom = false;  // its custom meta has moved to the call
-  FrameId frame;             // whose graph it belongs to
-  NodeId source;             // the flat node behind it, or invalid
-  uint32_t index = 0;        // by kind
+  FrameId frame;             // the frame whose graph has the node
+  NodeId source;             // the flat node that it is made from, or invalid
+  uint32_t index = 0;        // see Planned
   uint32_t custom = 0;       // its custom meta, numbered by the caller; 0: none
   uint32_t input_begin = 0;  // its inputs in Outline::inputs
   uint32_t input_count = 0;
-  PlannedId replacement;  // what its users use instead, if valid
+  PlannedId replacement;  // the node that its users use instead, or invalid
   StringId path;          // kState: the attribute
 };
 
 // A tree spec of a preserved signature.
 struct SpecUse {
-  uint32_t signature;  // which
-  bool of_outputs;     // its out_spec, else its in_spec
+  uint32_t signature;  // its number
+  bool of_outputs;     // out_spec instead of in_spec
 };
 
-// Thousands of frames have a few nodes each: their lists are in the memory of the Outline.
+// There may be thousands of frames with a few nodes each, so the Outline allocates their lists.
 struct CallFrame {
   explicit CallFrame(std::pmr::memory_resource* of_outline) : memory(of_outline) {}
 
@@ -95,16 +95,16 @@ struct CallFrame {
   StringId call_name;                           // path, with the number of the call
   StringId target;                              // the call name relative to the caller's path
   uint32_t call_index = 0;                      // number of the call
-  StringId key;                                 // which module object
+  StringId key;                                 // identifies the module object
   ModuleId module;                              // in the tree
   uint32_t signature = kNoSignature;            // of the call, into OutlineSource::signatures
   bool path_has_signature = false;              // the first call of the module has one
   std::pmr::vector<PlannedId> created{memory};  // every planned node, in order of creation
   std::pmr::vector<PlannedId> front{memory};    // nodes inserted at the front, the frontmost last
-  std::pmr::vector<PlannedId> states{memory};   // kState nodes, behind the placeholders, last first
+  std::pmr::vector<PlannedId> states{memory};   // kState nodes, after the placeholders, last first
   std::pmr::vector<PlannedId> body{memory};     // the others in order
   std::pmr::vector<NodeId> outer{memory};       // flat values of `front`, same order
-  std::pmr::vector<PlannedId> passed{memory};   // what the caller passes for `front`, same order
+  std::pmr::vector<PlannedId> passed{memory};   // the caller's values for `front`, same order
   std::pmr::vector<NodeId> outputs{memory};     // flat values that the call returns; invalid: none
   std::pmr::vector<NodeId> mapped{memory};      // flat values known in this graph, in that order
   std::pmr::vector<NodeId> get_attrs{memory};   // flat get_attr nodes copied into this graph
@@ -113,7 +113,7 @@ struct CallFrame {
   static constexpr uint32_t kNoSignature = 0xffffffffu;
 };
 
-// The reasons for which a flat graph cannot be outlined.
+// Why a flat graph cannot be outlined.
 enum class OutlineFault : uint8_t {
   kNoStack,
   kNotBelowRoot,
@@ -129,30 +129,30 @@ class OutlineError : public std::runtime_error {
   OutlineError(OutlineFault what_fault, NodeId at, const std::string& detail)
       : std::runtime_error(detail), fault(what_fault), node(at) {}
   const OutlineFault fault;
-  const NodeId node;  // the flat node where it is, or invalid
+  const NodeId node;  // the flat node at fault, or invalid
 };
 
 struct OutlineSource {
   const Graph& graph;                                          // the flat graph
   const std::vector<StackId>& stacks;                          // by node
-  const ModuleCallStacks& scopes;                              // what they mean
+  const ModuleCallStacks& scopes;                              // the stacks by id
   const std::vector<uint32_t>& custom;                         // by node: custom meta, 0: none
   const std::vector<CallSignature>& signatures;                // preserved calls
   const std::unordered_map<uint32_t, uint32_t>& signature_of;  // call name -> signature
-  // May a preserved call recompute this value instead of getting it passed?
+  // Whether a preserved call may recompute this value instead of receiving it.
   std::function<bool(NodeId)> is_recomputable;
-  // Does this node write to its first argument?
+  // Whether this node writes to its first argument.
   std::function<bool(NodeId)> is_mutation;
-  // Is this node, which has no stack, made anew in every graph that uses it?
+  // Whether this node, which has no stack, is repeated in every graph that uses it.
   std::function<bool(NodeId)> is_remade;
 
-  // The node belongs where it stands. An invalid id: the node has no stack.
+  // The node belongs to the current module. An invalid id: the node has no stack.
   static constexpr StackId kInherits{uint32_t{0xfffffffe}};
 };
 
 struct Outline {
-  // The memory of the lists. It only grows, and must be destroyed after them. (Only an outline
-  // without frames may be assigned to: an assignment would free the memory before the lists.)
+  // The memory of the lists, which must be destroyed after them. An assignment frees the memory
+  // before the lists, so only an outline without frames may be assigned to.
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<CallFrame> frames;   // in order of entry, callers first
@@ -160,14 +160,14 @@ struct Outline {
   std::vector<PlannedId> inputs;   // of all nodes; invalid: a constant of the signature
   std::vector<StringId> keys;      // of modules, in order of first entry
   std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames, in order
-  std::vector<FrameId> displaced;                // whose place is another call's, callers first
+  std::vector<FrameId> displaced;                // another call has their name; callers first
   ModuleId root;                                 // of the tree
   std::vector<uint32_t> module_frame;            // by module: its frame, or kNoFrame
   std::vector<uint32_t> module_type;             // by module: its class, or ModuleCall::kNoType
 
   static constexpr uint32_t kNoFrame = 0xffffffffu;
 
-  // Whether the module was made while nodes were outlined, to run a graph.
+  // Whether the outliner added the module, to run a graph.
   bool is_outlined(ModuleId module) const { return module.value() < module_frame.size(); }
   FrameId frame_of(ModuleId module) const {
     const uint32_t frame = is_outlined(module) ? module_frame[module.value()] : kNoFrame;
@@ -178,7 +178,7 @@ struct Outline {
   std::span<const PlannedId> inputs_of(PlannedId id) const {
     return {inputs.data() + node(id).input_begin, node(id).input_count};
   }
-  // Returns the node that stands for `id` in the final graph.
+  // The node that replaces `id` in the final graph, or `id`.
   PlannedId resolve(PlannedId id) const {
     const PlannedId other = node(id).replacement;
     return other.valid() ? other : id;

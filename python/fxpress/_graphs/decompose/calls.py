@@ -1,4 +1,4 @@
-"""The calls of modules of the new program, with the names of its nodes in their signatures."""
+"""The module call graph of the new program, with the names of its nodes in the signatures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GONE = (
 def calls_of(
     program: ExportedProgram, module: GraphModule, signature: ExportGraphSignature
 ) -> list[Any]:
-    """Return the calls."""
+    """Return the entries of the new program's module call graph."""
     calls = [
         copy.copy(entry) if entry.signature is None else copy.deepcopy(entry)
         for entry in program.module_call_graph
@@ -38,7 +38,7 @@ def calls_of(
 
 
 def _parts_of_subclasses(state: dict[str, str]) -> set[str]:
-    """Return the old targets of parameters that were taken apart."""
+    """Return the old targets of parameters that were split into inner tensors."""
     prefix = "parametrizations."
     return {
         ".".join(target.split(".")[1:-1]) for target in state.values() if target.startswith(prefix)
@@ -65,7 +65,7 @@ def _rename(
             raise ValueError(_GONE.format(name))
         if name in new_name:
             argument.name = new_name[name]
-        elif name in conversions:  # what it converted may be its result
+        elif name in conversions:  # a conversion may return its input
             if conversions[name] not in new_name:
                 raise ValueError(_GONE.format(conversions[name]))
             argument.name = new_name[conversions[name]]
@@ -77,7 +77,7 @@ def _new_names(
     signature: ExportGraphSignature,
     state: dict[str, str],
 ) -> dict[str, str]:
-    """Return name in the old graph -> name in the new one."""
+    """Return a dict of names in the old graph -> names in the new one."""
     old = program.graph_signature
     old_state = {**old.inputs_to_parameters, **old.inputs_to_buffers}
     old_given = iter(

@@ -1,4 +1,4 @@
-"""Compare programs with stamped calls with what a trace of the whole gives, if that is wanted."""
+"""Compare programs that use templates with a full trace, on request."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ _checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 def checks() -> bool:
-    """Return whether to compare."""
+    """Return whether programs are compared."""
     return _checks.get()
 
 
 class FakeResults:
-    """What torch has cached of fake tensors when a decomposition begins.
+    """torch's cache of fake tensors when a decomposition begins.
 
-    The tensors of a second one, in the same process, are not those of the first unless both begin
-    with the same.
+    Two decompositions in one process give equal tensors only if both begin with the same cache.
     """
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -38,23 +37,24 @@ class FakeResults:
         self._cached = compat.cached_results(self._mode)
 
     def restore(self) -> None:
-        """Begin anew."""
+        """Restore the cache."""
         compat.restore_cached_results(self._mode, self._cached)
 
 
 def check_templates(enabled: bool = True) -> _native.Block:
-    """Return a block in which programs with stamped calls are traced as a whole too, and compared.
+    """Return a context manager in which programs that use templates are also traced in full.
 
-    That trace stamps nothing, and nothing in it is replaced for speed. Programs without a stamped
-    call are not compared, joint graphs for one. The environment variable
-    `FXPRESS_CHECK_TEMPLATES=1` does it for the whole process. torch has no such function.
+    The full trace uses no templates and none of fxpress's replacements for speed, and the two
+    results are compared. Programs without an instantiated call, such as joint graphs, are not
+    compared. The environment variable `FXPRESS_CHECK_TEMPLATES=1` has the same effect on the entire
+    process. torch has no such function.
 
     Args:
-        enabled: False for a block in which programs are not compared.
+        enabled: False: do not compare programs.
 
     Returns:
-        A `with` block, of one thread or task. A decomposition in it raises `InternalError`, with
-        the first difference, where a stamp would be wrong.
+        A context manager for one thread or task. A decomposition in it raises `InternalError` with
+        the first difference.
 
     Example:
         >>> from fxpress import decompose
@@ -64,12 +64,12 @@ def check_templates(enabled: bool = True) -> _native.Block:
     return _native.Block(functools.partial(_checks.set, enabled), _checks.reset)
 
 
-_COUNTERS = ("seq_nr",)  # numbers that the process counts
+_COUNTERS = ("seq_nr",)  # counters of the process
 _NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # likewise
 
 
 def difference(stamped: ExportedProgram, traced: ExportedProgram) -> str | None:
-    """Return how a stamped program differs from a traced one; None if it does not."""
+    """Return how a program from templates differs from a traced one; None if it does not."""
     lengths = [len(program.graph.nodes) for program in (stamped, traced)]
     if lengths[0] != lengths[1]:
         return f"the number of nodes: {lengths[0]} stamped, {lengths[1]} traced"
@@ -128,7 +128,7 @@ def _of_graphs(stamped: Graph, traced: Graph) -> str | None:
 
 
 class _Words:
-    """Describes the values of a graph so that two graphs can be compared."""
+    """Descriptions of a graph's values, to compare two graphs."""
 
     def __init__(self) -> None:
         self._storages: dict[int, int] = {}

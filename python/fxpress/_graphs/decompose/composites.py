@@ -1,4 +1,4 @@
-"""torch's sets of composite operators, and the division of a table by them."""
+"""torch's sets of composite operators, and how a decomposition table is split by them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fxpress._torch import origins
 
 
 class _Composites:
-    """torch's composite operators, which are collected again when one was registered.
+    """torch's composite operators, collected again after one was registered.
 
     Attributes:
-        late: operators of aten that are composite, which torch does not know: it collects those of
-            aten once for a process.
+        late: composite operators of aten that torch does not know, because it collects the
+            operators of aten once per process.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class _Composites:
         self._replaced = ""
 
     def get(self) -> dict[str, list[Any]]:
-        """Return namespace -> its composite operators that a table may keep or override."""
+        """Return, by namespace, the composite operators that a table may keep or override."""
         if self._state is None or self._state_now() != self._state:
             compat.load_composites()
             self._kernels.clear()
@@ -43,13 +43,13 @@ class _Composites:
         return self._found
 
     def user_kernel(self) -> str:
-        """Return an operator of torch's for which somebody else's kernel is registered, or ''."""
+        """Return an operator of torch with a registered kernel that is not torch's, or ''."""
         if self._state is None:
             self.get()
         return self._replaced or origins.user_kernel()
 
     def _state_now(self) -> Any:
-        """Return what changes when an operator is registered, or gets a Python kernel."""
+        """Return a state that changes if an operator is registered or gets a Python kernel."""
         return (
             compat.registered_composites(),
             [(name, len(space._dir)) for name, space in compat.namespaces()],
@@ -70,14 +70,14 @@ user_kernel = _COMPOSITES.user_kernel
 def _collect_all_valid_cia_ops() -> set[Any]:
     """Return the composite operators that a table of decompositions may keep or override.
 
-    Stands in for `torch._export.utils._collect_all_valid_cia_ops`; the operators are looked at
-    again when some were registered since.
+    Stands in for `torch._export.utils._collect_all_valid_cia_ops`. The operators are collected
+    again if some were registered since.
     """
     return {operator for found in _COMPOSITES.get().values() for operator in found}
 
 
 def _collect_all_valid_cia_ops_for_aten_namespace() -> set[Any]:
-    """Return those of the namespace aten.
+    """Return the composite operators of aten that a table may keep or override.
 
     Stands in for `torch._export.utils._collect_all_valid_cia_ops_for_aten_namespace`.
     """
@@ -87,19 +87,19 @@ def _collect_all_valid_cia_ops_for_aten_namespace() -> set[Any]:
 def _split_decomp_table_to_cia_and_python_decomp(
     decomp_table: dict[Any, Callable[..., Any]],
 ) -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[..., Any]]]:
-    """Divide a table into composite operators and others.
+    """Split a table into composite operators and others.
 
-    Composite operators that the table does not name are kept as they are.
+    Composite operators that the table does not contain are kept.
 
     Args:
-        decomp_table: operator -> decomposition; composite operators of torch's are removed.
-            Keys that are no operators mean nothing.
+        decomp_table: operator -> decomposition; torch's composite operators are removed. Keys that
+            are not operators have no effect.
 
     Returns:
-        Composite operators with what to do with them, and `decomp_table`.
+        The composite operators with their decompositions, and `decomp_table`.
 
     Raises:
-        AssertionError: an operator of aten has become composite since torch collected those.
+        AssertionError: an operator of aten became composite after torch collected the operators.
 
     Stands in for `torch.export.exported_program._split_decomp_table_to_cia_and_python_decomp`.
     """
@@ -121,6 +121,6 @@ def _split_decomp_table_to_cia_and_python_decomp(
 
 
 def _is_unknown(key: Any, by_namespace: dict[str, list[Any]]) -> bool:
-    """Return whether a key of a table is a composite operator of a namespace without a name."""
+    """Return whether a key is a composite operator whose namespace is not in `by_namespace`."""
     known = isinstance(key, compat.OpOverload) and key.namespace in by_namespace
     return not known and compat.is_preservable(key)

@@ -53,12 +53,12 @@ def _decompose_exported_program(
         ep: the program.
         cia_to_decomp: composite operator -> the function that decomposes or keeps it.
         python_decomp_table: other operator -> its decomposition.
-        joint_loss_index: which output is the loss, to make a joint graph; None: none is made.
+        joint_loss_index: index of the output that is the loss of a joint graph; None: build no
+            joint graph.
         decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
 
     Raises:
-        InternalError: in a block of `check_templates`, a program with stamped calls is not what a
-            trace of the whole gives, which stamps nothing.
+        InternalError: within `check_templates`, the program differs from a full trace.
 
     Exceptions of torch's trace pass through.
 
@@ -77,7 +77,7 @@ def _decomposed(
     decompose_custom_triton_ops: bool,
     progress: Report | None,
 ) -> ExportedProgram:
-    """Return a program whose operators are decomposed; `progress` takes the calls that are done."""
+    """Return a program whose operators are decomposed; call `progress` for each finished call."""
     ep = lift_body_constants(ep)
     own = without_views(ep)
     if own is not ep:
@@ -148,14 +148,14 @@ def run_decompositions(
         decomp_table: operator -> its decomposition; None: torch's default table, {}: none, so that
             only composite operators that cannot be kept are decomposed.
         decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
-        progress: where it shows its progress, in nodes: True or a function of (done, total, what).
-            A program that is traced as a whole has no progress until it is done.
+        progress: True, or a function of (done, total, what) that receives the progress in nodes. A
+            program that is traced in full reports no progress before its end.
 
     Raises:
-        TypeError: `program` is no ExportedProgram, or `progress` is of another type.
-        UnsupportedError: the program writes views of one storage in several dtypes, or of parts of
-            a parameter.
-        ImportError: `progress` needs what is not installed.
+        TypeError: `program` is not an ExportedProgram, or `progress` has another type.
+        UnsupportedError: the program writes views of one storage that have several dtypes or are
+            parts of a parameter.
+        ImportError: `progress` needs a package that is not installed.
 
     Exceptions of torch's trace pass through.
 
@@ -182,9 +182,9 @@ def run_decompositions(
 
 
 def forget_templates() -> None:
-    """Forget the templates that were kept of earlier programs, and free their memory.
+    """Free the templates of earlier programs.
 
-    The next decomposition traces each distinct call anew. torch has no such function.
+    The next decomposition traces each distinct call again. torch has no such function.
 
     Example:
         >>> from fxpress import decompose

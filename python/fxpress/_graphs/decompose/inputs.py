@@ -37,15 +37,15 @@ class Input(NamedTuple):
 
     old: Node  # its placeholder in the old graph
     spec: InputSpec  # its entry in the old signature
-    state: torch.Tensor | None  # the parameter, buffer or constant; None for what the user gives
+    state: torch.Tensor | None  # the parameter, buffer or constant; None for a user input
     value: Value | Number | None  # its tensor or number in the new trace; None for a constant
 
 
 def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     """Return the inputs of the new program, in their new order.
 
-    Parameters come first and buffers next, both module by module, as torch finds them in
-    `ep.module()`: a module's constants stand behind its buffers.
+    Parameters come first, then buffers, both in the order of modules in `ep.module()`. A module's
+    constants follow its buffers.
     """
     placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     specs = program.graph_signature.input_specs
@@ -79,9 +79,9 @@ def _buffer_rank(spec: InputSpec, order: dict[str, int]) -> tuple[int, bool]:
 
 
 def _module_order(targets: list[str]) -> dict[str, int]:
-    """Return module -> its place when the modules that have state are walked depth first.
+    """Return the position of each module with state in a depth-first walk.
 
-    A module's children stand in the order in which the targets mention them.
+    A module's children are in the order of their first targets.
     """
     children: dict[str, dict[str, None]] = {"": {}}
     for target in targets:
@@ -121,7 +121,7 @@ class _Reader:
         return Input(old, spec, state, self._value(state, number))
 
     def _given(self, seen: Any, spec: InputSpec, number: int) -> Value | Number | None:
-        """Return what the user gives; None for a constant."""
+        """Return the value or number of a user input; None for a constant."""
         if isinstance(seen, torch.Tensor):
             if type(seen) is not compat.FakeTensor or type(spec.arg) is not TensorArgument:
                 raise UnsafeError("an input of another class")
@@ -146,17 +146,17 @@ class _Reader:
         return Value(number, facts, known)
 
 
-# Where no node uses them. torch makes a symbol of an int, which nothing takes then.
+# Constants, which no node uses. torch creates a symbol for an int, which stays unused.
 _PLAIN = (int, bool, float, str, type(None))
 
 
 class SizeNodes:
-    """What torch puts in front of a program's calls, so that each symbol has a node.
+    """The nodes that torch adds before a program's calls, so that each symbol has a node.
 
     Attributes:
-        of_inputs: for each input the number of the expression that it is; -1: it is no number.
-        count: the number of the nodes.
-        stamp: the nodes, as what one call adds; None without symbols.
+        of_inputs: by input, the number of the expression that it is; -1: it is not a number.
+        count: the number of nodes.
+        stamp: the nodes as the instance of a template; None without symbols.
     """
 
     def __init__(self, inputs: list[Input], symbols: Symbols) -> None:
@@ -222,7 +222,7 @@ _NO_NAME = re.compile(r"[^a-zA-Z0-9]")
 
 
 def _text(key: Any) -> str:
-    """Return what a step into the user's inputs adds to a name."""
+    """Return the part of an input's name for one key of its path."""
     if isinstance(key, pytree.MappingKey):
         return _NO_NAME.sub("_", str(key.key))
     if isinstance(key, pytree.SequenceKey):
@@ -233,7 +233,7 @@ def _text(key: Any) -> str:
 
 
 def argument_names(program: ExportedProgram) -> list[str]:
-    """Return the names that the user's inputs want to have, in order."""
+    """Return the preferred names of the user inputs, in order."""
     calls = program.module_call_graph
     signature = calls[0].signature if calls and calls[0].fqn == "" else None
     if signature is None or signature.in_spec.type is not tuple:
@@ -256,9 +256,9 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
     if len(wanted) != len(given):
         raise UnsafeError("inputs that do not fit their structure")
     names = [""] * len(inputs)
-    annotated: set[str] = set()  # torch gives inputs the annotations of nodes with these names
+    annotated: set[str] = set()  # torch copies annotations of nodes with these names to inputs
     for place, name in zip(given, wanted, strict=True):
-        if not name or not name.isascii():  # torch reads numbers in other digits too
+        if not name or not name.isascii():  # torch also accepts digits beyond ASCII
             raise UnsafeError("an input without a name, or with one beyond ASCII")
         names[place] = renamer.placeholder(name)
     for place, entry in enumerate(inputs):

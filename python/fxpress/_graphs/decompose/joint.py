@@ -35,7 +35,7 @@ def parts(
 ) -> tuple[GraphModule, ExportGraphSignature, dict[str, Any], dict[str, Any]]:
     """Return graph module, signature, state and constants of the decomposed program.
 
-    The arguments are those of `whole.traced`.
+    The arguments are the same as in `whole.traced`.
     """
     old_module = program.graph_module
     old = [node for node in old_module.graph.nodes if node.op == "placeholder"]
@@ -60,7 +60,7 @@ def parts(
 
 
 def _name(module: GraphModule, old: list[Node], new: list[Node]) -> None:
-    """Give placeholders the names that they had, and other nodes names that are left."""
+    """Give placeholders their old names, and other nodes unused names."""
     names = compat.Names()
     for before, after in zip(old, new, strict=True):
         after.name = after.target = before.name
@@ -105,7 +105,7 @@ def _signature(
 
 
 def _writes(program: ExportedProgram, traced: Any, outputs: list[Any]) -> list[OutputSpec]:
-    """Return the specs of inputs and buffers that the graph writes to; they come first."""
+    """Return the specs of written inputs and buffers, which are the first outputs."""
     written = traced.user_inputs_to_mutate
     names = [node.name for node in outputs[: len(written)]]
     assert list(written) == names, f"outputs {names} are not those of writes, {list(written)}"
@@ -123,7 +123,7 @@ def _writes(program: ExportedProgram, traced: Any, outputs: list[Any]) -> list[O
 
 
 def _gradients(program: ExportedProgram, traced: Any, outputs: list[Any]) -> list[OutputSpec]:
-    """Return the specs of the gradients, which come last."""
+    """Return the specs of the gradients, which are the last outputs."""
     old = program.graph_signature.input_specs
     assert traced.backward_signature is not None
     assert len(traced.user_inputs) == len(old)
@@ -147,7 +147,7 @@ def _gradients(program: ExportedProgram, traced: Any, outputs: list[Any]) -> lis
 
 
 def _give_meta(signature: ExportGraphSignature, old: list[Node], new: list[Node]) -> None:
-    """Give inputs that became symbols their values back, and state the meta that it had."""
+    """Restore the values of inputs that became symbols, and the meta of state."""
     state = {*signature.inputs_to_parameters, *signature.inputs_to_buffers}
     for before, after in zip(old, new, strict=True):
         if not isinstance(before.meta["val"], torch.Tensor):

@@ -1,4 +1,4 @@
-"""The key of a call: equal keys mean that a trace would add the same nodes."""
+"""The key of a call: traces of calls with equal keys add the same nodes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DICTS = (dict, immutable_dict)
 
 
 class Call:
-    """A call of an operator, with what takes the place of its arguments' nodes.
+    """A call of an operator, with Values and Numbers instead of nodes in its arguments.
 
     Attributes:
         key: the arguments' part of the key, in order.
-        values: the distinct nodes among the arguments, as Values; a node's number is its place.
+        values: the distinct Values among the arguments, in the order of their numbers.
         numbers: the distinct Numbers among them.
         storages: the distinct storages of the values.
     """
@@ -51,7 +51,7 @@ class Call:
             self.add_value(argument)
 
     def add_value(self, value: Any) -> None:
-        """Add what a node stands for, or a constant."""
+        """Add the value of a node, or a constant, to the key."""
         kind = type(value)
         if kind is Value:
             self._add_tensor(value)
@@ -61,7 +61,7 @@ class Call:
             self.key.append(kind)
             self.key.append(value)
         elif kind is float or kind is complex:
-            self.key.append(repr(value))  # tells -0.0 from 0.0, and equals itself for nan
+            self.key.append(repr(value))  # distinguishes -0.0 from 0.0, and equals itself for nan
         elif kind is tuple or kind in _LISTS:
             self.key.append((kind is tuple, len(value)))
             for item in value:
@@ -102,9 +102,9 @@ class Call:
 
 
 def mapped(argument: Any, environment: dict[Node, Any], made: Any) -> Any:
-    """Return an argument with `made(value)` in place of each Value and Number.
+    """Return an argument with each Value and Number replaced by `made(value)`.
 
-    Containers are the caller's own.
+    Containers are new.
     """
     if type(argument) is Node:
         argument = environment[argument]
@@ -123,12 +123,12 @@ def mapped(argument: Any, environment: dict[Node, Any], made: Any) -> Any:
     return argument
 
 
-# Items of a node's meta that torch copies to the nodes of its trace, and that are plain data.
+# Items of a node's meta that are plain data and that torch copies to the nodes of its trace.
 _COPIED = tuple(
     field
     for field in compat.COPIED_META
     if field not in ("recompute", "ac_graph_id", "has_backward_hook", "partitioner_tag")
-    and field != "from_node"  # each node gets a record of its own
+    and field != "from_node"  # each node gets a separate record
 )
 _REFUSED = frozenset(
     field for field in compat.COPIED_META if field not in (*_COPIED, "from_node")
@@ -137,7 +137,7 @@ _FIELDS = ("stack_trace", *_COPIED)
 
 
 def fields_of(meta: dict[str, Any], *, annotated: bool = False) -> tuple[str, ...]:
-    """Return which items of a node's meta reach the nodes that a trace of it makes."""
+    """Return the items of a node's meta that its trace copies to new nodes."""
     if not _REFUSED.isdisjoint(meta):
         refused = sorted(_REFUSED & meta.keys())
         raise UnsafeError(f"a node with {refused[0]!r} in its meta")

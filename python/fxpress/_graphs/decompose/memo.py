@@ -1,13 +1,13 @@
-"""Within the trace of a whole program: calls that are clean become the nodes of a template.
+"""Instantiate templates for clean calls within a full trace.
 
-A call is clean where nothing wrote to its inputs so far, and its results lie in storages of their
-own. torch runs the first call of a kind, and everything that is not clean; functionalization sees
-all of it. The later calls of that kind get the nodes and the results that the first one had.
+A call is clean if nothing wrote to its inputs before and its results have separate storages. torch
+runs the first call with each key, and all calls that are not clean; functionalization sees all of
+them. Later clean calls with the same key instantiate the template of the first.
 
-A stamped result has no base, and one of torch's may be a view of a tensor within the call. The two
-differ where something writes to the result later on: functionalization makes a view once more.
-torch runs a program before it traces it. In that first pass it runs the calls whose results are
-views, and the trace stamps those of them to whose results nothing was done.
+A result of an instance has no base, while torch's result may be a view of a tensor within the call.
+The difference matters if the result is written to later: functionalization then creates the view
+again. torch runs a program before it traces it. In this first pass torch runs the calls whose
+results are views, and the trace instantiates only the calls whose results were not changed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from fxpress._torch import decompose as compat
 
 
 class _Known:
-    """What is known of a tensor that the trace has.
+    """A tensor of the trace.
 
     Attributes:
-        outer: the tensor, as functionalization has it.
+        outer: the wrapper of functionalization.
         inner: the fake tensor in it.
         value: its description.
     """
@@ -50,7 +50,7 @@ class Memo:
     """The calls of one program, while torch runs it or traces it.
 
     Attributes:
-        stamped: how many calls became the nodes of a template in the trace.
+        stamped: how many calls of the trace were instantiated.
     """
 
     def __init__(self, fakes: compat.Fakes) -> None:
@@ -63,11 +63,11 @@ class Memo:
         self._storages: dict[int, Storage] = {}
         # Of the first pass: call -> its results that are views, and the fake tensors in them.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
-        self._unchanged: set[Node] = set()  # the calls to whose results nothing is done
+        self._unchanged: set[Node] = set()  # the calls whose results are not changed later
         self.stamped = 0
 
     def watch(self, graph: Graph) -> None:
-        """Remember the calls of a graph, of torch's operators."""
+        """Collect the calls of torch's operators in a graph."""
         self._nodes = {
             node
             for node in graph.nodes
@@ -75,10 +75,10 @@ class Memo:
         }
 
     def run(self, original: Any, interpreter: Any, node: Node) -> Any:
-        """Run a call of the program, or stamp it."""
+        """Run a call of the program, or instantiate its template."""
         if node not in self._nodes:
             return original(interpreter, node)
-        # The trace counts the functions of torch that are called; those of ours must not be seen.
+        # The trace counts calls of torch's functions, and must not count calls made here.
         with compat.DisableTorchFunction():
             self._enter_pass(compat.tracer())
             try:
@@ -107,14 +107,14 @@ class Memo:
             self.stamped = 0
 
     def _may_stamp(self, node: Node) -> bool:
-        """Return whether the results of a call that is clean may have no bases."""
+        """Return whether the results of a clean call may lack bases."""
         if self._tracer is None:
             self._views[node] = []
             return True  # the templates of the first pass have no views
         return node in self._unchanged
 
     def _described(self, env: dict[Node, Any], node: Node) -> tuple[Call, Any]:
-        """Return the tensors of a call, and its key."""
+        """Return the Call of a node, and its key."""
         fields = fields_of(node.meta, annotated=True)
         call = Call({used: self._value(env[used]) for used in node.all_input_nodes})
         for argument in node.args:
@@ -145,7 +145,7 @@ class Memo:
         return known.value
 
     def _run(self, original: Any, interpreter: Any, node: Node, call: Call, key: Any) -> Any:
-        """Let torch run a call, and keep what it did as a template if that is clean."""
+        """Let torch run a call, and record a template if the call is clean."""
         tracer = self._tracer
         given = [self._tensors[value.node] for value in call.values]
         last = None if tracer is None else next(iter(reversed(tracer.graph.nodes)), None)
@@ -160,7 +160,7 @@ class Memo:
                 template = self._template(recording, node, call, given, last, result)
                 calls = () if tracer is None else counted_since(tracer.torch_fn_counts, counts)
                 is_own = compat.have_own_storages(result, [known.outer for known in given])
-                # What becomes of a view is known after the first pass.
+                # Only after the first pass is it known whether a view is changed.
                 is_known = tracer is not None or not _views_in(result)
                 if is_own and is_known and _is_clean(template, len(call.storages)):
                     self._templates[key] = template._replace(calls=tuple(calls))
@@ -197,7 +197,7 @@ class Memo:
         return reading.template(added, result)
 
     def _stamp(self, node: Node, template: Template, call: Call, function: Any) -> Any:
-        """Add the nodes of a template to the trace, and return its results."""
+        """Instantiate a template in the trace, and return its results."""
         storages = [*call.storages, *[Storage(nbytes) for nbytes in template.fresh]]
         with compat.without_dispatch():
             made = self._write(node, template, call, storages)
@@ -259,7 +259,7 @@ class Memo:
         return meta
 
     def _made(self, value: Any, storages: list[Storage]) -> Any:
-        """Return the value of a node, made anew."""
+        """Return a new value for a node."""
         if type(value) is TensorSpec:
             return self._tensor(value.facts, storages[value.storage], value.is_whole)
         if type(value) in (tuple, list):
@@ -275,7 +275,7 @@ class Memo:
         return made
 
     def _result(self, result: Any, storages: list[Storage], made: list[Node]) -> Any:
-        """Return what a call returns; the trace knows the nodes of its tensors."""
+        """Return the results of a call, and register the nodes of their tensors in the trace."""
         if type(result) is Output:
             with compat.without_dispatch():
                 inner = self._tensor(result.facts, storages[result.storage], True)
@@ -288,7 +288,7 @@ class Memo:
 
 
 def _views_in(result: Any) -> list[Any]:
-    """Return the tensors that are views of others to functionalization."""
+    """Return the tensors that are views for functionalization."""
     return [
         tensor
         for tensor in compat.pytree.tree_leaves(result)
@@ -297,12 +297,12 @@ def _views_in(result: Any) -> list[Any]:
 
 
 def _are_changed(views: list[tuple[Any, Any]]) -> bool:
-    """Return whether something was done to one of the tensors, or to what they are views of."""
+    """Return whether one of the tensors or of their bases was changed."""
     return any(compat.was_written(t) or compat.was_changed(t, fake) for t, fake in views)
 
 
 def _noted(names: compat.Candidates | None, original: Any, interpreter: Any, node: Node) -> Any:
-    """Run a call, and note what the names of new nodes are made from."""
+    """Run a call, and record the names that torch proposes for new nodes."""
     if names is None:
         return original(interpreter, node)
     names.note()
@@ -313,7 +313,7 @@ def _noted(names: compat.Candidates | None, original: Any, interpreter: Any, nod
 
 
 def _is_clean(template: Template, inputs: int) -> bool:
-    """Return whether the results lie in storages of their own, as whole tensors."""
+    """Return whether each result fills a separate storage that is not an input's."""
     outputs = [o for o in compat.pytree.tree_leaves(template.result, _is_output) if _is_output(o)]
     places = [output.storage for output in outputs]
     return (
@@ -348,7 +348,7 @@ _running = Replacement(*compat.RUN_NODE, _run_node)
 
 @contextlib.contextmanager
 def remembering(memo: Memo) -> Iterator[None]:
-    """Return a block in which this thread's traces of a program use a memo."""
+    """Let this thread's traces of a program use a memo within the block."""
     outer, _memos.value = _memos.value, memo
     try:
         with _running.block():

@@ -1,8 +1,8 @@
 """Node names and order of users of decomposed programs with symbolic sizes.
 
-torch numbers a name by all nodes that had its base, including sizes that its trace computes only to
-decide something. How many it computes depends on its caches of fake tensors, which a trace changes.
-So the first trace of a program decides, and equal programs in equal states get the same names.
+torch numbers a name by all nodes that had its base, including sizes that its trace computes only
+for a decision. Their number depends on its caches of fake tensors, which a trace changes. So the
+first trace of a program defines the names, and equal programs in equal states get the same names.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fxpress._graphs.decompose.values import UnsafeError
 from fxpress._torch import symbols
 from fxpress._torch.decompose_whole import shape_env_of
 
-_MOST_PROGRAMS = 64  # whose names a table keeps
+_MOST_PROGRAMS = 64  # programs whose names a table keeps
 
 
 class Names:
-    """The names in a traced graph, and the order of users."""
+    """The node names of a traced graph, and the order of users."""
 
     def __init__(self, graph: Graph) -> None:
         numbers = {node: number for number, node in enumerate(graph.nodes)}
@@ -40,7 +40,7 @@ class Names:
         self._counts = dict(graph._graph_namespace._base_count)
 
     def give(self, graph: Graph) -> dict[str, str] | None:
-        """Name the nodes of an equal graph; return old name -> new name. None: it has others."""
+        """Name the nodes of an equal graph; return old name -> new name, None if it differs."""
         nodes = list(graph.nodes)
         if _kinds(graph) != self._kinds:
             return None
@@ -73,8 +73,8 @@ class _History:
     """The decompositions with the symbols of one environment.
 
     Attributes:
-        key: the environment's state before the first one, and the names that programs got since.
-        is_exact: whether torch's trace gave all of these names.
+        key: the environment's state before the first decomposition, and the names given since.
+        is_exact: whether all these names come from traces of torch.
         traces: how many traces began.
     """
 
@@ -89,7 +89,7 @@ _lock = threading.Lock()
 
 
 class KnownNames:
-    """The names of the programs that were decomposed by one table."""
+    """The names of programs that were decomposed by one table."""
 
     def __init__(self) -> None:
         self._shared: dict[Any, Names] = {}
@@ -108,16 +108,16 @@ class KnownNames:
         return Naming(self._shared, own, history, (options, _content(program)))
 
     def forget(self) -> None:
-        """Forget the names, except for programs that get them again."""
+        """Forget the names, except those kept for later decompositions of the same programs."""
         self._shared.clear()
 
 
 class Naming:
-    """How one decomposition gets its names.
+    """The source of the names of one decomposition.
 
     Attributes:
         known: the names, if an equal program was traced before.
-        is_first: whether no trace has changed the environment so far.
+        is_first: whether no trace has changed the environment.
     """
 
     def __init__(
@@ -129,24 +129,24 @@ class Naming:
         self.is_first = history.traces == 0
 
     def anew(self) -> Naming:
-        """Return a naming of the same program that knows no names."""
+        """Return a Naming of the same program without known names."""
         return Naming({}, {}, self._history, self._content)
 
     def instantiated(self, graph: Graph) -> None:
-        """Give the known names to a graph that was made without a trace."""
+        """Give the known names to a graph that was built without a trace."""
         assert self.known is not None
         if self.known.give(graph) is None:
             raise UnsafeError("torch's trace of an equal program had other nodes")
         self._note(self.known, is_exact=False)
 
     def begin(self) -> int:
-        """Return the number of a trace of the program that begins."""
+        """Count a new trace of the program, and return its number."""
         with _lock:
             self._history.traces += 1
             return self._history.traces
 
     def traced(self, module: GraphModule, signature: ExportGraphSignature, number: int) -> None:
-        """Name the nodes of the traced program, or keep the names that it has."""
+        """Give the known names to the traced program, or record its names."""
         if self.known is not None:
             new_names = self.known.give(module.graph) or {}
             for spec in signature.output_specs:
@@ -172,7 +172,7 @@ class Naming:
 
 
 def _content(program: ExportedProgram) -> Any:
-    """Return a key: all that a trace of the program depends on, apart from its environment."""
+    """Return a key of everything that a trace depends on, except the environment of symbols."""
     numbers: dict[Any, int] = {}
     signature = program.graph_signature
     tensors = {**program.constants, **program.state_dict}
@@ -202,7 +202,7 @@ def _graph_content(module: GraphModule, numbers: dict[Any, int]) -> Any:
 
 
 def _described(value: Any, numbers: dict[Any, int]) -> Any:
-    """Return a hashable description. `numbers` has nodes, numbers with symbols and storages."""
+    """Return a hashable description; `numbers` numbers nodes, symbolic numbers and storages."""
     kind = type(value)
     if kind is Node:
         return Node, numbers[value]

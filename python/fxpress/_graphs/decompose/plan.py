@@ -1,4 +1,4 @@
-"""Walk through a program and find a template for each call: what the new graph will have."""
+"""Plan the new graph: walk through the program and find a template for each call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fxpress._torch.origins import is_replaced
 
 
 class Ahead:
-    """The values of the old program, as those of the new one."""
+    """Values of the old program, used instead of unknown values of the new one."""
 
     def __init__(self, environment: dict[Node, Any], shape_env: Any) -> None:
         self._known = environment
@@ -37,7 +37,7 @@ class Ahead:
         self._storages: dict[int, Storage] = {}
 
     def inputs_of(self, node: Node) -> dict[Node, Any] | None:
-        """Return the inputs of a call -> their values; None unless all are plain tensors."""
+        """Return the values of a call's inputs; None unless all are plain tensors."""
         try:
             return {used: self._value(used) for used in node.all_input_nodes}
         except UnsafeError:
@@ -60,36 +60,36 @@ class Ahead:
         if place is None:
             place = Storage(size_of(storage.nbytes(), self._shape_env))
             self._storages[storage._cdata] = place
-        # No node of the new trace has such a number.
+        # Nodes of the new trace never have a negative number.
         return Value(-1 - len(self._made), shared(facts._replace(requires_grad=False)), place)
 
 
-_MANY = 16  # templates, after which the operators that are to come are tried
+_MANY = 16  # traced templates after which later operators are traced early
 
 
 class Stamp(NamedTuple):
-    """A call of the old program, and what it becomes."""
+    """An instance of a template, for one call of the old program."""
 
     node: Node  # the node of the old graph
-    template: Template  # what it becomes
-    # The numbers of its input nodes in the new trace; -1: no node computes that number.
+    template: Template
+    # The numbers of its input nodes in the new trace; -1: no node computes that input.
     inputs: list[int]
-    storages: list[Storage]  # its inputs' storages and its own
+    storages: list[Storage]  # its inputs' storages, then its own
     first: int  # the number of its first node
 
 
 class NeedsTraceError(Exception):
-    """A call has no template yet, and no trace is open."""
+    """A call has no template yet, and no trace is active."""
 
 
 class Plan:
-    """The new trace of a program as stamps, before dead code elimination.
+    """The new trace of a program as instances of templates, before dead code elimination.
 
     Attributes:
-        nodes: the argument.
-        stamps: the stamps so far.
+        nodes: the nodes of the program, without placeholders.
+        stamps: the instances so far.
         size: how many nodes the new trace has so far.
-        output: what the program returns, as containers of Values and constants; after the end.
+        output: the program's output, as containers of Values and constants; set at the end.
         traced: how many calls were traced.
     """
 
@@ -118,11 +118,11 @@ class Plan:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the plan is at the end of the program."""
+        """Whether the plan has reached the end of the program."""
         return self._position == len(self.nodes)
 
     def advance(self, recorder: Recorder | None) -> None:
-        """Go on to the end of the program."""
+        """Continue the plan to the end of the program."""
         nodes = self.nodes
         if recorder is not None:
             self._try_calls(recorder, only_writing=True)
@@ -158,7 +158,7 @@ class Plan:
         return whole[index]
 
     def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
-        """Trace later calls first, so that a program is refused before most of it is traced."""
+        """Trace later calls early, to refuse a program before most of it is traced."""
         ahead = Ahead(self._environment, recorder.mode.shape_env)
         known = {stamp.node.target for stamp in self.stamps}
         for place in range(self._position, len(self.nodes)):
@@ -177,7 +177,7 @@ class Plan:
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
         template, call = self._template_of(node, self._position, self._environment, recorder)
         if template.is_from_cache and any(storage.has_moved for storage in call.storages):
-            # What is in the cache depends on the metadata in torch's first run.
+            # The content of the cache depends on the metadata in torch's first run.
             what = "the cache of fake tensors decides where its result lies"
             raise UnsafeError(f"{node.target}: {what}")
         return self._stamp(node, template, call)
@@ -191,7 +191,7 @@ class Plan:
         *,
         is_ahead: bool = False,
     ) -> tuple[Template, Call]:
-        """Return the template of a call, and the call's tensors."""
+        """Return the template of a call, and the Call."""
         target = node.target
         call = Call(environment)
         for argument in node.args:
@@ -254,7 +254,7 @@ class Plan:
 
 
 def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) -> Any:
-    """Return what a call returns, with Values in place of Outputs."""
+    """Return the results of a call, with Outputs replaced by Values."""
     if type(result) is Output:
         number = result.value
         node = inputs[-1 - number] if number < 0 else first + number
@@ -270,7 +270,7 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
 
 
 def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]:
-    """Return for each node which items of its meta reach a trace."""
+    """Return for each node the items of its meta that a trace copies."""
     found: list[tuple[str, ...]] = []
     checked: set[Any] = set()
     for node in nodes:
@@ -288,9 +288,9 @@ def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]
 
 
 def _check_target(target: Any, refused: Container[Any]) -> None:
-    """Raise UnsafeError for what is called, if no call of it can be stamped."""
+    """Raise UnsafeError if calls of the target cannot be instantiated."""
     if not isinstance(target, compat.OpOverload):
-        if not symbols.computes(target):  # a function of Python computes a number of numbers
+        if not symbols.computes(target):  # not a Python function that computes with numbers
             raise UnsafeError(_call_of(target))
     elif target in refused:
         raise UnsafeError(f"{target}: its decomposition is a function of the user's")

@@ -1,4 +1,4 @@
-"""Decompose a program: by templates where that is safe, else as torch would trace it."""
+"""Decompose a program by templates, or raise UnsafeError if it needs a full trace."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from fxpress._torch.watching import phase
 
 
 def check_outputs(plan: Plan, symbols: Symbols) -> None:
-    """Raise UnsafeError where torch needs a guard to compare what is returned with what it views.
+    """Raise UnsafeError if torch needs a guard to compare a returned view with its base.
 
-    Releases of torch ask, for a view of a tensor of the program's own, whether it is that tensor as
-    a whole. The answer is a guard if it depends on the values of symbols.
+    torch checks whether a returned view of a tensor that the program computed is the entire tensor.
+    The check adds a guard if its result depends on the values of symbols.
     """
     returned = [v for v in pytree.tree_leaves(plan.output) if type(v) is Value]
     wanted = {value.storage for value in returned if value.facts.is_symbolic}
@@ -61,7 +61,7 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
 
 
 def _bases(plan: Plan, wanted: set[Storage]) -> Iterator[tuple[Storage, Facts]]:
-    """Return for storages of the program's own the metadata of the first tensor in each."""
+    """Yield the wanted storages that the program creates, each with facts of its first tensor."""
     for stamp in plan.stamps:
         count = len(stamp.template.fresh)
         inputs = len(stamp.storages) - count
@@ -79,7 +79,7 @@ def _first_in(storage: int, template: Template) -> Facts:
 
 
 def _is_decided(view: Facts, base: Facts) -> bool:
-    """Return whether it is known, without a guard, if a view is the whole of its base."""
+    """Return whether comparing a view with its base needs no guard."""
     for mine, theirs in (
         (view.shape, base.shape),
         (view.strides, base.strides),
@@ -101,7 +101,7 @@ def stamped(
     progress: Report | None,
     naming: Naming | None,
 ) -> tuple[ExportedProgram, Plan]:
-    """Return the decomposed program, made of templates, and the plan of its trace."""
+    """Return the decomposed program, built from templates, and the plan of its trace."""
     _check(program)
     if naming is not None and naming.known is None:
         raise UnsafeError("its sizes are symbols, and no equal program was traced before")
@@ -137,7 +137,7 @@ def stamped(
 def _trace(
     plan: Plan, fakes: compat.Fakes, symbols: Symbols, table: Table, custom_triton_ops: bool
 ) -> None:
-    """Go on with a plan within a trace."""
+    """Continue a plan within a trace."""
     failed: list[UnsafeError] = []
     cached = compat.cached_results(fakes.mode)
 
@@ -150,13 +150,13 @@ def _trace(
     with fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
-        # The trace of the whole begins as torch's would.
+        # The full trace must begin with the same cache as torch's.
         compat.restore_cached_results(fakes.mode, cached)
         raise failed[0]
 
 
 def _check(program: ExportedProgram) -> None:
-    """Raise UnsafeError for programs whose whole trace is needed."""
+    """Raise UnsafeError for programs that need a full trace."""
     if compat.has_modes():
         raise UnsafeError("a mode of the user's is active")
     if setting := compat.changed_setting():

@@ -1,4 +1,4 @@
-"""Read what the trace of a call did, and make a template of it."""
+"""Build a template from the trace of a call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fxpress._torch import symbols as sizes
 def parts_of(
     expression: Any, items: dict[str, tuple[str, str, Any]], numbers: dict[Any, int], first: int
 ) -> list[TemplateNode]:
-    """Return what torch adds where nodes need the size of a tensor that the program computes."""
+    """Return the nodes that torch adds to compute the size of a tensor of the program."""
     graph = Graph()
     computed = sizes.computed(expression, graph)
     if computed is None or "nn_module_stack" not in items:
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
     """A node of a trace that a template keeps."""
 
     node: Node
-    is_needed: bool  # whether it stands for a number that is computed elsewhere
+    is_needed: bool  # whether it refers to a number that is computed elsewhere
 
 
 def _is_number(node: Node) -> bool:
@@ -76,8 +76,8 @@ def _is_number(node: Node) -> bool:
 def needed_numbers(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
     """Return the nodes of a template, in order.
 
-    torch computes many numbers only to decide something: nothing uses their nodes. The template
-    has those that its other nodes use, or that the call returns.
+    torch computes many numbers only for decisions, and nothing uses their nodes. The template keeps
+    the numbers that its other nodes use or that the call returns.
     """
     used: dict[Node, None] = {}
     own = set(added)
@@ -101,15 +101,15 @@ def needed_numbers(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
 
 
 class Recording(NamedTuple):
-    """Where a call was traced."""
+    """The context of a call's trace."""
 
-    tracer: Any  # the tracer; None: torch only ran the call
+    tracer: Any  # None: torch only ran the call
     mode: Any  # the program's fake mode
-    candidate: Callable[[str], str]  # returns what the name of a node was made from
+    candidate: Callable[[str], str]  # name of a node -> the name that torch proposed
 
 
 class Reading:
-    """Makes a template of the nodes that a trace added."""
+    """Builds a template from the nodes that a trace added."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Reading:
         self._given_numbers = {node: -1 - len(inputs) - i for i, node in enumerate(numbers)}
         self._numbers: dict[Any, int] = {node: -1 - i for i, (_, node) in enumerate(inputs)}
         self._storages: dict[int, int] = {}
-        self._kept: list[Any] = []  # addresses of storages are compared while all are alive
+        self._kept: list[Any] = []  # keeps storages alive, whose addresses are compared
         for i, (fake, _) in enumerate(inputs):
             place = call.storages.index(call.values[i].storage)
             self._storages[fake.untyped_storage()._cdata] = place
@@ -173,7 +173,7 @@ class Reading:
         return tuple(nodes)
 
     def _returned_numbers(self, result: Any, added: set[Node]) -> dict[int, Node]:
-        """Return id of a number that the call returns -> the node that computed it in the call."""
+        """Return the nodes that computed the numbers that a call returns, by the numbers' ids."""
         found = {}
         for number in compat.pytree.tree_leaves(result):
             if type(number) in sizes.KINDS and sizes.expression_of(number, self._env) is not None:
@@ -183,7 +183,7 @@ class Reading:
         return found
 
     def _needed(self, node: Node) -> TemplateNode:
-        """Describe a node that reads a number which the call is given, by itself or as a size."""
+        """Describe a node for a number from the call's inputs: an input itself, or a size."""
         self._is_symbolic = True
         given = self._given_numbers.get(node)
         uses = () if given is None else (given,)
@@ -223,7 +223,7 @@ class Reading:
         return TemplateNode(target, node, tuple(uses), candidate, stays, meta, value, number)
 
     def _item(self, key: str, item: Any, value: Any) -> tuple[str, str, Any]:
-        """Tell how a node got an item of its meta."""
+        """Return how a node got an item of its meta: key, how, value."""
         if key == "val":
             return key, kinds.VALUE, None
         if key == "tensor_meta" and type(value) is TensorSpec:
@@ -248,7 +248,7 @@ class Reading:
         if key == "torch_fn":
             return key, kinds.COUNTED, self._counted(item)
         if key == "custom" and key not in self._meta and _is_plain(item):
-            return key, kinds.COPIED_LITERAL, item  # decompositions annotate what they make
+            return key, kinds.COPIED_LITERAL, item  # decompositions annotate their nodes
         raise self._refuse(f"the trace makes {key!r}")
 
     def _counted(self, item: Any) -> tuple[Any, int]:
@@ -300,7 +300,7 @@ class Reading:
         return place
 
     def _result(self, result: Any) -> Any:
-        """Describe what the call returned."""
+        """Describe the result of the call."""
         if isinstance(result, torch.Tensor):
             return self._output(result)
         if type(result) in (list, tuple):
@@ -321,7 +321,7 @@ class Reading:
                 return Output(self._number_of(inner), value.facts, self._storage(inner))
         if type(result) is not compat.FunctionalTensor:
             raise self._refuse(f"the call returns a {type(result).__name__}")
-        if compat.was_written(result):  # views of it, later on, would be made once more
+        if compat.was_written(result):  # functionalization would create its later views again
             raise self._refuse("the call returns what it wrote to")
         inner = compat.inner(result)
         number = self._number_of(inner)
@@ -344,14 +344,14 @@ _CONSTANTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.dev
 
 
 def _is_plain(annotations: Any) -> bool:
-    """Return whether annotations are a dict of constants: what torch copies is equal then."""
+    """Return whether annotations are a dict of constants, so that torch's copies are equal."""
     return type(annotations) is dict and all(
         type(key) is str and isinstance(value, _CONSTANTS) for key, value in annotations.items()
     )
 
 
 def _check_constants(target: Any, argument: Any) -> None:
-    """Raise UnsafeError if an argument of a node has a constant that is no plain data."""
+    """Raise UnsafeError if an argument of a node has a constant that is not plain data."""
     if isinstance(argument, (list, tuple)):
         for item in argument:
             _check_constants(target, item)
@@ -365,7 +365,7 @@ def _check_constants(target: Any, argument: Any) -> None:
 
 
 def _is_whole(facts: Facts, itemsize: int, nbytes: Any) -> bool:
-    """Return whether `torch.empty_strided` would give a tensor such a storage."""
+    """Return whether `torch.empty_strided` would create a storage of this size for the tensor."""
     last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
     items = 0 if 0 in facts.shape else last + 1
     return bool(facts.offset == 0 and items * itemsize == nbytes)

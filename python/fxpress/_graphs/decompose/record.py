@@ -1,4 +1,4 @@
-"""Trace a call by torch on metadata, and record what it did."""
+"""Trace a call by torch on metadata, and record a template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fxpress._torch import symbols as sizes
 
 
 class _Mark:
-    """Stands for an item of meta that torch copies."""
+    """A placeholder for an item of meta, which torch copies."""
 
     def __copy__(self) -> _Mark:
         return self
@@ -40,12 +40,12 @@ class _Traced(NamedTuple):
     kwargs: Any
     call: Call
     environment: dict[Node, Any]
-    meta: dict[str, Any]  # by which copies of its items can be told
+    meta: dict[str, Any]  # items that identify their copies, see `_marked`
 
     def run(
         self, inputs: list[Any], numbers: list[Any], graph: Any
     ) -> tuple[Any, dict[Value, Any]]:
-        """Run the call; return its result, and the tensors that it was given by their values."""
+        """Run the call; return its result, and its tensor arguments by their Values."""
         wrapped: dict[Value, Any] = {}
 
         def made(value: Value | Number) -> Any:
@@ -96,7 +96,7 @@ class Recorder:
         environment: dict[Node, Any],
         fields: tuple[str, ...],
     ) -> Template:
-        """Trace a call."""
+        """Trace a call, and return its template."""
 
         traced = _Traced(target, args, kwargs, call, environment, _marked(fields))
         before = sizes.state(self._symbols.shape_env)
@@ -107,8 +107,8 @@ class Recorder:
 
     def _template(self, traced: _Traced) -> Template:
         # torch runs a program once before it traces it. That fills the fake mode's cache, and a
-        # tensor from the cache may lie elsewhere than one that was computed. So a call is run
-        # before it is traced, too, unless its trace has only tensors that lie where those would.
+        # cached tensor may have another storage or offset than a computed one. So a call is run
+        # before it is traced too, unless caching does not change the tensors of its trace.
         computed = None
         call = traced.call
         if not any(value.facts.is_symbolic for value in call.values):
@@ -127,7 +127,7 @@ class Recorder:
         return template._replace(is_from_cache=True, moves=places[0] != places[1])
 
     def _trace(self, traced: _Traced) -> Template:
-        """Trace a call, and return what that did."""
+        """Trace a call once, and return its template."""
         tracer, call = self._tracer, traced.call
         sizes.forget_numbers(tracer)
         inputs, numbers = self._make_inputs(call), self._make_numbers(call)
@@ -151,16 +151,16 @@ class Recorder:
         of = (recording, traced.target, known, tracked, wrapped, traced.meta, call)
         template = Reading(*of).template(added, result)
         for node in (*added, *tracked):
-            node.meta = {}  # a template keeps nodes, and no tensors
+            node.meta = {}  # a template keeps nodes, but not tensors
         return template
 
     def _make_numbers(self, call: Call) -> list[Any]:
-        # They are no sizes of tensors: a tracer tells numbers apart by their identity.
+        # New objects, not sizes of tensors: a tracer distinguishes numbers by identity.
         env = self._symbols.shape_env
         return [sizes.number_of(n.expression, n.kind, env) for n in call.numbers]
 
     def _make_inputs(self, call: Call) -> list[Any]:
-        """Make a fake tensor for each value of a call; they share storages as the values do."""
+        """Create a fake tensor for each value of a call; they share storages like the values."""
         made = []
         env = self._symbols.shape_env
         with compat.outside_of_modes(), sizes.without_guards(env):
@@ -179,7 +179,7 @@ class Recorder:
 
 
 def _marked(fields: tuple[str, ...]) -> dict[str, Any]:
-    """Return meta for a traced call by which copies of its items can be told."""
+    """Return meta for a traced call whose items identify their copies."""
     meta: dict[str, Any] = {field: _Mark() for field in fields}
     for field, mark in _MARKS.items():
         if field in meta:
@@ -188,7 +188,7 @@ def _marked(fields: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _wrapped(fake: torch.Tensor, value: Value) -> Any:
-    """Return a tensor as a trace sees it."""
+    """Return the functional tensor of a fake tensor, with the requires_grad of its value."""
     grad = value.facts.wrapper_requires_grad
     if grad == fake.requires_grad:
         return compat.functional(fake, None)
@@ -198,11 +198,10 @@ def _wrapped(fake: torch.Tensor, value: Value) -> Any:
 
 
 def _lies_as_cached(template: Template, inputs: int) -> bool:
-    """Return whether tensors from the fake mode's cache would lie where those of a template do.
+    """Return whether tensors from the fake mode's cache would have the template's storages.
 
-    The cache makes a tensor anew, with a storage of its own. Only the results of operators that are
-    views by their schema get the storage of what they are views of. Those of composite operators
-    that are views are never cached.
+    The cache creates each tensor with a new storage, except that results of operators whose schema
+    declares a view share the storage of their input. Composite view operators are never cached.
     """
     known = set(range(inputs))
     for node in template.nodes:
@@ -221,7 +220,7 @@ def _lies_as_cached(template: Template, inputs: int) -> bool:
 
 
 def _places(template: Template, inputs: list[Any]) -> list[tuple[Any, Any]]:
-    """Return where what a call returns begins in storages of which sizes."""
+    """Return, for each tensor that a call returns, its offset and the size of its storage."""
     storages = [*inputs, *template.fresh]
     return [
         (output.facts.offset, storages[output.storage])

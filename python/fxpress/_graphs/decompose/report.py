@@ -1,4 +1,4 @@
-"""What became of the calls in the last program that was decomposed."""
+"""Report on the last decomposition: which calls used templates, and why others did not."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Report:
-    """What became of the calls of operators in a decomposition; its text says it in lines.
+    """How the operator calls of a program were decomposed; `str()` gives a summary in lines.
 
     torch has no such class.
 
     Attributes:
         calls: how many calls the program has.
-        stamped: how many of them were stamped from a template; also where the program was traced as
-            a whole.
+        stamped: how many of them were instantiated from a template, also within a full trace.
         traced: how many templates were traced for it.
         kept: how many templates of earlier programs were used.
-        reason: why the whole program was traced instead; empty if it was not.
-        by_operator: name of an operator -> how many of its calls were stamped.
+        reason: why the program was traced in full; empty if it was not.
+        by_operator: name of an operator -> how many of its calls were instantiated.
 
     Example:
         >>> from fxpress import decompose
@@ -55,16 +54,16 @@ _last = Report()
 
 
 def begin() -> Report:
-    """Return the report of a decomposition that begins, which is the last one from now on."""
+    """Return the report of a new decomposition, which becomes the last one."""
     global _last
     _last = Report()
     return _last
 
 
 def report() -> Report:
-    """Return what became of the calls of operators in the last decomposition of this process.
+    """Return the report of the last decomposition in this process.
 
-    It is empty before the first one. torch has no such function.
+    It is empty before the first decomposition. torch has no such function.
 
     Example:
         >>> from fxpress import decompose

@@ -1,6 +1,7 @@
-"""Give state on one storage, which a program writes, one input: torch traces no such inputs.
+"""Merge state that shares a storage which a program writes: torch cannot trace such inputs.
 
-The other tensors become views of that input in the graph, and inputs without users afterwards.
+One tensor stays an input, and the others become views of it in the graph. After the decomposition,
+the others are added again as inputs without users.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 class _Held(NamedTuple):
-    """State that an input of the graph stands for."""
+    """State that the graph has as an input."""
 
     node: Node
     spec: InputSpec
@@ -37,24 +38,24 @@ class _Held(NamedTuple):
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """A view of a storage: equal for tensors that see the same elements in the same way."""
+        """Key of a view of a storage: equal for tensors with the same elements and layout."""
         return self.value.dtype, self.value.shape, self.value.stride(), self.value.storage_offset()
 
     @property
     def span(self) -> tuple[int, int]:
-        """The elements of the storage that the tensor sees: the first, and the end."""
+        """The range of elements of the storage that the tensor uses."""
         begin = self.value.storage_offset()
         steps = zip(self.value.shape, self.value.stride(), strict=True)
         return begin, begin + 1 + sum((size - 1) * step for size, step in steps)
 
 
 def without_views(program: ExportedProgram) -> ExportedProgram:
-    """Return a program in which state on a storage that it writes has one input.
+    """Return a program with one input for state that shares a storage which the program writes.
 
-    The program itself is returned where there is no such state.
+    Returns the program itself if there is no such state.
 
     Raises:
-        UnsupportedError: no parameter or buffer could be the one input.
+        UnsupportedError: no parameter or buffer can be this input.
     """
     signature = program.graph_signature
     replaced = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
@@ -67,7 +68,7 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
         for node, spec in zip(placeholders, signature.input_specs, strict=True)
         if spec.kind in _ORDER and spec.target in values
     ]
-    bases: dict[Node, tuple[_Held, _Held]] = {}  # placeholder -> what it becomes a view of, itself
+    bases: dict[Node, tuple[_Held, _Held]] = {}  # placeholder -> its base, its own state
     for positions in sharing([each.value for each in held]):
         for group in _overlapping([held[i] for i in positions]):
             written = [each for each in group if each.spec.target in replaced]
@@ -80,7 +81,7 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
 
 
 def with_views(made: ExportedProgram, program: ExportedProgram) -> ExportedProgram:
-    """Add to a new program the state of the old one that `without_views` has left out."""
+    """Add the state to a new program that `without_views` has left out."""
     known = {spec.target for spec in made.graph_signature.input_specs}
     placeholders = program.graph.find_nodes(op="placeholder")
     specs = program.graph_signature.input_specs
@@ -109,7 +110,7 @@ def _is_mutable(node: Node) -> bool:
 
 
 def _is_written(graph: Graph, sources: set[Node]) -> bool:
-    """Return whether an operator writes to one of the values, or to a view of one."""
+    """Return whether an operator writes to one of the values or to a view of it."""
     views = set(sources)
     for node in _native.list_nodes(graph):
         if node.op != "call_function" or views.isdisjoint(node.all_input_nodes):
@@ -129,7 +130,7 @@ def _is_written(graph: Graph, sources: set[Node]) -> bool:
 
 
 def _overlapping(held: list[_Held]) -> Iterator[list[_Held]]:
-    """Yield the groups of several tensors whose elements may be the same."""
+    """Yield groups of at least two tensors that may share elements."""
     group: list[_Held] = []
     end = -1
     for each in sorted((e for e in held if e.value.numel()), key=lambda e: e.span):
@@ -144,7 +145,7 @@ def _overlapping(held: list[_Held]) -> Iterator[list[_Held]]:
 
 
 def _base_of(group: list[_Held]) -> _Held | None:
-    """Return the state that all others of a group are views of; None where there is none."""
+    """Return the state of which all others in a group can be views; None if there is none."""
     begin = min(each.span[0] for each in group)
     end = max(each.span[1] for each in group)
     for kind in _ORDER:
@@ -157,7 +158,7 @@ def _base_of(group: list[_Held]) -> _Held | None:
 
 
 def _whole_storage(group: list[_Held], program: ExportedProgram, number: int) -> _Held:
-    """Return a new buffer that has all elements of the storage of a group."""
+    """Return a new buffer of all elements of a group's storage."""
     value = group[0].value
     kinds = {(type(each.value), each.value.dtype) for each in group}
     if kinds != {(torch.Tensor, value.dtype)}:
@@ -184,7 +185,7 @@ def _is_part(base: _Held, other: _Held) -> bool:
 
 
 class _Writer:
-    """Writes a copy of a graph in which placeholders are views of others."""
+    """Copies a graph, and replaces placeholders by views of their bases."""
 
     def __init__(self, bases: dict[Node, tuple[_Held, _Held]]) -> None:
         self.graph = Graph()
@@ -192,7 +193,7 @@ class _Writer:
         self._bases = bases
 
     def copy(self, node: Node) -> None:
-        """Copy a node. Each user of a view has its own copy."""
+        """Copy a node. Each user of a view gets a separate view."""
         if node in self._bases:
             return
         like = node.prev if node.op == "output" else node

@@ -1,4 +1,4 @@
-"""Numbers with symbols of one program: what stands in templates as expressions."""
+"""Symbolic numbers of one program, which templates hold as expressions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxpress._torch.fakes import without_data
 
 
 class Symbols:
-    """Makes the SymInts of one program's environment."""
+    """Creates the SymInts of one program's environment."""
 
     def __init__(self, shape_env: Any) -> None:
         self.shape_env = shape_env
@@ -25,7 +25,7 @@ class Symbols:
         self._patterns: dict[Facts, torch.Tensor] = {}
 
     def id_of(self, expression: Any) -> int:
-        """Return the number that stands for an expression in native code."""
+        """Return the number of an expression in native code."""
         return self._ids.setdefault(expression, len(self._ids))
 
     def number(self, expression: Any, kind: type = int) -> Any:
@@ -45,7 +45,7 @@ class Symbols:
         return tuple([self.size(size) for size in sizes])
 
     def facts(self, facts: Facts) -> Facts:
-        """Return facts with SymInts in place of expressions."""
+        """Return facts with expressions replaced by SymInts."""
         if not facts.is_symbolic:
             return facts
         bound = self._facts.get(facts)
@@ -56,7 +56,7 @@ class Symbols:
         return bound
 
     def pattern(self, facts: Facts) -> torch.Tensor | None:
-        """Return a tensor without data that has the sizes of facts, where they are symbolic."""
+        """Return a tensor without data that has the sizes of `facts`; None if none is symbolic."""
         if not facts.is_symbolic:
             return None
         pattern = self._patterns.get(facts)
@@ -68,7 +68,7 @@ class Symbols:
         return pattern
 
     def bound(self, template: Template) -> Template:
-        """Return a template with SymInts and numbers for expressions in place of expressions."""
+        """Return a template with expressions replaced by SymInts and by their numbers."""
         if not template.is_symbolic:
             return template
         bound = self._bound.get(template)
@@ -104,7 +104,7 @@ class Symbols:
 
 
 def without_numbers(described: compat.TensorMetadata, facts: Facts) -> compat.TensorMetadata:
-    """Return a `tensor_meta` as templates have it: expressions in place of SymInts."""
+    """Return a `tensor_meta` with SymInts replaced by expressions, for a template."""
     if not facts.is_symbolic:
         return described
     return described._replace(shape=facts.shape, stride=facts.strides)

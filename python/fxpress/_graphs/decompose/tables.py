@@ -1,4 +1,4 @@
-"""Tables of decompositions, with what is made of each table once."""
+"""Tables of decompositions, with the state that is prepared once for each table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxpress._torch.origins import is_torchs
 
 
 class Overrides:
-    """What composite operators become under a table, prepared once."""
+    """The kernels of composite operators under a table, prepared once."""
 
     def __init__(self, composites: dict[Any, Any]) -> None:
         self._composites = composites
@@ -22,7 +22,7 @@ class Overrides:
         self._before: list[dict[Any, Any]] = []
 
     def in_force(self) -> AbstractContextManager[None]:
-        """Override the operators within the block, for the whole process."""
+        """Override the operators within the block, in the entire process."""
         if self._prepared is None or self._before != [op.py_kernels for op in self._composites]:
             self._before = [dict(operator.py_kernels) for operator in self._composites]
             self._prepared = []
@@ -37,8 +37,7 @@ def _override_composite_implicit_decomp(
 ) -> AbstractContextManager[None]:
     """Decompose composite operators by other functions within the block.
 
-    Rules for fake tensors that an operator had before are in force again afterwards; torch drops
-    them.
+    Afterwards an operator has its former rules for fake tensors again; torch drops them.
 
     Args:
         cia_ops_to_callable: composite operator -> the function that decomposes it.
@@ -48,22 +47,21 @@ def _override_composite_implicit_decomp(
     return Overrides(cia_ops_to_callable).in_force()
 
 
-_MOST_TABLES = 8  # whose templates are kept
-_MOST_TRAITS = 64  # for which a table keeps templates
+_MOST_TABLES = 8  # tables whose templates are kept
+_MOST_TRAITS = 64  # traits for which a table keeps templates
 
 
 class Table:
-    """A table of decompositions, with the templates that calls under it had so far.
+    """A table of decompositions, with its templates.
 
     Attributes:
-        others: the argument, with a function that refuses in place of each of the user's.
-        templates: traits of a fake mode and of the symbols in it -> key of a call -> its template,
-            or why there is none.
+        others: the argument, with the user's functions replaced by functions that raise.
+        templates: traits of a fake mode and its symbols -> key of a call -> its template, or the
+            reason why there is none.
         refused: the operators whose functions are the user's.
-        is_torchs: whether no function is the user's.
+        is_torchs: whether all functions are torch's.
         names: the names in decomposed programs with symbolic sizes.
-        plain, guarded: override the composite operators; `guarded` refuses where a function is the
-            user's.
+        plain, guarded: override the composite operators; `guarded` raises for the user's functions.
     """
 
     def __init__(self, composites: dict[Any, Any], others: dict[Any, Any]) -> None:
@@ -82,7 +80,7 @@ class Table:
         self.names = KnownNames()
 
     def templates_of(self, traits: Any) -> dict[Any, Template | str]:
-        """Return the templates for fake modes with some traits; the oldest are forgotten."""
+        """Return the templates for fake modes with these traits; drop the oldest traits."""
         found = self.templates.setdefault(traits, {})
         while len(self.templates) > _MOST_TRAITS:
             self.templates.pop(next(iter(self.templates)))
@@ -90,9 +88,9 @@ class Table:
 
 
 def _guarded(operator: Any, function: Any) -> Any:
-    """Return a decomposition of torch's, or a function that refuses in place of the user's.
+    """Return a decomposition of torch itself; for one of the user, a function that raises.
 
-    A function of the user may have state: it has to be called as often as torch calls it.
+    A function of the user may have state, so it must be called as often as torch calls it.
     """
     if compat.is_own_decomposition(function, operator) or is_torchs(function):
         return function
@@ -113,7 +111,7 @@ class Tables:
     def get(
         self, composites: dict[Any, Any], others: dict[Any, Any], surroundings: tuple[Any, ...]
     ) -> Table:
-        """Return what is known of a table."""
+        """Return the Table of these decompositions."""
         canonical = {
             op: None if compat.is_own_decomposition(f, op) else f for op, f in composites.items()
         }
@@ -138,7 +136,7 @@ class Tables:
 
 
 def _is_same(known: Any, key: Any) -> bool:
-    """Whether two keys have the same functions by identity, and equal surroundings."""
+    """Return whether two keys have identical functions and equal surroundings."""
     if known[2] != key[2]:
         return False
     return all(

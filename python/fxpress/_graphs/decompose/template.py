@@ -1,4 +1,4 @@
-"""What tracing one call adds to a graph, in terms that hold for each call with the same key."""
+"""Templates: the nodes that a call adds to a graph, the same for all calls with its key."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch.fx import Node
 from fxpress._graphs.decompose.values import ByIdentity, Facts
 
 # How a node gets an item of its meta: `MetaKind` in csrc/decompose/recipe.h.
-COPIED = "copied"  # a shallow copy of the item of the node that was called
+COPIED = "copied"  # a shallow copy of the call node's item
 LITERAL = "literal"  # the recorded value
 COPIED_LITERAL = "copied literal"  # a shallow copy of the recorded value
-STACK = "stack"  # the stack trace of the node that was called, itself
-SOURCE = "source"  # a list with the record of the node that was called
-VALUE = "value"  # the node's value, made anew
-SEQUENCE = "sequence"  # the number that torch gives nodes
+STACK = "stack"  # the call node's stack trace, not copied
+SOURCE = "source"  # a list with the provenance record of the call node
+VALUE = "value"  # the node's value, created for it
+SEQUENCE = "sequence"  # torch's sequence number
 COUNTED = "counted"  # name and type of the last function called, with the count of its calls
 
 
@@ -25,8 +25,8 @@ class TensorSpec(NamedTuple):
 
     facts: Facts
     storage: int
-    is_whole: bool  # whether a new tensor of these sizes has a storage of its size
-    pattern: torch.Tensor | None = None  # one of these sizes, where they are symbolic and known
+    is_whole: bool  # whether a new tensor of these sizes fills a storage of that size
+    pattern: torch.Tensor | None = None  # a tensor of these sizes, if they are bound SymInts
 
 
 class NumberSpec(NamedTuple):
@@ -39,21 +39,21 @@ class NumberSpec(NamedTuple):
 class TemplateNode(NamedTuple):
     """A node of a template. Values are numbered: -1, -2… the inputs, 0, 1… the nodes.
 
-    A number is what programs with symbols compute sizes by. All that need it share the first node
-    of the program that computes it. A node that only needs it is written nowhere.
+    Programs with symbols compute sizes by nodes that are numbers. All users of a number share the
+    first node of the program that computes it. A node that is only needed is not written.
     """
 
     target: Any
     original: Node | None  # the node of the recorded trace, which has the arguments
-    uses: tuple[int, ...]  # the values that it takes
-    candidate: str  # what its name is made from
-    is_impure: bool  # whether it stays though nobody uses it
+    uses: tuple[int, ...]  # the values that it uses
+    candidate: str  # the name that its name is derived from
+    is_impure: bool  # whether it stays without users
     meta: tuple[tuple[str, str, Any], ...]  # key, how, value
     value: Any  # TensorSpec, NumberSpec, a list or tuple of such, or a constant
-    number: Any = None  # the expression of a number; None: the node is no number
-    is_needed: bool = False  # whether it stands for a number that another node computes
-    read: int | None = None  # the tensor whose size it is, if the trace read it there
-    parts: int = 0  # how many nodes before it compute the number unless one did so before
+    number: Any = None  # the expression of a number; None: the node is not a number
+    is_needed: bool = False  # whether it refers to a number that another node computes
+    read: int | None = None  # the tensor whose size it is, if the trace read it from one
+    parts: int = 0  # how many nodes before it compute the number if no earlier node does
 
 
 class Output(NamedTuple):
@@ -69,7 +69,7 @@ class NumberOutput(NamedTuple):
 
     expression: Any
     kind: type
-    value: int | None  # None: torch makes a node when something needs it
+    value: int | None  # None: torch creates a node when one is needed
 
 
 class _Template(NamedTuple):
@@ -87,15 +87,15 @@ class Template(ByIdentity, _Template):
     """The trace of a call.
 
     Attributes:
-        nodes: the nodes that it adds, dead ones included, but no dead numbers.
+        nodes: the nodes that it adds, including dead nodes, but not dead numbers.
         numbers: node of the recorded trace -> its number.
-        fresh: sizes of the storages that are not those of inputs, in bytes.
-        result: what it returns: containers and constants with Outputs and NumberOutputs.
+        fresh: sizes in bytes of the storages that the call creates.
+        result: the call's result: containers and constants with Outputs and NumberOutputs.
         calls: function -> how many times it was called.
-        is_symbolic: whether it mentions expressions, which `symbols.bound` makes numbers of.
-        is_from_cache: whether it has tensors that lie elsewhere when they are computed.
-        moves: whether what the call returns has another offset, or a storage of another size, when
-            it is computed.
+        is_symbolic: whether it contains expressions, which `Symbols.bound` replaces.
+        is_from_cache: whether tensors have other storages if computed than from the cache.
+        moves: whether a result has another offset or size of storage if computed than from the
+            cache.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""What is known of the values of the new program while it is planned."""
+"""Descriptions of the new program's values while it is planned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fxpress._torch import symbols as compat
 
 
 class UnsafeError(Exception):
-    """The program, or a part of it, is not known to be safe to stamp. Says why."""
+    """The program cannot be decomposed by templates; the message is the reason."""
 
 
 # A size, a stride or an offset: an int, or the sympy expression of a SymInt.
@@ -18,9 +18,9 @@ Size = Any
 
 
 class ByIdentity:
-    """What makes tuples compare and hash by identity.
+    """Base of tuples that compare and hash by identity.
 
-    Thousands of calls of `id` would cost more: where a process has an audit hook, each calls it.
+    Keys of `id(value)` would cost more: in a process with an audit hook, each `id` calls the hook.
     """
 
     __slots__ = ()
@@ -35,13 +35,13 @@ class _Facts(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     offset: Size
-    wrapper_requires_grad: bool  # what autograd sees
-    requires_grad: bool  # what kernels below autograd see
-    is_symbolic: bool  # whether a size, a stride or the offset is no int
+    wrapper_requires_grad: bool  # of the functional tensor, which autograd sees
+    requires_grad: bool  # of the fake tensor, which kernels below autograd see
+    is_symbolic: bool  # whether a size, a stride or the offset is not an int
 
 
 class Facts(ByIdentity, _Facts):
-    """The metadata of a tensor that a trace can see. Equal facts are one object: see `shared`."""
+    """The metadata of a tensor that a trace can read. Equal facts are one object: see `shared`."""
 
     __slots__ = ()
 
@@ -51,9 +51,9 @@ class Storage:
 
     Attributes:
         nbytes: its size.
-        made: torch's storage, once a tensor in it was made.
-        state: a real tensor in it, if there is one.
-        has_moved: whether its tensors have other metadata when torch first runs the program.
+        made: torch's storage, once it was created.
+        state: a real tensor on it, if there is one.
+        has_moved: whether its tensors have other metadata in torch's first run of the program.
     """
 
     __slots__ = ("has_moved", "made", "nbytes", "state")
@@ -73,7 +73,7 @@ class Value:
     Attributes:
         node: the number of its node in the trace before dead code elimination.
         facts: its metadata.
-        storage: where it lies.
+        storage: its storage.
     """
 
     __slots__ = ("facts", "node", "storage")
@@ -88,10 +88,10 @@ class Number:
     """A SymInt, SymFloat or SymBool of the new program.
 
     Attributes:
-        expression: what it is.
+        expression: its sympy expression.
         kind: int, float or bool.
         node: the number of the node that computes it; None for the size of a tensor, for which
-            torch makes a node when something needs it.
+            torch creates a node when one is needed.
     """
 
     __slots__ = ("expression", "kind", "node")
@@ -106,12 +106,12 @@ _known: dict[tuple[Any, ...], Facts] = {}
 
 
 def shared(facts: Facts) -> Facts:
-    """Return the one object that stands for equal facts."""
+    """Return the canonical object of equal facts."""
     return _known.setdefault(tuple(facts), facts)
 
 
 def size_of(number: Any, shape_env: Any) -> Size:
-    """Return a size as the key of a template has it."""
+    """Return a size as an int or an expression."""
     known = compat.as_int(number)
     if known is not None:
         return known

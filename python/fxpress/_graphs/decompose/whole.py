@@ -1,4 +1,4 @@
-"""Decompose a program by one trace of the whole of it, with torch's building blocks."""
+"""Decompose a program by a full trace, with torch's building blocks."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def traced(
     remembers: bool,
     naming: Naming | None = None,
 ) -> tuple[ExportedProgram, int]:
-    """Return the decomposed program, and how many calls became the nodes of a template.
+    """Return the decomposed program, and how many calls were instantiated from templates.
 
     Args:
-        program: the program, which is not changed unless it is decomposed as a joint graph: torch
-            removes the buffers of its graph module then.
+        program: the program, which is not changed, except that torch removes the buffers of its
+            graph module if it is a joint graph.
         overridden: overrides the composite operators of the table.
-        table: the others.
-        loss: which output is the loss of a joint graph; None: no joint graph is made.
+        table: the decompositions of other operators.
+        loss: index of the output that is the loss of a joint graph; None: build no joint graph.
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
-        remembers: whether calls that are alike may become the nodes of a template.
-        naming: names the nodes where equal programs shall have equal names.
+        remembers: whether calls may be instantiated from templates (`memo`).
+        naming: the names of the nodes, for a program with symbolic sizes.
     """
     stamped = 0
     number = 0 if naming is None else naming.begin()
@@ -73,7 +73,7 @@ def traced(
 
 @contextlib.contextmanager
 def _memo_of(program: ExportedProgram, remembers: bool) -> Iterator[Memo | None]:
-    """Return a block in which a memo stands by, unless something may see each call."""
+    """Yield a memo that is active within the block; None if a mode may observe each call."""
     if not remembers or has_modes():
         yield None
         return
@@ -83,7 +83,7 @@ def _memo_of(program: ExportedProgram, remembers: bool) -> Iterator[Memo | None]
 
 
 def ranges_of(program: ExportedProgram, shape_env: Any) -> dict[Any, Any]:
-    """Return the ranges of a new program's symbols: the old ones, and those that tracing found."""
+    """Return the ranges of a new program's symbols: the old ranges and the traced ones."""
     if shape_env is None:
         return {}
     gone = shape_env.replacements
@@ -102,7 +102,7 @@ def _state_of(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _real_input(program: ExportedProgram, node: Node) -> Any:
-    """Return what stands for an input in the trace."""
+    """Return the value of an input in the trace."""
     value = node.meta["val"]
     if not isinstance(value, CustomObjArgument):
         return value
@@ -123,7 +123,7 @@ def _inference_parts(
     mode = compat.fake_mode_of(program.graph_module)
     compat.returns_a_tuple(module)
     old = program.graph_signature
-    # A trace takes constants for buffers, so that writes to them are seen.
+    # Constants are traced as buffers, so that writes to them are detected.
     compat.constants_as_attributes(old, program.constants, module)
     registered = compat.constants_as_buffers(module, program.state_dict, old.non_persistent_buffers)
     state = compat.make_state_fake(mode, module)
@@ -159,7 +159,7 @@ def _inference_parts(
 
 
 def _drop_copies(module: GraphModule, signature: ExportGraphSignature) -> None:
-    """Return the value itself, and no copy, as the new value of a buffer or parameter."""
+    """Remove the copies from new values of buffers and parameters in the outputs."""
     written = {**signature.buffers_to_mutate, **signature.parameters_to_mutate}
     graph = module.graph
     with module._set_replace_hook(signature.get_replace_hook()):
@@ -177,7 +177,7 @@ _COPY = torch.ops.aten.copy.default
 def _new_state(
     program: ExportedProgram, wrapped: dict[str, Any], unwrapped: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the state, with the parts of subclasses in place of those."""
+    """Return the state, with tensor subclasses replaced by their inner tensors."""
     parts = {name: value for name, value in unwrapped.items() if name not in wrapped}
     state = {**program.state_dict, **parts}
     for name, value in wrapped.items():

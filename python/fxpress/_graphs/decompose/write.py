@@ -22,7 +22,7 @@ from fxpress._torch.versions import features
 
 
 class Sources:
-    """Makes the records that torch makes through the graph of `ep.module()`, without that graph."""
+    """Provenance records as torch creates them through `ep.module()`, without building it."""
 
     def __init__(self, old: Graph, between: Any) -> None:
         self._old_id = id(old)
@@ -43,18 +43,18 @@ class Sources:
         self._lists: dict[Node, list[Any]] = {}
 
     def of_module(self, node: Node) -> list[Any]:
-        """Return the list that the node has in `ep.module()`'s graph; one for each node."""
+        """Return the list of records of the node in `ep.module()`'s graph; cached."""
         found = self._lists.get(node)
         if found is None:
             found = self._lists[node] = self._of_old(self._known[node])
         return found
 
     def of_trace(self, node: Node) -> Any:
-        """Return the record of a new node that comes from a call."""
+        """Return the record of nodes that a trace creates for a call."""
         return self._of_between(self._in_trace, node)[0]
 
     def of_unlifted(self, node: Node) -> list[Any]:
-        """Return the list of an input that became an attribute, or of the output."""
+        """Return the list of records of an input that became an attribute, or of the output."""
         return self._of_between(self._unlifted, node)
 
     def _of_old(self, node: Node | None) -> list[Any]:
@@ -81,22 +81,22 @@ _GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_nod
 
 
 def _is_symbol(given: object) -> bool:
-    """Whether torch's trace makes a symbol of an input, and compares it with its value."""
+    """Return whether torch's trace creates a symbol for an input and compares it with the value."""
     return type(given) is int and given not in (0, 1)
 
 
 def _is_traced(given: object) -> bool:
-    """Whether torch's trace gives the placeholder of a plain input a value."""
+    """Return whether torch's trace sets a value on the placeholder of a plain input."""
     return _is_symbol(given) or (
         type(given) in (int, bool, float) and features.traced_numbers_have_values
     )
 
 
 class Writer:
-    """Writes the graph.
+    """Writes the graph of a plan.
 
     Attributes:
-        tools: functions of torch by the role that they have in native code.
+        tools: functions of torch that native code calls, by role.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Writer:
         self.tools = {**compat.TOOLS, "like_pattern": like_pattern}
         self._order = {node: place for place, node in enumerate(plan.nodes)}
         self._calls: dict[Any, int] = {}
-        # What the user gives stands behind the state.
+        # User inputs follow the state.
         self._first_given = sum(entry.spec.kind is not InputKind.USER_INPUT for entry in inputs)
 
     def write(self, names: list[str]) -> Node:
@@ -159,7 +159,7 @@ class Writer:
         return []
 
     def _stamp_of_returned(self, numbers: list[Number], first: int) -> Stamp:
-        """Return a stamp whose nodes need the numbers that the program returns."""
+        """Return an instance whose nodes refer to the numbers that the program returns."""
         empty = TemplateNode(None, None, (), "number", False, (), None)._replace(is_needed=True)
         nodes = tuple(
             [empty._replace(uses=(-1 - i,), number=n.expression) for i, n in enumerate(numbers)]
@@ -187,10 +187,10 @@ class Writer:
             return type(value)([self._argument(item) for item in value])
         return value
 
-    # What native code calls.
+    # Native code calls the following methods.
 
     def source(self, node: Node) -> Any:
-        """Return the record that new nodes come from a node."""
+        """Return the provenance record of nodes that are created for a call node."""
         return self._sources.of_trace(node)
 
     def copied(self, value: Any) -> Any:
@@ -202,25 +202,25 @@ class Writer:
         return self._fakes.attributes(device)
 
     def storage(self, storage: Storage) -> Any:
-        """Return torch's storage of what the plan knows as one."""
+        """Return torch's storage for a storage of the plan."""
         if storage.made is None:
             nbytes = self._symbols.size(storage.nbytes)
             storage.made = self._fakes.storage(nbytes, storage.state)
         return storage.made
 
     def missing(self, node: Node) -> None:
-        """Raise UnsafeError: a node needs a number that an earlier call computed, and no other."""
+        """Raise UnsafeError: a node needs a number that only an earlier call computes."""
         raise UnsafeError(f"{node.target}: a size that an earlier call computes")
 
     def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
-        """Return the `torch_fn` of a node: the function that made it, and how often it ran."""
+        """Return the `torch_fn` of a node: the function that created it, with its call count."""
         function, count = item
         name = function.__name__
         calls = self._calls.get(function, 0) + count
         return f"{name}_{calls}", f"{type(function).__name__}.{name}"
 
     def count(self, template: Template) -> None:
-        """A stamp of the template is written."""
+        """Count the calls of a template that was instantiated."""
         for function, count in template.calls:
             self._calls[function] = self._calls.get(function, 0) + count
 
@@ -264,7 +264,7 @@ class Writer:
         return meta
 
     def _attribute_meta(self, old: Node) -> dict[str, Any]:
-        """Return the meta that torch gathers for state: a part of it is that of the last user."""
+        """Return the meta that torch gathers for state, partly from its last user."""
         meta = {**old.meta, "from_node": None}
         last: Node | None = None
         for user in (

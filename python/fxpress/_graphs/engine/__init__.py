@@ -1,7 +1,7 @@
 """Runs graphs natively: stands in for `torch.fx.Interpreter`.
 
-A graph is compiled into a plan at its first run, see `csrc/engine`. The plan lives in the graph's
-`__dict__`, is checked against the graph at each run, and is dropped by copies and pickles.
+A graph is compiled into a plan at its first run, see `csrc/engine`. The plan is stored in the
+graph's `__dict__`, is checked against the graph at each run, and is not copied or pickled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TLPARSE = (
 
 
 def annotate(error: Exception, node: Node, module: torch.nn.Module) -> Exception:
-    """Name the node in an exception, as `Interpreter.run` does, and return the one to raise."""
+    """Return the exception to raise: with the node in its message, as in `Interpreter.run`."""
     message = f"While executing {node.format_node()}"
     message = f"{error.args[0]}\n\n{message}" if error.args else message
     message += f"\nOriginal traceback:\n{node.stack_trace}"
@@ -84,35 +84,36 @@ aten.initialize_engine(
     _native.tables,
 )
 
-# run(module, graph, args): the output of `graph`, whose `get_attr` and `call_module` targets are
-# looked up in `module`. Stands in for
-# `torch.fx.Interpreter(module, graph=graph).run(*args, enable_io_processing=False)` and raises what
-# that raises: a node's exception, with the node and its stack trace in the message. A list of
-# arguments is emptied, so that they can be freed as soon as they have been used.
+# run(module, graph, args) returns the output of `graph`, whose `get_attr` and `call_module` targets
+# are looked up in `module`. Stands in for
+# `torch.fx.Interpreter(module, graph=graph).run(*args, enable_io_processing=False)` and raises the
+# same errors: a node's exception, with the node and its stack trace in the message. A list of
+# arguments is emptied, so that each argument is freed after its last use.
 run: Callable[[torch.nn.Module, Graph, tuple[Any, ...] | list[Any]], Any] = aten.run
 
 
 def register_forward(
     function: Callable[..., Any], *, dispatches: bool = False, counts: bool = False
 ) -> None:
-    """Inline into plans the modules with this very `forward`, equivalent to InterpreterModule's.
+    """Allow plans to inline modules whose `forward` is `function`.
 
-    With `dispatches`, it is equivalent to InterpreterModuleDispatcher's. With `counts`, it keeps
-    its count by `next_call` and `set_next_call`, so that threads do not affect one another.
+    The function must be equivalent to InterpreterModule's `forward`, or with `dispatches` to
+    InterpreterModuleDispatcher's. `counts`: it keeps its count by `next_call` and `set_next_call`,
+    so that threads do not affect one another.
     """
     aten.register_forward(function, dispatches, counts)
 
 
 def plan_info(graph: Graph) -> dict[str, Any] | None:
-    """Sizes of the plan that a graph has now: for tests and benchmarks; None without one."""
+    """Return the sizes of a graph's plan, for tests and benchmarks; None if it has no plan."""
     return aten.plan_info(graph)
 
 
 def next_call(dispatcher: torch.nn.Module) -> int:
-    """The index of a dispatcher's next call: the run's own count; outside of runs `_num_calls`."""
+    """Return the index of a dispatcher's next call: in a run its count, otherwise `_num_calls`."""
     return aten.next_call(dispatcher)
 
 
 def set_next_call(dispatcher: torch.nn.Module, index: int) -> None:
-    """Set the index of a dispatcher's next call, where `next_call` reads it."""
+    """Set the index that `next_call` returns."""
     aten.set_next_call(dispatcher, index)

@@ -32,14 +32,13 @@ _ABSENT = object()
 def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -> None:
     """Guard on the ``forward`` of a module object: on its code, or on its absence.
 
-    Of a ``functools.partial``, newer releases of torch guard on the parts.
-
-    The guard reads the module object itself, without the changes that the traced program makes.
+    In newer releases of torch, the guards on a ``functools.partial`` are on its parts. The guard
+    reads the module object itself, without changes made by the traced program.
 
     Stands in for ``torch._dynamo.variables.nn_module.guard_to_detect_forward_monkeypatching``.
 
     Args:
-        source: where the traced program finds the module; nothing happens without.
+        source: where the traced program finds the module; None: install no guard.
         mod: the module.
 
     Example:
@@ -69,22 +68,21 @@ def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -
 
 
 def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> None:
-    """Guard on the functions that a call of the module looks up in its class, and on their places.
+    """Guard on the functions that a call of the module looks up in its class.
 
-    Torch guards on the class itself and on the absence of `forward` in some of its bases: a
-    function that replaces `forward` in the class that has it, one that a more derived class gets,
-    and replaced ways of calling (`__call__`, `_call_impl`) are missed. One look for each class
-    and graph; none for captures, whose guards are dropped, or saved, as these cannot be. What torch
-    has guarded is left out, and what is guarded here is not kept from torch, which may reach the
-    class on another path.
+    torch guards on the class itself and on the absence of `forward` in some of its bases. It misses
+    a replaced `forward`, one added to a more derived class, and a replaced `__call__` or
+    `_call_impl`. The guards are installed once per class and graph, and not for captures, which
+    drop guards or save them, and these cannot be saved. Guards that torch has installed are not
+    repeated. torch may repeat the guards installed here, as it may reach the class on another path.
     """
     if is_captured(tx):
         return
-    # Pairs of a class's id and a name; torch's are of what the class has not.
+    # Pairs of a class's id and a name; in torch's pairs, the name is absent from the class.
     by_torch: set[Any] = tx.output.guarded_mro_absent_keys
     guarded: set[Any] = vars(tx.output).setdefault("_fxpress_class_lookups", set())
     kind = type(module)
-    seen = (id(kind), "")  # no attribute has this name: the class as a whole
+    seen = (id(kind), "")  # marks the class itself: no attribute has an empty name
     if seen in guarded:
         return
     guarded.add(seen)
@@ -99,7 +97,7 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
                 if found is _ABSENT:
                     absent = functools.partial(GuardBuilder.DICT_NOT_CONTAINS, key=name)
                     install_guard(namespace.make_guard(absent))
-                elif type(found) is types.FunctionType:  # what is no function is built from there
+                elif type(found) is types.FunctionType:  # Dynamo guards when it builds others
                     function = DictGetItemSource(namespace, name)
                     install_guard(function.make_guard(GuardBuilder.CLOSURE_MATCH))
             if found is not _ABSENT:
@@ -107,12 +105,13 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
 
 
 def guarded_global_hooks(tx: Translator, namespace: Any) -> bool:
-    """Return whether there are hooks for all modules; if not, install a guard on their absence.
+    """Return whether there are global module hooks; if not, install a guard on their absence.
 
-    Torch does not guard on it: hooks that are registered later are missed. Those that Dynamo
-    would not trace, as of torch's own tools, still are.
+    torch has no such guard and misses hooks that are registered later. The guard ignores hooks that
+    Dynamo does not trace, such as hooks of torch's own tools.
     """
-    # Kept on the tracer, to go with it; the guard too, as one that is only alike would be another.
+    # Stored on the tracer, to be freed with it. The guard is stored too, because an equal one would
+    # count as another guard.
     kept: dict[str, Any] = vars(tx.output.current_tracer)
     known = kept.get("_fxpress_global_hooks")
     if known is None or tx.output.side_effects.has_pending_mutation(namespace):

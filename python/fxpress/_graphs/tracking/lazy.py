@@ -21,10 +21,10 @@ from fxpress._torch.tracking import (
 
 
 def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwargs) -> None:
-    """Give a lazy module its parameters, as its first call would; other modules stay as they are.
+    """Create the parameters of a lazy module, as its first call does; ignore other modules.
 
-    The module itself changes while it is traced: its parameters have the shapes that the fake
-    tensors behind the arguments ask for. A size that is a symbol counts as its hint.
+    The module itself changes during the trace: its parameters get the shapes that the fake tensors
+    of the arguments require. The hint of a symbolic size is used.
 
     Stands in for ``torch._dynamo.variables.nn_module.initialize_lazy_module``.
 
@@ -68,9 +68,9 @@ def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwar
 
 
 def _of_known_sizes(fake: Any) -> Any:
-    """Return a tensor with the hints of the symbols among a fake tensor's sizes in their place.
+    """Return a tensor with hints instead of the symbolic sizes of a fake tensor.
 
-    What gives a lazy module its parameters works on real modules.
+    The code that creates a lazy module's parameters works on a real module.
     """
     if not (isinstance(fake, torch.Tensor) and fake._has_symbolic_sizes_strides):
         return fake

@@ -1,4 +1,4 @@
-"""Call methods of modules that the graph holds: the live module gives the result."""
+"""Calls of methods of modules that the graph holds, evaluated on the live module."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from fxpress._torch.tracking import (
 )
 from fxpress._torch.tracking_variants import LISTED_METHODS, has_slot
 
-# Method: the table whose order it depends on, the arguments that it heeds (None: it takes none),
-# and what lists its members.
+# Method -> the table whose order it depends on, the arguments that are passed on (None: it has no
+# arguments), and the method that lists its members.
 _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "named_children": ("_modules", None, "named_children"),
     "named_parameters": ("_parameters", ("prefix", "recurse"), "named_parameters"),
@@ -46,7 +46,7 @@ _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "buffers": ("_buffers", ("recurse",), "named_buffers"),
     "values": (None, None, "items"),
 }
-# The methods whose result older releases never take for a constant.
+# The methods whose result is never a constant in older releases.
 _BEFORE_CONSTANTS = ("_call_impl", "_wrapped_call_impl", "forward", "_get_item_by_idx")
 _PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules", "items")
 
@@ -69,7 +69,7 @@ def call_live_method(
     kwargs: Kwargs,
     constant: bool,
 ) -> VariableTracker | None:
-    """Call a method of a live module; None where Dynamo has to find another way."""
+    """Call a method of a live module; return None if Dynamo must handle the call."""
     if constant and (LISTED_METHODS or name not in _BEFORE_CONSTANTS):
         result_name = f"{type(module).__name__}_{name}_result"
         function = getattr(module, name)
@@ -83,7 +83,7 @@ def call_live_method(
         found = has_child(tx, module, args[0])
         if found is not None:
             return found
-    # A guess: a method that takes only tensors is a computation that the graph can call.
+    # A heuristic: a method whose arguments are all tensors is a computation for the graph.
     if (
         not has_slot(module_vt, name)
         and callable(vars(type(module)).get(name))
@@ -96,7 +96,7 @@ def call_live_method(
 def call_listed_method(
     module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> VariableTracker | None:
-    """Call a method that fxpress knows; None for others. The arguments are `call_live_method`'s."""
+    """Call a method that fxpress implements, as `call_live_method`; return None for others."""
     if name in ("_call_impl", "_wrapped_call_impl"):
         return module_vt.call_function(tx, args, kwargs)
     if name == "forward":
@@ -122,7 +122,7 @@ def call_listed_method(
 
 
 def has_child(tx: Translator, module: Any, item: VariableTracker) -> VariableTracker | None:
-    """Return whether a dict of modules or parameters has a key; None where it cannot be told."""
+    """Return whether a dict of modules or parameters has a key; None if that is unknown."""
     if not isinstance(module, (torch.nn.ModuleDict, torch.nn.ParameterDict)):
         return None
     if not item.is_python_constant():
@@ -131,11 +131,11 @@ def has_child(tx: Translator, module: Any, item: VariableTracker) -> VariableTra
 
 
 def _checks_as_torch(module: Any) -> bool:
-    """Return whether the check of the input is torch's own, which need not be traced."""
+    """Return whether the input check is torch's own, which need not be traced."""
     check: Any = getattr(type(module), "_check_input_dim", None)
     try:
         return bool(is_torch_inline_allowed(inspect.getfile(check)))
-    except TypeError:  # there is none, or it has no file
+    except TypeError:  # there is no check, or it has no file
         return False
 
 
@@ -151,7 +151,7 @@ def _is_traced(module: Any, name: str) -> bool:
 def _call_in_graph(
     module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> VariableTracker:
-    """Make a node that gets the module and a node that calls its method."""
+    """Add a node that gets the module and a node that calls its method."""
     receiver = tx.output.create_proxy("get_attr", module_vt.module_key, (), {})
     set_example_value(receiver.node, module)
     positional, named = proxy_args_kwargs(args, kwargs)

@@ -1,4 +1,4 @@
-"""Modules tracked one by one: each is a part of the graph."""
+"""Modules tracked individually: each is a part of the graph."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ _SUBSCRIPTS = tuple(
 class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc]
     """A module that the graph calls or whose code is traced, with guards on its identity.
 
-    Dynamo makes these where modules are not free inputs of the graph: for legacy export, and for
-    modules with ``torchdynamo_force_dynamic = False``.
+    Dynamo uses this class where modules are not free inputs of the graph: for legacy export, and
+    for modules with ``torchdynamo_force_dynamic = False``.
 
     Stands in for ``torch._dynamo.variables.nn_module.NNModuleVariable``.
 
@@ -139,7 +139,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         """Do nothing, as in torch."""
 
     def convert_to_unspecialized(self, tx: Translator) -> NoReturn:
-        """Begin again with this module, and others of its class, tracked by their class."""
+        """Restart the trace with this module, and others of its class, tracked by class."""
         module = self._module(tx)
         GenerationTracker.tag(module)
         if tx.f_code.co_name != "__init__":
@@ -202,7 +202,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
 
     def _slice(self, tx: Translator, module: Any, key: slice) -> VariableTracker:
         if not tx.output.export:
-            # The slice is a new module without a source, which only its class can stand for.
+            # The slice is a new module without a source, which can only be tracked by class.
             self.convert_to_unspecialized(tx)
         part = module[key]
         for place, child in zip(range(len(module))[key], part, strict=False):
@@ -281,7 +281,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def _custom_getattr_fallback(
         self, base: Module, tx: Translator, name: str, obj_source: Source
     ) -> VariableTracker | None:
-        """Return the value from the class's `__getattribute__` or `__getattr__`; None without."""
+        """Return the value from the class's `__getattribute__` or `__getattr__`, or None."""
         if object_has_getattribute(base):
             function: Any = inspect.getattr_static(type(base), "__getattribute__")
             source = AttrSource(obj_source, "__getattribute__") if obj_source else None
@@ -391,7 +391,7 @@ _MISSING = object()
 
 
 def _find_member(module: Any, own: dict[str, Any], name: str) -> tuple[Any, bool]:
-    """Return the member of a name, and whether it belongs to the object and not to its class."""
+    """Return the member of a name, and whether it belongs to the object instead of its class."""
     if name in own:
         return own[name], True
     in_class = _native.class_attribute(type(module), name, _MISSING) is not _MISSING

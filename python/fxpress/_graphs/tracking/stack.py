@@ -22,19 +22,19 @@ def enter_module(
 
 
 class record_nn_module_stack:  # noqa: N801
-    """A ``with`` block in which traced operations belong to a module.
+    """A context manager in which traced operations belong to a module.
 
-    The entry of the n-th call by the same path has ``@n`` behind its key, from the second on. A
-    call that raises counts like any other.
+    Calls by the same path are counted from 0, and ``@n`` is appended to the key of call n, except
+    for the first. A call that raises counts too.
 
     Stands in for ``torch._dynamo.variables.nn_module.record_nn_module_stack``.
 
     Args:
-        module_key: names the module, whatever path leads to it.
-        source: where the traced program finds it; its name is the path, with the tables of
-            modules left out.
+        module_key: identifies the module on all paths.
+        source: where the traced program finds it; its name, without the tables of modules, is the
+            path.
         tx: the translator, whose ``nn_module_stack`` and ``num_calls`` change.
-        mod: the module; its class when the block begins is recorded.
+        mod: the module; its class at the start of the block is recorded.
 
     Example:
         >>> with fxpress.installed():
@@ -71,10 +71,10 @@ class record_nn_module_stack:  # noqa: N801
 
 
 class StackSource:
-    """The part of a tracked module that says where users find it."""
+    """A mixin of tracked modules with the path that users write."""
 
-    source: Source | None  # where the traced program finds it, by way of the tables of a module
-    nn_module_stack_source: Source | None  # the path that users write: of the latest access
+    source: Source | None  # where the traced program finds it, through the tables of a module
+    nn_module_stack_source: Source | None  # the path that users write, of the latest access
 
     def get_nn_module_stack_source(self) -> Source:
         source = self.nn_module_stack_source or self.source

@@ -88,20 +88,20 @@ _ITERATED = (
 
 @fills_slots
 class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
-    """A module whose graph serves all modules of its class; what Dynamo makes of most modules.
+    """A module whose graph is valid for all modules of its class; Dynamo's default for modules.
 
-    Attributes are looked up as CPython would; state, hooks and ways of calling that the class
-    has from ``torch.nn.Module`` unchanged are looked up without tracing its code.
+    Attributes are looked up as in CPython. State, hooks and call methods that the class inherits
+    unchanged from ``torch.nn.Module`` are looked up without tracing its code.
 
-    Stands in for ``torch._dynamo.variables.nn_module.UnspecializedNNModuleVariable``. Beyond it:
-    a name among both buffers and submodules is the buffer, as in eager mode; deleting what is not
-    there and assigning a parameter or a submodule before ``super().__init__()`` raise
-    AttributeError; functions of the class and global hooks that change later lead to a new
-    compilation.
+    Stands in for ``torch._dynamo.variables.nn_module.UnspecializedNNModuleVariable``, with these
+    differences: a name among both buffers and submodules is the buffer, as in eager mode; deleting
+    an attribute that does not exist and assigning a parameter or a submodule before
+    ``super().__init__()`` raise AttributeError; later changes of functions of the class and of
+    global hooks cause a new compilation.
 
     Args:
         value: the module.
-        source: where the traced program finds it; None if it made the module itself.
+        source: where the traced program finds it; None if the program created the module.
         kwargs: as for Dynamo's variable of any object.
     """
 
@@ -110,11 +110,11 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     def __init__(self, value: Module, **kwargs: Any) -> None:
         lazy = kwargs.get("value_type")
         if lazy is not None and getattr(lazy, "cls_to_become", None) is type(value):
-            kwargs["value_type"] = type(value)  # the module is lazy no longer
+            kwargs["value_type"] = type(value)  # the module is no longer lazy
         UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
         self.nn_module_stack_source = self.source
-        # The name of a table of state -> the tracer that asked for the table, and the table.
+        # The name of a table of state -> the tracer that first read the table, and the table.
         self._tables: dict[str, tuple[object, VariableTracker]] = {}
 
     def _wrap_source(self, attr_source: Any) -> Any:
@@ -133,7 +133,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         except AttributeError as error:
             raise NotImplementedError from error
         if iterate in _ITERATED:
-            # Traced, as the program may have changed the container that is looked at.
+            # Traced, because the program may have changed the container.
             function = VariableTracker.build(tx, iterate)
             items = tx.inline_user_function_return(function, [self], {})
             unpacked: list[VariableTracker] = items.unpack_var_sequence(tx)
@@ -158,7 +158,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         name = self._called_method(tx)
         function = getattr(self.value_type, name)
         arguments = [self, *args]
-        # Not a frame more for each module that is inside of another.
+        # Adds no frame for nested modules: only the outermost call needs space.
         call: Callable[..., VariableTracker] = self._call
         if not has_space():
             call = functools.partial(call_with_space, call)
@@ -177,14 +177,14 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         tx: Translator, function: Any, source: Source | None, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if isinstance(function, (types.FunctionType, torch.jit.ScriptFunction)):
-            # Not built from the source: that would put a guard on the code of each function.
+            # Not built from the source, which would guard on the code of each function.
             return variables.UserFunctionVariable(function, source=source).call_function(
                 tx, args, kwargs
             )
         return _call_traced(tx, function, source, args, kwargs)
 
     def _called_method(self, tx: Translator) -> str:
-        """Return the name of the method to trace: `forward` where a call only calls `forward`."""
+        """Return the name of the method to trace: `forward` if a call only calls `forward`."""
         module: Any = self.value
         if (
             self._is_called_as_usual()
@@ -217,7 +217,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     def _has_hooks(self, tx: Translator) -> bool:
         module: Any = self.value
         effects = tx.output.side_effects
-        globals_: Any = tx.nn_modules_globals_vt  # guards depend on who asks for it first
+        globals_: Any = tx.nn_modules_globals_vt  # the first read determines the guards
         if not effects.has_pending_mutation(self) and _native.has_empty_tables(module, _HOOKS):
             if self.source:
                 guard_all(self.source, _HOOKS, GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT)
@@ -274,14 +274,14 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Changes
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
-        """Remember changes of state, because listing the state of a live module would miss them."""
+        """Record changes of state, which a list of the live module's state would miss."""
         if _kind_of_state(value) is not None or any(name in own[table] for table in _STATE):
             self.is_state_mutated = True
 
     def _check_assignment(self, tx: Translator, method: Any, args: Args) -> None:
         """Raise the error that `torch.nn.Module` raises before its constructor has run.
 
-        The constructor of the object that Dynamo reads has always run.
+        Dynamo cannot detect this on the live object, whose constructor has always run.
         """
         effects = tx.output.side_effects
         if (
@@ -308,7 +308,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             table = self._table(tx, field)
             if not isinstance(table, _TABLES) or self.getattr_helper(tx, field, key) is not None:
                 return
-        # Python says itself what is wrong: the words differ between its versions.
+        # Let Python create the message, which differs between its versions.
         blank = type(type(self.value).__name__, (), {})()
         try:
             object.__delattr__(blank, name)
@@ -359,12 +359,12 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
     def generic_getattr(self, tx: Translator, name: str) -> VariableTracker:
         journal = open_journal(tx)
-        if journal is not None:  # `super().__getattribute__` asks here
+        if journal is not None:  # `super().__getattribute__` calls this method
             journal.reads.append((id(self.value), name))
         module: Any = self.value
         kind = type(module)
         kind_getter = _native.class_attribute(kind, "__getattribute__", None)
-        # Other cases, and what the traced program has changed, take the way of any object.
+        # Modules changed by the traced program, and other cases, are looked up like any object.
         if (
             name in ("__dict__", "__class__")
             or tx.output.side_effects.has_pending_mutation(self)
@@ -392,7 +392,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         found = self.getattr_helper(tx, "_parameters", key)
         if found is None:
             found = self.getattr_helper(tx, "_modules", key)
-            # Buffers come first, but are not asked in vain: that would leave guards on them.
+            # Buffers come first, but a fruitless look-up would add guards on them.
             buffers: Any = self.value.__dict__["_buffers"]
             if found is None or name in buffers or _is_changed(tx, buffers):
                 buffer = self.getattr_helper(tx, "_buffers", key)
@@ -431,7 +431,7 @@ def _call_traced(
 
 
 def _kind_of_state(value: VariableTracker) -> str | None:
-    """Return the kind of state ("parameters", "module") that an assigned value is, or None."""
+    """Return the name of an assigned value's category of state ("parameters", "module") or None."""
     if value.is_tensor() and value.python_type() is torch.nn.Parameter:
         return "parameters"
     return "module" if isinstance(value, TRACKED_MODULES) else None
@@ -447,7 +447,7 @@ class UnspecializedBuiltinNNModuleVariable(
     UnspecializedNNModuleVariable,
     TorchUnspecializedBuiltinNNModuleVariable,  # type: ignore[misc]
 ):
-    """A module of torch's own: its numbers are constants of the graph, its shapes static.
+    """A module of torch: its numbers are constants of the graph, its shapes are static.
 
     Stands in for ``torch._dynamo.variables.nn_module.UnspecializedBuiltinNNModuleVariable``.
     """
@@ -457,12 +457,12 @@ class FSDPManagedNNModuleVariable(
     UnspecializedNNModuleVariable,
     TorchFSDPManagedNNModuleVariable,  # type: ignore[misc]
 ):
-    """A module that FSDP manages: its attributes have FSDP's kind of source.
+    """A module that FSDP manages: its attributes have sources of FSDP's class.
 
     Stands in for ``torch._dynamo.variables.nn_module.FSDPManagedNNModuleVariable``.
 
     Raises:
-        AssertionError: there is no source, by which guards are told apart.
+        AssertionError: there is no source, which distinguishes the guards.
     """
 
     def __init__(self, value: Module, **kwargs: Any) -> None:

@@ -11,7 +11,7 @@ import torch.fx
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 
-# Operators that may return an argument, or a view of it, though their schemas do not say so.
+# Operators that may return an argument or a view of it, although their schemas do not declare it.
 _UNDECLARED = frozenset(
     {
         "alpha_dropout",

@@ -25,7 +25,7 @@ def _is_call_name(call_name: str, base: str) -> bool:
 
 
 def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
-    """Return the modules at `path` and at all call names of its parts; make missing ones."""
+    """Return the modules at `path` and at all call names of its parts; add missing modules."""
     holders = {id(root): root}
     for name in path:
         below: dict[int, torch.nn.Module] = {}
@@ -53,7 +53,7 @@ def check_constant(value: object, what: str) -> None:
 
 
 def check_kind(value: object, kind: Any) -> None:
-    """Raise AssertionError for a value that is not of a kind (an `AttrKind`) of attributes."""
+    """Raise AssertionError for a value that an attribute of this `AttrKind` cannot have."""
     expected: Any = {
         AttrKind.PARAMETER: torch.nn.Parameter,
         AttrKind.BUFFER: torch.Tensor,
@@ -71,13 +71,13 @@ def check_kind(value: object, kind: Any) -> None:
 def _assign_attr(
     from_obj: Any, to_module: torch.nn.Module, target: str, attr_kind: Any, persistent: bool = True
 ) -> None:
-    """Put a value at a dotted name of a module, and at the same place below every other call name.
+    """Assign a value to a dotted name of a module, under all call names of the name's parts.
 
     Stands in for `torch.export.unflatten._assign_attr`.
 
     Raises:
-        AssertionError: the value is not of that kind.
-        TypeError: `attr_kind` is no `_AttrKind`.
+        AssertionError: `attr_kind` does not allow the value.
+        TypeError: `attr_kind` is not an `_AttrKind`.
     """
     if not isinstance(attr_kind, AttrKind):
         raise TypeError(f"attr_kind must be one of torch's _AttrKind, not {attr_kind!r}")
@@ -94,7 +94,7 @@ def _assign_attr(
 
 
 def _get_submodule(mod: torch.nn.Module, target: str) -> Any:
-    """Return the attribute at a dotted name; None when a part of it is missing or no module."""
+    """Return the attribute at a dotted name; None if a part is missing or is not a module."""
     *path, name = target.split(".")
     for part in path:
         mod = getattr(mod, part, None)
@@ -109,9 +109,9 @@ def _add_submodule(
     module_to_add: torch.nn.Module,
     create_module: Callable[[str], torch.nn.Module] | None = None,
 ) -> bool | None:
-    """Add a module at a dotted name; `create_module(prefix)` makes missing modules on the way.
+    """Add a module at a dotted name; `create_module(prefix)` creates missing parents.
 
-    Returns False, and adds nothing, when an attribute on the way is no module.
+    Returns False, and adds nothing, if an attribute on the path is not a module.
     """
     *path, name = target.split(".")
     for i, part in enumerate(path):

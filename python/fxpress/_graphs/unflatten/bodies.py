@@ -25,7 +25,7 @@ def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def owner_with_bodies_of_its_own(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a module like `owner`, whose bodies are copies with other modes, hooks and tables."""
+    """Return a copy of `owner` whose bodies have separate modes, hooks and tables."""
     if not _children(owner):
         return owner
     copies = {id(owner): _shallow_copy(owner)}
@@ -34,7 +34,7 @@ def owner_with_bodies_of_its_own(owner: torch.fx.GraphModule) -> torch.fx.GraphM
         body = open_.pop()
         if id(body) in copies:
             continue
-        # The code of a class is generated from the module that the class was made for.
+        # A class generates its code from the module for which it was created.
         deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
         open_ += _children(body)

@@ -1,6 +1,6 @@
-"""Make dispatchers for repeated preserved calls, on modules that exist.
+"""Build dispatchers for repeated preserved calls of existing modules.
 
-`unflatten` itself plans dispatchers before it makes any module.
+`unflatten` itself plans dispatchers before it creates modules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def dispatch_modules(
     consts_targets: set[str],
     make_dispatcher: Callable[[set[str], list[Any]], torch.nn.Module],
 ) -> None:
-    """Put dispatchers in place of repeated calls, as `UnflattenedModule._dispatch_modules`."""
+    """Replace repeated calls by dispatchers, as `UnflattenedModule._dispatch_modules`."""
     calls: dict[str, list[tuple[int, str, torch.nn.Module]]] = defaultdict(list)
     for entry in root.module_call_graph:
         if not entry.fqn or not entry.signature:

@@ -1,6 +1,6 @@
-"""Outline graphs through torch's `_ModuleFrame`, over the native pass.
+"""torch's `_ModuleFrame`, implemented by the native pass.
 
-`torch.distributed.pipelining` builds the root frame and lets it run.
+`torch.distributed.pipelining` builds the root frame and runs it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _generate_flatten(gm: Any, node: Any) -> torch.fx.Node:
 
 
 def _generate_flatten_spec(gm: Any, node: Any, spec: Any) -> torch.fx.Node:
-    """Add nodes that flatten a value by a spec that the module keeps. Return the leaves' node."""
+    """Add nodes that flatten a value by a spec stored on the module; return the leaves' node."""
     spec_node = gm.graph.create_node("get_attr", _add_spec(gm, spec))
     return gm.graph.call_function(fx_pytree.tree_flatten_spec, (node, spec_node))
 
@@ -68,7 +68,7 @@ class _ModuleFrame:
     module's graph and the tables. The frames below it exist in native code only.
 
     Raises:
-        UnsupportedError: a frame with a parent is asked for.
+        UnsupportedError: `parent` is not None, or `module` is None.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class _ModuleFrame:
         self.parent_call_module: torch.fx.Node | None = None
 
     def run_outer(self) -> None:
-        """Outline the whole flat graph into the module."""
+        """Outline the entire flat graph into the module."""
         calls, attributes = _native.outline_submodules(
             {
                 "graph": self.flat_graph,
@@ -137,7 +137,7 @@ class _ModuleFrame:
         owner = self.flat_graph.owning_module
         for call_name, target, holder in attributes:
             self.seen_attrs[call_name].add(target)
-            # pipelining does not move bodies of higher-order operators, so they are set here.
+            # pipelining does not move bodies of higher-order operators.
             if owner is not None and not hasattr(holder, target):
                 setattr(holder, target, getattr(owner, target))
         self.seen_nodes.update((node.name, node) for node in self.flat_graph.nodes)

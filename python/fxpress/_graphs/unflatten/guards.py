@@ -35,7 +35,7 @@ def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
 def guards_module(
     program: ExportedProgram, placeholders: list[torch.fx.Node], names: list[str]
 ) -> torch.nn.Module:
-    """Return a module that takes the flat inputs and raises where one does not fit the program."""
+    """Return a module that raises if one of the flat inputs does not fit the program."""
     own = names[1:] if names[0] == "self" else names
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(name, kind) for name in own])
@@ -46,7 +46,7 @@ def guards_module(
 
 
 def besides_ranges(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
-    """Return the guards on the flat inputs if a check of ranges alone misses some, else None."""
+    """Return the guards on the flat inputs, or None if checking ranges covers all of them."""
     traced = torch_unlift.guards_of_trace(program)
     if not traced or not program.example_inputs:
         return None
@@ -68,7 +68,7 @@ def besides_ranges(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
 
 
 def of_trace_by_name(program: ExportedProgram, names: Sequence[str]) -> list[str]:
-    """Return the guards of the trace with `L['name']` for each flat input, by these names."""
+    """Return the guards of the trace, with `L[name]` for each flat input."""
     traced = torch_unlift.guards_of_trace(program)
     if not traced:
         return []
@@ -83,7 +83,7 @@ def of_trace_by_name(program: ExportedProgram, names: Sequence[str]) -> list[str
 def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
     nodes = program.graph.find_nodes(op="placeholder")
     specs = program.graph_signature.input_specs
-    # Readers of the inputs report a signature that does not fit the graph.
+    # Code that reads the inputs reports a signature that does not fit the graph.
     return [n for n, spec in zip(nodes, specs, strict=False) if spec.kind is InputKind.USER_INPUT]
 
 
@@ -100,7 +100,7 @@ class Inputs:
     """The flat inputs as texts: `sources` in guards (`L['x'][0]`), `shown` in messages (`x[0]`)."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        """Take example inputs, by the parameters of `forward`."""
+        """Set the texts from example inputs, by the parameters of `forward`."""
         paths = [path for path, _ in pytree.tree_leaves_with_path(arguments)]
         self.sources = ["L" + pytree.keystr(path) for path in paths]
         self.shown = [path[0].key + pytree.keystr(path[1:]) for path in paths]
@@ -113,7 +113,7 @@ class Inputs:
         return cls(bound.arguments)
 
     def rewrite(self, guards: list[str], texts: Sequence[str]) -> list[str]:
-        """Return the guards with a text in place of each input."""
+        """Return the guards with each input replaced by its text."""
         if not self.sources:
             return guards
         text_of = dict(zip(self.sources, texts, strict=True))
@@ -200,7 +200,7 @@ _NUMBERED = re.compile(r"(.+)_([0-9]+)")
 
 def of_trace(guards: Iterable[str], inputs: Inputs, parameters: Iterable[str]) -> list[str]:
     """Return the guards of a trace in terms of the module's inputs."""
-    # A tracer may number the flat inputs, or pass `*args` as one parameter.
+    # A trace may number the flat inputs, or have `*args` as one parameter.
     named = {pair for name in parameters for pair in _NUMBERED.findall(name)}
 
     def flat_input(match: re.Match[str]) -> str:
@@ -213,13 +213,13 @@ def of_trace(guards: Iterable[str], inputs: Inputs, parameters: Iterable[str]) -
     return [_ITEM.sub(item, _FLAT_INPUT.sub(flat_input, guard)) for guard in guards]
 
 
-# A comparison that is written as `ast.unparse` writes it.
+# A comparison in the form in which `ast.unparse` writes it.
 _VALUE = r"(?:[A-Za-z_]\w*(?:\[(?:'\w+'|[0-9]+)\])*(?:\.size\(\)\[[0-9]+\])?|[0-9]+)"
 _PLAIN = re.compile(f"{_VALUE} (?:==|>=|<=) {_VALUE}", re.ASCII)
 
 
 def _normalized(guard: str) -> str:
-    """Return the text of a guard without needless parentheses, for messages."""
+    """Return the text of a guard without redundant parentheses, for messages."""
     if _PLAIN.fullmatch(guard):
         return guard
     try:
@@ -230,7 +230,7 @@ def _normalized(guard: str) -> str:
 
 
 def as_function(guards: list[str], inputs: Inputs) -> Callable[..., None]:
-    """Return a function `_`, as in torch, of the flat inputs that raises for a failing guard."""
+    """Return a function of the flat inputs that raises if a guard fails; named `_` as in torch."""
     checked = inputs.rewrite(guards, [f"args[{i}]" for i in range(len(inputs.sources))])
     shown = inputs.rewrite(guards, inputs.shown)
     lines = ["", "def _(*args):"]
@@ -248,5 +248,5 @@ def as_module(guards: list[str], inputs: Inputs) -> torch.nn.Module:
     """Return a module whose `forward` is `as_function` of the guards."""
     module: Any = torch_unlift.GuardsFn()
     module.forward = torch_unlift.traced_by_dynamo(as_function(guards, inputs))
-    module._is_impure = True  # nothing uses its call, which must stay in the graph
+    module._is_impure = True  # keeps its call in the graph, although the result is unused
     return module

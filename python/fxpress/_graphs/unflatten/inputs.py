@@ -19,7 +19,7 @@ from fxpress._torch.fx import GetAttrKey, SequenceKey, TreeSpec, pytree
 
 log = logging.getLogger("torch.export.unflatten")
 
-# Keys of an instance's `__dict__`. No state of a model can have a name with a dot.
+# Keys of an instance's `__dict__`. They contain a dot, so a model's state cannot have these names.
 GUARDS = "fxpress.guards"  # the arguments of `guards.as_function`
 GUARD_FUNCTION = "fxpress.guard_function"
 
@@ -52,7 +52,7 @@ def process(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
 
 
 def adapt(module: Any, flat: list[Any], in_spec: TreeSpec, args: Any) -> list[Any]:
-    """Bring flat inputs into the program's structure, as `UnflattenedModule._adapt_flat_args`."""
+    """Adapt flat inputs to the program's structure, as `UnflattenedModule._adapt_flat_args`."""
     expected = module.module_call_graph[0].signature.in_spec
     if in_spec == expected:
         return flat
@@ -95,7 +95,7 @@ def _check(module: Any, flat: list[Any], paths: list[Any] | None, given: Any) ->
         else:
             return
     placeholders = module.input_placeholders
-    if not isinstance(placeholders, list):  # the model has something else of that name
+    if not isinstance(placeholders, list):  # an attribute of the model has that name
         placeholders = module.graph.find_nodes(op="placeholder")
     if (
         failed is None
@@ -105,7 +105,7 @@ def _check(module: Any, flat: list[Any], paths: list[Any] | None, given: Any) ->
         return
     if paths is None:
         paths = [path for path, _ in pytree.tree_flatten_with_path(given)[0]]
-    # torch's message about a size or a type comes before that of a guard.
+    # Like torch, report a wrong size or type rather than the guard.
     torch_export.check_input_constraints(
         placeholders, list(zip(paths, flat, strict=True)), module.range_constraints
     )
@@ -122,7 +122,7 @@ def _guard_function(module: Any) -> Callable[..., None]:
 
 
 def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
-    """Return whether a value is a tensor of exactly the exported size, which passes the check."""
+    """Return whether a value is a tensor of the exported, static size, which needs no check."""
     expected = placeholder.meta.get("val")
     return (
         isinstance(value, torch.Tensor)
@@ -133,13 +133,13 @@ def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
 
 
 def compiled(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the inputs while Dynamo traces, which guards on their structure and sizes itself."""
+    """Return the inputs while Dynamo traces; Dynamo itself guards on their structure and sizes."""
     flat, in_spec = pytree.tree_flatten((args, _reordered(module, kwargs)))
     return adapt(module, flat, in_spec, args)
 
 
 def traced(module: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the inputs while `torch.fx` traces, from proxies for all of `*args` and `**kwargs`."""
+    """Return the inputs while `torch.fx` traces; `args` and `kwargs` may each be one proxy."""
     if isinstance(args, torch.fx.Proxy):
         specs = module.module_call_graph[0].signature.in_spec.children()
         return [leaf for pair in zip((args, kwargs), specs, strict=True) for leaf in _leaves(*pair)]
@@ -177,7 +177,7 @@ def signature(module: Any) -> inspect.Signature:
     call = module.module_call_graph[0].signature
     args, kwargs = call.in_spec.children()
     keywords = [name for name in kwargs.context if _is_parameter_name(name)]
-    # Keywords keep their names, and positional arguments of the same name get others.
+    # Keywords keep their names; positional arguments of the same name are renamed.
     taken = set(keywords)
 
     def unused(name: str) -> str:

@@ -1,9 +1,9 @@
 """Check train() and eval() against the modes that the graph was exported in.
 
-Export writes the mode of an operator such as dropout or batch norm into the graph; setting another
-mode afterwards changes nothing. The mode is known from the flag of an operator that was traced in
-one of torch's own modules, because there the flag follows the module's `training`. The flag of any
-other operator, like that of `F.dropout(x, training=True)` in a user's `forward`, says nothing.
+Export stores the mode of operators such as dropout or batch norm in the graph, so setting another
+mode later has no effect. The mode is read from the flags of operators that were traced in torch's
+own modules, where the flag equals the module's `training`. Flags of other operators are ignored: a
+user's `forward` may call `F.dropout(x, training=True)` in either mode.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _exported_mode(node: torch.fx.Node) -> bool | None:
-    """Return the mode that an operator's module was traced in; None when it is not known."""
+    """Return the mode that an operator's module was traced in; None if it is unknown."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return None
@@ -107,21 +107,21 @@ def _check(module: torch.nn.Module, mode: bool, *, below_another: bool) -> None:
 
 
 def _is_called_by_a_parent() -> bool:
-    """Return whether `torch.nn.Module.train` of a parent, which is set already, is the caller."""
+    """Return whether `torch.nn.Module.train` of a parent, whose mode is set, is the caller."""
     caller = sys._getframe(3)  # above this function, `set_mode`, and the module's `train`
     return caller.f_code is torch.nn.Module.train.__code__
 
 
 def set_mode(module: torch.nn.Module, mode: bool, apply: Callable[[bool], Any]) -> None:
-    """Set a module's mode by `apply`; refuse a mode that no operator below was exported in.
+    """Set a module's mode by `apply`; refuse a mode that contradicts all operators below.
 
-    Nothing is set before all operators are checked. If they differ, or if a parent that is not a
-    module of fxpress sets the mode, there is a warning instead of an error.
+    Checks all operators before it sets a mode. Warns instead of raising if the operators' modes
+    differ, or if a parent that is not a module of fxpress sets the mode.
     """
     if not isinstance(mode, bool):
         raise ValueError("training mode is expected to be boolean")
     if getattr(_setting, "active", False):
-        apply(mode)  # the module above has been checked with all that is below it
+        apply(mode)  # the check of the module above covered this one
         return
     _check(module, mode, below_another=_is_called_by_a_parent())
     _setting.active = True

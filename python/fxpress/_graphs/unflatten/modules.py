@@ -48,7 +48,7 @@ class _SubmoduleBase:
     """The base of unflattened modules. Stands in for `torch.export.unflatten._SubmoduleBase`."""
 
     _ty: str | None
-    _title: ClassVar[str]  # of the readable text
+    _title: ClassVar[str]  # of print_readable()
     _derived: ClassVar[tuple[str, ...]] = ()  # attributes that copies and pickles leave out
     _with_graphs: ClassVar[tuple[str, ...]] = ("graph",)  # see `pickling`
 
@@ -72,7 +72,7 @@ class _SubmoduleBase:
         return torch_export.print_readable(self, self._title, *flags)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of this module and those below it, unless their graphs contradict it.
+        """Set the mode of this module and its submodules, unless their graphs contradict it.
 
         Raises:
             UnsupportedError: the operators of all modules were exported in the other mode.
@@ -100,7 +100,7 @@ class _SubmoduleBase:
         return pickling.reduce(self)
 
 
-# Keys of an instance's `__dict__`. No state of a model can have a name with a dot.
+# Keys of an instance's `__dict__`. They contain a dot, so a model's state cannot have these names.
 _SIGNED = "fxpress.signed_forward"
 _PROGRAM_SPECS = "fxpress.program_specs"
 
@@ -125,14 +125,14 @@ class _Signed:
         return types.MethodType(own, instance)
 
 
-# Dynamo must not compile `__get__` as a frame: the compiled code would get the attribute again.
+# Compiled as a frame, `__get__` would get the attribute again.
 torch_export.not_a_frame(_Signed.__get__)
 
 
 def _make_graph_module(module: Any) -> torch.fx.GraphModule:
     made = _native.make_graph_module(module, module.graph)
-    # The caller is about to run the module, and Dynamo reads the class without a call that would
-    # make the code.
+    # The caller will run the module, and Dynamo reads the class without the call that generates its
+    # code.
     deferred_code.materialize(type(made))
     return made
 
@@ -142,12 +142,12 @@ def _placeholders(module: Any) -> list[torch.fx.Node]:
 
 
 def _copy_of_signature(module: Any) -> Any:
-    """Return a copy of the signature, made when it is read: few do, and it grows with the model."""
+    """Copy the signature at its first read: it grows with the model, and few callers read it."""
     return source.copy_signature(*module.__dict__[_PROGRAM_SPECS])
 
 
 def _make_runnable(module: Any) -> torch.fx.GraphModule:
-    """Return `graph_module`, also for a model that has another attribute of that name."""
+    """Return `graph_module`, even if the model has another attribute of that name."""
     own = module.graph_module
     return own if own is module.__dict__.get("graph_module") else _make_graph_module(module)
 
@@ -155,8 +155,8 @@ def _make_runnable(module: Any) -> torch.fx.GraphModule:
 class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type: ignore[misc]
     """A module that runs its graph on fxpress's engine.
 
-    Stands in for `torch.export.unflatten.InterpreterModule`. Under Dynamo, and when it was made
-    inside of `_disable_interpreter`, it runs the code generated from the graph.
+    Stands in for `torch.export.unflatten.InterpreterModule`. Under Dynamo, and if it was created
+    inside `_disable_interpreter`, it runs the code generated from the graph.
 
     Args:
         graph: the graph to run.
@@ -220,15 +220,15 @@ class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type
 class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModuleDispatcher):  # type: ignore[misc]
     """Several calls of one module whose graphs differ. Each call runs the next graph, in turn.
 
-    Stands in for `torch.export.unflatten.InterpreterModuleDispatcher`. State is registered as in
-    the original module, buffers included.
+    Stands in for `torch.export.unflatten.InterpreterModuleDispatcher`. State, including buffers, is
+    registered as in the original module.
 
     Args:
         attrs: the names of the state that the module holds itself.
         call_modules: a module for each call, in order.
 
     Raises:
-        AssertionError: there are no `call_modules`.
+        AssertionError: `call_modules` is empty.
 
     Example:
         >>> from fxpress.unflatten import unflatten
@@ -302,17 +302,17 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
 
     Args:
         export_module: the program.
-        flat_args_adapter: brings inputs of another structure into the program's structure.
+        flat_args_adapter: adapts inputs of another structure to the program's structure.
         share_state: use the program's own tensors instead of copies of them.
-        device: where the copies are made; None: where the tensors are.
-        check_guards: check the inputs by all guards of the program, and not by ranges alone.
+        device: of the copies; None: of the tensors.
+        check_guards: check the inputs against all guards of the program, not only ranges.
 
     Raises:
         ValueError: the program has a backward signature.
-        RuntimeError: a node does not say which modules it was traced in, or a module with a
-            preserved signature needs a value that it does not get.
+        RuntimeError: a node has no `nn_module_stack`, or a module with a preserved signature needs
+            a value that its callers do not pass.
         AssertionError, KeyError: the program contradicts its signature.
-        UnsupportedError: a name of the model stands for something else.
+        UnsupportedError: two inputs of the program are constants of the same name.
 
     Example:
         >>> from fxpress.unflatten import UnflattenedModule
@@ -362,7 +362,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         dead_code: bool,
         check_guards: bool,
     ) -> None:
-        """Make the modules. Nodes without effect or user are left out unless `dead_code`."""
+        """Build the modules. `dead_code`: keep nodes without effect or user."""
         torch.nn.Module.__init__(self)
         signature = export_module.graph_signature
         if signature.backward_signature is not None:
@@ -405,7 +405,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
                 values = _collected(program, share_state, device, progress)
                 self._write(program, values, dead_code)
             return
-        # The caller's code runs while state is copied: the collector is not paused for that.
+        # Copying state runs the caller's code, so the collector is paused only afterwards.
         values = _collected(program, share_state, device, progress)
         with _native.GcPause():
             self._write(program, values, dead_code)
@@ -432,7 +432,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
     # ---- running ----
 
     def process_forward_inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """The leaves of the arguments, adapted and checked against the program's constraints."""
+        """Return the flat arguments, adapted to the program and checked against its constraints."""
         return inputs.process(self, args, kwargs)
 
     def _adapt_flat_args(self, flat_args: list[Any], in_spec: Any, input: Any) -> list[Any]:
@@ -470,7 +470,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         dispatch_modules(self, redirected_call_indices, consts_targets, InterpreterModuleDispatcher)
 
     def finalize(self) -> None:
-        """Checks the graph and forgets what was derived from it, after an edit by hand."""
+        """Check the graph after an edit, and drop the attributes that were computed from it."""
         self._forget_derived()
         self.graph.lint()
 
@@ -509,26 +509,27 @@ def unflatten(
 ) -> UnflattenedModule:
     """Return an exported program as the tree of modules that it was traced from.
 
-    The modules have the names and the state of the original; they run on fxpress's engine.
+    The modules have the names and the state of the original modules, and run on fxpress's engine.
 
     Stands in for `torch.export.unflatten`.
 
     Args:
         module: the program, which is not changed.
-        flat_args_adapter: brings inputs of another structure into the program's structure.
+        flat_args_adapter: adapts inputs of another structure to the program's structure.
         share_state: use the program's own tensors instead of copies of them.
-        device: where the copies are made; None: where the tensors are.
-        progress: where the copying of state shows its progress: True or a function of (done, total,
-            what).
-        check_guards: check the inputs by all guards of the program, and not by ranges alone.
+        device: of the copies; None: of the tensors.
+        progress: True, or a function of (done, total, what) that receives the progress of copying
+            state.
+        check_guards: check the inputs against all guards of the program, not only ranges.
 
     Raises:
         ValueError: the program has a backward signature.
-        RuntimeError: a node does not say which modules it was traced in, or a module with a
-            preserved signature needs a value that it does not get.
+        RuntimeError: a node has no `nn_module_stack`, or a module with a preserved signature needs
+            a value that its callers do not pass.
         AssertionError, KeyError: the program contradicts its signature.
-        UnsupportedError: a name of the model stands for something else.
-        TypeError, ImportError: `progress` is of another type, or needs what is not installed.
+        UnsupportedError: two inputs of the program are constants of the same name.
+        TypeError: `progress` has another type.
+        ImportError: `progress` needs a package that is not installed.
 
     Example:
         >>> from fxpress.unflatten import unflatten

@@ -1,6 +1,6 @@
-"""The steps of unflattening on modules that exist, for callers that call them one by one.
+"""The steps of unflattening as functions on existing modules, for callers of single steps.
 
-`unflatten` itself plans all steps before it makes any module.
+`unflatten` itself plans all steps before it creates modules.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _inplace_buffer_and_input_mutations(
 
     Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. A write waits for
     the last read of the old value or a view of it. Parameters are written through a detached alias.
-    A new value that is an input itself is written at the end of the graph. A value that another
-    write may change is cloned before.
+    A new value that is an input is written at the end of the graph. A value that another write may
+    change is cloned first.
     """
     output = next(iter(reversed(graph.nodes)))
     if output.op != "output" or len(output.args) != 1:
@@ -106,7 +106,7 @@ def _root_module_type(graph: torch.fx.Graph) -> str | None:
 
 
 def _fix_nn_module_stacks(graph: torch.fx.Graph) -> None:
-    """Cut stacks where a module does not lie in the one before it.
+    """Cut each stack before the first module that is not below the one before it.
 
     Stands in for `torch.export.unflatten._fix_nn_module_stacks`; compares whole parts of names.
     """
@@ -169,8 +169,8 @@ def _copy_graph_attrs(
 def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[str, str]:
     """Merge calls of one module whose graphs are the same.
 
-    Stands in for `torch.export.unflatten._deduplicate_modules`. Returns the removed call names ->
-    the call names that took their place.
+    Stands in for `torch.export.unflatten._deduplicate_modules`. Returns the removed call names and
+    the call names that replace them.
     """
     redirected: dict[str, str] = {}
     for entries in partitions:
@@ -225,26 +225,26 @@ def _sink_params(
     scope: list[str],
     module_id_to_inputs_removed: dict[int, set[str]] | None = None,
 ) -> dict[int, set[str]]:
-    """Turn placeholders that stand for state into get_attr nodes of the module that has it.
+    """Replace placeholders that pass state by get_attr nodes of the module that owns the state.
 
     Stands in for `torch.export.unflatten._sink_params`.
 
     Args:
-        module: a module with a `graph`, or one with such modules below it.
-        inputs_to_state: placeholder -> names of its state; the first below a module's own name is
-            taken.
-        scope: the module's own name, in parts.
-        module_id_to_inputs_removed: modules that are done, with the placeholders that they lost.
+        module: a module with a `graph`, or with submodules that have one.
+        inputs_to_state: placeholder -> names of its state; a module uses the first name below its
+            own.
+        scope: the parts of the module's own name.
+        module_id_to_inputs_removed: placeholders removed so far, by ids of finished modules.
 
     Returns:
-        The placeholders that modules have lost, by the modules' ids.
+        The removed placeholders, by ids of modules.
     """
     removed = (
         defaultdict(set) if module_id_to_inputs_removed is None else module_id_to_inputs_removed
     )
     if id(module) in removed:
         return {id(module): removed[id(module)]}
-    lost: set[str] | None = None  # those of the module itself, if the table does not list it
+    lost: set[str] | None = None  # placeholders that `module` itself lost
     visits = [(module, scope, False)]
     while visits:
         current, path, children_done = visits.pop()
@@ -276,7 +276,7 @@ def _sink_into(
     scope: list[str],
     removed: dict[int, set[str]],
 ) -> set[str]:
-    """Sink the state of one module; its children are done. Returns the lost placeholders."""
+    """Sink the state of one module after its children; return the placeholders removed from it."""
     for node in graph.find_nodes(op="call_module"):
         gone = removed.get(id(_get_submodule(module, node.target)))
         if gone:

@@ -1,9 +1,9 @@
 """Pickles of unflattened modules.
 
-Tensors, modules and the users' additions to them are ordinary parts of the pickle, so that an
-object that a pickle holds twice (a weight that is tied to a weight outside of the program) stays
-one object. Graphs, with the operators and fake values in them, are bytes of torch's `GraphPickler`:
-one for all modules that are pickled together, because their graphs share fake values and symbols.
+Tensors, modules and attributes added by users are ordinary parts of the pickle, so that an object
+that a pickle holds twice (a weight tied to a weight outside the program) stays one object. Graphs,
+including their operators and fake values, are bytes of torch's `GraphPickler`. All modules that are
+pickled together use one `GraphPickler`, because their graphs share fake values and symbols.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEEN = "read modules"  # in the memo of a deep copy: ids of modules whose state
 
 
 def state_without(module: Any, *derived: str) -> dict[str, Any]:
-    """Return the instance's state without attributes that are computed when they are needed."""
+    """Return the instance's state without the `derived` attributes, which are computed on use."""
     state = torch.nn.Module.__getstate__(module)
     return {name: value for name, value in state.items() if name not in derived}
 
@@ -94,7 +94,7 @@ def restore(module: Any, state: dict[str, Any]) -> None:
 
 
 class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
-    """A pickler that leaves real tensors and modules outside, because the caller pickles them."""
+    """A pickler that leaves out real tensors and modules: `outside`, which the caller pickles."""
 
     outside: list[Any]
 
@@ -110,12 +110,12 @@ class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
             self.outside.append(obj)
             return _from_outside, (len(self.outside) - 1, self._unpickle_state)
         if isinstance(obj, torch_fx.TreeSpec) and obj.is_leaf():
-            return _leaf_spec, ()  # to make another leaf is deprecated
+            return _leaf_spec, ()  # creating another leaf is deprecated
         return super().reducer_override(obj)
 
 
 def _parts(tensor: Any) -> tuple[Any, ...]:
-    """Return the parts that a tensor subclass is made of, and its metadata."""
+    """Return the inner tensors of a tensor subclass, and its metadata."""
     names, context = tensor.__tensor_flatten__()
     inner = {name: getattr(tensor, name) for name in names}
     return type(tensor), inner, context, tuple(tensor.shape), tensor.stride(), tensor.requires_grad
@@ -131,7 +131,7 @@ def _graph(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.Graph:
 
 
 def _graph_module(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.GraphModule:
-    """Read a GraphModule, and generate its code, which belongs to its class and is not pickled."""
+    """Read a GraphModule and generate its code, which is part of its class and not pickled."""
     module: torch.fx.GraphModule = unpickle(*args)
     module.recompile()
     return module
@@ -153,9 +153,9 @@ def dump(value: Any) -> tuple[bytes, list[Any]]:
 
 
 def load(data: bytes, outside: list[Any]) -> Any:
-    """Return the value that `dump` was given, with fake values of a new mode."""
+    """Return the value passed to `dump`, with fake values of a new mode."""
     mode: Any = torch_export.fake_mode_of_its_own()
-    mode.outside = outside  # the mode is all that reaches the functions that read a pickle
+    mode.outside = outside  # functions that read the pickle have access to the mode only
     try:
         return torch_export.GraphPickler.loads(data, mode)
     finally:
@@ -163,10 +163,10 @@ def load(data: bytes, outside: list[Any]) -> Any:
 
 
 class _Alive(threading.local):
-    """The graphs, by id of a module, that a pickle which is being written has for the module."""
+    """The graphs of pickles that are being written, by ids of their modules."""
 
     def __init__(self) -> None:
-        # A pickler keeps the objects that it has written: entries go when the pickler goes.
+        # A pickler holds the objects that it has written, so entries last as long as the pickler.
         self.graphs: weakref.WeakValueDictionary[int, _Graphs] = weakref.WeakValueDictionary()
 
 
@@ -180,7 +180,7 @@ _GRAPH_TYPES: tuple[type, ...] = (
 
 
 class _Part:
-    """An object that stands in a pickle for one of the values of `_Graphs`."""
+    """The pickled form of one of the values of `_Graphs`."""
 
     def __init__(self, graphs: _Graphs, index: int) -> None:
         self.graphs = graphs
@@ -206,9 +206,9 @@ class _Graphs:
     """The values with graphs of a module and its submodules; unpickled as a list."""
 
     def __init__(self, top: torch.nn.Module) -> None:
-        # Pickled forms refer to this object, which refers to values only, so that no cycle is made.
+        # Pickled forms refer to this object, which refers to values only: there is no cycle.
         self.values: list[Any] = []
-        self.index: dict[int, int] = {}  # by id; `values` keeps what the ids are of
+        self.index: dict[int, int] = {}  # id -> index in `values`, which holds the object
         self.parts: weakref.WeakValueDictionary[int, _Part] = weakref.WeakValueDictionary()
         self.tables: weakref.WeakValueDictionary[int, _Table] = weakref.WeakValueDictionary()
         for module in _below(top):
@@ -232,11 +232,11 @@ class _Graphs:
         return part
 
     def stand_in(self, child: Any) -> Any:
-        """Return the object that stands in a pickle for a child of a module."""
+        """Return the pickled form of a child of a module."""
         return self._part(child) if isinstance(child, torch.fx.GraphModule) else child
 
     def state_of(self, module: Any) -> dict[str, Any]:
-        """Return a module's state with stand-ins in the places of the values."""
+        """Return a module's state with the pickled forms of the values."""
         state: dict[str, Any] = module.__getstate__()
         for name, value in _with_graphs(module, state).items():
             state[name] = self._part(value)
@@ -279,7 +279,7 @@ def reduce(module: Any) -> tuple[Any, ...]:
     try:
         state = None if graphs is None else graphs.state_of(module)
     except KeyError:
-        state = None  # of another module at that address, or changed since then
+        state = None  # another module has that id now, or the module was changed
     if state is None:
         state = _Graphs(module).state_of(module)
     return copyreg.__newobj__, (type(module),), state  # type: ignore[attr-defined]

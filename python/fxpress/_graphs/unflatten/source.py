@@ -41,7 +41,7 @@ def collect(
     device: torch.device | None,
     progress: Progress = False,
 ) -> _native.ProgramState:
-    """Return the state of modules; unlike in torch, values of different dtypes are different."""
+    """Return the state of modules; unlike torch, distinguish values of different dtypes."""
     state_dict, constants = program.state_dict, program.constants
     values = [*state_dict.values(), *constants.values()]
     state = _native.ProgramState(
@@ -62,7 +62,7 @@ def collect(
 
 
 def _has_views(values: list[Any]) -> bool:
-    """Return whether different tensors share a storage: what is written to one is in the other."""
+    """Return whether different tensors share a storage, so that a write to one changes another."""
     return any(len({id(values[i]) for i in positions}) > 1 for positions in sharing(values))
 
 
@@ -122,10 +122,10 @@ class Source(TypedDict):
     """The argument of `_native.unflatten` and `_native.outline_submodules`."""
 
     graph: torch.fx.Graph  # the flat graph
-    owner: torch.nn.Module  # has the attributes that its get_attr nodes name
+    owner: torch.nn.Module  # holds the attributes that its get_attr nodes name
     may_alias: Callable[[torch.fx.Node], bool]  # a result may be, or view, an argument
-    parts: frozenset[Any]  # targets that give a part of a subclass of tensors
-    mutations: list[tuple[bool, str]]  # for each mutated output: of a parameter? which placeholder
+    parts: frozenset[Any]  # targets that return an inner tensor of a subclass
+    mutations: list[tuple[bool, str]]  # for each mutated output: is a parameter, placeholder
     signatures: list[Signature]  # of preserved calls: call name, inputs, outputs, arity, specs
     with_signature: list[str]  # their call names, for dispatchers
     state: _native.ProgramState | None
@@ -250,7 +250,7 @@ def copy_calls(calls: Iterable[Any]) -> list[Any]:
     result = []
     for entry in calls:
         if entry.signature is None and type(entry) is ModuleCallEntry:
-            copy = ModuleCallEntry(entry.fqn)  # most are like this
+            copy = ModuleCallEntry(entry.fqn)  # the usual case, faster than _copied
         else:
             copy = _copied(entry)
         if copy.signature is not None:
@@ -292,8 +292,8 @@ def of_program(
 class _IVals:
     """Names of intermediate values of mutations that were read, by module.
 
-    Stands in for `torch.export.unflatten._IVals`. The native pass has its own record and does not
-    use this class; callers that have an instance do.
+    Stands in for `torch.export.unflatten._IVals`, for callers that use an instance. The native pass
+    keeps its own record.
     """
 
     def __init__(self) -> None:
@@ -312,7 +312,7 @@ class _IVals:
         return mf.remap_input(node.args[0])
 
     def update(self, partitions: Any) -> None:
-        """Write every value that was read into the state that it is a value of."""
+        """Add a copy_ after every value that was read, into the state that it belongs to."""
         for entry in (entry for entries in partitions for entry in entries):
             graph = entry.module.graph
             names = self.node_names_by_fqn[entry.fqn]

@@ -8,18 +8,18 @@ from fxpress import _native
 from fxpress._base.replacement import attribute_block
 
 _NAME = "RUN_WITH_INTERPRETER"
-# The object that has the flag. It is the drop-in module as soon as that is imported, because
-# callers set the flag there.
+# The object that has the flag: the drop-in module once it is imported, because callers set the flag
+# there.
 holder: ModuleType | SimpleNamespace = SimpleNamespace(**{_NAME: True})
 
 
 def runs_with_interpreter() -> bool:
-    """Return the flag that new modules get."""
+    """Return whether new modules run on the engine."""
     return bool(getattr(holder, _NAME))
 
 
 def _disable_interpreter() -> _native.Block:
-    """Return a block; modules made inside run the code generated from their graphs, not the engine.
+    """Return a context manager; modules created inside run generated code, not the engine.
 
     Stands in for `torch.export.unflatten._disable_interpreter`.
     """

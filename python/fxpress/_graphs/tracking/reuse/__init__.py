@@ -1,6 +1,6 @@
-"""Layers that are alike are traced once: later calls repeat what the first ones did to the graph.
+"""Trace identical layers once: later calls repeat the changes of the first one to the graph.
 
-`calls` stands at the call of a tracked module. A call is described (`structure`), traced while it
-is noted what Dynamo does (`journal`, `recording`), and repeated for a call with an equal
+`calls` is the entry point for calls of tracked modules. A call is described (`structure`), traced
+while Dynamo's changes are recorded (`journal`, `recording`), and repeated for a call with an equal
 description (`template`, `stamp`). In doubt a call is traced.
 """

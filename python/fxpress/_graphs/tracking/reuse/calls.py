@@ -1,4 +1,4 @@
-"""Stamp or trace a call of a module."""
+"""Instantiate the template of an equal call, or trace the call of a module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxpress._graphs.tracking.reuse.template import Template, template_of
 from fxpress._torch.reuse import Translator, VariableTracker, is_plain_trace, traces_all
 
 Trace = Callable[[], VariableTracker]
-_MOST = 4  # recordings of calls with one description
+_MOST = 4  # recordings kept for one description
 
 
 def call(
@@ -66,7 +66,7 @@ def call(
 
 
 def _fitting(known: list[Recording], made: Call) -> tuple[Template | None, str]:
-    """Return the template of a recorded call that a call is like; or None and the reason."""
+    """Return the template of a recorded call that the call can repeat, or None and the reason."""
     why = "no call before was like it"
     for recording in known:
         try:

@@ -1,4 +1,4 @@
-"""Compare what a stamp would have done with what tracing did."""
+"""Compare the instance of a template with a trace of the same call."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Comparison:
             return f"{its}: a node is named that should not be"
         if (old.kind, old.candidate) != (new.kind, new.candidate) and old.kind != "input":
             return f"{its}: made from {new.kind} {new.candidate}, not {old.kind} {old.candidate}"
-        if its in self.new.arguments:  # it was made before the call
+        if its in self.new.arguments:  # created before the call
             return None
         return self._meta(mine, its)
 

@@ -1,4 +1,4 @@
-"""Note what Dynamo does to a graph, in order, while modules are called."""
+"""Record Dynamo's changes to a graph, in order, during calls of modules."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ KEY = "_fxpress_journal"  # of an output graph
 
 
 def open_journal(tx: Any) -> Any:
-    """Return the journal of a translator's graph while a call is noted; None at other times."""
+    """Return the journal of a translator's graph while a call is recorded, else None."""
     found = getattr(getattr(tx, "output", None), KEY, None)
     return found if found is not None and found.depth else None
 
 
 def note_once(tx: Any, what: str) -> None:
-    """Note what only one module, or one moment, gives: no call is like one with it."""
+    """Record a dependency on one object or moment, which prevents a call from being repeated."""
     journal = open_journal(tx)
     if journal is not None:
         journal.once.append(what)
@@ -49,10 +49,11 @@ _NOTHING: dict[str, Any] = {}
 
 
 class Census:
-    """The kinds of modules that were met so far.
+    """Counts of module kinds found so far.
 
-    The kind of a module is its class, the sizes of its tensors and the kinds of the modules in it:
-    less than what makes two calls alike, and found once for a module, not at each level above it.
+    The kind of a module is its class, the sizes of its tensors and the kinds of its children. Equal
+    kinds are necessary but not sufficient for equal calls. The kind is computed once for a module,
+    not again for each module above it.
     """
 
     def __init__(self) -> None:
@@ -61,10 +62,10 @@ class Census:
         self._counts: collections.Counter[int] = collections.Counter()
 
     def is_single(self, module: torch.nn.Module) -> bool:
-        """Return whether no other module that was met is of its kind.
+        """Return whether no other module found so far has the same kind.
 
-        One that is in no module that was met before may have its like elsewhere. Only the first of
-        these is a single one: the first call of a trace can seldom be repeated.
+        A module outside all modules found before may have an equal one elsewhere, so it is not
+        single, except the first: the first call of a trace can seldom be repeated.
         """
         is_first = not self._kinds
         if id(module) not in self._kinds:
@@ -81,7 +82,7 @@ class Census:
             if id(module) not in found and id(module) not in self._kinds:
                 found[id(module)] = module
                 pending.extend(_children(module))
-        for key, module in reversed(found.items()):  # what is inside first
+        for key, module in reversed(found.items()):  # children first
             kind = (
                 type(module),
                 tuple(_sizes(module)),
@@ -103,43 +104,43 @@ def _sizes(module: torch.nn.Module) -> Iterator[Any]:
             yield value.shape if type(value) in _TENSORS else type(value)
 
 
-# The methods of an output graph that a journal stands in for.
+# The methods of an output graph that a journal replaces.
 _WATCHED = ("add_fqn_info_for_inlined_modules", "register_attr_or_module")
 
 
 class Journal:
-    """What was done to the graph of one output so far: lists that only grow.
+    """The changes to the graph of one output so far, in lists that only grow.
 
-    A call of a module is a part of each list, so that calls that nest cost nothing more.
+    A call of a module is a range of each list, so nested calls have no extra cost.
     """
 
     def __init__(self, output: Any) -> None:
         self.output = output
         self.graph = output.current_tracer.graph
         self.effects = output.side_effects
-        # A node, what its name was made from, and the name; or None, what a name was made from
-        # that a node got later, and the name.
+        # (node, proposed name, name) for a new node; (None, proposed name, name) for a name that an
+        # existing node got later.
         self.events: list[tuple[torch.fx.Node | None, str, str]] = []
-        self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # a key, a path, a module
+        self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # (key, path, module)
         self.built: list[tuple[torch.nn.Module, Source]] = []  # modules that got a variable
-        self.reads: list[tuple[int, str]] = []  # the id of a module, the name of an attribute
+        self.reads: list[tuple[int, str]] = []  # (id of a module, name of an attribute)
         self.sizes: list[SeenSize] = []  # numbers and sizes that may become inputs of the graph
-        # Objects that others than one call can reach and that were changed, and how often that was.
+        # Changed objects that are reachable from outside a call, and the number of changes.
         self._changed = changed_objects(self.effects)
         self.mutations = len(self._changed)
-        self._reached: dict[int, VariableTracker] = {}  # what the changed objects hold, by its id
-        self._generators: list[VariableTracker] = []  # among these
-        self._reached_at = 0  # the number of mutations
-        self.once: list[str] = []  # what was asked that has another answer for another call
-        self.known: set[int] = set()  # ids of modules that a call that is over found
+        self._reached: dict[int, VariableTracker] = {}  # id -> object held by a changed object
+        self._generators: list[VariableTracker] = []  # generators among these
+        self._reached_at = 0  # `mutations` when both were computed
+        self.once: list[str] = []  # dependencies that differ for another call, see `note_once`
+        self.known: set[int] = set()  # ids of modules that a finished call has found
         self.census = Census()
         self.report = begin()
         self.recordings: dict[Any, list[Any]] = {}
         self.depth = 0
-        self.place: str | None = None  # the stack trace of the nodes that are made next, if known
+        self.place: str | None = None  # the stack trace of the next nodes, if known
         self._undo: list[Callable[[], None]] = []
         self._stamped: dict[int, tuple[torch.nn.Module, Source]] = {}
-        # Keys of guards that Dynamo makes once, with a variable that a stamp does not make.
+        # Keys of guards that Dynamo adds with a variable, which an instance does not build.
         self._guarded: set[Any] = set()
         self._count_mutations()
         self._note_modules()
@@ -147,7 +148,7 @@ class Journal:
         self._end_with_trace()
 
     def is_current(self, output: Any) -> bool:
-        """Return whether Dynamo still writes where it did: an attempt that fails replaces it."""
+        """Return whether Dynamo still writes to the same graph; a failed attempt replaces it."""
         return self.graph is output.current_tracer.graph and self.effects is output.side_effects
 
     def __enter__(self) -> Journal:
@@ -174,7 +175,7 @@ class Journal:
         vars(self.effects)["check_allowed_side_effect"] = check_allowed
 
     def _is_reached(self, item: VariableTracker) -> bool:
-        """Return whether an object that was made while tracing is part of one that was changed."""
+        """Return whether a changed object holds `item`, which was created while tracing."""
         self._reach()
         return id(item) in self._reached
 
@@ -185,7 +186,7 @@ class Journal:
             self._generators = list(filter(is_generator, self._reached.values()))
 
     def has_open_generator(self) -> bool:
-        """Return whether an object that was changed holds a generator that has more to run."""
+        """Return whether a changed object holds a generator that is not exhausted."""
         self._reach()
         return not all(map(is_exhausted, self._generators))
 
@@ -200,7 +201,7 @@ class Journal:
             if known is None:
                 add_module(module, source)
             elif known[1] != source:
-                # Tracing would have known the module by its first path.
+                # A traced module would be registered under its first path.
                 restart_without_reuse(output, "a part of a stamped module has another path")
 
         def register_attr_or_module(target: Any, *names: Any, **options: Any) -> Any:
@@ -222,12 +223,12 @@ class Journal:
         vars(guards)["add"] = add_new
 
     def note_guard(self, guard: Guard) -> None:
-        """Note a guard of a stamp: a variable that is made later adds none like it."""
+        """Record a guard of an instance, so that a later variable does not add it again."""
         if is_of_variable(guard):
             self._guarded.add(guard_key(guard))
 
     def _end_with_trace(self) -> None:
-        """Free what is noted when Dynamo frees what the output holds."""
+        """Free the journal when Dynamo frees the output."""
         output = self.output
         free = vars(output).pop("cleanup", output.cleanup)
 
@@ -242,11 +243,11 @@ class Journal:
         vars(output)["cleanup"] = cleanup
 
     def note_known(self, start: int) -> None:
-        """Note which modules a call that is over found."""
+        """Record the modules that a finished call has found."""
         self.known.update(id(module) for module, _ in self.built[start:])
 
     def note_stamped(self, module: torch.nn.Module, source: Source) -> None:
-        """Note a module that has no variable though it is part of the trace."""
+        """Record a module that is part of the trace but has no variable."""
         self.output.add_fqn_info_for_inlined_modules(module, source)
         self._stamped[id(module)] = module, source
 
@@ -267,7 +268,7 @@ class Journal:
             if len(events) == before + 1:
                 _, candidate, name = events[before]
                 events[before] = (node, candidate, name)
-            if self.place is not None:  # Dynamo looks for the place of nodes without one
+            if self.place is not None:  # saves Dynamo the search for the stack trace
                 node.meta["stack_trace"] = self.place
             return node
 
@@ -283,7 +284,7 @@ class Journal:
 
 
 def journal_of(output: Any) -> Journal:
-    """Return the journal of an output graph, which begins with the first call."""
+    """Return the journal of an output graph; create it at the first call."""
     found: Journal | None = vars(output).get(KEY)
     if found is None or not found.is_current(output):
         found = vars(output)[KEY] = Journal(output)

@@ -1,4 +1,4 @@
-"""A call of a module that was traced, from which alike calls may be stamped."""
+"""A traced call of a module, which equal calls may repeat."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """A call before it is traced or stamped: what it can read."""
+    """The description of a call before it is traced or repeated: everything that it can read."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Call:
         self.source = variable.source
         self.path = variable.get_nn_module_stack_source()
         self.journal = journal
-        if id(self.module) in journal.known:  # which may have told it from others
+        if id(self.module) in journal.known:  # an earlier call may have distinguished it
             raise NotAlike("an earlier call looks at the module")
         if journal.has_open_generator():
             raise NotAlike("a generator is open")
@@ -64,11 +64,11 @@ class Call:
             surroundings(tx),
         )
         known = journal.effects.id_to_variable
-        # The objects that the trace knows by another path, or from an earlier call.
+        # Numbers of the objects that the trace knows by another path or from an earlier call.
         self.tracked = tuple(
             number for number, each in enumerate(self.structure.objects) if id(each) in known
         )
-        # Dynamo guards otherwise on an object that it has met.
+        # Dynamo guards differently on an object that it has read before.
         self.met = [each in known for each in self.structure.others]
         self.state = global_state()
         self.site = CallSite(tx)
@@ -76,7 +76,7 @@ class Call:
 
 
 class Correspondence:
-    """Map the sources, nodes, names and places of a recorded call to a new call's."""
+    """Maps the sources, nodes, names and stack traces of a recorded call to a new call's."""
 
     def __init__(self, old: Call, new: Call) -> None:
         self._sites = old.site, new.site
@@ -88,34 +88,34 @@ class Correspondence:
         self._names: dict[str, str] = {}
 
     def source(self, old: Any) -> Any:
-        """Return where the call finds what the recorded one found at a source."""
+        """Return the new call's source for a source of the recorded call."""
         return map_source(old, self.sources)
 
     def node(self, old: torch.fx.Node) -> torch.fx.Node:
-        """Return the node in place of another one; a node of neither call stands for itself."""
+        """Return the new call's node for a recorded node; other nodes map to themselves."""
         return self.nodes.get(old, old)
 
     def add_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Note that a node stands in place of another one, both with the names they were made with.
+        """Map a node, and its first name, to a node of the new call.
 
-        A node that is new has no meta yet, and its name.
+        A new node has no meta yet; its name is its first name.
         """
         self.nodes[old] = new
         self._names[_made_name(old)] = _made_name(new)
 
     def functions(self, stack: Any) -> list[tuple[str, Any]]:
-        """Return the stack of functions in place of another one."""
+        """Return the new call's stack of functions."""
         return [(self._names.get(name, name), kind) for name, kind in stack]
 
     def trace(self, text: str) -> str:
-        """Return the stack trace in place of another one: it begins at the place of the call."""
+        """Return the new call's stack trace, which begins at the new call site."""
         if self._is_same_place:
             return text
         old, new = self._sites
         return new.text() + text.removeprefix(old.text())
 
     def stack(self, frames: Any) -> Any:
-        """Return the frames in place of others, which begin at the place of the call."""
+        """Return the new call's frames, which begin at the new call site."""
         if self._is_same_place:
             return frames
         old, new = self._sites
@@ -128,7 +128,7 @@ def _made_name(node: torch.fx.Node) -> str:
 
 
 class Position(NamedTuple):
-    """How long the lists of the journal and of the output graph are."""
+    """The lengths of the lists of the journal and of the output graph."""
 
     events: int
     entered: int
@@ -141,12 +141,12 @@ class Position(NamedTuple):
 
 
 class Recording:
-    """A traced call: which part of the journal is its, and what it returned."""
+    """A traced call: its range of the journal, and its result."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.result: VariableTracker | None = None
-        self.reason = ""  # why no call can be stamped from this one
+        self.reason = ""  # why no call can repeat this one; empty: unknown or repeatable
         journal = call.journal
         output = journal.output
         self._before = lasting_state(output)
@@ -155,7 +155,7 @@ class Recording:
         self.end = self.start
         self._results: list[tuple[Any, Any]] = []
         self._containers: list[tuple[Any, tuple[VariableTracker, ...]]] = []
-        self.template: Any = None  # made when a call is like this one
+        self.template: Any = None  # built when a call has an equal description
 
     def _position(self) -> Position:
         journal = self.call.journal
@@ -172,7 +172,7 @@ class Recording:
         )
 
     def finish(self, result: VariableTracker) -> None:
-        """Note the end of the call. `reason` says why it cannot be repeated, if it cannot."""
+        """Record the end of the call, and set `reason` if it cannot be repeated."""
         call = self.call
         self.end = self._position()
         self.result = result
@@ -193,10 +193,10 @@ class Recording:
             self.reason = "it changes an argument in place"
 
     def _note_result(self, variable: Any) -> None:
-        """Note what a result is now, since its lists and tensors may change later."""
+        """Record the current state of a result, whose lists and tensors may change later."""
         if isinstance(variable, LazyVariableTracker):
             variable = variable.unwrap()
-        kind = type(variable)  # `isinstance` looks at what is lazy
+        kind = type(variable)  # `isinstance` realizes lazy variables
         if kind is TensorVariable:
             self._results.append((variable, _version(variable)))
         elif kind in (variables.TupleVariable, variables.ListVariable):
@@ -216,7 +216,7 @@ class Recording:
 
 
 def _version(variable: Any) -> Any:
-    """Return what changes when a tensor is changed in place; None for a number."""
+    """Return a value that changes if a tensor is changed in place; None for a number."""
     example = variable.as_proxy().node.meta.get("example_value")
     if not hasattr(example, "_version"):
         return None

@@ -1,4 +1,4 @@
-"""What became of the calls of modules in the last capture."""
+"""Report on the calls of modules in the last capture: repeated, or traced and why."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fxpress import _native
 class ModuleCall:
     """One call of a module."""
 
-    path: str  # the module, as the program writes it
+    path: str  # of the module, as the program writes it
     kind: str  # the name of its class
     # The path of the module whose call was repeated; None if this one was traced.
     stamped_from: str | None
-    reason: str  # why it was traced, in a line; empty if it was stamped
+    reason: str  # why it was traced, in a line; empty if it was repeated
 
     def __str__(self) -> str:
         what = f"traced: {self.reason}"
@@ -27,12 +27,12 @@ class ModuleCall:
 
 @dataclass
 class ReuseReport:
-    """What became of the calls of modules in a capture; its text has a line for each.
+    """How the calls of modules in a capture were handled; `str()` has a line for each.
 
     torch has no such class.
 
     Attributes:
-        calls: the calls, in order, without those within stamped calls.
+        calls: the calls, in order, without calls nested in repeated calls.
 
     Example:
         >>> from fxpress import functional_export
@@ -47,11 +47,11 @@ class ReuseReport:
 
     @property
     def stamped(self) -> list[ModuleCall]:
-        """The calls that were stamped."""
+        """The calls that repeated an earlier call."""
         return [call for call in self.calls if call.stamped_from is not None]
 
     def add(self, variable: Any, origin: Any, reason: str) -> None:
-        """Add the call of a variable: stamped from another variable, or traced for a reason."""
+        """Add the call of a variable: it repeats the call of `origin`, or is traced."""
         source = None if origin is None else _path(origin)
         kind = type(variable.value).__name__
         self.calls.append(ModuleCall(_path(variable), kind, source, reason))
@@ -70,14 +70,14 @@ _last = ReuseReport()
 
 
 def begin() -> ReuseReport:
-    """Return the report of a capture that begins, which is the last one from now on."""
+    """Return the report of a new capture, which becomes the last one."""
     global _last
     _last = ReuseReport()
     return _last
 
 
 def reuse_report() -> ReuseReport:
-    """Return what became of the calls of modules in the last capture of this process.
+    """Return the report on the calls of modules in the last capture of this process.
 
     It is empty before the first capture. torch has no such function.
 

@@ -1,4 +1,4 @@
-"""Whether alike calls are stamped, checked or traced."""
+"""Whether equal calls of modules are repeated, checked or traced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _mode: contextvars.ContextVar[Mode] = contextvars.ContextVar("reuse", default=_f
 
 
 def mode() -> Mode:
-    """Return what is done with calls that are like others."""
+    """Return how calls that equal earlier ones are handled."""
     return _mode.get()
 
 
@@ -30,17 +30,17 @@ def _use(value: Mode) -> Iterator[None]:
 
 
 def check_reuse(enabled: bool = True) -> AbstractContextManager[None]:
-    """Return a block in which every call is traced, and compared with what would be stamped.
+    """Return a context manager in which every call is traced and compared with a repeated call.
 
-    The environment variable `FXPRESS_CHECK_REUSE=1` does it for the whole process. torch has no
-    such function.
+    The environment variable `FXPRESS_CHECK_REUSE=1` has the same effect on the entire process.
+    torch has no such function.
 
     Args:
-        enabled: False for a block in which calls are stamped.
+        enabled: False: repeat calls without a check.
 
     Returns:
-        A `with` block, of one thread or task. A capture in it raises `InternalError` where a stamp
-        would be wrong.
+        A context manager for one thread or task. A capture in it raises `InternalError` if a
+        repeated call would be wrong.
 
     Example:
         >>> from fxpress.functional_export import check_reuse
@@ -51,15 +51,15 @@ def check_reuse(enabled: bool = True) -> AbstractContextManager[None]:
 
 
 def reuse_layers(enabled: bool = True) -> AbstractContextManager[None]:
-    """Return a block in which calls of modules that are alike are traced once, or each by itself.
+    """Return a context manager in which calls of identical layers are traced once, or each time.
 
     torch has no such function.
 
     Args:
-        enabled: False for a block in which every call is traced.
+        enabled: False: trace every call.
 
     Returns:
-        A `with` block, of one thread or task.
+        A context manager for one thread or task.
 
     Example:
         >>> from fxpress.functional_export import reuse_layers, reuse_report

@@ -1,4 +1,4 @@
-"""Repeat what a recorded call did, for a call that is like it."""
+"""Repeat a recorded call: instantiate its template for an equal call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fxpress._torch.reuse_inputs import (
 
 
 def stamp(template: Template, call: Call) -> VariableTracker:
-    """Do for a call what was done for a recorded one; return the variable of its result."""
+    """Repeat a recorded call for `call`, and return the variable of its result."""
     return _Stamp(template, call).run()
 
 
@@ -77,14 +77,14 @@ class _Stamp:
     # The modules
 
     def _enter_modules(self) -> None:
-        """Count the calls of modules as tracing counts them, and learn their keys."""
+        """Count the calls of modules as tracing does, and record their keys."""
         objects, numbers = self.call.structure.objects, self.template.numbers
         journal = self.call.journal
         self.outside = dict(self.tx.nn_module_stack)
         self.keys: dict[str, tuple[str, tuple[str, type]]] = {}
         for key, source, module in self.template.entered:
             number = numbers.get(id(module))
-            same = module if number is None else objects[number]  # one module, found by both calls
+            same = module if number is None else objects[number]  # None: both calls use this module
             path = self.same.source(source)
             made = enter_module(str(id(same)), path, self.tx, same)
             self.keys[key] = made
@@ -153,7 +153,7 @@ class _Stamp:
                 each._is_name_set = True
 
     def _fill_meta(self, node: torch.fx.Node, old: torch.fx.Node, values: dict[str, Any]) -> None:
-        """Give a node the meta in place of that of another one; `values` has what is known."""
+        """Fill a node's meta from the recorded node's; `values` has items that are known."""
         for key, value in old.meta.items():  # in this order
             node.meta[key] = values[key] if key in values else self._meta(key, value)
 
@@ -193,7 +193,7 @@ class _Stamp:
         return found
 
     def _copy(self, old: Any) -> torch.Tensor:
-        """Return a new fake tensor like another one; those that share a storage share a new one."""
+        """Copy a fake tensor; copies share a new storage if the originals share one."""
         key = storage_id(old)
         made = copy_fake(old, self.storages.get(key), self._symbol)
         self.storages.setdefault(key, made)

@@ -1,8 +1,8 @@
-"""Describe what a call of a module can read, so that two calls can be compared.
+"""Describe everything that a call of a module can read, to compare two calls.
 
-Two calls are alike when their descriptions are equal. A description is made of plain values and of
-identities: modules, tensors and containers of the module are numbered as they are met, so that
-equal descriptions also mean that the same objects stand in the same places.
+A description consists of plain values and of identities: modules, tensors and containers of the
+module are numbered in the order of the walk, so equal descriptions also mean that the same objects
+are at the same positions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONSTANT_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format,
 
 
 class NotAlike(Exception):  # noqa: N818
-    """A call cannot be described, or is unlike the one that was recorded: why."""
+    """A call cannot be described, or differs from a recorded call; the message is the reason."""
 
 
 class ModuleStructure:
@@ -46,7 +46,7 @@ class ModuleStructure:
         self.objects: list[Any] = []
         self.numbers: dict[int, int] = {}  # the id of an object -> its number
         # (number of the module, name) of plain attributes, and their values in the same order. Two
-        # calls may differ in those that nobody reads, such as the index of a layer.
+        # calls may differ in attributes that are never read, such as the index of a layer.
         self.names: list[tuple[int, str]] = []
         self.values: list[tuple[type, Any]] = []
         self.others: list[int] = []  # the ids of objects that calls may share, such as enum members
@@ -59,7 +59,7 @@ class ModuleStructure:
         self.key = tuple(self._parts)
 
     def _number(self, item: Any) -> bool:
-        """Return whether an object is met for the first time; note its number."""
+        """Number an object, and return whether it is new."""
         known = self.numbers.get(id(item))
         if known is not None:
             self._parts.append(known)
@@ -124,12 +124,12 @@ def _has_slots(kind: type) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether all of a value is in how it compares: no object of a class with attributes."""
+    """Return whether equality covers the entire value, unlike for objects with attributes."""
     return type(value) in _PLAIN_TYPES or isinstance(value, enum.Enum)
 
 
 def _plain(value: Any) -> Any:
-    """Return what is equal for equal constants alone: 0.0 and -0.0 differ, NaN is NaN."""
+    """Return a key of a constant: 0.0 and -0.0 differ, and NaN equals itself."""
     return repr(value) if isinstance(value, (float, complex)) else value
 
 
@@ -155,13 +155,13 @@ def _tensor_key(tensor: torch.Tensor, storages: dict[int, int]) -> tuple[Any, ..
 
 
 def storage_id(tensor: torch.Tensor) -> int:
-    """Return a number that tensors with one storage share."""
+    """Return a number that identifies the storage of a tensor."""
     found: int = tensor._typed_storage()._cdata
     return found
 
 
 def tensor_facts(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what a program can ask of a fake tensor, but for its identity."""
+    """Return the properties of a fake tensor that a program can read, except its identity."""
     return (
         type(tensor),
         tensor.dtype,
@@ -181,12 +181,12 @@ def _sizes(sizes: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _mark(value: Any) -> Any:
-    """Return what is equal for equal constants, and else for one object alone."""
+    """Return a key that is equal for equal constants; for other objects, their id."""
     return (type(value), _plain(value)) if _is_plain(value) else id(value)
 
 
 class CallArguments:
-    """The arguments of a call: a key that is equal for alike calls, and the tensors among them."""
+    """The arguments of a call: a key to compare them, and the tensors among them."""
 
     def __init__(
         self, args: Iterable[VariableTracker], kwargs: dict[str, VariableTracker], effects: Any
@@ -204,12 +204,12 @@ class CallArguments:
         self.key = tuple(self._parts)
 
     def unchanged(self) -> bool:
-        """Return whether the containers among the arguments have the items that they had."""
+        """Return whether the containers among the arguments still have the same items."""
         return all(items_of(container) == items for container, items in self.containers)
 
     def _describe(self, variable: VariableTracker) -> None:
         if isinstance(variable, LazyVariableTracker):
-            if not variable.is_realized():  # whoever looks at it gets the same
+            if not variable.is_realized():  # each realization gives the same value
                 self._parts += (variable.source, id(variable.peek_value()))
                 return
             variable = variable.realize()

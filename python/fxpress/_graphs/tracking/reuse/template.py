@@ -1,4 +1,4 @@
-"""What a recorded call did, in the form that a stamp repeats: steps, guards and a result."""
+"""A recorded call in the form that is repeated: steps, guards and a result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fxpress._torch.reuse import (
 )
 from fxpress._torch.reuse_inputs import can_copy_input, can_copy_parameter
 
-# Meta that a stamp makes anew, and meta that it takes over: plain values.
+# Meta that an instance builds, and plain meta that it copies.
 _MADE = {
     "nn_module_stack",
     "source_fn_stack",
@@ -57,10 +57,10 @@ class Step:
 
 
 class Template:
-    """What has to be repeated for a call that is like a recorded one."""
+    """The steps, guards and result that an equal call must repeat."""
 
     def __init__(self, recording: Recording) -> None:
-        self.call = call = recording.call  # not the recording, which holds this: no cycle
+        self.call = call = recording.call  # not the recording, which refers to the template
         journal, output = call.journal, call.journal.output
         start, end = recording.start, recording.end
         self._guards_at_start = start.guards
@@ -94,7 +94,7 @@ class Template:
         self.result = self._result(recording.result)
 
     def check(self, other: Call) -> None:
-        """Raise NotAlike if a call with an equal description would be traced otherwise."""
+        """Raise NotAlike if a call with an equal description would be traced differently."""
         mine = self.call
         if other.journal.mutations != mine.mutations:
             raise NotAlike("an object that outlives the calls was changed in between")
@@ -121,7 +121,7 @@ class Template:
         )
 
     def is_inside(self, source: Any) -> bool:
-        """Return whether a source leads through the module that is called."""
+        """Return whether a source is based on the called module."""
         return any(is_from_source(source, each) for each in self._inside)
 
     def _steps(self, events: Any) -> Any:
@@ -177,13 +177,13 @@ class Template:
         step.fake = example
 
     def _fresh_guards(self) -> list[tuple[Any, Any]]:
-        """Return the guards, and for those that Dynamo makes with an input, under which key."""
+        """Return the guards, each with its key if Dynamo adds it with an input, else None."""
         inputs = {step.source for step in self.steps if step.kind == "input"}
         found: list[tuple[Any, Any]] = []
         before: set[Any] = set()
         for guard in self.guards:
             if not self.is_inside(guard.originating_source):
-                # Dynamo repeats some guards with each call; the others are of the first one alone.
+                # Dynamo repeats some guards for each call, and adds the others only once.
                 before = before or self._guards_before()
                 if guard_key(guard) not in before:
                     raise NotAlike(f"the first call that reads {guard.name}")
@@ -198,7 +198,7 @@ class Template:
         return found
 
     def _is_of_call(self, source: Any) -> bool:
-        """Return whether an alike call may have another object in place of what is at a source."""
+        """Return whether an equal call may have another object at a source."""
         return isinstance(self.call.journal.output.resolve_source_value(source), _NUMBERED)
 
     def _guards_before(self) -> set[Any]:
@@ -206,7 +206,7 @@ class Template:
         return set(map(guard_key, itertools.islice(guards, self._guards_at_start)))
 
     def _sizes(self, sizes: list[SeenSize]) -> list[tuple[SeenSize, Any]]:
-        """Return the sizes that Dynamo keeps, with their sources."""
+        """Return the sizes that Dynamo has compared, with their sources."""
         sources = [step.source for step in self.steps if step.kind == "input"]
         sources += [guard.originating_source for guard in self.guards]
         by_name = {source.name: source for source in sources} if sizes else {}
@@ -217,7 +217,7 @@ class Template:
     # The result
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
-        """Return a function that makes the result of an alike call, of a table of its variables."""
+        """Return a function that builds the result of an equal call from its `_Stamp`."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
                 raise NotAlike("its result is not looked at")
@@ -246,7 +246,7 @@ class Template:
 
 
 def template_of(recording: Recording) -> Template:
-    """Return what a stamp needs of a recorded call, made once."""
+    """Return the template of a recorded call, built once."""
     recording.check()
     if recording.template is None:
         try:
@@ -258,9 +258,9 @@ def template_of(recording: Recording) -> Template:
     return made
 
 
-# Attributes that Dynamo reads without asking the variable of the module.
+# Attributes that Dynamo reads without the variable of the module.
 _READ_BY_DYNAMO = frozenset(vars(torch.nn.Module()))
-_NUMBERED = (torch.nn.Module, torch.Tensor, dict, list, set)  # of which calls have their own
+_NUMBERED = (torch.nn.Module, torch.Tensor, dict, list, set)  # objects that belong to one call
 _INPUTS = ("placeholder", "get_attr")
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool, type(None), torch.Size)
 
