@@ -35,7 +35,7 @@ DTYPES = {
 }
 CODES = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 8  # bytes
-_ONE_CALL = 1 << 26  # bytes of one write, after which Ctrl-C is handled
+_ONE_CALL = 1 << 22  # bytes of one write, which are copied, and after which Ctrl-C is handled
 
 
 class TensorFile:
