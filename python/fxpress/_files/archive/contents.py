@@ -27,7 +27,7 @@ from fxpress._torch import serde as compat
 from fxpress._torch.watching import phase
 
 log = logging.getLogger("fxpress")
-_TENSOR_BYTES = 1000  # of the objects for a tensor, as an estimate
+_TENSOR_BYTES = 1000  # estimated bytes of the objects for a tensor
 
 
 class Payload(NamedTuple):
@@ -123,7 +123,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
 
 
 def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
-    """Return the one record of weights or constants that older versions of torch wrote, or None."""
+    """Return the single record of weights or constants of older versions of torch, or None."""
     if archive.find(record) is None:
         return None
     log.warning("%r is of an older format: save the program again.", record)
@@ -131,7 +131,7 @@ def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
 
 
 def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
-    """Return the state of a program: name -> tensor, or the bytes that older versions wrote."""
+    """Return a program's state: name -> tensor, or the bytes that older versions wrote."""
     older = _older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
     if older is not None:
         return older
@@ -155,7 +155,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
             tensors.append(payload)
         elif not payload.record.startswith(names.OBJECTS):
             raise ArchiveError(f"record {record!r}: Unsupported constant type: {payload.record!r}")
-    # Building the graph needs the constants, so they are always read.
+    # Building the graph needs the constants, so they are read in any case.
     whole = Options(**{**vars(options), "load_weights": True})
     values = read_values(archive, tensors, names.CONSTANTS_DIR, whole)
     return {
@@ -189,15 +189,15 @@ def join_storages(
 class Parts(NamedTuple):
     """The parts of a program in an archive."""
 
-    record: str  # where the graph is
-    text: bytes  # the graph
-    weights: Any  # by name, or the bytes that older versions wrote; constants likewise
+    record: str  # of the graph
+    text: bytes  # of the graph
+    weights: Any  # by name, or the bytes that older versions wrote
     constants: Any
     examples: bytes
     budget: Budget
 
     def decode(self, options: Options) -> ExportedProgram:
-        """Return the program. The garbage collector should be paused."""
+        """Decode the program. The garbage collector should be paused."""
         try:
             with phase("text"):
                 document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
@@ -216,7 +216,7 @@ class Parts(NamedTuple):
 
 
 def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts:
-    """Read the parts of a program from an archive, and return them."""
+    """Read the parts of a program from an archive."""
     record = names.model_record(model)
     text = archive.read_bytes(record)
     with phase("reading weights"):

@@ -134,7 +134,7 @@ def one_of(value: Any) -> tuple[str, Any]:
 def _short(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
-    text = repr(value) if type(value) is not int else f"{value:#x}"  # decimal fails beyond 4300 digits
+    text = repr(value) if type(value) is not int else f"{value:#x}"  # repr() has a limit of digits
     return text if len(text) <= 40 else text[:37] + "..."
 
 
