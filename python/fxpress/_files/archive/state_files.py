@@ -230,7 +230,7 @@ def load_into(
         with reporting(progress, "copying", total) as report:
             for name, target in ep.state_dict.items():
                 size = size_of(found[name])
-                # Frees each value after its copy: pages of new tensors are only allocated when written.
+                # Frees each value after its copy: pages of new tensors are allocated when written.
                 copy_values(new.get(name, target), found.pop(name))
                 if report is not None:
                     report(size)
