@@ -46,13 +46,13 @@ def load_json(text: str | bytes, depth: int = DEPTH, **options: Any) -> Any:
     passed to `json.loads`.
     """
     if _native.is_nested_deeper(text, depth):
-        raise ValueError(f"it has more than {depth} values within each other")
+        raise ValueError(f"its values are nested more than {depth} levels deep")
     # `json.loads` of bytes accepts UTF-16, whose bytes the check of the depth would misread.
     decoded = text if isinstance(text, str) else str(text, "utf-8", "surrogatepass")
     try:
         return json.loads(decoded, **options)
     except RecursionError:  # the caller has used most of Python's recursion limit
-        raise ValueError("it has too many values within each other") from None
+        raise ValueError("its values are nested too deeply") from None
 
 
 def read_document(text: bytes, kind: str, record: str, package: Package) -> _native.Document:
@@ -127,7 +127,7 @@ def one_of(value: Any) -> tuple[str, Any]:
     if len(present) > 1:  # some writers set the other fields to null
         present = [(kind, held) for kind, held in present if held is not None]
     if len(present) != 1:
-        raise TypeError(f"expected one value of some kind, got {_short(value)}")
+        raise TypeError(f"expected a union with one field, got {_short(value)}")
     return present[0]
 
 

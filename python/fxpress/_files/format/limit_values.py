@@ -49,7 +49,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-                raise ValueError(f"{name} has to be a number that is not negative, not {value!r}")
+                raise ValueError(f"expected {name} to be a non-negative number, got {value!r}")
 
 
 DEFAULT = Limits()

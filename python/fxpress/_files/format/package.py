@@ -69,7 +69,7 @@ def too_large(record: str) -> InspectionError:
     """Return the error for a record that exceeds the memory for the file."""
     return InspectionError(
         f"record {record!r} needs too much memory for a file of this size; "
-        "fxpress.load takes larger limits"
+        "fxpress.load accepts larger limits"
     )
 
 

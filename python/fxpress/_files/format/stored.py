@@ -44,7 +44,7 @@ class StoredTensor(NamedTuple):
         number = an_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)
         if itemsize == 0:
-            raise ValueError(f"{number} is the number of no type of tensors")
+            raise ValueError(f"{number} is not the number of a dtype")
         sizes, strides = (
             tuple(an_int(each["as_int"]) for each in self.meta[key]) for key in ("sizes", "strides")
         )

@@ -43,7 +43,7 @@ def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Plac
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"its header is wrong: {e!r}") from None
     if not isinstance(metadata, dict):
-        raise ValueError("its metadata are none")
+        raise ValueError(f"expected its metadata to be an object, got a {type(metadata).__name__}")
     end = begin
     for place in sorted(places.values(), key=lambda place: (place.begin, place.size)):
         if place.begin != end:

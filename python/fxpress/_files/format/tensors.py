@@ -97,7 +97,7 @@ def _infix(tree: ast.expr) -> str:
     if isinstance(tree, ast.Name):
         return tree.id
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
-        raise ValueError(f"no expression of sympy: {ast.dump(tree)}")
+        raise ValueError(f"not an expression of sympy: {ast.dump(tree)}")
     name = tree.func.id
     if name in ("Symbol", "Integer", "Float"):
         return _infix(tree.args[0])

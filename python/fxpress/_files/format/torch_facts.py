@@ -68,7 +68,9 @@ def allowed_names(names: Iterable[str]) -> frozenset[str]:
     """Return the operators and namespaces that a caller allows; TypeError unless all are str."""
     kept = None if isinstance(names, (str, bytes)) else tuple(names)
     if kept is None or not all(isinstance(name, str) for name in kept):
-        raise TypeError(f"allow_operators is a list of names, such as 'aten.save', not {names!r}")
+        raise TypeError(
+            f"expected a list of names like 'aten.save' in allow_operators, got {names!r}"
+        )
     return frozenset(name.removeprefix(_OPERATORS) for name in kept)
 
 

@@ -45,5 +45,5 @@ def read_place(text: str) -> Place:
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError(f"the record of the weights' file is damaged: {e!r}") from None
     if not is_file_name(file, _SUFFIX):
-        raise ValueError(f"the weights are not beside the archive, but in {file!r}")
+        raise ValueError(f"expected a file of weights next to the archive, found {file!r}")
     return Place(file, number)
