@@ -104,7 +104,7 @@ class RemoteFile:
         if not self._version:
             version = self._described()
             if type(version.get("size")) is not int or version["size"] < 0:
-                raise OSError(f"{self.path}: its server does not say how large it is")
+                raise OSError(f"{self.path}: its server does not report its size")
             self._idle.append(self._opened())
             self._version = version
         return int(self._version["size"])
@@ -140,8 +140,7 @@ class RemoteFile:
         self._idle.append(file)
         if len(data) != end - begin:
             raise OSError(
-                f"{self.path}: its server gave {len(data)} bytes instead of those from {begin} "
-                f"to {end}"
+                f"{self.path}: its server sent {len(data)} bytes instead of bytes {begin} to {end}"
             )
         return data
 

@@ -114,7 +114,7 @@ def _limited_response() -> Any:
                 data += part
                 if len(data) > most:
                     self.close()
-                    raise ValueError(f"the server sends more than the {most} bytes asked for")
+                    raise ValueError(f"the server sent more than the {most} requested bytes")
             return bytes(data)
 
     return Limited
