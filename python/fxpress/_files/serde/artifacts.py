@@ -229,7 +229,7 @@ def _refusal(saved: bytes, record: str, error: Exception) -> compat.SerializeErr
     found = _GLOBAL.search(str(error))
     return NeedsPickleError(
         f"{record} cannot be read without unpickling it, which may run any code; "
-        f"allow_pickle=True does that. {error}",
+        f"pass allow_pickle=True to permit that. {error}",
         record,
         found[1] if found else "",
     )

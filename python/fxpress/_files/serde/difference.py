@@ -21,7 +21,7 @@ from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
-_ORDER = "computed otherwise, or in another order of writes, random operators, effects or modes"
+_ORDER = "computed differently, or in another order of writes, random operators, effects or modes"
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
 # The fields of the schema that may differ although the computations are equal.
 _IGNORED = {"metadata", "hint", "kind"}

@@ -120,7 +120,7 @@ class _Reader:
             return False
         if kind == "name" and following == "=":
             if frame.function is None or frame.keyword or frame.operands or frame.operators:
-                raise ExpressionError(f"{token!r} is no keyword here")
+                raise ExpressionError(f"{token!r} is not a keyword here")
             frame.keyword = token
             return False
         self._count()
@@ -304,7 +304,7 @@ def most_digits(precision: int) -> int:
 def _numeric(operand: Operand) -> Operand:
     """Return the operand; ExpressionError if it is a text."""
     if isinstance(operand.value, str):
-        raise ExpressionError(f"the text {operand.value[:40]!r} is no number")
+        raise ExpressionError(f"the text {operand.value[:40]!r} is not a number")
     return operand
 
 

@@ -33,8 +33,8 @@ def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] 
             if not inputs.is_number(operand):
                 text = ast.unparse(operand)
                 raise compat.SerializeError(
-                    f"guards_code[{position}]: {guard[:120]!r} calculates with what may not be a "
-                    f"number: {text[:120]}"
+                    f"guards_code[{position}]: {guard[:120]!r} uses arithmetic on a value that "
+                    f"may not be a number: {text[:120]}"
                 )
 
 

@@ -43,7 +43,7 @@ class LimitError(SerializeError):
     def __str__(self) -> str:
         return (
             f"{self.place}: more than the limit {self.limit!r} allows; if you trust the file, "
-            f"give a larger one: limits=fxpress.archive.Limits({self.limit}=...)"
+            f"pass a larger one: limits=fxpress.archive.Limits({self.limit}=...)"
         )
 
 
@@ -82,7 +82,7 @@ class Budget:
     def __init__(self, limits: Limits | None, size: int) -> None:
         if not isinstance(limits, Limits | None):
             raise TypeError(
-                f"limits has to be a fxpress.archive.Limits, not a {type(limits).__name__}"
+                f"expected limits to be a fxpress.archive.Limits, got a {type(limits).__name__}"
             )
         self.limits = DEFAULT if limits is None else limits
         self.native = _native.Budget(_as_bytes(self.limits.memory), int(self.limits.depth))

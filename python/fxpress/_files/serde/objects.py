@@ -144,8 +144,8 @@ def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
 def _refuse_unknown_fields() -> None:
     if SCHEMA.difference():
         raise UnsupportedError(
-            f"the schema of this torch differs in {SCHEMA.difference()}, which has no known place "
-            "in the canonical form"
+            f"the schema of this torch differs in {SCHEMA.difference()}, which the "
+            "canonical form does not support"
         )
 
 

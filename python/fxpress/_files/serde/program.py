@@ -72,7 +72,7 @@ def _check_names(program: ExportedProgram) -> None:
         refused = next((path for path in paths if not _can_be_in_stack(path)), None)
     if refused is not None:
         raise UnsupportedError(
-            f"{refused!r}: a file cannot have this name of a module or of state; "
+            f"{refused!r}: a file cannot contain this name of a module or of state; "
             "rename it and export the model again"
         )
 

@@ -150,7 +150,9 @@ class Values:
         if kind == "SymFloat":
             return self.shape_env.create_symfloatnode(expression, hint=hint)
         if hint is not None and type(hint) is not int:
-            raise compat.SerializeError(f"the hint of an integer has to be an int, not {hint!r}")
+            raise compat.SerializeError(
+                f"expected the hint of an integer to be an int, got {hint!r}"
+            )
         return self.shape_env.create_symintnode(expression, hint=hint)
 
     def fake_state(self, device: torch.device) -> dict[str, Any]:
@@ -211,7 +213,7 @@ class Values:
     def constrain(self, node: torch.fx.Node) -> None:
         """Apply a node's assertions about symbols, and the ranges that follow."""
         with self.budget.symbolic:
-            self.budget.check_time_before("what the graph asserts of its symbols")
+            self.budget.check_time_before("the graph's assertions about its symbols")
             self._constrain(node)
 
     def _constrain(self, node: torch.fx.Node) -> None:
