@@ -89,7 +89,7 @@ def test_files_in_memory_stay_as_long_as_a_weight(path: Path, program: Any) -> N
 
 def test_only_paths_can_be_mapped(path: Path) -> None:
     for load in (archive.load, archive.load_pt2, state.read):
-        with pytest.raises(ValueError, match="f has to be a path"):
+        with pytest.raises(ValueError, match="f must be a path"):
             load(io.BytesIO(path.read_bytes()), mmap=True)
 
 
@@ -150,7 +150,7 @@ def test_to_the_meta_device(path: Path, mmap: bool) -> None:
 @pytest.mark.parametrize("location", [3, lambda storage, place: storage, ["cpu"]])
 def test_what_is_no_location(path: Path, location: Any) -> None:
     for load in (archive.load, archive.load_pt2, state.read):
-        with pytest.raises(TypeError, match="map_location is a device"):
+        with pytest.raises(TypeError, match="expected map_location to be a device"):
             load(path, map_location=location)
 
 

@@ -42,8 +42,8 @@ def refuse(records: list[str]) -> None:
     more = f" and {len(libraries) - _SHOWN} more" if len(libraries) > _SHOWN else ""
     raise compat.SerializeError(
         f"the archive has compiled code, of the models {compiled_models(records)}: "
-        f"{', '.join(map(repr, libraries[:_SHOWN]))}{more}. To load it is to run it; "
-        "allow_compiled=True does that."
+        f"{', '.join(map(repr, libraries[:_SHOWN]))}{more}. Loading it may run any "
+        "code; pass allow_compiled=True to permit that."
     )
 
 

@@ -114,7 +114,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
     if not options.allow_pickle:
         raise NeedsPickleError(
             f"record {record!r} is an object that cannot be read without unpickling it, which may "
-            "run any code; allow_pickle=True does that.",
+            "run any code; pass allow_pickle=True to permit that.",
             f"record {record!r}",
         )
     is_script_object = record.startswith(names.CONSTANTS_DIR + names.CUSTOM_OBJECT)

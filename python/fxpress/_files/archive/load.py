@@ -41,7 +41,7 @@ _EXTRA = "extra_files/"
 def _path_of(f: Any, mmap: bool) -> str | None:
     path = source_path(f)
     if mmap and path is None:
-        raise ValueError("mmap=True maps the file: f has to be a path")
+        raise ValueError("mmap=True maps the file, so f must be a path")
     return path
 
 
@@ -126,7 +126,7 @@ def load(
     check_location(map_location)
     check_progress(progress)
     if extra_files is not None and not isinstance(extra_files, MutableMapping):
-        raise TypeError(f"extra_files is a dict, not a {type(extra_files).__name__}")
+        raise TypeError(f"expected extra_files to be a dict, got a {type(extra_files).__name__}")
     path = _path_of(f, mmap)
     options = Options(
         *(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress),
@@ -293,7 +293,7 @@ def read_legacy(
     if other is not None:
         raise FormatError(other.text())
     if archive.find("version") is None:
-        raise ArchiveError("the file is a zip archive, but no program: it has no version")
+        raise ArchiveError("the file is a zip archive, but not a program: it has no version")
     log.warning("The file is of a format that is no longer written: save the program again.")
     version = archive.read_string("version").split(".")
     current = compat.schema.SCHEMA_VERSION

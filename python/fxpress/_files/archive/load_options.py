@@ -37,7 +37,7 @@ def check_location(map_location: Any) -> None:
     """Raise TypeError for an object that cannot name a device, RuntimeError for an unknown name."""
     if not isinstance(map_location, (torch.device, str, dict, type(None))):
         raise TypeError(
-            f"map_location is a device, its name, or a dict of names, not a "
+            f"expected map_location to be a device, its name or a dict of names, got a "
             f"{type(map_location).__name__}"
         )
     named = map_location.values() if isinstance(map_location, dict) else [map_location]

@@ -122,7 +122,7 @@ def _write_beside(
     """Write weights to a sidecar file; return the archive's record that names the file."""
     if archive.target is None:
         raise ValueError(
-            'weights="safetensors" makes a file beside a regular file that is replaced'
+            'weights="safetensors" writes a sidecar file: f must be the path of a regular file'
         )
     place, file = weight_files.write_beside(archive.target, model, program.state_dict, report)
     archive.keep_beside(file)
@@ -232,11 +232,10 @@ def _package(
             "that you do not plan on saving anything."
         )
     if weights not in _PLACES:
-        raise ValueError(f"weights is one of {_PLACES}, not {weights!r}")
+        raise ValueError(f"expected weights to be one of {_PLACES}, got {weights!r}")
     if weights == "safetensors" and not (is_path(f) and replace == "whole"):
         raise ValueError(
-            'weights="safetensors" makes a file beside the archive: f has to be a path, and '
-            'replace "whole"'
+            'weights="safetensors" writes a sidecar file: f must be a path, and replace "whole"'
         )
     if isinstance(exported_programs, ExportedProgram):
         exported_programs = {names.MODEL: exported_programs}

@@ -283,7 +283,7 @@ def _views_of(f: Any) -> list[memoryview]:
 def _position_of(f: Any) -> int:
     position = f.tell()
     if not isinstance(position, int) or position < 0:
-        raise TypeError(f"the file says that its position is {position!r}")
+        raise TypeError(f"expected tell() of the file to return an offset, got {position!r}")
     return position
 
 
@@ -297,7 +297,9 @@ def _contents_of(f: Any) -> memoryview:
     try:
         return memoryview(data).cast("B")
     except TypeError:
-        raise TypeError(f"the file gave a {type(data).__name__} instead of bytes") from None
+        raise TypeError(
+            f"expected read() of the file to return bytes, got a {type(data).__name__}"
+        ) from None
 
 
 def _descriptor_of(f: Any) -> int | None:

@@ -75,7 +75,7 @@ def write(
         >>> state.write(program.state_dict, "state.pt2")
     """
     if not isinstance(tensors, Mapping):
-        raise TypeError(f"tensors are a dict from names, not a {type(tensors).__name__}")
+        raise TypeError(f"expected tensors to be a dict from names, got a {type(tensors).__name__}")
     payloads.check_state(tensors)
     check_values(tensors)
     check_progress(progress)
@@ -146,7 +146,7 @@ def read(
     check_progress(progress)
     path = source_path(f)
     if mmap and path is None:
-        raise ValueError("mmap=True maps the file: f has to be a path")
+        raise ValueError("mmap=True maps the file, so f must be a path")
     options = Options(map_location, mmap, True, allow_pickle, check_crc, path, progress)
     with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
         found = read_weights(archive, model, options)

@@ -87,8 +87,8 @@ def _expect_device(device: torch.device) -> None:
         raise
     except RuntimeError as e:
         raise UnsupportedError(
-            f"tensors of the file belong on {str(device)!r}, which this process cannot use ({e}): "
-            "map_location names another device for them"
+            f"the file has tensors on {str(device)!r}, which this process cannot use ({e}): "
+            "pass map_location to load them to another device"
         ) from e
 
 

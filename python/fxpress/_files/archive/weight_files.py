@@ -110,11 +110,11 @@ def read(
         return assemble(views, None, budget)
     if not place:
         raise ArchiveError(
-            "the program was saved without its weights: load it with load_weights=False and give "
-            "them with fxpress.state.load_into"
+            "the program was saved without its weights: load it with load_weights=False, and pass "
+            "the weights to fxpress.state.load_into"
         )
     if options.path is None:
-        raise ArchiveError(f"the weights are in {place} beside the archive: load it from a path")
+        raise ArchiveError(f"the weights are in {place} next to the archive: load it from a path")
     name, number = place_of(place)
     path = Path(os.path.realpath(options.path)).with_name(name)
     with open_weights(path, budget, number) as get:
@@ -234,7 +234,7 @@ def _check_group(
     if pair is not None:
         one, other = (names[[*values][each]] for each in pair)
         raise compat.SerializeError(
-            f"{one!r} and {other!r} share memory, and their values differ: give both the same"
+            f"{one!r} and {other!r} share memory: expected equal values, got different ones"
         )
 
 

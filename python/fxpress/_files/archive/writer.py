@@ -31,7 +31,7 @@ def _root_of(path: str) -> str:
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str):
-        raise TypeError(f"the name of a record is a str, not a {type(name).__name__}")
+        raise TypeError(f"expected the name of a record to be a str, got a {type(name).__name__}")
     try:
         name.encode()
     except UnicodeEncodeError as e:
@@ -40,7 +40,7 @@ def _check_name(name: Any) -> None:
 
 def _check_path(path: Any) -> None:
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise TypeError(f"a file is named by its path, not by a {type(path).__name__}")
+        raise TypeError(f"expected the path of a file, got a {type(path).__name__}")
 
 
 class _Report:
@@ -99,7 +99,7 @@ class PT2ArchiveWriter:
         self._path: str | None = None
         self._report = _Report()
         if replace not in ("whole", "in_place"):
-            raise ValueError(f'replace is "whole" or "in_place", not {replace!r}')
+            raise ValueError(f'expected replace to be "whole" or "in_place", got {replace!r}')
         if is_path(archive_path_or_buffer):
             self._path = os.fsdecode(archive_path_or_buffer)
             root = _root_of(self._path)
@@ -254,7 +254,7 @@ class PT2ArchiveWriter:
     @property
     def _writer(self) -> _native.ArchiveWriter:
         if self._native is None:
-            raise ArchiveError("the archive was given up")
+            raise ArchiveError("the archive was abandoned")
         return self._native
 
     @contextlib.contextmanager
