@@ -26,7 +26,7 @@ from fxpress._files.serde.limits import Budget, Limits
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
-_TURNS = 20  # consecutive replacements after which reading is not retried
+_MOST_RETRIES = 20  # consecutive replacements after which reading is not retried
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -387,7 +387,7 @@ def again_when_replaced(read: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(read)
     def reading(*args: P.args, **kwargs: P.kwargs) -> R:
         f = args[0] if args else kwargs.get("f")
-        for _ in range(_TURNS if is_path(f) else 0):
+        for _ in range(_MOST_RETRIES if is_path(f) else 0):
             before = _identity(f)
             try:
                 return read(*args, **kwargs)
