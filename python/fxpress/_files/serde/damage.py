@@ -53,7 +53,7 @@ def _is_of_a_name(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def says_what_was_left_out(reason: str | None) -> Iterator[None]:
+def add_left_out_reason(reason: str | None) -> Iterator[None]:
     """Add the reason why a part was left out to errors about unknown names in the block."""
     try:
         yield

@@ -15,7 +15,7 @@ from fxpress._files.format.torch_facts import allowed_names
 from fxpress._files.serde import gate
 from fxpress._files.serde.artifacts import load_artifact
 from fxpress._files.serde.checks import to_check
-from fxpress._files.serde.damage import damage_is_named, says_what_was_left_out
+from fxpress._files.serde.damage import add_left_out_reason, damage_is_named
 from fxpress._files.serde.facts import deserialize_range_constraints
 from fxpress._files.serde.guards import check_arithmetic
 from fxpress._files.serde.limits import Budget, LimitError, Limits, sizes_of
@@ -110,7 +110,7 @@ def decode_graph_module(
         phase("graph"),
         compat.without_modes(),
         compat.module_inputs(examples),
-        says_what_was_left_out(left_out),
+        add_left_out_reason(left_out),
     ):
         root, signature, calls, has_objects = reader.program(document)
     if has_objects:  # torch, too, creates a module without code, with a warning
