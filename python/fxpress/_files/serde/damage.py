@@ -75,7 +75,7 @@ OF_WRONG_VALUES = (
 )
 # Exceptions that pass unchanged: errors of fxpress, including InternalError, and exhausted memory
 # of a device, which callers handle.
-_SAID = (Error, torch.OutOfMemoryError)
+_UNCHANGED = (Error, torch.OutOfMemoryError)
 
 
 class InvalidProgramError(compat.SerializeError, compat.SpecViolationError):  # type: ignore[misc]
@@ -89,7 +89,7 @@ def damage_is_named(
     """Convert errors in the block to SerializeError; the block may only process read values."""
     try:
         yield
-    except _SAID:
+    except _UNCHANGED:
         raise
     except compat.SpecViolationError as e:
         raise InvalidProgramError(str(e)) from printable_error(e)
