@@ -127,8 +127,8 @@ class _ReadingError(compat.SerializeError):
 def reading_failed(node: Any, error: Exception) -> None:
     """Raise an exception that names the schema's node that could not be read."""
     # An error in a nested graph names its node already. An InternalError is a bug of fxpress.
-    said = (UnsupportedError, InternalError, RefusedOperatorError, _ReadingError)
-    if isinstance(error, said) or not is_about_input(error):
+    unchanged = (UnsupportedError, InternalError, RefusedOperatorError, _ReadingError)
+    if isinstance(error, unchanged) or not is_about_input(error):
         raise error
     if isinstance(error, LimitError):
         raise LimitError(
