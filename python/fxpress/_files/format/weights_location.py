@@ -40,8 +40,8 @@ def read_place(text: str) -> Place:
     if len(text) > _LONGEST:
         raise ValueError("the record of the weights' file is damaged: it is too long")
     try:
-        said = load_json(text)
-        file, number = str(said["file"]), str(said["number"])
+        fields = load_json(text)
+        file, number = str(fields["file"]), str(fields["number"])
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError(f"the record of the weights' file is damaged: {e!r}") from None
     if not is_file_name(file, _SUFFIX):
