@@ -57,9 +57,9 @@ def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, 
         if archive.find(record) is None:
             continue
         weights[model] = {}
-        said = archive.budget.load_json(archive.read_bytes(record), f"record {record!r}")
+        views = archive.budget.load_json(archive.read_bytes(record), f"record {record!r}")
         values = Values({}, budget=archive.budget)
-        for name, (file, *view) in said.items():
+        for name, (file, *view) in views.items():
             if file not in loaded:
                 data = archive.read_bytes(names.WEIGHTS_DIR + file)
                 loaded[file] = load_any(data, f"record {file!r}", values)
