@@ -16,7 +16,7 @@ from pathlib import Path
 NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system does not support it
 _MARK = ".fxpress-tmp"  # part of the names of temporary files
 _LONG = 200  # bytes of a name that leaves space for the mark
-_PATIENCE = 10.0  # seconds
+_LOCK_TIMEOUT = 10.0  # seconds
 _PAUSE = 0.002  # seconds
 
 
@@ -96,7 +96,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def _lock_soon(descriptor: int) -> None:
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _LOCK_TIMEOUT
     while time.monotonic() < end:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
