@@ -17,7 +17,7 @@ NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system do
 _MARK = ".fxpress-tmp"  # part of the names of temporary files
 _LONG = 200  # bytes of a name that leaves space for the mark
 _LOCK_TIMEOUT = 10.0  # seconds
-_PAUSE = 0.002  # seconds
+_LOCK_POLL_INTERVAL = 0.002  # seconds
 
 
 def short(name: str) -> str:
@@ -101,7 +101,7 @@ def _lock_soon(descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_PAUSE)
+            time.sleep(_LOCK_POLL_INTERVAL)
         except OSError:
             return
         else:
