@@ -15,14 +15,14 @@ from pathlib import Path
 
 NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system does not support it
 _MARK = ".fxpress-tmp"  # part of the names of temporary files
-_LONG = 200  # bytes of a name that leaves space for the mark
+_MOST_NAME_BYTES = 200  # bytes of a name that leaves space for the mark
 _LOCK_TIMEOUT = 10.0  # seconds
 _LOCK_POLL_INTERVAL = 0.002  # seconds
 
 
 def short(name: str) -> str:
     """Return the name, shortened if it leaves no space for a suffix."""
-    if len(os.fsencode(name)) <= _LONG:
+    if len(os.fsencode(name)) <= _MOST_NAME_BYTES:
         return name
     return hashlib.sha256(os.fsencode(name)).hexdigest()
 
