@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 _HTTP = ("http", "https")
 _GONE = (404, 410)  # HTTP statuses of missing files
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-_PAUSES = (0.1, 0.4, 1.6)  # seconds before a request is repeated
+_RETRY_DELAYS = (0.1, 0.4, 1.6)  # seconds before a request is repeated
 _RETRY_TIMEOUT = 30.0  # seconds after which a request is not repeated
 _SILENCE = 20.0  # seconds that a server may send nothing
 
@@ -144,7 +144,7 @@ def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
     are not chained, because their texts contain the URL with its secrets.
     """
     end = time.monotonic() + _RETRY_TIMEOUT
-    pauses = [*_PAUSES] if repeats else []
+    pauses = [*_RETRY_DELAYS] if repeats else []
     while True:
         try:
             return call()
