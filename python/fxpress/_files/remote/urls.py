@@ -24,7 +24,7 @@ _GONE = (404, 410)  # HTTP statuses of missing files
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _RETRY_DELAYS = (0.1, 0.4, 1.6)  # seconds before a request is repeated
 _RETRY_TIMEOUT = 30.0  # seconds after which a request is not repeated
-_SILENCE = 20.0  # seconds that a server may send nothing
+_READ_TIMEOUT = 20.0  # seconds that a server may send nothing
 
 
 def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
@@ -93,7 +93,7 @@ def _options(url: str) -> dict[str, Any]:
         from fsspec.config import conf
     except ImportError:  # fsspec reports that
         return {}
-    timeout = aiohttp.ClientTimeout(total=300, sock_connect=_SILENCE, sock_read=_SILENCE)
+    timeout = aiohttp.ClientTimeout(total=300, sock_connect=_READ_TIMEOUT, sock_read=_READ_TIMEOUT)
     kept: dict[str, Any] = {"timeout": timeout}
     for scheme in _HTTP:
         kept |= conf.get(scheme, {}).get("client_kwargs", {})
