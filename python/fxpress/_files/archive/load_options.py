@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fxpress._base.observing.progress import Progress
-from fxpress._files.serde.values import Location, located
+from fxpress._files.serde.values import Location, map_device
 
 _CPU = torch.device("cpu")
 
@@ -30,7 +30,7 @@ class Options:
         """Return the new device of a tensor that was on a device of this type and index."""
         if self.map_location is None and kind == "cpu":
             return _CPU
-        return located(self.map_location, kind, index)
+        return map_device(self.map_location, kind, index)
 
 
 def check_location(map_location: Any) -> None:

@@ -21,7 +21,7 @@ _Range = tuple[int | None, int | None]
 Location: TypeAlias = torch.device | str | dict[str, str] | None
 
 
-def located(location: Location, kind: str, index: int | None) -> torch.device:
+def map_device(location: Location, kind: str, index: int | None) -> torch.device:
     """Return the device to which a stored device is mapped."""
     name = kind if index is None else f"{kind}:{index}"
     if isinstance(location, dict):
@@ -59,8 +59,8 @@ class Values:
         compat.reserve_unbacked_names(self.shape_env, ranges)
 
     def device(self, kind: str, index: int | None) -> torch.device:
-        """Return the device to which a stored device is mapped; see `located`."""
-        return located(self.location, kind, index)
+        """Return the device to which a stored device is mapped; see `map_device`."""
+        return map_device(self.location, kind, index)
 
     def find_target(self, text: str) -> Any:
         """Return the operator or function that the file names, if the file may call it."""
