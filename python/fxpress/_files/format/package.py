@@ -133,7 +133,7 @@ class Package(Allowance):
         except _DAMAGE as e:
             raise InspectionError(f"record {name!r} is damaged: {e}") from None
         if record.is_deflated:
-            data = self._unpacked(data, name, record)
+            data = self._unpack(data, name, record)
         if _native.crc32(data) != record.crc:
             raise InspectionError(f"record {name!r} is damaged: its checksum is wrong")
         return data
@@ -162,7 +162,7 @@ class Package(Allowance):
                 damaged[name] = str(e)
         return damaged
 
-    def _unpacked(self, data: bytes, name: str, record: Record) -> bytes:
+    def _unpack(self, data: bytes, name: str, record: Record) -> bytes:
         self.charge(record.size, name)
         try:
             return inflate(data, record.size)
