@@ -102,7 +102,7 @@ class RemoteFile:
     def size(self) -> int:
         """The bytes of the file when it was opened."""
         if not self._version:
-            version = self._described()
+            version = self._describe()
             if type(version.get("size")) is not int or version["size"] < 0:
                 raise OSError(f"{self.path}: its server does not report its size")
             self._idle.append(self._opened())
@@ -113,7 +113,7 @@ class RemoteFile:
         options = {"block_size": PIECE, "cache_type": "none"}
         return reached(self.url, lambda: self._system.open(self._place, "rb", **options))
 
-    def _described(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         def described() -> dict[str, Any]:
             self._system.invalidate_cache(self._place)
             found = self._system.info(self._place)
@@ -163,5 +163,5 @@ class RemoteFile:
 
     def check(self) -> None:
         """Raise ChangedFileError if the file has changed, or OSError if it is unreachable."""
-        if self._version and self._described() != self._version:
+        if self._version and self._describe() != self._version:
             raise ChangedFileError(f"{self.path} has changed while it was read")
