@@ -105,11 +105,11 @@ class RemoteFile:
             version = self._describe()
             if type(version.get("size")) is not int or version["size"] < 0:
                 raise OSError(f"{self.path}: its server does not report its size")
-            self._idle.append(self._opened())
+            self._idle.append(self._open_file())
             self._version = version
         return int(self._version["size"])
 
-    def _opened(self) -> Any:
+    def _open_file(self) -> Any:
         options = {"block_size": PIECE, "cache_type": "none"}
         return reached(self.url, lambda: self._system.open(self._place, "rb", **options))
 
@@ -130,7 +130,7 @@ class RemoteFile:
         try:
             file = self._idle.pop()
         except IndexError:
-            file = self._opened()
+            file = self._open_file()
 
         def read() -> bytes:
             file.seek(begin)
