@@ -91,10 +91,10 @@ def encode(
     program: ExportedProgram, opset_version: dict[str, int] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
     """Return a program's JSON, and the custom objects in its graph; may raise SerializeError."""
-    return _native.on_unchanged(program.graph, lambda: _encoded(program, opset_version))
+    return _native.on_unchanged(program.graph, lambda: _encode(program, opset_version))
 
 
-def _encoded(
+def _encode(
     program: ExportedProgram, opset_version: dict[str, int] | None
 ) -> tuple[bytes, dict[str, Any]]:
     _check_names(program)
