@@ -27,7 +27,7 @@ def _invalid(message: str) -> NoReturn:
 # ---- to plain data ------------------------------------------------------------------------------
 
 
-def _of_tensor(path: Any, value: Any, shape: Any) -> list[Any] | None:
+def _list_dimensions(path: Any, value: Any, shape: Any) -> list[Any] | None:
     """Return one entry per dimension of a tensor; None for other values."""
     if not isinstance(value, torch.Tensor):
         return None
@@ -83,7 +83,7 @@ def _dump_dynamic_shapes(
     shapes = tuple(given)
     inputs = (*args, *(kwargs or {}).values())
     compat.check_dynamic_shapes(dict(enumerate(inputs)), shapes)
-    standard = compat.tree_map_with_path(_of_tensor, inputs, shapes, tree_name="inputs")
+    standard = compat.tree_map_with_path(_list_dimensions, inputs, shapes, tree_name="inputs")
     roots: dict[str, tuple[Any, set[str]]] = {}
     plain = compat.tree_map(lambda entry: _note(entry, roots), standard)
     dims = {
