@@ -45,7 +45,7 @@ class NeedsPickleError(compat.SerializeError):
         self.record, self.name = record, name
 
 
-def _is_of_a_name(error: BaseException | None) -> bool:
+def _is_unknown_name(error: BaseException | None) -> bool:
     """Return whether the error or one of its causes is an UnknownNameError."""
     while error is not None and not isinstance(error, UnknownNameError):
         error = error.__cause__
@@ -59,7 +59,7 @@ def add_left_out_reason(reason: str | None) -> Iterator[None]:
         yield
     except compat.SerializeError as e:
         # Unpickling an object imports the module of its class, which might register the name.
-        if reason is None or not _is_of_a_name(e):
+        if reason is None or not _is_unknown_name(e):
             raise
         raise compat.SerializeError(
             f"{e} Reading the part that was left out may register the name: {reason}"
