@@ -13,7 +13,7 @@ from torch.export import export
 
 from fxpress import UnsupportedError, archive, state
 from fxpress._files.archive import compiled
-from fxpress._files.archive.tensors import has_class_of_its_own, without_lazy_bits
+from fxpress._files.archive.tensors import is_of_subclass, without_lazy_bits
 from fxpress._torch.fx import is_fake
 from fxpress._torch.versions import features
 from tests.support.archived import records_of, rewritten, saved_by_us, sharing
@@ -324,7 +324,7 @@ def test_fake_tensors_of_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, real = torch.ones(3), torch.ones(3)
     monkeypatch.setattr(torch._C, "_is_fake_tensor", lambda tensor: tensor is fake)
     assert [is_fake(value) for value in (fake, real, 3)] == [True, False, False]
-    assert has_class_of_its_own(fake) is False
+    assert is_of_subclass(fake) is False
     assert without_lazy_bits(fake) is fake
 
 

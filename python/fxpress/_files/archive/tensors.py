@@ -31,7 +31,7 @@ class Group:
         return torch.device("cpu") if self.largest is None else self.largest.device
 
 
-def has_class_of_its_own(tensor: torch.Tensor) -> bool:
+def is_of_subclass(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is of a subclass, which its storage's bytes do not describe."""
     return type(tensor.data) is not torch.Tensor and not is_fake(tensor)
 
@@ -72,7 +72,7 @@ def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], 
         value = tensor
         address, size = place or (None, 0)
         if place is None:
-            if has_class_of_its_own(tensor):
+            if is_of_subclass(tensor):
                 others.append(name)
                 continue
             value = without_lazy_bits(tensor)

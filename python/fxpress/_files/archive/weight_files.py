@@ -61,7 +61,7 @@ def describe(state_dict: Mapping[str, Any]) -> Config:
 def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
     check_state(state_dict)
     for name, tensor in state_dict.items():
-        if tensors.has_class_of_its_own(tensor):
+        if tensors.is_of_subclass(tensor):
             raise UnsupportedError(
                 f"{name!r} is a {type(tensor).__name__}, which is stored in the archive only: save "
                 'with weights="inline"'
