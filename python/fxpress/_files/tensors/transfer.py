@@ -106,18 +106,18 @@ class Part(NamedTuple):
 def _parts(sizes: Sequence[int]) -> list[list[Part]]:
     """Return the contents of each buffer, in order: entire tensors, or a range of a large one."""
     result: list[list[Part]] = []
-    component = 0
+    space = 0
     for position, size in enumerate(sizes):
         if size > _PIECE:
             starts = range(0, size, _PIECE)
             result += [[Part(position, start, min(_PIECE, size - start))] for start in starts]
-            component = 0
+            space = 0
         elif size:
-            if size > component:
+            if size > space:
                 result.append([])
-                component = _PIECE
+                space = _PIECE
             result[-1].append(Part(position, 0, size))
-            component -= size
+            space -= size
     return result
 
 
