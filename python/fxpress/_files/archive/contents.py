@@ -122,7 +122,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
     return load(data)
 
 
-def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
+def _read_older(archive: PT2ArchiveReader, record: str) -> bytes | None:
     """Return the single record of weights or constants of older versions of torch, or None."""
     if archive.find(record) is None:
         return None
@@ -132,7 +132,7 @@ def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
 
 def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
     """Return a program's state: name -> tensor, or the bytes that older versions wrote."""
-    older = _older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
+    older = _read_older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
     if older is not None:
         return older
     config = read_config(archive, names.weights_config_record(model))
@@ -144,7 +144,7 @@ def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any
 
 
 def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
-    older = _older(archive, f"{names.CONSTANTS_DIR}{model}.pt")
+    older = _read_older(archive, f"{names.CONSTANTS_DIR}{model}.pt")
     if older is not None:
         return older
     record = names.constants_config_record(model)
