@@ -15,7 +15,7 @@ from fxpress._files.archive import compiled
 from fxpress._files.archive.contents import read_extra_files, read_parts
 from fxpress._files.archive.files import sizes_of_file, source_path
 from fxpress._files.archive.load_options import Options, check_location
-from fxpress._files.archive.reader import PT2ArchiveReader, again_when_replaced
+from fxpress._files.archive.reader import PT2ArchiveReader, retry_if_replaced
 from fxpress._files.errors import ArchiveError, FormatError, MissingProgramError
 from fxpress._files.format import names
 from fxpress._files.format.recognition import format_of_records
@@ -55,7 +55,7 @@ def _check_format_version(archive: PT2ArchiveReader) -> None:
 
 
 @operation("load", lambda made, f, **_: {"nodes": len(made.graph.nodes), **sizes_of_file(f)})
-@again_when_replaced
+@retry_if_replaced
 def load(
     f: Any,
     *,
@@ -148,7 +148,7 @@ def load(
 
 
 @operation("archive.load_pt2", lambda _, f, **__: sizes_of_file(f))
-@again_when_replaced
+@retry_if_replaced
 def load_pt2(
     f: Any,
     *,

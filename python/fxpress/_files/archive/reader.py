@@ -381,7 +381,7 @@ def _identity(path: Any) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def again_when_replaced(read: Callable[P, R]) -> Callable[P, R]:
+def retry_if_replaced(read: Callable[P, R]) -> Callable[P, R]:
     """Wrap a reader of an archive `f`: retry if it fails and the file at the path has changed."""
 
     @functools.wraps(read)

@@ -18,7 +18,7 @@ from fxpress._files.archive import payloads
 from fxpress._files.archive.contents import join_storages, read_weights
 from fxpress._files.archive.files import is_path, source_path
 from fxpress._files.archive.load_options import Options, check_location
-from fxpress._files.archive.reader import PT2ArchiveReader, again_when_replaced
+from fxpress._files.archive.reader import PT2ArchiveReader, retry_if_replaced
 from fxpress._files.archive.storages import copy_values
 from fxpress._files.archive.weight_files import check_shared, fitting, open_weights, size_of
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
@@ -97,7 +97,7 @@ def write(
 
 
 @operation("state.read", lambda made, *_, **__: _sizes(made))
-@again_when_replaced
+@retry_if_replaced
 def read(
     f: Any,
     *,
