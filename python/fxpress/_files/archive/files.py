@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fxpress._files.archive.folders import NOT_THERE, beside, remove_left, sync_folder
+from fxpress._files.archive.folders import NOT_THERE, remove_left, sync_folder, temporary_path
 from fxpress._files.remote.urls import shown
 
 _ACL = "system.posix_acl_access"
@@ -131,7 +131,7 @@ class AtomicFile(Output):
     def _create(self, mode: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         while True:
-            temporary = beside(self._main)
+            temporary = temporary_path(self._main)
             try:
                 self.descriptor = os.open(temporary, flags, mode)
             except FileExistsError:

@@ -31,7 +31,7 @@ def _prefix(target: Path) -> str:
     return f".{short(target.name)}{_MARK}-"
 
 
-def beside(target: Path) -> Path:
+def temporary_path(target: Path) -> Path:
     """Return a new path for a file that exists only while `target` is written or replaced."""
     return target.with_name(_prefix(target) + secrets.token_hex(4))
 
@@ -134,7 +134,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 def _locked_new_folder(target: Path) -> tuple[Path, int]:
     """Return a new folder next to `target`, and the descriptor that locks it."""
     while True:
-        place = beside(target)
+        place = temporary_path(target)
         place.mkdir()
         # Another writer may remove the folder as abandoned before it is locked.
         with contextlib.suppress(FileNotFoundError):

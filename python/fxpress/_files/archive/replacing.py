@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fxpress._base.errors import Error
 from fxpress._files.archive.files import AtomicFile, DirectFile, Output
-from fxpress._files.archive.folders import abandoned, beside, locked_folder, sync_folder
+from fxpress._files.archive.folders import abandoned, locked_folder, sync_folder, temporary_path
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.tensor_file import number_of
 from fxpress._files.errors import ArchiveError
@@ -99,7 +99,7 @@ class _Replaced:
     def name_twice(self) -> None:
         """Give the program a second name, so that its weights can be found after a kill."""
         if self._weights != []:
-            second = beside(self._target)
+            second = temporary_path(self._target)
             with contextlib.suppress(OSError):  # the file system does not support links
                 os.link(self._target, second)
                 self._second = second
