@@ -36,7 +36,7 @@ def temporary_path(target: Path) -> Path:
     return target.with_name(_prefix(target) + secrets.token_hex(4))
 
 
-def abandoned(target: Path) -> Iterator[Path]:
+def find_abandoned(target: Path) -> Iterator[Path]:
     """Yield the temporary files of killed writers of `target`, each one locked."""
     start = _prefix(target)
     for name in os.listdir(target.parent):
@@ -55,7 +55,7 @@ def abandoned(target: Path) -> Iterator[Path]:
 def remove_left(target: Path) -> None:
     """Remove the files and folders of killed writers of `target`."""
     with contextlib.suppress(OSError):
-        for path in abandoned(target):
+        for path in find_abandoned(target):
             with contextlib.suppress(OSError):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)

@@ -16,7 +16,12 @@ from pathlib import Path
 
 from fxpress._base.errors import Error
 from fxpress._files.archive.files import AtomicFile, DirectFile, Output
-from fxpress._files.archive.folders import abandoned, locked_folder, sync_folder, temporary_path
+from fxpress._files.archive.folders import (
+    find_abandoned,
+    locked_folder,
+    sync_folder,
+    temporary_path,
+)
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.tensor_file import number_of
 from fxpress._files.errors import ArchiveError
@@ -73,7 +78,7 @@ def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
 def remove_abandoned(target: Path) -> None:
     """Remove the files that killed writers of an archive have left, as far as known."""
     with contextlib.suppress(OSError), locked_folder(target.parent):
-        for path in abandoned(target):
+        for path in find_abandoned(target):
             with contextlib.suppress(OSError):
                 for file in (*_only_named_by(path), path):
                     file.unlink(missing_ok=True)
