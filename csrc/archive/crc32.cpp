@@ -41,7 +41,7 @@ constexpr Polynomial x_to_the(uint64_t exponent) {
   return result;
 }
 
-// kTables[k][b]: what byte b does to the checksum with k zero bytes behind it.
+// kTables[k][b]: the effect of byte b, followed by k zero bytes, on the checksum.
 constexpr auto kTables = [] {
   std::array<std::array<uint32_t, 256>, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -65,7 +65,7 @@ uint64_t eight_bytes(const std::byte* from) {
   return word;
 }
 
-// state: the checksum's complement, as below.
+// state: the complement of the checksum.
 uint32_t by_tables(uint32_t state, Bytes bytes) {
   for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
     const uint64_t word = eight_bytes(bytes.data()) ^ state;
@@ -80,8 +80,8 @@ uint32_t by_tables(uint32_t state, Bytes bytes) {
 
 #ifdef FXPRESS_CRC32_FOLDS
 
-// The factor that carries 64 bits over a distance: x^bits, shifted up by one bit because a product
-// of reflected numbers is one bit short.
+// The factor that carries 64 bits over a distance: x^bits, shifted left by one bit because a
+// product of reflected polynomials is one bit short.
 constexpr int64_t carry(uint64_t bits) {
   return static_cast<int64_t>(static_cast<uint64_t>(x_to_the(bits)) << 1);
 }
@@ -90,7 +90,7 @@ __attribute__((target("pclmul,sse4.1"))) inline __m128i load(const std::byte* fr
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
-// The remainder of a block of 128 bits carried over the distance of `carries`, plus what is there.
+// The remainder of a block of 128 bits carried over the distance of `carries`, xor `there`.
 __attribute__((target("pclmul,sse4.1"))) inline __m128i fold(__m128i block, __m128i carries,
                                                              __m128i there) {
   const __m128i low = _mm_clmulepi64_si128(block, carries, 0x00);

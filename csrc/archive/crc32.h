@@ -9,13 +9,13 @@ namespace fxpress::archive {
 
 using Bytes = std::span<const std::byte>;
 
-// The checksum of what `crc` is the checksum of, followed by `bytes`; 0 is that of nothing.
+// Extends the checksum `crc` of previous bytes, initially 0, by `bytes`.
 uint32_t crc32(uint32_t crc, Bytes bytes);
 
-// The checksum of two texts one after the other, from that of each and the second one's length.
+// The checksum of two concatenated texts, from their checksums and the length of the second.
 uint32_t crc32_of_both(uint32_t first, uint32_t second, uint64_t second_length);
 
-// Computes crc32() without instructions that not every processor has; for tests.
+// Computes crc32() without optional processor instructions; for tests.
 uint32_t crc32_portable(uint32_t crc, Bytes bytes);
 
 }  // namespace fxpress::archive

@@ -13,8 +13,8 @@ namespace fxpress::archive {
 namespace {
 
 constexpr uint64_t kMaxComment = 0xFFFF;
-constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // bytes: some 40 million records
-constexpr uint64_t kMaxRatio = 1032;  // nothing deflated grows by more when it is unpacked
+constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // bytes; about 40 million records
+constexpr uint64_t kMaxRatio = 1032;                   // the maximum that deflate can compress
 
 [[noreturn]] void no_archive(const std::string& why) {
   throw ArchiveError("it is no zip archive, or a damaged one: " + why);
@@ -55,15 +55,15 @@ std::string_view as_text(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Where the directory is, and how many records it has.
+// The location of the directory, and its number of records.
 struct Extent {
   uint64_t offset = 0;
   uint64_t size = 0;   // bytes
   uint64_t count = 0;  // records
-  uint64_t end = 0;    // where the records that end the file begin
+  uint64_t end = 0;    // offset of the end records
 };
 
-// A source whose last bytes, which often hold the whole directory, were read at once.
+// A source whose last bytes, which often contain the entire directory, are read once.
 class Tail final : public Source {
  public:
   explicit Tail(const Source& source)
@@ -75,7 +75,7 @@ class Tail final : public Source {
   Bytes bytes() const { return bytes_; }
   void read(uint64_t offset, WritableBytes to) const override {
     const uint64_t begin = size() - bytes_.size();
-    if (offset > size() || to.size() > size() - offset) return source_.read(offset, to);  // fails
+    if (offset > size() || to.size() > size() - offset) return source_.read(offset, to);  // throws
     const uint64_t before = offset < begin ? std::min<uint64_t>(begin - offset, to.size()) : 0;
     if (before != 0) source_.read(offset, to.first(before));
     if (before == to.size()) return;
@@ -84,10 +84,10 @@ class Tail final : public Source {
 
  private:
   const Source& source_;
-  std::vector<std::byte> bytes_;  // the last ones
+  std::vector<std::byte> bytes_;  // the end of the source
 };
 
-// The end record of 64 bits, if there is one in front of `end`.
+// Reads the 64-bit end record, if there is one before `end`.
 bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
   if (end < kEnd64LocatorSize + kEnd64Size) return false;
   std::array<std::byte, kEnd64LocatorSize> locator_bytes{};
@@ -117,13 +117,13 @@ Extent find_directory(const Tail& source) {
   for (size_t at = tail.size() - kEndSize + 1; at-- > 0;) {
     Numbers fields(tail.subspan(at));
     if (fields.take<uint32_t>() != kEnd) continue;
-    fields.take_bytes(6);  // numbers of disks, and the records on this one
+    fields.take_bytes(6);  // disk numbers, and the number of records on this disk
     Extent extent;
     extent.count = fields.take<uint16_t>();
     extent.size = fields.take<uint32_t>();
     extent.offset = fields.take<uint32_t>();
     const auto comment = fields.take<uint16_t>();
-    if (comment != fields.left()) continue;  // these four bytes are part of a comment
+    if (comment != fields.left()) continue;  // the signature is part of a comment
     extent.end = size - tail.size() + at;
     find_end_64(source, extent.end, extent);
     if (extent.offset > extent.end || extent.size > extent.end - extent.offset) {
@@ -138,7 +138,7 @@ Extent find_directory(const Tail& source) {
   no_archive("it has no directory");
 }
 
-// The fields that both headers of a record have.
+// The fields that the local and the central header have in common.
 struct Header {
   uint16_t flags = 0;
   uint16_t method = 0;
@@ -151,7 +151,7 @@ struct Header {
 
 Header take_header(Numbers& fields) {
   Header header;
-  fields.take<uint16_t>();  // the version that is needed
+  fields.take<uint16_t>();  // version needed to extract
   header.flags = fields.take<uint16_t>();
   header.method = fields.take<uint16_t>();
   fields.take<uint32_t>();  // date and time
@@ -163,13 +163,13 @@ Header take_header(Numbers& fields) {
   return header;
 }
 
-// Numbers that did not fit into 32 bits, from the extra field that has them.
+// Takes numbers that do not fit into 32 bits from their extra field.
 void take_extra_64(Bytes extra, Header& header, uint64_t& offset) {
   Numbers fields(extra);
   while (fields.left() >= 4) {
     const auto tag = fields.take<uint16_t>();
     const auto size = fields.take<uint16_t>();
-    if (size > fields.left()) return;  // not a list of fields: what follows is padding
+    if (size > fields.left()) return;  // not a list of fields: the rest is padding
     Numbers field(fields.take_bytes(size));
     if (tag != kExtra64) continue;
     for (uint64_t* number : {&header.size, &header.stored, &offset}) {
@@ -185,8 +185,8 @@ void check_name(std::string_view path) {
   }
 }
 
-// The offset of a record's data. The header in front of it has to say the same as the directory,
-// where the record has this path. `bytes` is space to work in.
+// Returns the offset of a record's data. The local header must match the directory, in which the
+// record has this path. `bytes` is a reused buffer.
 uint64_t read_local_header(const Source& source, const Record& record, std::string_view path,
                            std::vector<std::byte>& bytes) {
   bytes.resize(kLocalHeaderSize + path.size());
@@ -208,7 +208,7 @@ uint64_t read_local_header(const Source& source, const Record& record, std::stri
   return record.header + header_size;
 }
 
-// The next record of the directory; its name has the root still.
+// Takes the next record of the directory; its name includes the root.
 Record take_record(Numbers& fields) {
   if (fields.take<uint32_t>() != kCentralHeader) no_archive("its directory is damaged");
   const auto made_by = fields.take<uint16_t>();
@@ -246,8 +246,8 @@ Record take_record(Numbers& fields) {
   return record;
 }
 
-// Finds out where records end: where the next one, or the directory, begins. There has to be enough
-// space for them; their names have the root still.
+// Sets the ends of records: the next header or the directory. Fails if records overlap or exceed
+// the archive. Names include the root.
 void find_ends(std::vector<Record>& records, uint64_t directory) {
   std::vector<Record*> sorted;
   sorted.reserve(records.size());
@@ -269,7 +269,7 @@ void find_ends(std::vector<Record>& records, uint64_t directory) {
   }
 }
 
-// Reads the directory in parts, so that a source can refuse a large one early.
+// Reads the directory in parts, so that a source can reject a large one early.
 std::vector<std::byte> read_directory(const Source& source, const Extent& extent) {
   constexpr size_t kPart = size_t{16} << 20;
   std::vector<std::byte> bytes;
@@ -291,7 +291,7 @@ Directory::Directory(const Source& source, Headers headers) : source_(source) {
   records_.reserve(extent.count);
   for (uint64_t i = 0; i < extent.count; ++i) {
     Record record = take_record(fields);
-    if (!record.name.ends_with('/')) records_.push_back(std::move(record));  // else a folder
+    if (!record.name.ends_with('/')) records_.push_back(std::move(record));  // otherwise a folder
   }
   if (fields.left() != 0) no_archive("its directory has more than its records");
   find_ends(records_, extent.offset);

@@ -13,8 +13,8 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr size_t kBuffered = size_t{1} << 18;        // bytes
-constexpr size_t kOneCall = size_t{1} << 30;         // bytes: Linux takes less than 2^31 in a call
+constexpr size_t kBuffered = size_t{1} << 18;  // bytes
+constexpr size_t kOneCall = size_t{1} << 30;   // bytes; Linux transfers less than 2^31 in a call
 constexpr int64_t kSentTogether = int64_t{1} << 25;  // bytes
 
 [[noreturn]] void fail(const char* what) {
@@ -41,7 +41,7 @@ void FileSource::read(uint64_t offset, WritableBytes to) const {
                               static_cast<off_t>(start_ + offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("read");
-    if (got == 0) end_of_file();  // somebody cut it meanwhile
+    if (got == 0) end_of_file();  // the file was truncated meanwhile
     offset += static_cast<uint64_t>(got);
     to = to.subspan(static_cast<size_t>(got));
   }
@@ -61,7 +61,7 @@ FileSink::FileSink(int descriptor) : descriptor_(descriptor) {
 void FileSink::start_writing_back() {
 #ifdef __linux__
   if (!is_file_ || position_ - sent_ < kSentTogether) return;
-  // Only a hint: where it fails, the sync at the end does it all.
+  // Only a hint: if it fails, the sync at the end writes everything.
   sync_file_range(descriptor_, sent_, position_ - sent_, SYNC_FILE_RANGE_WRITE);
   sent_ = position_;
 #endif

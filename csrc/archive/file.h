@@ -1,5 +1,5 @@
-// The sources and sinks of an archive's bytes, open files and memory, with the progress of work on
-// them and the error for a faulty archive.
+// The sources and sinks of an archive (open files and memory), progress reports, and the error for
+// a faulty archive.
 #pragma once
 
 #include <chrono>
@@ -15,31 +15,31 @@ namespace fxpress::archive {
 
 using WritableBytes = std::span<std::byte>;
 
-// A faulty archive; the message names the record, if it is one that is at fault. Errors of the
-// operating system are std::system_error.
+// A faulty archive; the message names the faulty record, if any. Errors of the operating system are
+// std::system_error.
 class ArchiveError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Bytes that are read, from any number of threads.
+// A source of bytes that any number of threads may read.
 class Source {
  public:
   virtual ~Source() = default;
   virtual uint64_t size() const = 0;
-  // Fills `to` with the bytes from `offset` on; ArchiveError when there are fewer.
+  // Fills `to` with bytes from `offset` on; ArchiveError if there are fewer.
   virtual void read(uint64_t offset, WritableBytes to) const = 0;
-  // The number of bytes to read at a time: still in the cache when they are checked.
+  // The bytes to read at a time: few enough to be in the cache when they are checked.
   virtual size_t piece() const { return size_t{1} << 18; }
 };
 
-// Bytes that are written one after the other.
+// Accepts bytes in order.
 class ByteSink {
  public:
   virtual ~ByteSink() = default;
   virtual void write(Bytes bytes) = 0;
 };
 
-// An open file from a position on. The descriptor is borrowed, and its position not used.
+// An open file from an offset on. The descriptor is borrowed; its position is not used.
 class FileSource final : public Source {
  public:
   FileSource(int descriptor, uint64_t start);
@@ -48,8 +48,8 @@ class FileSource final : public Source {
 
  private:
   int descriptor_;
-  uint64_t start_;  // where in the file the archive begins
-  uint64_t size_;   // bytes from there to the end, when it was opened
+  uint64_t start_;  // offset of the archive in the file
+  uint64_t size_;   // bytes from there to the end when it was opened
 };
 
 class MemorySource final : public Source {
@@ -62,8 +62,8 @@ class MemorySource final : public Source {
   Bytes bytes_;
 };
 
-// A descriptor that is written to as it is: a file, a pipe. It is borrowed. What is written to a
-// file is sent on its way to the disk at once, so that there is little to wait for at the end.
+// Writes to a borrowed descriptor of a file or pipe. Starts writeback of a file's bytes early, so
+// that little is left for the final sync.
 class FileSink final : public ByteSink {
  public:
   explicit FileSink(int descriptor);
@@ -75,10 +75,10 @@ class FileSink final : public ByteSink {
   int descriptor_;
   bool is_file_;
   int64_t position_ = 0;  // in a file
-  int64_t sent_ = 0;      // up to there it is on its way to the disk
+  int64_t sent_ = 0;      // writeback has started up to here
 };
 
-// Collects small writes in front of another sink.
+// Buffers small writes to another sink.
 class BufferedSink final : public ByteSink {
  public:
   explicit BufferedSink(ByteSink& sink);
@@ -87,14 +87,14 @@ class BufferedSink final : public ByteSink {
 
  private:
   ByteSink& sink_;
-  std::vector<std::byte> buffer_;  // not passed on yet
+  std::vector<std::byte> buffer_;  // not written yet
 };
 
-// Reports the progress of work on many bytes, and lets an interrupt end it.
+// Reports the progress of long work, and lets a signal interrupt it.
 class Progress {
  public:
-  // report(bytes since the last report): called by the thread that waits for the work, every 50 ms
-  // or so; what it throws ends the work.
+  // report(bytes since the last report) is called by the thread that waits for the work, about
+  // every 50 ms. An exception from it ends the work.
   using Report = std::function<void(uint64_t)>;
 
   explicit Progress(Report report) : report_(std::move(report)) {}
@@ -107,7 +107,7 @@ class Progress {
       finish();
     }
   }
-  // Reports what is left.
+  // Reports the rest.
   void finish() {
     if (report_) report_(std::exchange(bytes_, 0));
   }
@@ -117,7 +117,7 @@ class Progress {
  private:
   Report report_;
   uint64_t bytes_ = 0;  // not reported yet
-  std::chrono::steady_clock::time_point latest_ = std::chrono::steady_clock::now();  // report
+  std::chrono::steady_clock::time_point latest_ = std::chrono::steady_clock::now();  // last report
 };
 
 }  // namespace fxpress::archive

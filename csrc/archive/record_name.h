@@ -1,4 +1,4 @@
-// Names of records of an archive.
+// Names of records in an archive.
 #pragma once
 
 #include <algorithm>
@@ -7,18 +7,18 @@
 
 namespace fxpress::archive {
 
-// The records about the archive itself, which its writer adds.
+// The records about the archive itself, which the writer adds.
 inline constexpr const char* kVersionRecord = ".data/version";
 inline constexpr const char* kByteOrderRecord = "byteorder";
 inline constexpr const char* kSerializationIdRecord = ".data/serialization_id";
 inline constexpr std::array kRecordsOfWriter = {kVersionRecord, kByteOrderRecord,
                                                 kSerializationIdRecord};
 
-// Returns what is wrong with a path in an archive: it is no file, or leads out of it. Returns null
-// when the path is right.
+// Returns why a path cannot be a record's name (it is not a file, or leads out of the archive), or
+// null if it is valid.
 inline const char* problem_of_name(std::string_view path) {
   if (path.empty()) return "is empty";
-  bool has_control = false;  // without a way out of the loop, which is quicker
+  bool has_control = false;  // an early exit would be slower
   for (const char c : path) has_control |= (c >= 0 && c < ' ') || c == 0x7f;
   if (has_control) {
     const bool has_zero = path.find('\0') != std::string_view::npos;

@@ -12,7 +12,7 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr uint64_t kChunk = uint64_t{4} << 20;  // bytes: what a thread takes at a time
+constexpr uint64_t kChunk = uint64_t{4} << 20;  // bytes per work item of a thread
 constexpr uint64_t kWorthAThread = kChunk;      // bytes
 
 // A part of one transfer.
@@ -28,7 +28,7 @@ std::vector<Chunk> chunks_of(const std::vector<Transfer>& transfers, uint64_t ch
   for (size_t i = 0; i < transfers.size(); ++i) {
     const uint64_t size = transfers[i].size;
     uint64_t start = 0;
-    do {  // an empty transfer is one empty chunk
+    do {  // an empty transfer still has one chunk
       chunks.push_back({i, start, std::min(chunk, size - start)});
       start += chunk;
     } while (start < size);
@@ -36,7 +36,7 @@ std::vector<Chunk> chunks_of(const std::vector<Transfer>& transfers, uint64_t ch
   return chunks;
 }
 
-// The work, shared among threads.
+// The chunks to transfer, shared by threads.
 class Work {
  public:
   Work(const Source& source, const std::vector<Transfer>& transfers, bool check)
@@ -46,7 +46,7 @@ class Work {
         piece_(source.piece()),
         chunks_(chunks_of(transfers, std::max<uint64_t>(kChunk, piece_))) {}
 
-  // Takes chunks until there are none; what goes wrong is kept for wait().
+  // Transfers chunks until none are left; stores an error for wait().
   void run() noexcept {
     try {
       std::vector<std::byte> scratch;
@@ -63,7 +63,7 @@ class Work {
     changed_.notify_all();
   }
 
-  // Does the work of run() in this thread.
+  // Transfers all chunks in this thread.
   void run_here(Progress& progress) {
     std::vector<std::byte> scratch;
     for (Chunk& chunk : chunks_) {
@@ -71,7 +71,7 @@ class Work {
     }
   }
 
-  // Waits until so many threads have finished; then throws the error that one of them met.
+  // Waits for `threads` threads; rethrows the first error of any.
   void wait(size_t threads, const core::Crew& crew, Progress& progress) {
     uint64_t reported = 0;
     std::unique_lock lock(mutex_);
@@ -119,16 +119,16 @@ class Work {
 
   const Source& source_;
   const std::vector<Transfer>& transfers_;
-  const bool check_;    // the checksums
-  const size_t piece_;  // bytes that are read at a time
+  const bool check_;    // compute checksums
+  const size_t piece_;  // bytes per read
   std::vector<Chunk> chunks_;
-  std::atomic<size_t> next_ = 0;     // the chunk that nobody has taken
+  std::atomic<size_t> next_ = 0;     // the next chunk to transfer
   std::atomic<uint64_t> done_ = 0;   // bytes
-  std::atomic<bool> stop_ = false;   // somebody failed
-  std::mutex mutex_;                 // guards what follows
-  std::condition_variable changed_;  // finished_
+  std::atomic<bool> stop_ = false;   // a thread has failed, or stop() was called
+  std::mutex mutex_;                 // guards the following members
+  std::condition_variable changed_;  // notifies of finished_
   size_t finished_ = 0;              // threads
-  std::exception_ptr error_;         // the first one
+  std::exception_ptr error_;         // the first error
 };
 
 }  // namespace
@@ -142,7 +142,7 @@ std::vector<uint32_t> transfer(const Source& source, const std::vector<Transfer>
   if (count < 2) {
     work.run_here(progress);
   } else {
-    core::Crew crew;  // joined when the block is left
+    core::Crew crew;  // threads are joined at the end of the block
     try {
       for (size_t i = 0; i < count; ++i) crew.add([&work] { work.run(); });
       work.wait(count, crew, progress);

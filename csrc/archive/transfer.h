@@ -1,4 +1,4 @@
-// Reads the data of records into memory, on several threads, with their checksums.
+// Reads the data of records into memory on several threads, and computes checksums.
 #pragma once
 
 #include <vector>
@@ -8,21 +8,21 @@
 
 namespace fxpress::archive {
 
-// Some of the bytes of a record.
+// A range of a record's bytes.
 struct Transfer {
   const Record* record;     // not deflated
-  uint64_t start = 0;       // in the record's data
-  uint64_t size = 0;        // bytes; they are inside of the record
-  std::byte* to = nullptr;  // where they go; null: they are only read
+  uint64_t start = 0;       // offset in the record's data
+  uint64_t size = 0;        // bytes; within the record
+  std::byte* to = nullptr;  // destination; null: only the checksum is computed
 };
 
 struct TransferOptions {
-  bool check = true;   // the checksums
+  bool check = true;   // compute checksums
   size_t threads = 1;  // at most
 };
 
-// The checksum of the bytes of each transfer (none without a check). When it throws, any of the
-// destinations may have been written to.
+// Returns the checksum of each transfer (nothing without a check). If it throws, the contents of
+// all destinations are unspecified.
 std::vector<uint32_t> transfer(const Source& source, const std::vector<Transfer>& transfers,
                                const TransferOptions& options, Progress& progress);
 

@@ -1,4 +1,4 @@
-// The records that a zip file is made of (PKWARE APPNOTE 6.3), as far as they are written and read.
+// The structures of a zip file (PKWARE APPNOTE 6.3) that are written and read.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,13 @@ constexpr size_t kEnd64LocatorSize = 20;
 constexpr size_t kEndSize = 22;
 
 constexpr uint16_t kIsEncrypted = 1;
-constexpr uint16_t kHasDescriptor = 1U << 3;  // checksum and sizes stand behind the data
+constexpr uint16_t kHasDescriptor = 1U << 3;  // checksum and sizes follow the data
 constexpr uint16_t kNameIsUtf8 = 1U << 11;
 
 constexpr uint16_t kStored = 0;
 constexpr uint16_t kDeflated = 8;
 
-// The values of fields of 32 and 16 bits whose number stands in the extra field, or in the end
-// record of 64 bits.
+// Values that mark a field whose number is in the extra field or in the 64-bit end record.
 constexpr uint32_t kElsewhere32 = 0xFFFFFFFF;
 constexpr uint16_t kElsewhere16 = 0xFFFF;
 constexpr uint16_t kExtra64 = 1;  // the tag of that extra field

@@ -19,17 +19,17 @@ namespace fxpress::archive {
 namespace {
 
 constexpr uint64_t kAlignment = 64;           // of data, bytes
-constexpr size_t kPiece = size_t{1} << 20;    // bytes that are written between two reports
+constexpr size_t kPiece = size_t{1} << 20;    // bytes written between two reports
 constexpr size_t kParallelSize = 4 * kPiece;  // bytes
-constexpr std::string_view kVersion = "6\n";  // of the file format: torch's for pt2 archives
-constexpr uint16_t kMadeBy = 0x031E;          // what miniz says in the end record
-constexpr uint16_t kNeeds64 = 45;             // the zip version that knows 64 bits
+constexpr std::string_view kVersion = "6\n";  // torch's format version of pt2 archives
+constexpr uint16_t kMadeBy = 0x031E;          // in the end record, as miniz writes it
+constexpr uint16_t kNeeds64 = 45;             // the zip version with 64-bit fields
 
 Bytes as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-// A record of the format, field by field, little-endian.
+// A structure of the format, built field by field in little-endian order.
 class Fields {
  public:
   template <std::integral Number>
@@ -51,7 +51,7 @@ uint32_t in_32(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, kElsewhere32));
 }
 
-// The numbers that do not fit into 32 bits, as an extra field; nothing when all do.
+// The extra field for numbers that do not fit into 32 bits; empty if all fit.
 std::string extra_64(uint64_t size, uint64_t header) {
   Fields numbers;
   if (size >= kElsewhere32) numbers.add(size).add(size);
@@ -64,8 +64,8 @@ std::string extra_64(uint64_t size, uint64_t header) {
       .text();
 }
 
-// An extra field that makes the data behind it, which would begin 4 bytes behind `start` without
-// any filling, begin at a multiple of the alignment.
+// An extra field that aligns the data after it. Without filling, the data would begin 4 bytes after
+// `start`.
 std::string padding(uint64_t start) {
   const uint64_t size = (kAlignment - (start + 4) % kAlignment) % kAlignment;
   return Fields()
@@ -77,10 +77,9 @@ std::string padding(uint64_t start) {
 
 }  // namespace
 
-// Copies bytes piece by piece, so that the checksum is that of what is written even if another
-// thread changes them meanwhile. Many bytes are copied by a thread while the pieces before are
-// written. The threads wait for numbers alone: a child that is forked meanwhile has nothing to free
-// that a thread of the parent waits for.
+// Copies bytes in pieces, so that the checksum matches the written bytes even if another thread
+// modifies them. Large data is copied by a thread while earlier pieces are written. The threads
+// only wait on atomics: a forked child holds no lock of them.
 class ZipWriter::Copies {
  public:
   Copies(uint32_t before, Bytes bytes, Buffers& buffers)
@@ -104,7 +103,7 @@ class ZipWriter::Copies {
     asked_.notify_all();
   }
 
-  // The next piece, valid until the next call; empty at the end.
+  // Returns the next piece, valid until the next call; empty at the end.
   Bytes next() {
     const size_t number = asked_;
     if (number == pieces_) return {};
@@ -116,7 +115,7 @@ class ZipWriter::Copies {
     return buffers_[number % buffers_.size()];
   }
 
-  // Of all bytes, when next() has returned nothing.
+  // The checksum of all bytes, after next() has returned an empty piece.
   uint32_t crc() const { return crc_; }
 
  private:
@@ -132,7 +131,7 @@ class ZipWriter::Copies {
     copied_.notify_all();
   }
 
-  // Copies all pieces; waits while all buffers but the one in use have pieces that come later.
+  // Copies all pieces; waits if all buffers except the one in use hold later pieces.
   void run() {
     for (size_t i = 0; i < pieces_; ++i) {
       size_t asked = asked_;
@@ -147,9 +146,9 @@ class ZipWriter::Copies {
   Buffers& buffers_;
   const size_t pieces_;
   bool is_threaded_ = false;
-  std::atomic<size_t> asked_ = 0;  // pieces that next() was called for; kStop: no more of them
+  std::atomic<size_t> asked_ = 0;  // pieces requested by next(); kStop: no more
   std::atomic<size_t> copied_ = 0;
-  core::Crew crew_;  // a thread, joined before the rest goes
+  core::Crew crew_;  // one thread; declared last, so joined first
 };
 
 namespace {
@@ -199,11 +198,11 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
   const std::string filling = padding(start);
   Fields header;
   header.add(kLocalHeader)
-      .add(uint16_t{0})  // the version that is needed: what torch writes
+      .add(uint16_t{0})  // version needed to extract, as torch writes it
       .add(static_cast<uint16_t>(kNameIsUtf8 | (size != 0 ? kHasDescriptor : 0)))
       .add(kStored)
-      .add(uint32_t{0})  // date and time: none
-      .add(uint32_t{0})  // checksum and sizes: in the descriptor
+      .add(uint32_t{0})  // no date and time
+      .add(uint32_t{0})  // checksum and sizes are in the descriptor
       .add(uint32_t{0})
       .add(uint32_t{0})
       .add(static_cast<uint16_t>(entry.path.size()))
@@ -283,7 +282,7 @@ void ZipWriter::write_central_header(const Entry& entry) {
   const std::string extra = extra_64(entry.size, entry.header);
   Fields header;
   header.add(kCentralHeader)
-      .add(uint16_t{0})  // made by, needed: what torch writes
+      .add(uint16_t{0})  // made by, version needed: as torch writes them
       .add(uint16_t{0})
       .add(static_cast<uint16_t>(kNameIsUtf8 | (entry.size != 0 ? kHasDescriptor : 0)))
       .add(kStored)
@@ -310,7 +309,7 @@ void ZipWriter::write_end(uint64_t directory) {
   const uint64_t end_64 = position_;
   Fields end;
   end.add(kEnd64)
-      .add(uint64_t{kEnd64Size - 12})  // what follows this field
+      .add(uint64_t{kEnd64Size - 12})  // bytes after this field
       .add(kMadeBy)
       .add(kNeeds64)
       .add(uint32_t{0})

@@ -1,5 +1,5 @@
-// Writes an archive as torch's PyTorchFileWriter does: a zip file, nothing compressed, the data of
-// every record at a multiple of 64 bytes.
+// Writes an archive like torch's PyTorchFileWriter: an uncompressed zip file in which the data of
+// each record is aligned to 64 bytes.
 #pragma once
 
 #include <array>
@@ -14,20 +14,20 @@ namespace fxpress::archive {
 
 class ZipWriter {
  public:
-  // root: the folder that all records are in.
+  // root: the folder for all records.
   ZipWriter(ByteSink& sink, std::string root, Progress::Report report);
 
-  // A record, in pieces: begin, any number of appends, end. ArchiveError when there is one of that
-  // name already, or when the pieces are not `size` bytes together.
+  // Writes a record in pieces: begin, any number of appends, end. ArchiveError if the name exists
+  // already or the pieces do not add up to `size` bytes.
   void begin(std::string_view name, uint64_t size);
   void append(Bytes bytes);
   void end();
 
-  // The records about the archive itself, and the directory. Nothing can be written afterwards, nor
+  // Writes the records about the archive and the directory. Nothing can be written afterwards, nor
   // after an error of the sink.
   void finish();
 
-  // Names of records have no root.
+  // Names of records do not include the root.
   bool has_record(const std::string& name) const { return names_written_.contains(name); }
   size_t count_records(std::string_view prefix) const;
   bool is_finished() const { return is_finished_; }
@@ -36,8 +36,8 @@ class ZipWriter {
   using Buffers = std::array<std::vector<std::byte>, 3>;
   class Copies;
   struct Entry {
-    std::string path;     // with the root
-    uint64_t header = 0;  // where its header begins
+    std::string path;     // including the root
+    uint64_t header = 0;  // offset of its header
     uint64_t size = 0;    // bytes
     uint32_t crc = 0;
   };
@@ -50,16 +50,16 @@ class ZipWriter {
   BufferedSink sink_;
   std::string root_;
   Progress progress_;
-  Buffers buffers_;        // for the pieces of what is written
+  Buffers buffers_;        // for pieces being written
   uint64_t position_ = 0;  // bytes written
-  uint64_t missing_ = 0;   // bytes of the open record that are still to come
+  uint64_t missing_ = 0;   // bytes of the open record that are missing
   bool is_open_ = false;   // a record
   bool is_finished_ = false;
-  bool has_failed_ = false;  // a write: what the sink has is not known
+  bool has_failed_ = false;  // a write failed, so the sink's state is unknown
   std::vector<Entry> entries_;
-  // A set of the same kind as torch's: the serialization id depends on its order.
+  // The same set type as torch's: the serialization id depends on its iteration order.
   std::unordered_set<std::string> names_written_;
-  uint64_t combined_crc_ = 0;  // of all records that are not empty
+  uint64_t combined_crc_ = 0;  // of all non-empty records
 };
 
 }  // namespace fxpress::archive

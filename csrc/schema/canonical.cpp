@@ -13,8 +13,8 @@ namespace fxpress::schema {
 
 namespace {
 
-// Where an input or an output of the program comes: by kind, then by the name of what it stands
-// for.
+// The sort key of an input or output of the program: its type, then the name that its spec refers
+// to.
 struct Place {
   int rank;
   std::string_view name;
@@ -75,7 +75,7 @@ class Canonicalizer {
     out_.end_record();
   }
 
-  // A map in the order of its keys, which are renamed where names are given.
+  // Writes a map sorted by its keys. `renamed`, if not null, has new names for the keys.
   void sorted_map(const Value& map, const Renamed* renamed) {
     std::vector<std::pair<std::string_view, const Value*>> entries;
     const auto stored = document_.children(map);
@@ -124,7 +124,7 @@ class Canonicalizer {
                                  permuted(output_specs, output_order), renamed);
         case Field::GraphModule_module_call_graph:
           return calls(value);
-        default:  // where the graph comes from
+        default:  // the metadata, which records the graph's origin
           out_.begin_map();
           return out_.end_map();
       }
@@ -252,7 +252,7 @@ class Canonicalizer {
     return result;
   }
 
-  // A value with other names where it refers to values of the graph.
+  // Writes a value. References to values of the graph get the new names.
   void names_replaced(const Value& value, const Renamed& renamed) {
     core::check_stack("values within each other");
     const auto inside =
@@ -278,7 +278,7 @@ class Canonicalizer {
           names_replaced(part, renamed);
         });
       case ValueKind::kUnion: {
-        // A graph has names of its own.
+        // The names in a subgraph are separate.
         if (document_.tag(value) == Field::Argument_as_graph) return out_.reuse(value);
         out_.begin_union(schema_.type(value.type), value.count);
         if (const std::string_view name = name_of(document_, value);
@@ -307,7 +307,7 @@ class Canonicalizer {
   }
 
   void spec(const Value& spec, const Renamed& renamed) {
-    const SpecInfo& info = *find_spec(document_.tag(spec));  // place_of() knew it
+    const SpecInfo& info = *find_spec(document_.tag(spec));  // place_of() has checked it
     out_.begin_union(schema_.type(spec.type), spec.count);
     record(document_.content(spec), [&](Field field, const Value& value) {
       if (info.target_type == SpecTarget::kInput && field == info.target) {

@@ -1,5 +1,5 @@
-// The canonical form of a program: nodes in an order that depends on what they compute alone, names
-// counted from 0, nothing of what only tells where the program came from.
+// The canonical form of a program: the order of nodes depends only on what they compute, names
+// count from 0, and metadata about the program's origin is left out.
 #pragma once
 
 #include <stdexcept>
@@ -13,25 +13,25 @@
 
 namespace fxpress::schema {
 
-// A program without a canonical form: a name that nothing defines or two values define, a cycle, a
-// signature of another length than the graph's.
+// The program does not have a canonical form: a name is not defined or defined twice, the graph has
+// a cycle, or the signature and the graph differ in length.
 class CanonicalError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The signature has a name that no value of the graph has.
+// The signature contains a name that no value of the graph has.
 class UnknownName : public CanonicalError {
  public:
   using CanonicalError::CanonicalError;
 };
 
-// The canonical form of an ExportedProgram. `constants` are names that no node defines, and that
-// keep their place and name.
+// Returns the canonical form of an ExportedProgram. `constants` are names that no node defines;
+// they keep their order and names.
 Document canonicalize(const Document& program, const core::TextViewSet& constants);
 
-// Returns the canonical form of a Graph whose inputs and outputs are in order already. The entries
-// that are added to `names` have no order.
+// Returns the canonical form of a Graph whose inputs and outputs are sorted already. Adds entries
+// to `names` in no particular order.
 using NewNames = std::vector<std::pair<std::string, std::string>>;  // of values: old and new
 Document canonicalize_graph(const Document& graph, const core::TextViewSet& constants,
                             NewNames& names);

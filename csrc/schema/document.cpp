@@ -29,7 +29,7 @@ void DocumentBuilder::add(const Value& value) {
   document_.values_[level.start + field] = value;
 }
 
-// Opens a record or a union. Its size is known, so its values get their places at once.
+// Opens a record or a union. Its size is known, so its values are allocated at once.
 void DocumentBuilder::open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size) {
   const auto position = static_cast<uint16_t>(&type - &document_.schema_->type(uint16_t{0}));
   levels_.push_back({kind, position, field, document_.values_.size()});
@@ -49,7 +49,7 @@ void DocumentBuilder::close(uint32_t count) {
   add(value);
 }
 
-// Opens a list or a map, whose values wait in pending_ until it is closed.
+// Opens a list or a map. Its values stay in pending_ until it is closed.
 void DocumentBuilder::open(ValueKind kind) {
   levels_.push_back({kind, 0, 0, pending_.size()});
 }

@@ -1,5 +1,5 @@
-// A value of the schema as a typed tree in a few flat arrays: what is read from JSON, what the
-// schema objects are made from, and what is compared, hashed and put into canonical order.
+// A value of the schema as a typed tree in a few flat arrays. JSON is read into it; schema objects,
+// comparisons, hashes and the canonical form are computed from it.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace fxpress::schema {
 
 // The target of an encoded program: JSON text (json_writer.h) or a document.
 //
-// A value is one call, or one begin, its contents, and the end. Every field of a record is written
-// in the order of the schema: field(position), then its value.
+// A value is one call, or a begin call, its contents, and an end call. Every field of a record is
+// written in the order of the schema: field(position), then its value.
 class EventSink {
  public:
   virtual ~EventSink() = default;
@@ -24,7 +24,7 @@ class EventSink {
   virtual void begin_record(const TypeInfo& type) = 0;
   virtual void field(size_t position) = 0;
   virtual void end_record() = 0;
-  // The one field of a union that is set, then its value.
+  // The field of a union that is set; its value follows.
   virtual void begin_union(const TypeInfo& type, size_t position) = 0;
   virtual void end_union() = 0;
   virtual void begin_list() = 0;
@@ -33,7 +33,7 @@ class EventSink {
   virtual void key(std::string_view key) = 0;
   virtual void end_map() = 0;
 
-  // Text is UTF-8; lone surrogates are encoded as if they were characters.
+  // Text is UTF-8. A lone surrogate is encoded as if it were a character.
   virtual void string(std::string_view text) = 0;
   virtual void integer(int64_t value) = 0;
   virtual void big_integer(std::string_view digits) = 0;  // decimal, beyond 64 bits
@@ -59,13 +59,13 @@ enum class ValueKind : uint8_t {
 struct Value {
   ValueKind kind = ValueKind::kNull;
   uint16_t type = 0;   // record, union: position in the schema
-  uint32_t count = 0;  // string, big integer: bytes; list, map: values (a map's keys count too);
-                       // record: fields; union: which field is set; int: 1 for a member
+  uint32_t count = 0;  // string, big integer: bytes; list, map: values (keys are counted);
+                       // record: fields; union: the field that is set; int: 1 for an enum member
   union {
     int64_t integer = 0;  // bool, int
     double real;
-    uint64_t place;  // string, big integer: of the text; kept: the number that its owner gave it;
-                     // else: of the first value in it
+    uint64_t place;  // string, big integer: offset of the text; kept: the number that its owner
+                     // assigned; else: position of the first contained value
   };
 };
 
@@ -80,8 +80,8 @@ class Document {
   std::string_view text(const Value& value) const {
     return {text_.data() + value.place, value.count};
   }
-  // The values of a list, of a record in the order of its fields, of a map with keys and values in
-  // turn, and the one of a union.
+  // The contained values: items of a list, fields of a record in order, keys and values of a map in
+  // turn, the value of a union.
   std::span<const Value> children(const Value& value) const {
     return {values_.data() + value.place, value.kind == ValueKind::kUnion ? 1 : value.count};
   }
@@ -89,11 +89,11 @@ class Document {
   const Value& field(const Value& record, Field field) const {
     return values_[record.place + static_cast<uint64_t>(schema_->place(field))];
   }
-  // Which field of a union is set; kUnknown: one without code.
+  // The field of a union that is set; kUnknown for a field that is not in schema.def.
   Field tag(const Value& value) const { return schema_->type(value.type).fields[value.count].id; }
   const Value& content(const Value& value) const { return values_[value.place]; }
 
-  // Whether all texts have passed the gate: gate.h.
+  // Whether all texts have passed the gate (gate.h).
   bool has_passed() const { return has_passed_; }
   void set_passed() { has_passed_ = true; }
 
@@ -102,23 +102,23 @@ class Document {
 
   const Schema* schema_;              // outlives the document
   core::GrowingArray<Value> values_;  // all but the root
-  core::GrowingArray<char> text_;     // all strings, one behind the other
-  Value root_;                        // the whole
-  bool has_passed_ = false;           // see has_passed()
+  core::GrowingArray<char> text_;     // all strings, concatenated
+  Value root_;                        // the outermost value
+  bool has_passed_ = false;
 };
 
-// Builds a document from calls in the order of the text; contents of what is open wait on a stack.
+// Builds a document from calls in document order. Contents of open lists and maps wait on a stack.
 class DocumentBuilder final : public EventSink {
  public:
   explicit DocumentBuilder(const Schema& schema) : document_(schema) {}
-  // The document is made of parts of another one, which reuse() takes over as they are.
+  // Starts a document that takes over parts of another one unchanged, by reuse().
   explicit DocumentBuilder(const Document& base) : document_(base) {}
   void reuse(const Value& value) { add(value); }
-  // A value that is kept elsewhere, under this number.
+  // A value that its owner stores elsewhere under this number.
   void kept(size_t number);
-  // An integer that is a member of the enumeration of its field.
+  // An integer that is a member of its field's enumeration.
   void member(int64_t value);
-  // Makes space for values, and for the bytes of their texts.
+  // Reserves memory for values and for the bytes of their texts.
   void reserve(size_t values, size_t text);
 
   // Returns the document; exactly one value must have been built.
@@ -141,18 +141,18 @@ class DocumentBuilder final : public EventSink {
   void boolean(bool value) override;
   void null() override;
 
-  // For readers whose fields come in any order: whether a field has its value already, and a text
-  // as a value, such as the key of a map.
+  // For readers that accept fields in any order: has_field() reports whether a field is set
+  // already; make_text() makes a value of a text, such as a map's key.
   bool has_field(size_t position) const;
   Value make_text(ValueKind kind, std::string_view text);
 
  private:
   static constexpr auto kUnset = static_cast<ValueKind>(255);  // a field without a value yet
   struct Level {
-    ValueKind kind;  // of what is open
+    ValueKind kind;  // of the open value
     uint16_t type;   // record, union
     uint32_t field;  // record: the field that comes next; union: the one that is set
-    size_t start;    // where its values start: record, union: in the document; else: in pending_
+    size_t start;    // first value: of a record or union in the document; else in pending_
   };
   void add(const Value& value);
   void open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size);
@@ -160,12 +160,12 @@ class DocumentBuilder final : public EventSink {
   void close(uint32_t count);
   void close();
 
-  Document document_;           // what is done
-  std::vector<Value> pending_;  // values of lists and maps that are open, and the whole
-  std::vector<Level> levels_;   // what is open
+  Document document_;           // the finished values
+  std::vector<Value> pending_;  // values of open lists and maps, and the root
+  std::vector<Level> levels_;   // the open values
 };
 
-// The targets of all nodes of a program, those of graphs in arguments too, each once.
+// The targets of all nodes of a program, including those in subgraphs, each once.
 std::vector<std::string_view> targets_of(const Document& program);
 
 }  // namespace fxpress::schema

@@ -9,9 +9,9 @@
 
 namespace fxpress::schema {
 
-// Whether the bytes of the tensor of a TensorMeta can be counted in 64 bits, as far as its sizes,
-// strides and offset are numbers. torch does not look when the tensor has no memory, and then
-// copies such a tensor into less than it takes.
+// Whether the byte size of a TensorMeta's tensor fits into 64 bits, as far as its sizes, strides
+// and offset are numbers. torch does not check this for a tensor without memory, and copies such a
+// tensor into too small an allocation.
 inline bool is_countable(const Document& document, const Value& meta) {
   constexpr int64_t kMostBytes = 16;  // of an element
   constexpr auto kMost = std::numeric_limits<int64_t>::max() / kMostBytes;

@@ -23,15 +23,15 @@ constexpr std::array kRules = {
 
 // ---- characters ---------------------------------------------------------------------------------
 
-// The kinds of text in which an ASCII character may occur.
+// The types of text in which an ASCII character may occur.
 enum Part : uint8_t {
   kInIdentifier = 1,
-  kInArgument = 2,    // a parameter list with one of the others is no Python
-  kInOperator = 4,    // the name of one
+  kInArgument = 2,    // any other character makes a parameter list invalid Python
+  kInOperator = 4,    // an operator's name
   kInExpression = 8,  // outside of quotes
-  kInNumber = 16,     // or a symbol, between the quotes of an expression
+  kInNumber = 16,     // or a symbol, inside the quotes of an expression
   kInWord = 32,
-  kInQuotes = 64,  // what cannot end a quoted text, nor its line
+  kInQuotes = 64,  // characters that end neither a quoted text nor its line
   kInLine = 128,
 };
 
@@ -62,9 +62,9 @@ bool is_part(char c, Part part) {
   return core::is_ascii(c) && (kParts[static_cast<unsigned char>(c)] & part) != 0;
 }
 
-// Whether all characters are of a kind. A character that is not ASCII is of every kind: the reader
-// has checked that it is UTF-8, and no byte of it ends a name, a quoted text or a line of Python or
-// C++.
+// Whether all characters may occur in this type of text. Characters outside ASCII may occur in
+// every type: the reader has checked the UTF-8, and none of their bytes ends a name, a quoted text
+// or a line of Python or C++.
 bool is_all(std::string_view text, Part part) {
   return std::ranges::all_of(text, [&](char c) { return !core::is_ascii(c) || is_part(c, part); });
 }
@@ -84,7 +84,7 @@ bool is_argument_name(std::string_view text) {
   return !text.empty() && is_all(text, kInArgument);
 }
 
-// Attributes like __class__ lead out of the module that is walked.
+// Attributes such as __class__ lead out of the module tree.
 bool is_special(std::string_view name) {
   return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
 }
@@ -132,8 +132,8 @@ bool is_state_name(std::string_view text) {
          });
 }
 
-// Dots between names, indices and calls: Dynamo writes L['self'].layers[0], get_submodule('a') and
-// getattr(L['self'], 'a').
+// Names, indices and calls joined by dots: Dynamo writes L['self'].layers[0], get_submodule('a')
+// and getattr(L['self'], 'a').
 bool is_place_of_module(std::string_view text) {
   for (size_t quote = text.find('\''); quote != std::string_view::npos;) {
     const size_t end = text.find('\'', quote + 1);
@@ -153,7 +153,7 @@ bool is_module_path(std::string_view text) {
          all_of_dotted(text, [](std::string_view part) { return !is_special(part); });
 }
 
-// A comma that is not inside of brackets.
+// Returns the position of the first comma outside brackets.
 size_t find_comma(std::string_view text) {
   int depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -164,7 +164,7 @@ size_t find_comma(std::string_view text) {
   return text.size();
 }
 
-// key,path,class;... A decoder says what is wrong with the number of parts.
+// key,path,class;... The decoder reports a wrong number of parts.
 bool is_module_stack(std::string_view text) {
   while (!text.empty()) {
     std::string_view entry = text.substr(0, text.find(';'));
@@ -184,7 +184,7 @@ bool is_operator(std::string_view text) {
   return is_all(text, kInOperator);
 }
 
-// sympy's notation. Between quotes are names of symbols and digits of numbers.
+// sympy's notation. Quotes contain names of symbols or digits of numbers.
 bool is_expression(std::string_view text) {
   bool is_quoted = false;
   char quote = 0;
@@ -205,7 +205,7 @@ bool is_expression(std::string_view text) {
   return !is_quoted && !text.empty();
 }
 
-// Lines of any text. What ends a line of Python, or moves a terminal's cursor, is only \n.
+// Lines of text. Other control characters could end a line of Python or move a terminal's cursor.
 bool is_stack_trace(std::string_view text) {
   constexpr size_t kBlock = 64;
   const auto is_bad = [](char c) {
@@ -224,7 +224,7 @@ bool is_stack_trace(std::string_view text) {
   return std::none_of(at, end, [&](char c) { return is_bad(c) != 0; });
 }
 
-// May stand in a comment, and in a text in three quotes.
+// Whether a text is safe in a comment and in a triple-quoted string.
 bool is_line(std::string_view text) {
   return is_all(text, kInLine) && text.find("'''") == std::string_view::npos &&
          text.find("\"\"\"") == std::string_view::npos && !text.ends_with('\\');
@@ -234,12 +234,12 @@ bool is_json(std::string_view text, char first) {
   return text.starts_with(first) && is_all(text, kInLine);
 }
 
-// A file of the folder that the archive has for such records.
+// A file in the folder for such records in the archive.
 bool is_record_name(std::string_view text) {
   return archive::problem_of_name(text) == nullptr && text.find('/') == std::string_view::npos;
 }
 
-// U+0080 to U+009F, of which some begin a command to a terminal as an escape does.
+// U+0080 to U+009F: like an escape character, some of them begin a terminal command.
 bool has_high_control(std::string_view text) {
   for (size_t at = 0; (at = text.find('\xc2', at)) != std::string_view::npos; ++at) {
     if (at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xa0) return true;
@@ -248,8 +248,8 @@ bool has_high_control(std::string_view text) {
 }
 
 bool is_node_metadata(std::string_view key, std::string_view text) {
-  // Without a text there is no entry; what is not listed here is not read. The JSON of "from_node"
-  // is a document of its own, and passes the gate when it is read.
+  // An empty text stands for no entry, and unlisted keys are not read. The JSON of "from_node" is a
+  // separate document, which passes the gate when it is read.
   if (text.empty()) return true;
   if (has_high_control(text)) return false;
   if (key == "stack_trace") return is_stack_trace(text);
@@ -304,8 +304,8 @@ bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_unicode) {
     case Rule::kRecordName:
       return is_record_name(text);
     case Rule::kNone:
-    case Rule::kNodeMetadata:   // of two texts
-    case Rule::kGraphMetadata:  // of two texts
+    case Rule::kNodeMetadata:   // has two texts
+    case Rule::kGraphMetadata:  // has two texts
     case Rule::kCount:
       return false;
   }
@@ -346,7 +346,7 @@ class Walk {
 
   void run() {
     const Value& root = document_.root();
-    // A document may be a plain value, which has no field and no rule.
+    // A document may be a plain value, which has neither a field nor a rule.
     if (root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion) {
       open(root, 0, Rule::kNone);
     }
@@ -356,15 +356,15 @@ class Walk {
   }
 
  private:
-  // A record, union, list or map that is being walked.
+  // A record, union, list or map that is being visited.
   struct Level {
     std::span<const Value> values;
-    size_t next;           // the value that comes next
+    size_t next;           // position of the next value
     const TypeInfo* type;  // record, union; else null
-    uint32_t tag;          // union: which field is set
-    uint16_t shape;        // list, map: of what is in it
+    uint32_t tag;          // union: the field that is set
+    uint16_t shape;        // list, map: the shape of its contents
     bool is_map;           // keys and values in turn
-    Rule rule;             // of the field that it is in
+    Rule rule;             // of the enclosing field
   };
 
   void open(const Value& value, uint16_t shape, Rule rule) {
@@ -375,8 +375,8 @@ class Walk {
         {document_.children(value), 0, type, tag, shape, value.kind == ValueKind::kMap, rule});
   }
 
-  // Goes on in a level until its end, or until a value opens another one, which ends the life of
-  // `level`: whether one did.
+  // Visits a level until its end or until a value opens another level, which invalidates `level`.
+  // Returns whether a level was opened.
   bool goes_deeper(Level& level) {
     while (level.next < level.values.size()) {
       const bool is_open = level.type != nullptr ? visit_field(level)
@@ -387,7 +387,7 @@ class Walk {
     return false;
   }
 
-  // Each of these visits the next value of a level, and returns whether it opened another level.
+  // Each visit_*() visits the next value of a level and returns whether it opened a level.
   bool visit_field(Level& level) {
     const size_t position = level.next++;
     const FieldInfo& field = level.type->fields[level.tag + position];
@@ -407,20 +407,20 @@ class Walk {
     return visit(level.values[level.next++], level.shape, level.rule);
   }
 
-  // The texts of an input's argument are not literals of the graph.
+  // Texts in an input's argument follow the rule of the input instead of the rule for literals.
   static Rule rule_in(Rule outer, const FieldInfo& field) {
     const bool is_narrower = outer == Rule::kConstantInput;
     if (is_narrower && (field.rule == Rule::kLiteral || field.rule == Rule::kNone)) return outer;
     return field.rule;
   }
 
-  // Nothing but digits or a word of JSON.
+  // Digits, or a word of JSON.
   static bool is_plain(ValueKind kind) {
     return kind == ValueKind::kNull || kind == ValueKind::kBool || kind == ValueKind::kInt ||
            kind == ValueKind::kBigInt || kind == ValueKind::kReal;
   }
 
-  // Tests a text, opens what may have texts in it: whether it opened a level.
+  // Tests a text; opens a value that may contain texts. Returns whether it opened a level.
   bool visit(const Value& value, uint16_t shape, Rule rule) {
     switch (value.kind) {
       case ValueKind::kString:
@@ -457,7 +457,7 @@ class Walk {
     return true;
   }
 
-  // How much of a module stack has passed: its first entries are mostly those of the stack before.
+  // The prefix of a module stack that has passed: most stacks begin like the previous one.
   size_t known_entries(std::string_view stack) const {
     if (stack == last_stack_) return stack.size();
     const auto differs = std::ranges::mismatch(stack, last_stack_).in1 - stack.begin();
@@ -484,8 +484,8 @@ class Walk {
   const Document& document_;
   const Schema& schema_;
   IsUnicodeIdentifier is_unicode_;
-  std::vector<Level> open_;      // the outermost first
-  std::string_view last_stack_;  // of modules, that has passed
+  std::vector<Level> open_;      // outermost first
+  std::string_view last_stack_;  // the last module stack that passed
 };
 
 }  // namespace

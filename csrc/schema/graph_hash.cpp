@@ -21,15 +21,15 @@ constexpr std::string_view kVersion = "fxpress graph 1";
 constexpr uint32_t kNoSet = std::numeric_limits<uint32_t>::max();
 constexpr uint32_t kPending = kNoSet - 1;
 constexpr std::string_view kMessage = "assert_msg";
-constexpr size_t kMaxNesting = 256;  // graphs and arguments within each other
+constexpr size_t kMaxNesting = 256;  // depth of subgraphs and arguments
 
-// Operators that run a graph and may return what it is given, or views of it.
+// Operators that run a graph and may return its inputs, or views of them.
 bool returns_views(std::string_view target) {
   return target.find("wrap") != target.npos || target.find("checkpoint") != target.npos;
 }
 
-// Splits the arguments of an expression, as sympy.srepr writes it, at the commas that are not
-// inside of brackets or quotes.
+// Splits the arguments of an expression in sympy.srepr's notation at the commas outside brackets
+// and quotes.
 std::vector<std::string_view> split_arguments(std::string_view text) {
   std::vector<std::string_view> parts;
   size_t start = 0;
@@ -58,7 +58,7 @@ class GraphHasher {
   GraphHash program();
 
  private:
-  // The effects that a node, or all nodes of a graph, have beside returning values.
+  // The side effects of a node, or of all nodes of a graph.
   struct Deeds {
     bool writes = false, draws = false, acts = false;
     bool runs_graph = false;
@@ -70,29 +70,29 @@ class GraphHasher {
       return *this;
     }
   };
-  // A value that a graph has by name.
+  // A named value of a graph.
   struct Named {
-    const Value* meta = nullptr;  // what a table says of it
+    const Value* meta = nullptr;  // its entry in a table
     Digest maker{};               // hash of the node or input that defines it
-    uint32_t index = 0;           // which result of it
-    uint32_t set = kNoSet;        // of values that may share storage; kNoSet: not defined yet,
-                                  // kPending: by the open node or input
+    uint32_t index = 0;           // which of its results
+    uint32_t set = kNoSet;        // id of the set of values that may share storage; kNoSet: not
+                                  // defined yet, kPending: defined by the open node or input
   };
-  // A graph that is being hashed, and what its nodes do beside returning values.
+  // A graph that is being hashed.
   struct HashScope {
     core::StringPool names;
     std::vector<Named> values;  // by id in the pool
-    // The id of a name; a new one stands for a value that is not defined yet.
+    // Returns the id of a name. A new id stands for a value that is not defined yet.
     uint32_t id(std::string_view name) {
       const uint32_t id = names.intern(name).value();
       if (id >= values.size()) values.resize(id + 1);
       return id;
     }
     Digest sum{};                // of all nodes
-    std::optional<Digest> mode;  // the last node that changed it
+    std::optional<Digest> mode;  // the last node that changed a mode
     Digest random{};             // the last node that drew random numbers
     Digest effect{};             // the last node with an effect
-    Deeds deeds;                 // of all nodes
+    Deeds deeds;                 // side effects of all nodes
   };
   enum class Names { kUse, kDefine };
 
@@ -116,7 +116,7 @@ class GraphHasher {
   Digest call(const Value& entry);
   Digest range(std::string_view name, const Value& limits);
 
-  // Adds to the hash which of some values share storage.
+  // Adds to the hash which of the values share storage.
   void add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets);
   uint32_t find(uint32_t set);
   uint32_t new_set();
@@ -127,14 +127,14 @@ class GraphHasher {
   core::TextViewMap<const OperatorTraits*> traits_;  // by target
   HashScope* scope_ = nullptr;
   size_t depth_ = 0;
-  std::vector<uint32_t> parents_;                // of sets, a forest
-  std::unordered_map<uint32_t, Digest> states_;  // the last write, of sets that were written
-  core::TextMap<Digest> symbols_;                // of those that are defined
-  std::vector<std::string_view> new_symbols_;    // that the open node or input defines
-  std::vector<uint32_t> results_;                // values that the open node or input defines
-  std::vector<uint32_t> touched_;                // sets of the values that it takes
-  bool in_call_ = false;                         // passes may have left names of old there
-  Deeds inner_;                                  // of the graphs that it runs
+  std::vector<uint32_t> parents_;                // union-find forest of sets
+  std::unordered_map<uint32_t, Digest> states_;  // by set: the last write to it
+  core::TextMap<Digest> symbols_;                // the defined symbols
+  std::vector<std::string_view> new_symbols_;    // defined by the open node or input
+  std::vector<uint32_t> results_;                // values defined by the open node or input
+  std::vector<uint32_t> touched_;                // sets of the values it uses
+  bool in_call_ = false;  // inside a module call, where passes may leave old names
+  Deeds inner_;           // of the subgraphs that the node runs
 };
 
 uint32_t GraphHasher::find(uint32_t set) {
@@ -185,7 +185,7 @@ void GraphHasher::open(HashScope& scope, const Value& graph) {
   }
 }
 
-// Gives what the open node or input defines its hash. set: that all results may share storage in.
+// Gives the results of the open node or input their hashes. set: the storage set of all of them.
 void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> set) {
   for (uint32_t i = 0; i < results_.size(); ++i) {
     Named& value = scope_->values[results_[i]];
@@ -227,7 +227,7 @@ void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
   if (state != states_.end()) hasher.digest(state->second);
 }
 
-// A symbol is known by the value that it is first met in, and its place there.
+// A symbol is identified by the value in which it occurs first and its position there.
 void GraphHasher::add_symbol(Hasher& hasher, std::string_view name) {
   const auto known = symbols_.find(std::string(name));
   if (known != symbols_.end()) return hasher.digest(known->second);
@@ -236,8 +236,8 @@ void GraphHasher::add_symbol(Hasher& hasher, std::string_view name) {
   if (at == new_symbols_.end()) new_symbols_.push_back(name);
 }
 
-// "Add(Integer(2), Symbol('s0', integer=True))": where the order of arguments does not matter, it
-// is that of their names, which do not enter.
+// "Add(Integer(2), Symbol('s0', integer=True))". The hashes of commutative arguments are summed,
+// because sympy orders the arguments by names.
 void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
   constexpr std::string_view kUnordered[] = {"Add", "Mul", "Max", "Min",      "And",
                                              "Or",  "Eq",  "Ne",  "Equality", "Unequality"};
@@ -267,7 +267,7 @@ void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
   --depth_;
 }
 
-// Adds a constant or a state by the digest of its value, when that is known.
+// Adds a constant or a state by the digest of its value, if that is known.
 void GraphHasher::add_known(Hasher& hasher, const Value& name) {
   const auto known = context_.values.find(std::string(text(name)));
   hasher.byte(known != context_.values.end() ? 1 : 0);
@@ -289,7 +289,7 @@ void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
     if (names == Names::kUse && !defined) return add_known(hasher, name);  // a literal
     return add_name(hasher, text(name), names);
   }
-  if (is(Type::SymExpr)) {  // hints are what the examples had
+  if (is(Type::SymExpr)) {  // without the hint, which depends on the example inputs
     return add_expression(hasher, text(field(value, Field::SymExpr_expr_str)));
   }
   if (is(Type::GraphArgument)) {
@@ -359,7 +359,7 @@ Digest GraphHasher::node(const Value& node) {
     const std::string_view name = text(field(input, Field::NamedArgument_name));
     touched_.clear();
     hasher.text(name);
-    if (name == kMessage) continue;  // a text with names of nodes and symbols
+    if (name == kMessage) continue;  // contains names of nodes and symbols
     add(hasher, field(input, Field::NamedArgument_arg), Names::kUse);
     if (is_among(traits.written, name)) {
       written.insert(written.end(), touched_.begin(), touched_.end());
@@ -370,8 +370,8 @@ Digest GraphHasher::node(const Value& node) {
     taken.insert(taken.end(), touched_.begin(), touched_.end());
   }
   Deeds deeds = inner_;
-  // The hash does not follow what a graph does with its inputs: the graph may do it with each of
-  // them.
+  // The hash does not track what a subgraph does with each of its inputs: a side effect of the
+  // subgraph counts for all of them.
   if (deeds.writes || (deeds.runs_graph && returns_views(target))) aliased = taken;
   if (deeds.writes) written = taken;
   deeds.writes |= !written.empty();
@@ -406,7 +406,7 @@ Digest GraphHasher::node(const Value& node) {
   return made;
 }
 
-// Returns the hash of a graph by itself: of its effects on its inputs, whatever those are.
+// Returns the hash of a subgraph, independent of the values that are passed to it.
 Digest GraphHasher::subgraph(const Value& graph) {
   core::check_stack("graphs within each other");
   if (depth_ == kMaxNesting) throw CanonicalError("graphs are nested too deeply");
@@ -482,7 +482,7 @@ Digest GraphHasher::output(const SpecInfo& info, const Value& spec) {
   return hasher.finish();
 }
 
-// A module that keeps its signature; the root is the one without a name.
+// A module that keeps its signature; the root has an empty name.
 Digest GraphHasher::call(const Value& entry) {
   Hasher hasher("call");
   hasher.text(text(field(entry, Field::ModuleCallEntry_fqn)));

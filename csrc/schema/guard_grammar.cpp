@@ -16,13 +16,13 @@ namespace {
 using core::is_digit;
 using core::is_name_part;
 
-constexpr int kMaxOpen = 100;       // brackets and operators in front within each other
-constexpr int kMaxTreeDepth = 250;  // of Python's tree of it: torch prints that with ast.unparse
-constexpr size_t kMaxDigits = 40;   // of an integer: those of shapes have 19
-constexpr int kMaxExponent = 64;    // of a power, and bits of a shift: what its integers add up to
-constexpr int kUnknown = 16;        // what something else in an exponent adds to that
-constexpr int kMaxPowers = 16;      // of a guard; torch writes n*n for squares
-constexpr size_t kMaxBases = 2000;  // characters of what is raised to powers
+constexpr int kMaxOpen = 100;          // nested brackets and prefix operators
+constexpr int kMaxTreeDepth = 250;     // of Python's AST, which torch prints by ast.unparse
+constexpr size_t kMaxDigits = 40;      // of an integer; those of shapes have 19
+constexpr int kMaxExponent = 64;       // sum of the integers of an exponent, and bits of a shift
+constexpr int kUnknown = 16;           // what any other term of an exponent adds to that sum
+constexpr int kMaxPowers = 16;         // of a guard; torch writes n*n for squares
+constexpr size_t kMaxBases = 2000;     // total characters of the bases of powers
 constexpr size_t kMaxText = 1u << 16;  // characters
 
 constexpr std::array<std::string_view, 8> kFunctions = {"IsNonOverlappingAndDenseIndicator",
@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 8> kFunctions = {"IsNonOverlappingAndDens
                                                         "int",
                                                         "max",
                                                         "min"};
-// Their results are floats, of which powers are floats.
+// These return floats, whose powers are floats.
 constexpr std::array<std::string_view, 19> kFloatsOfMath = {
     "acos", "acosh", "asin",  "asinh", "atan", "atanh", "cos",  "cosh", "exp", "fabs",
     "fmod", "log",   "log1p", "log2",  "sin",  "sinh",  "sqrt", "tan",  "tanh"};
@@ -47,7 +47,7 @@ constexpr std::array<std::string_view, 8> kOthersOfTorch = {
     "_sym_ceil", "_sym_floor", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum"};
 constexpr std::array<std::string_view, 6> kMethods = {"dim",  "item",           "numel",
                                                       "size", "storage_offset", "stride"};
-constexpr std::array<std::string_view, 1> kSizes = {"size"};  // no products of sizes
+constexpr std::array<std::string_view, 1> kSizes = {"size"};  // without numel(), a product of sizes
 constexpr std::array<std::string_view, 5> kConstants = {"False", "None", "True", "inf", "nan"};
 
 struct NoGuard {};
@@ -59,17 +59,17 @@ bool contains(std::span<const std::string_view> texts, std::string_view text) {
 // The facts that the parser knows about an expression.
 struct Known {
   bool has_power = false;  // its numbers may have many digits
-  bool is_text = false;    // it may be a text, which is for comparisons only
+  bool is_text = false;    // may be a text, which only comparisons accept
   int depth = 1;           // see kMaxTreeDepth
 };
 
-// One guard. Throws NoGuard. Every call reads on, or throws; open_ bounds the depth of the stack.
+// Parses one guard; throws NoGuard. Every call consumes text or throws; open_ bounds the recursion.
 class GuardParser : core::Cursor<NoGuard> {
  public:
   explicit GuardParser(std::string_view text) : Cursor(text) {}
 
   void whole() {
-    if (rest_.starts_with(' ')) throw NoGuard();  // Python minds indents
+    if (rest_.starts_with(' ')) throw NoGuard();  // Python rejects an indented line
     condition();
     if (peek() != '\0' || !rest_.empty()) throw NoGuard();
   }
@@ -113,7 +113,7 @@ class GuardParser : core::Cursor<NoGuard> {
     deepen(known);
     return known;
   }
-  // Arithmetic with texts repeats and formats them.
+  // Arithmetic on texts would repeat or format them.
   static Known of_number(Known known) {
     if (known.is_text) throw NoGuard();
     return known;
@@ -126,7 +126,7 @@ class GuardParser : core::Cursor<NoGuard> {
       merge(known, negation());
       is_alone = false;
     }
-    if (!is_alone) deepen(known, 2);  // "and" within "or"
+    if (!is_alone) deepen(known, 2);  // "and" inside "or"
     return known;
   }
 
@@ -149,7 +149,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return truth(known);
   }
 
-  // The facts about a truth value that is made of another expression.
+  // The facts about a truth value that is computed from another expression.
   static Known truth(Known made_of) { return {false, false, made_of.depth}; }
 
   bool take_comparison() {
@@ -166,7 +166,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return true;
   }
 
-  // Operands with operators between; which of them binds more tightly matters for powers alone.
+  // Operands and operators between them. Precedence matters only for powers and shifts.
   Known sum() {
     size_t start = rest_.size();
     Known last = factor();  // the operand before the operator
@@ -181,7 +181,7 @@ class GuardParser : core::Cursor<NoGuard> {
       if (is_power && last.has_power) throw NoGuard();
       if (is_power || is_shift) {
         last = power(base);
-        if (is_shift && binds_more_tightly()) throw NoGuard();  // it would be of the exponent
+        if (is_shift && binds_more_tightly()) throw NoGuard();  // it would belong to the exponent
       } else {
         start = rest_.size();
         last = of_number(factor());
@@ -192,7 +192,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return known;
   }
 
-  // The characters of the operator of two operands that comes next; 0: there is none.
+  // The length of the binary operator that comes next, or 0.
   size_t operator_size() {
     const char first = peek();
     const bool is_double = rest_.size() > 1 && rest_[1] == first;
@@ -204,13 +204,13 @@ class GuardParser : core::Cursor<NoGuard> {
                : 0;
   }
 
-  // Whether an operator comes next that binds more tightly than a shift does.
+  // Whether the next operator binds more tightly than a shift.
   bool binds_more_tightly() {
     return operator_size() > 0 &&
            std::string_view("+-*/%").find(rest_.front()) != std::string_view::npos;
   }
 
-  // Parses the exponent of a power whose base has so many characters.
+  // Parses the exponent of a power; `base` is the length of the base's text.
   Known power(size_t base) {
     bases_ += base;
     if (++powers_ > kMaxPowers || bases_ > kMaxBases) throw NoGuard();
@@ -225,8 +225,8 @@ class GuardParser : core::Cursor<NoGuard> {
     if (left < 0) throw NoGuard();
   }
 
-  // Parses an exponent. Its result is small, a float, or grows no faster than an input or a size
-  // does; the parser takes from `left` what the parts may add up to.
+  // Parses an exponent. Its value is small, a float, or grows no faster than an input or a size.
+  // Subtracts the bound of its integer parts from `left`.
   Known exponent(int& left) {
     const Open open(*this);
     const char first = peek();
@@ -254,7 +254,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return known;
   }
 
-  // Parses a term of a sum in an exponent, which may be a product like 2*L['n'].
+  // Parses a term of an exponent, which may be a product such as 2*L['n'].
   Known term(int& left) {
     if (!is_digit(peek())) return exponent(left);
     spend(left, number());
@@ -278,7 +278,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return arguments();
   }
 
-  // The logarithm of a number: no more than the bits that it has.
+  // A logarithm: at most the number of bits of its argument.
   Known bits() {
     expect('(');
     if (name() != "math") throw NoGuard();
@@ -346,7 +346,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return deeper(known);
   }
 
-  // A number, and how many of its digits are kept: to leave out digits is to make a power of 10.
+  // A number and the count of digits to keep: rounding to tens computes a power of 10.
   Known rounded() {
     expect('(');
     const Known known = of_number(condition());
@@ -358,7 +358,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return deeper(known);
   }
 
-  // L['name'] and what comes behind it, with calls of these methods.
+  // L['name'] and the accesses after it; `methods` are the calls that are allowed.
   Known source(std::span<const std::string_view> methods) {
     expect('[');
     text();
@@ -389,7 +389,7 @@ class GuardParser : core::Cursor<NoGuard> {
     }
   }
 
-  // Returns the value of an integer that an exponent may have, and 0 for a float.
+  // Returns the value of an integer, limited to kMaxExponent + 1, and 0 for a float.
   int number() {
     size_t end = end_of_digits(0);
     const size_t whole = end;
@@ -417,8 +417,8 @@ class GuardParser : core::Cursor<NoGuard> {
     return error == std::errc() ? std::min(value, kMaxExponent + 1) : kMaxExponent + 1;
   }
 
-  // Parses a text as repr() writes it. A quote in the text, even an escaped one, would end the text
-  // of a message.
+  // Parses a text as repr() writes it. A double quote in it, even escaped, would end the text of a
+  // message.
   void text() {
     if (peek() != '\'') throw NoGuard();
     for (size_t at = 1;; ++at) {
@@ -433,7 +433,7 @@ class GuardParser : core::Cursor<NoGuard> {
     }
   }
 
-  // Where the last character of an escape is.
+  // Returns the position of the last character of an escape.
   size_t escape(size_t at) const {
     if (at >= rest_.size()) throw NoGuard();
     const char kind = rest_[at];
@@ -444,7 +444,7 @@ class GuardParser : core::Cursor<NoGuard> {
     uint32_t code = 0;
     const char* start = rest_.data() + from;
     const bool is_read = std::from_chars(start, start + size, code, 16).ptr == start + size;
-    const bool is_printable_ascii = code >= ' ' && code < 0x7f;  // repr() writes it as it is
+    const bool is_printable_ascii = code >= ' ' && code < 0x7f;  // repr() does not escape it
     if (!is_read || is_printable_ascii || code > 0x10ffff) throw NoGuard();
     return at + size;
   }

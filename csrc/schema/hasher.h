@@ -14,7 +14,7 @@ namespace fxpress::schema {
 
 using core::Digest;
 
-// The bytes say where each part ends, so that no two different sequences have the same bytes.
+// Encodes where each part ends, so that different sequences never have the same bytes.
 class Hasher {
  public:
   explicit Hasher(std::string_view kind) {
@@ -28,7 +28,7 @@ class Hasher {
     for (; value >= 128; value >>= 7) byte(static_cast<uint8_t>(value | 128));
     byte(static_cast<uint8_t>(value));
   }
-  void integer(int64_t value) {  // small ones of both signs are short
+  void integer(int64_t value) {  // zigzag: small values of both signs are short
     const auto bits = static_cast<uint64_t>(value);
     size(value < 0 ? ~(bits << 1) : bits << 1);
   }
@@ -49,7 +49,7 @@ class Hasher {
   std::vector<uint8_t> bytes_;
 };
 
-// Adds up hashes whose order does not matter.
+// Sums hashes whose order does not matter.
 inline void accumulate(Digest& sum, const Digest& term) {
   unsigned carry = 0;
   for (size_t i = 0; i < sum.size(); ++i) {

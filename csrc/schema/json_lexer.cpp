@@ -8,9 +8,9 @@ namespace fxpress::schema {
 
 namespace {
 
-// How many bytes of a text there are before its quote, escape or control character, and whether
-// they are ASCII. Eight are looked at at once: each of the three finds sets the highest bit of a
-// byte that is one, and no lower bit of the word.
+// The number of bytes before a text's quote, escape or control character, and whether they are
+// ASCII. Each iteration tests eight bytes: each test sets the highest bit of a byte that it finds,
+// and no lower bit of the word.
 struct Plain {
   size_t size;
   bool ascii;
@@ -22,7 +22,7 @@ Plain find_plain(std::string_view text) {
   const auto below = [](uint64_t word, uint64_t limit) {
     return (word - limit * kOnes) & ~word & kHighest;
   };
-  uint64_t seen = 0;  // the bits of all bytes
+  uint64_t seen = 0;  // bitwise or of all bytes
   size_t at = 0;
   for (; at + sizeof(uint64_t) <= text.size(); at += sizeof(uint64_t)) {
     uint64_t word = 0;
@@ -164,7 +164,7 @@ void JsonLexer::append_escape(std::string& to) {
     if (low >= 0xdc00 && low < 0xe000) {
       code = 0x10000 + ((code - 0xd800) << 10u) + (low - 0xdc00);
     } else {
-      at_ = before;  // a surrogate on its own, as Python takes it
+      at_ = before;  // a lone surrogate, which Python accepts
     }
   }
   const auto add = [&](uint32_t byte) { to += static_cast<char>(byte); };

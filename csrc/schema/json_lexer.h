@@ -1,4 +1,4 @@
-// Reads a JSON text word by word: quoted texts, numbers, and the marks between them.
+// Tokenizes JSON text: quoted texts, numbers and punctuation.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,26 @@
 
 namespace fxpress::schema {
 
-// Text that is not JSON or not of the schema. what() names the place as a path and as an offset.
+// Text that is not JSON or not of the schema. what() states the path and the offset of the error.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-inline constexpr size_t kMaxDepth = 1000;  // values within each other: as in Python's own reader
+inline constexpr size_t kMaxDepth = 1000;  // nested values; Python's own reader has the same limit
 
-// A piece of a text in an error: printable ASCII.
+// Quotes a piece of text in an error message, as printable ASCII.
 std::string shown(std::string_view text);
 
-// What readers of JSON have in common. Errors are JsonError, or LimitReached of the budget.
+// The base of readers of JSON. Errors are JsonError, or LimitReached of the budget.
 class JsonLexer {
  protected:
-  // What is read is charged to `budget`, if there is one, which also says how deep values may be.
+  // Values are charged to `budget`, if it is not null, which also limits their depth.
   JsonLexer(std::string_view text, core::Budget* budget)
       : text_(text), budget_(budget), max_depth_(budget == nullptr ? kMaxDepth : budget->depth()) {}
   ~JsonLexer() = default;
 
-  // The place at work, for errors.
+  // The path of the current value, for errors.
   virtual std::string place() const = 0;
 
   [[noreturn]] void fail(const std::string& what) const;
@@ -40,7 +40,7 @@ class JsonLexer {
       ++at_;
     }
   }
-  // The first character of what comes next; 0 at the end.
+  // Returns the next character after white space; 0 at the end.
   char peek() {
     skip_space();
     return at_ < text_.size() ? text_[at_] : '\0';
@@ -57,7 +57,7 @@ class JsonLexer {
     at_ += word.size();
     return true;
   }
-  // Nothing may come but space.
+  // Fails unless only white space is left.
   void expect_end() {
     skip_space();
     if (at_ != text_.size()) fail("there is something behind the value");
@@ -65,12 +65,12 @@ class JsonLexer {
 
   void enter();
   void leave() { --depth_; }
-  // Values take so many bytes: where they wait on a stack that doubles, and where they stay.
+  // Charges the bytes of values, both on a stack that doubles and in their final location.
   void charge(uint64_t bytes) {
     if (budget_ != nullptr) budget_->charge(bytes);
   }
 
-  // The items of a list, or the entries of an object: calls read() at each.
+  // Calls read() for each item of a list or entry of an object.
   template <class F>
   void each(char open, char close, uint64_t item_bytes, F&& read) {
     enter();
@@ -85,12 +85,12 @@ class JsonLexer {
     leave();
   }
 
-  // A quoted text. Valid until the next one is read, unless it has no escapes.
+  // A quoted text. Valid until the next one is read; for longer if it has no escapes.
   std::string_view read_string(std::string& unescaped);
-  // A number, and whether it has neither a point nor an exponent.
+  // A number. `whole`: whether it has neither a point nor an exponent.
   std::string_view read_number(bool& whole);
 
-  std::string_view text_;  // the whole
+  std::string_view text_;  // all of the input
   size_t at_ = 0;          // bytes read
 
  private:
@@ -98,11 +98,11 @@ class JsonLexer {
   uint32_t read_unit();
   void check_utf8(size_t from, size_t to);
 
-  static constexpr size_t kLongestPlace = 200;  // characters, in an error
+  static constexpr size_t kLongestPlace = 200;  // characters of a path in an error
 
   core::Budget* budget_;  // null: there is no limit
-  size_t max_depth_;      // of values that are open
-  size_t depth_ = 0;      // values that are open
+  size_t max_depth_;      // of nested values
+  size_t depth_ = 0;      // open values
 };
 
 }  // namespace fxpress::schema

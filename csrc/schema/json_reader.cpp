@@ -16,18 +16,18 @@ namespace fxpress::schema {
 
 namespace {
 
-// The bytes that the reader charges for an item of a list, and for an entry of a map.
+// The bytes that an item of a list and an entry of a map are charged.
 constexpr uint64_t kItemBytes = 2 * sizeof(Value);
 constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
 
-// A step of the path to the value at work, for errors.
+// A step of the path to the current value, for errors.
 struct Step {
   std::string_view name;  // of a field or a key; empty: of an item
   size_t index = 0;       // of an item
-  bool key = false;       // of a map
+  bool key = false;       // `name` is a key of a map
 };
 
-// Whether a number that is too long for a double is too large, and not too small.
+// Whether a number that a double cannot represent is too large (true) or too small.
 bool is_large(std::string_view digits) {
   const size_t mark = digits.find_first_of("eE");
   long exponent = 0;
@@ -48,10 +48,10 @@ bool is_large(std::string_view digits) {
   return static_cast<long>(point) - static_cast<long>(first) + exponent > 0;
 }
 
-// The keys of an object that were read, to notice one that comes twice.
+// The keys read from an object, to detect duplicates.
 class JsonKeys {
  public:
-  // Whether a key is new. `lives`: its text outlives this object, else it is copied.
+  // Returns whether a key is new. `lives`: the text outlives this object; otherwise it is copied.
   bool add(std::string_view key, bool lives) {
     if (has(key)) return false;
     last_ = lives ? key : std::string_view(copies_.emplace_front(key));
@@ -63,7 +63,7 @@ class JsonKeys {
     }
     return true;
   }
-  // The key that was added last, for as long as this object lives.
+  // The last added key, valid as long as this object.
   std::string_view last() const { return last_; }
 
  private:
@@ -73,10 +73,10 @@ class JsonKeys {
     return std::find(few_.begin(), end, key) != end;
   }
 
-  std::array<std::string_view, 16> few_;   // the first ones: most objects have no more
+  std::array<std::string_view, 16> few_;   // used alone while there are no more keys
   size_t count_ = 0;                       // of few_
-  core::TextViewSet many_;                 // all, once there are more
-  std::forward_list<std::string> copies_;  // of keys that did not live long enough
+  core::TextViewSet many_;                 // all keys, if few_ is too small
+  std::forward_list<std::string> copies_;  // owned keys
   std::string_view last_;
 };
 
@@ -119,10 +119,10 @@ class Reader final : JsonLexer {
   void read_map(uint16_t of);
   void skip_value();
 
-  const Schema& schema_;        // what the text must follow
-  DocumentBuilder builder_;     // what was read
-  std::vector<Step> path_;      // the place at work
-  std::vector<size_t> likely_;  // by type: which kind the last union had
+  const Schema& schema_;        // the schema of the text
+  DocumentBuilder builder_;     // builds the result
+  std::vector<Step> path_;      // path of the current value
+  std::vector<size_t> likely_;  // by type: the field set in the last union
   std::string value_;           // an unescaped string
 };
 
@@ -150,7 +150,7 @@ void Reader::read_real() {
   const std::string_view digits = read_number(whole);
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error == std::errc::result_out_of_range) {  // Python reads infinity, or zero
+  if (error == std::errc::result_out_of_range) {  // Python reads infinity or zero
     value = is_large(digits) ? std::numeric_limits<double>::infinity() : 0.0;
     if (digits.front() == '-') value = -value;
   }
@@ -164,8 +164,8 @@ void Reader::read_new_key(JsonKeys& keys) {
   }
 }
 
-// The field whose key comes next, which mostly is a likely one, written as usual. -1: a record has
-// no field of that name.
+// Reads a key and returns its field, or -1 if the record has no such field. First tries the key of
+// the field `likely`, as it is usually written.
 int Reader::read_field(const TypeInfo& type, size_t likely) {
   if (likely < type.fields.size() && accept_word(type.fields[likely].key)) {
     return static_cast<int>(likely);
@@ -231,7 +231,7 @@ void Reader::read_type(uint16_t type) {
 }
 
 void Reader::read_record(const TypeInfo& type) {
-  size_t expected = 0;  // the field that comes next when the text is in the order of the schema
+  size_t expected = 0;  // the field that comes next if the text has the schema's order
   builder_.begin_record(type);
   charge(type.fields.size() * sizeof(Value));
   each('{', '}', 0, [&] {
@@ -306,7 +306,7 @@ void Reader::skip_value() {
 }  // namespace
 
 bool is_nested_deeper(std::string_view text, size_t depth) {
-  constexpr uintptr_t kParserLevel = 1 << 10;  // bytes of stack; Python's parser uses fewer
+  constexpr uintptr_t kParserLevel = 1 << 10;  // stack bytes per level; Python's parser uses fewer
   depth = std::min<uintptr_t>(depth, core::stack_space() / kParserLevel);
   size_t open = 0;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -9,14 +9,14 @@
 
 namespace fxpress::schema {
 
-// Whether brackets of a JSON text are deeper than that within each other.
+// Whether brackets of a JSON text are nested deeper than `depth`.
 bool is_nested_deeper(std::string_view text, size_t depth);
 
-// Reads a value of the given type. As torch does, it ignores keys that the schema does not have and
-// takes defaults for keys that are missing; integers are taken for floats, and floats that are not
-// finite are strings. Unlike torch it refuses values of a wrong type, keys that come twice, unions
-// without exactly one field, text that is not UTF-8 and anything behind the value. What the values
-// take is charged to `budget`, if there is one, which also says how deep they may be.
+// Reads a value of the given type. Like torch, it ignores unknown keys, uses defaults for missing
+// keys, accepts integers as floats, and reads floats that are not finite from strings. Unlike
+// torch, it rejects values of a wrong type, duplicate keys, unions without exactly one field, text
+// that is not UTF-8, and trailing text. Values are charged to `budget`, if it is not null, which
+// also limits their depth.
 Document read_json(std::string_view text, const Schema& schema, uint16_t type,
                    core::Budget* budget = nullptr);
 

@@ -29,7 +29,7 @@ char* write_unit(char* to, uint32_t unit) {
   return to;
 }
 
-// One character at text[i], which is not plain; moves i behind it.
+// Writes the character at text[i], which needs an escape; advances i past it.
 char* write_escaped(char* to, std::string_view text, size_t& i) {
   const auto byte = static_cast<unsigned char>(text[i]);
   switch (byte) {
@@ -91,8 +91,8 @@ void StringBuffer::grow(size_t capacity) {
 }
 
 void write_json_string(Buffer& out, std::string_view text) {
-  constexpr size_t kBlock = 512;  // bytes looked at before there is space for what they become
-  constexpr size_t kLongest = 6;  // bytes that one byte may become
+  constexpr size_t kBlock = 512;  // bytes that are processed per reservation
+  constexpr size_t kLongest = 6;  // bytes of the longest escape
   out.append("\"");
   for (size_t i = 0; i < text.size();) {
     const size_t end = std::min(text.size(), i + kBlock);
@@ -120,7 +120,7 @@ void write_json_real(Buffer& out, double value) {
   if (std::isnan(value)) return out.append("\"NaN\"");
   if (std::isinf(value)) return out.append(value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
   const double size = std::abs(value);
-  const bool is_fixed = size == 0 || (size >= 1e-4 && size < 1e16);  // Python's rule
+  const bool is_fixed = size == 0 || (size >= 1e-4 && size < 1e16);  // the rule of Python's repr()
   const auto format = is_fixed ? std::chars_format::fixed : std::chars_format::scientific;
   std::array<char, 32> text{};
   const char* end = std::to_chars(text.data(), text.data() + text.size(), value, format).ptr;

@@ -1,4 +1,4 @@
-// JSON text as Python's json module writes it with its default settings, in one growing buffer.
+// Writes JSON as Python's json module does with default settings, into one growing buffer.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +10,23 @@
 
 namespace fxpress::schema {
 
-// Memory that grows at its end; who owns it decides where it is.
+// Memory that grows at its end; the derived class allocates it.
 class Buffer {
  public:
   virtual ~Buffer() = default;
   void append(std::string_view text);
-  // Room for `size` more bytes; the bytes written there are announced with advance().
+  // Space for `size` more bytes; advance() then reports how many were written.
   char* reserve(size_t size);
   void advance(size_t size) { size_ += size; }
   size_t size() const { return size_; }
 
  protected:
-  // Makes space for at least `capacity` bytes: sets data_ and capacity_.
+  // Allocates at least `capacity` bytes; sets data_ and capacity_.
   virtual void grow(size_t capacity) = 0;
 
   char* data_ = nullptr;  // the memory
   size_t size_ = 0;       // bytes written
-  size_t capacity_ = 0;   // bytes there are
+  size_t capacity_ = 0;   // bytes allocated
 };
 
 class StringBuffer : public Buffer {
@@ -35,12 +35,12 @@ class StringBuffer : public Buffer {
 
  private:
   void grow(size_t capacity) override;
-  std::string memory_;  // what data_ points into
+  std::string memory_;  // data_ points into it
 };
 
-// Quoted, with everything escaped that is not printable ASCII.
+// Quoted, with an escape for everything but printable ASCII.
 void write_json_string(Buffer& out, std::string_view text);
-// The shortest digits that read back the same, as Python's repr() sets them; not finite: a string.
+// The shortest digits that read back equal, as repr() writes them; a string if not finite.
 void write_json_real(Buffer& out, double value);
 void write_json_integer(Buffer& out, int64_t value);
 
@@ -68,15 +68,15 @@ class JsonWriter final : public EventSink {
  private:
   struct Level {
     const TypeInfo* type;  // of a record or a union, else null
-    bool list;             // its values are separated, and nothing stands before them
-    bool first;            // nothing was written yet
+    bool list;             // values are separated and have no keys
+    bool first;            // nothing is written yet
   };
   void separate();
   void open(Level level, char bracket);
   void close(char bracket);
 
-  Buffer& out_;                // where the text goes
-  std::vector<Level> levels_;  // what is open
+  Buffer& out_;                // receives the text
+  std::vector<Level> levels_;  // the open values
 };
 
 }  // namespace fxpress::schema

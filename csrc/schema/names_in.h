@@ -8,7 +8,7 @@
 
 namespace fxpress::schema {
 
-// The name that a reference to one value has, or an empty text: it is a constant, or no reference.
+// The name in a reference to one value; empty for a constant or anything else.
 inline std::string_view name_of(const Document& document, const Value& value) {
   if (value.kind == ValueKind::kRecord) {
     switch (static_cast<Type>(value.type)) {
@@ -35,8 +35,8 @@ inline std::string_view name_of(const Document& document, const Value& value) {
   }
 }
 
-// Appends a name for every part of an argument that may have one, in order: empty for one that has
-// none. An argument of a kind that never has any is one part, as is a dict without names.
+// Appends a name for every part of an argument that may have one, in order; an empty text for a
+// part without a name. An argument of a type without names is one part, as is a dict without names.
 inline void append_names(const Document& document, const Value& argument,
                          std::vector<std::string_view>& names) {
   const Value& content = document.content(argument);

@@ -12,7 +12,7 @@ namespace fxpress::schema {
 
 namespace {
 
-// Calls each(name) for every part of an argument that may have a name.
+// Calls each(name) for each part of an argument that may have a name.
 class Names {
  public:
   explicit Names(const Document& document) : document_(document) {}
@@ -26,7 +26,7 @@ class Names {
 
  private:
   const Document& document_;
-  std::vector<std::string_view> found_;  // kept from call to call
+  std::vector<std::string_view> found_;  // reused between calls
 };
 
 std::string quoted(std::string_view text) {
@@ -80,13 +80,13 @@ class NodeOrder {
     return order;
   }
 
-  // Returns the new names of the values, after sort().
+  // Returns the new names of the values; call sort() first.
   Renamed renamed() { return Renamed(std::move(values_)); }
 
  private:
   struct Argument {
     std::string_view name;
-    uint32_t first;  // of its parts
+    uint32_t first;  // position of its first part
   };
 
   std::span<const Value> list(const Value& record, Field field) const {
@@ -146,7 +146,7 @@ class NodeOrder {
     return value != nullptr && value->node != Definition::kInput;
   }
 
-  // Null: no value, or one that has no rank.
+  // Null for a constant or a part without a name.
   const Definition* definition(std::string_view name) const {
     if (name.empty() || constants_.contains(name)) return nullptr;
     const auto found = values_.find(name);
@@ -163,7 +163,7 @@ class NodeOrder {
     value.rank = ranked_++;
   }
 
-  // Compares two nodes whose arguments are all defined.
+  // Compares two nodes whose arguments are all ranked.
   bool comes_before(uint32_t a, uint32_t b) const {
     if (const auto order = target(a) <=> target(b); order != 0) return order < 0;
     const uint32_t end_of_a = first_argument_[a + 1], end_of_b = first_argument_[b + 1];
@@ -200,13 +200,13 @@ class NodeOrder {
   std::span<const Value> nodes_;          // of the graph
   const Constants& constants_;            // names that are not values
   Definitions values_;                    // of the graph
-  Positions first_argument_;              // by node, and the end
-  std::vector<Argument> arguments_;       // of the nodes, in order, and the end
-  std::vector<const Definition*> parts_;  // of the arguments, in order; see definition()
-  Positions first_user_;                  // by node, and the end
-  Positions users_;                       // of the nodes, in order, once for each use
-  std::vector<size_t> waits_for_;         // by node: uses of values that are not there yet
-  int64_t ranked_ = 0;                    // values that are there
+  Positions first_argument_;              // by node, with an end entry
+  std::vector<Argument> arguments_;       // of all nodes in order, with an end entry
+  std::vector<const Definition*> parts_;  // of all arguments in order; see definition()
+  Positions first_user_;                  // by node, with an end entry
+  Positions users_;                       // of all nodes in order, one entry for each use
+  std::vector<size_t> waits_for_;         // by node: uses of values without a rank
+  int64_t ranked_ = 0;                    // values with a rank
 };
 
 }  // namespace

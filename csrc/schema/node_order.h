@@ -1,4 +1,4 @@
-// The order of a graph's nodes in its canonical form, and the new names of its values.
+// Orders a graph's nodes for its canonical form, and renames its values.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace fxpress::schema {
 using Constants = core::TextViewSet;
 using Positions = std::vector<uint32_t>;
 
-// The origin of a value of a graph.
+// Where a value of a graph is defined.
 struct Definition {
   static constexpr uint32_t kInput = 0xffffffffu;
   uint32_t node;      // position in the graph, or kInput
-  int64_t rank = -1;  // how many values come before this one; -1: not known yet
+  int64_t rank = -1;  // number of values ranked before this one; -1: no rank yet
 };
 using Definitions = core::TextViewMap<Definition>;  // by name
 
-// The values of a graph have new names, which count from 0.
+// The new names of a graph's values, which count from 0.
 class Renamed {
  public:
   Renamed() = default;
@@ -45,13 +45,13 @@ class Renamed {
   }
 
  private:
-  Definitions values_;              // all with their ranks
+  Definitions values_;              // every value with its rank
   std::vector<std::string> names_;  // by rank
 };
 
-// The positions of a graph's nodes in order: of those whose arguments are there, the one with the
-// smallest target, and of these the one whose arguments were there first. CanonicalError for names
-// that nothing or more than one value defines, and for cycles.
+// The positions of a graph's nodes in canonical order. Of the nodes whose arguments are all ranked,
+// the next is the one with the smallest target, then the one with the earliest arguments. Throws
+// CanonicalError for names that are undefined or defined twice, and for cycles.
 struct OrderedNodes {
   Positions order;
   Renamed renamed;

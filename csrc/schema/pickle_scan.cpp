@@ -13,14 +13,13 @@ namespace fxpress::schema {
 namespace {
 
 constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;
-// The bytes that the scan charges for a value with its notes here, for the result of a call, and
-// for a memo.
+// The bytes that the scan charges for a value and its record here, for the result of a call, and
+// for a memo entry.
 constexpr uint64_t kValueBytes = 96;
 constexpr uint64_t kCallBytes = 800;
 constexpr uint64_t kMemoBytes = 96;
 
-// The keys of dicts and sets whose hashes a file can choose: with one hash, they would be compared
-// in pairs.
+// The limit of keys whose hashes a file can choose: equal hashes make dicts and sets quadratic.
 constexpr size_t kMostChosen = 2000;
 
 enum class ValueType : uint8_t { kOther, kNumber, kLargeNumber, kText, kGlobal, kContainer };
@@ -29,8 +28,8 @@ constexpr uint32_t kNone32 = std::numeric_limits<uint32_t>::max();
 
 struct Item {
   ValueType kind = ValueType::kOther;
-  std::string_view text;     // of a text; of a global and what it made: module, newline, name
-  uint32_t first = kNone32;  // what it contains: places in Scanner::inside_
+  std::string_view text;     // of a text; of a global or its result: module, newline, name
+  uint32_t first = kNone32;  // contents: positions in Scanner::inside_
   uint32_t last = kNone32;
   uint32_t count = 0;
 };
@@ -53,8 +52,8 @@ bool makes_tensor(std::string_view global) {
          (name.starts_with("_rebuild") || name.ends_with("Tensor") || name.ends_with("Parameter"));
 }
 
-// The opcodes of torch's unpickler of weights, and of protocol 4: torch writes the metadata of
-// checkpoints in it.
+// The opcodes that torch's unpickler of weights accepts, and those of protocol 4, in which torch
+// writes the metadata of checkpoints.
 enum Opcode : unsigned char {
   kProto = 0x80,
   kStop = '.',
@@ -139,7 +138,7 @@ class Scanner {
     return static_cast<uint32_t>(items_.size() - 1);
   }
   void push(ValueType kind, std::string_view text = {}) { stack_.push_back(make(kind, text)); }
-  // Checks that so many values are above the last mark.
+  // Checks that at least `count` values are above the last mark.
   void need(size_t count) const {
     const size_t bottom = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() - bottom < count) fail("its stack is empty");
@@ -164,7 +163,7 @@ class Scanner {
     to.last = place;
     ++to.count;
   }
-  // The last values on the stack go into a container.
+  // Moves the last values of the stack into a container.
   void move_last(size_t count, uint32_t container) {
     const size_t from = stack_.size() - count;
     for (size_t i = from; i < stack_.size(); ++i) contain(container, stack_[i]);
@@ -180,7 +179,7 @@ class Scanner {
     need(count + 1);
     move_last(count, stack_[stack_.size() - count - 1]);
   }
-  // How many values there are above the last mark, which goes.
+  // Removes the last mark; returns the number of values above it.
   size_t above_mark() {
     if (marks_.empty()) fail("it has no mark");
     const size_t count = stack_.size() - marks_.back();  // pop() and need() stop at a mark
@@ -188,8 +187,8 @@ class Scanner {
     return count;
   }
   void put(size_t place) {
-    // A larger gap is memory for nothing, since Python's memo is an array, and could be made of
-    // numbers that have one hash.
+    // Python's memo is an array, so a larger gap would waste memory; and a file could choose
+    // indices that have equal hashes.
     constexpr size_t kGap = 255;
     if (place > memo_.size() + kGap) fail("it leaves a gap between its values");
     if (memo_.insert_or_assign(place, top()).second) budget_.charge(kMemoBytes);
@@ -200,8 +199,8 @@ class Scanner {
     stack_.push_back(found->second);
   }
 
-  // Counts a value that is hashed. Only few numbers of 64 bits have the same hash, and the hashes
-  // of texts depend on a secret of the process.
+  // Counts a key whose hash a file can choose. Few 64-bit numbers share a hash, and hashes of texts
+  // depend on a secret of the process.
   void hash(uint32_t key) {
     const ValueType kind = items_[key].kind;
     if (kind != ValueType::kContainer && kind != ValueType::kLargeNumber) return;
@@ -212,7 +211,7 @@ class Scanner {
   void call();
   void build();
   void check_call(uint32_t function, uint32_t arguments);
-  // An item of a container; null when it has not so many.
+  // Returns an item of a container, or null past its end.
   const Item* item(const Item& container, size_t position) const;
   PickleFacts measure(uint32_t root);
 
@@ -222,7 +221,7 @@ class Scanner {
   std::vector<Item> items_;
   std::vector<Inside> inside_;
   std::vector<uint32_t> stack_;
-  std::vector<size_t> marks_;  // sizes of the stack
+  std::vector<size_t> marks_;  // stack sizes
   std::unordered_map<size_t, uint32_t> memo_;
   size_t chosen_ = 0;  // see hash()
 };
@@ -257,7 +256,7 @@ void Scanner::step(unsigned char opcode) {
     case kSetItem:
     case kSetItems: {
       const size_t count = opcode == kSetItem ? 2 : above_mark();
-      const size_t step = opcode == kAddItems ? 1 : 2;  // from a key to the next
+      const size_t step = opcode == kAddItems ? 1 : 2;  // from one key to the next
       need(count + 1);
       for (size_t i = stack_.size() - count; i < stack_.size(); i += step) hash(stack_[i]);
       return add_last(count);
@@ -298,7 +297,7 @@ void Scanner::step(unsigned char opcode) {
     case kShortString:
       return push(ValueType::kText, take(number(1)));
     case kPersistent: {
-      const Item* key = item(items_[pop()], 2);  // by which torch keeps a storage
+      const Item* key = item(items_[pop()], 2);  // torch's key of a storage
       if (key != nullptr && key->kind != ValueType::kText)
         fail("the key of a storage is not a text");
       budget_.charge(kCallBytes);
@@ -329,7 +328,7 @@ void Scanner::call() {
   stack_.push_back(made);
 }
 
-// torch calls set_() of a tensor with its state, which enlarges a storage that is too small.
+// BUILD on a tensor calls set_(), which enlarges a storage that is too small.
 void Scanner::build() {
   const uint32_t state = pop();
   const Item& built = items_[top()];
@@ -346,10 +345,10 @@ const Item* Scanner::item(const Item& container, size_t position) const {
   return &items_[inside_[at].item];
 }
 
-// Some of the functions that a file may name allocate by a number that it gives, or copy.
+// Rejects or charges functions that allocate by a number in the file, or that copy.
 void Scanner::check_call(uint32_t function, uint32_t arguments) {
-  constexpr uint64_t kCopiedBytes = 64;    // of an item, in a copy
-  constexpr uint64_t kArgumentBytes = 16;  // what is shared may be given in each call again
+  constexpr uint64_t kCopiedBytes = 64;    // of a copied item
+  constexpr uint64_t kArgumentBytes = 16;  // shared values may be arguments of many calls
   const Item* called = &items_[function];
   const Item* given = &items_[arguments];
   while (called->kind == ValueType::kGlobal) {
@@ -386,7 +385,7 @@ void Scanner::check_call(uint32_t function, uint32_t arguments) {
   }
 }
 
-// Measures the tree from the leaves up, with a stack of its own.
+// Measures the tree bottom-up, with an explicit stack.
 PickleFacts Scanner::measure(uint32_t root) {
   struct Found {
     uint64_t elements = 0;  // 0: not known yet
@@ -394,7 +393,7 @@ PickleFacts Scanner::measure(uint32_t root) {
     bool is_open = false;
   };
   std::vector<Found> found(items_.size());
-  std::vector<std::pair<uint32_t, uint32_t>> open;  // item, place of what comes next in it
+  std::vector<std::pair<uint32_t, uint32_t>> open;  // item, position of its next content
   PickleFacts facts;
   const auto enter = [&](uint32_t item) {
     found[item] = {1, 1, true};

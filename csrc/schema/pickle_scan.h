@@ -1,5 +1,5 @@
-// Finds what a pickle would make without making it: how large a tree its result is, and whether it
-// calls something that allocates by a number in the file.
+// Determines the result of a pickle without running it: the size of its tree, and whether it calls
+// a function that allocates by a number in the file.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace fxpress::schema {
 
-// The bytes are no pickle that torch.load(weights_only=True) takes; what() says why.
+// torch.load(weights_only=True) would not accept the bytes; what() gives the reason.
 class PickleError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 struct PickleFacts {
-  uint64_t elements = 0;  // of the result as a tree: what is shared counts each time
+  uint64_t elements = 0;  // of the result as a tree: shared values count each time
   size_t depth = 0;       // of the result
   bool contains_itself = false;
 };
 
-// Objects are charged to the budget.
+// Objects are charged to `budget`.
 PickleFacts scan_pickle(std::string_view bytes, core::Budget& budget);
 
 }  // namespace fxpress::schema

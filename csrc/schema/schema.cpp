@@ -38,7 +38,7 @@ Field known_field(size_t type, std::string_view name) {
   return Field::kUnknown;
 }
 
-// Nothing reads fields without code, but objects of the schema may be made of them.
+// Fields that are not in schema.def are not read, but schema objects may have them.
 Rule rule_of(Field field) {
   return field == Field::kUnknown ? Rule::kLine : kKnownFields[static_cast<size_t>(field)].rule;
 }
@@ -91,7 +91,7 @@ Schema::Schema(std::span<const NewType> types) {
   check_rules();
 }
 
-// A type may contain itself: the search for texts goes round until it finds nothing new.
+// A type may contain itself, so the search repeats until nothing changes.
 void Schema::find_texts() {
   has_text_.assign(shapes_.size(), false);
   const auto has = [&](Shape shape) {

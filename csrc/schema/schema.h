@@ -1,5 +1,5 @@
-// The types of torch's serialization schema as tables: which fields, in which order, of which
-// shape. Knows neither Python nor torch; python/fxpress/_serde/schema.py fills it in.
+// The types of torch's serialization schema as tables: fields, their order and shapes. It depends
+// neither on Python nor on torch; python/fxpress/_files/serde/schema.py fills it in.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace fxpress::schema {
 
-// Types with code; a schema may have more, which have positions after these.
+// The types of schema.def. A schema may have more types, at positions after these.
 enum class Type : uint16_t {
 #define FXPRESS_TYPE(name) name,
 #define FXPRESS_FIELD(type, name, rule)
@@ -30,7 +30,7 @@ enum class Field : uint16_t {
 #include "schema/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
-  kUnknown  // of a type with code: a later torch has added it
+  kUnknown  // added to one of these types by a later torch
 };
 inline constexpr size_t kFields = static_cast<size_t>(Field::kUnknown);
 
@@ -44,20 +44,20 @@ enum class Rule : uint8_t {
 
 enum class Kind : uint8_t { kBool, kInt, kFloat, kString, kOptional, kList, kMap, kRecord, kUnion };
 
-// The shape of a value: its kind, and what it contains.
+// The shape of a value: its type and the shape of its contents.
 struct Shape {
   Kind kind;
-  uint16_t of;  // optional, list, map: the shape of what is in it; record, union: the type
+  uint16_t of;  // optional, list, map: the shape of the contents; record, union: the type
 };
 
 struct FieldInfo {
-  Field id;                   // kUnknown in types without code
+  Field id;                   // kUnknown in types that are not in schema.def
   uint16_t shape;             // position in Schema::shapes
   bool required;              // no default
-  Rule rule;                  // that its texts have to pass; see schema.def
-  bool has_text;              // its values may have texts in them
+  Rule rule;                  // for its texts; see schema.def
+  bool has_text;              // values may contain texts
   std::string name;           // as in the file
-  std::string key;            // quoted, with ": " behind it
+  std::string key;            // quoted, followed by ": "
   std::string default_value;  // JSON, when not required
 };
 
@@ -70,7 +70,7 @@ struct TypeInfo {
   int find(std::string_view field) const;
 };
 
-// A schema that cannot be used: says what is missing or what is not known.
+// A schema that cannot be used; what() says what is missing or unknown.
 class SchemaError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -78,7 +78,7 @@ class SchemaError : public std::runtime_error {
 
 class Schema {
  public:
-  // A field as it is announced. Shapes are written as in the schema: "int", "float", "bool", "str",
+  // A field of a new schema. Shapes are written as in the schema: "int", "float", "bool", "str",
   // "optional X", "list X", "map X", or the name of a type.
   struct NewField {
     std::string name;           // as in the file
@@ -92,25 +92,25 @@ class Schema {
     std::vector<NewField> fields;  // in the order in which they are written
   };
 
-  // Throws SchemaError when a type with code is missing, a shape is not known, or a field with
+  // Throws SchemaError if a type of schema.def is missing, a shape is unknown, or a field with
   // texts has no rule.
   explicit Schema(std::span<const NewType> types);
 
-  size_t size() const { return types_.size(); }  // types, those with code first
+  size_t size() const { return types_.size(); }  // types; those of schema.def are first
   const TypeInfo& type(uint16_t type) const { return types_[type]; }
   const TypeInfo& type(Type type) const { return types_[static_cast<size_t>(type)]; }
   Shape shape(uint16_t shape) const { return shapes_[shape]; }
-  // Whether values of a shape may have texts in them.
+  // Whether values of a shape may contain texts.
   bool has_text(uint16_t shape) const { return has_text_[shape]; }
-  // Whether they are texts, or lists or maps of texts, or maps with other values.
+  // Whether values are texts, lists of texts, or maps.
   bool is_text(uint16_t shape) const;
 
   // The position of the type with this name, or -1.
   int find(std::string_view type) const;
   // The position of a known field in its type, or -1 when this torch does not have it.
   int place(Field field) const { return places_[static_cast<size_t>(field)]; }
-  // A field of a record that the native code does not know, or misses: to write the record would
-  // lose something. Empty when there is none; kinds of unions are looked up when they are written.
+  // Names a record's field that the native code does not know or misses, so that writing the record
+  // would lose data; else empty. Fields of unions are checked when they are written.
   const std::string& difference() const { return difference_; }
   // The type that a known field belongs to.
   static Type owner(Field field);
@@ -123,7 +123,7 @@ class Schema {
   uint16_t add_shape(Shape shape);
 
   std::vector<TypeInfo> types_;                        // by position
-  std::vector<Shape> shapes_;                          // each once
+  std::vector<Shape> shapes_;                          // without duplicates
   std::vector<bool> has_text_;                         // by shape
   std::unordered_map<std::string, uint16_t> by_name_;  // positions of types
   std::array<int, kFields> places_;                    // by Field

@@ -1,5 +1,5 @@
-// The inputs and outputs of a graph signature: one table for all that read, write, sort, hash or
-// check them.
+// The inputs and outputs of a graph signature, in one table for reading, writing, sorting, hashing
+// and checking.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@ enum class SpecArgument : uint8_t {
 };
 
 enum class SpecTarget : uint8_t {
-  kNone,         // without a target: known by the position
-  kState,        // a parameter or buffer, known by its name
-  kConstant,     // a constant or object, known by its value
-  kInput,        // a user input, by the name of its value in the graph
-  kLiteralName,  // of a constant input; in torch's objects it is the argument's name
+  kNone,         // without a target: identified by position
+  kState,        // a parameter or buffer, identified by name
+  kConstant,     // a constant or object, identified by value
+  kInput,        // a user input, identified by its value's name in the graph
+  kLiteralName,  // name of a constant input; in torch's objects, of the argument
 };
 
-// The fields are in the order in which the rows of the table are read.
+// The fields have the order of the table's columns.
 struct SpecInfo {              // NOLINT(clang-analyzer-optin.performance.Padding)
   Field tag;                   // of InputSpec or OutputSpec
   const char* torch_name;      // the member of torch's InputKind or OutputKind
   Field argument;              // of the record
-  SpecArgument argument_type;  // see there
-  Field target;                // of the record; kUnknown: without a target
-  SpecTarget target_type;      // see there
+  SpecArgument argument_type;  // type of that argument
+  Field target;                // of the record; kUnknown: no target
+  SpecTarget target_type;      // type of that target
   int rank;                    // in the canonical form
-  int verifier_rank;           // outputs: torch's verifier wants them in this order
-  std::string_view hash_word;  // begins the hash: a promise
+  int verifier_rank;           // outputs: the order that torch's verifier requires
+  std::string_view hash_word;  // begins the hash; must not change
 
   // Whether torch's objects have a target.
   bool has_target() const {
@@ -43,7 +43,7 @@ struct SpecInfo {              // NOLINT(clang-analyzer-optin.performance.Paddin
   }
 };
 
-// torch has no InputKind for constant inputs: they are user inputs with a literal.
+// torch has no InputKind for constant inputs: they are user inputs with a literal value.
 inline constexpr SpecInfo kSpecs[] = {
     {Field::InputSpec_user_input, "USER_INPUT", Field::UserInputSpec_arg, SpecArgument::kAny,
      Field::kUnknown, SpecTarget::kNone, 5, 0, "user"},
@@ -87,7 +87,7 @@ inline constexpr SpecInfo kSpecs[] = {
      Field::kUnknown, SpecTarget::kNone, 0, 0, "token"},
 };
 
-// The row of a field of InputSpec or OutputSpec; null for a field that only a later torch has.
+// Returns the row of a field of InputSpec or OutputSpec; null for a field of a later torch.
 inline const SpecInfo* find_spec(Field tag) {
   for (const SpecInfo& spec : kSpecs) {
     if (spec.tag == tag) return &spec;

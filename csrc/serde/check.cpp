@@ -16,7 +16,7 @@ bool has_key(PyObject* dict, PyObject* key) {
   return PyDict_Check(dict) && dict_get(dict, key) != nullptr;
 }
 
-// The names in the signature of a call are those of nodes.
+// The signature of a module call may only name nodes of the graph.
 bool check_call(PyObject* entry, const GraphValues& graph) {
   const Ref signature = get_attr(entry, fx::names.signature);
   if (signature.get() == Py_None) return true;
@@ -31,7 +31,7 @@ bool check_call(PyObject* entry, const GraphValues& graph) {
   return true;
 }
 
-// Parameters, buffers and user inputs by what a mutation of them names.
+// Parameters, buffers and user inputs, by the names that mutations of them use.
 struct Targets {
   Ref parameters, buffers, user_inputs;  // sets
   Ref mutated;                           // set: names of the values that are written
@@ -70,7 +70,7 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
   return persistent.get() == Py_False && !stored;
 }
 
-// Whether the graph returns the value that the signature has at this place.
+// Whether the graph returns the value that the spec describes.
 bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
   const Ref argument = get_attr(spec, fx::names.arg);
   if (fx::is_node(value)) {
@@ -84,7 +84,7 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
       return false;
     }
   }
-  // torch looks mutations up by the value: two of one value are one to it.
+  // torch looks mutations up by value, so two mutations by one value are one.
   const auto in = [&](const Ref& set) {
     const Ref name = get_attr(argument.get(), fx::names.name);
     const bool known = contains(targets.mutated.get(), name.get());

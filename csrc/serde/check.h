@@ -1,4 +1,4 @@
-// Whether a program's signature and module calls are as torch's verifier wants them: a quick yes.
+// A quick check that a program's signature and module calls meet the rules of torch's verifier.
 #pragma once
 
 #include "py/object.h"
@@ -6,7 +6,7 @@
 
 namespace fxpress::serde {
 
-// A program whose graph is checked elsewhere (GraphValues::is_surely_valid). All borrowed.
+// A program, without its graph (see GraphValues::is_surely_valid). All references are borrowed.
 struct ProgramCheck {
   PyObject* graph_modules;  // list: every GraphModule in the program
   PyObject* signature;      // ExportGraphSignature
@@ -15,13 +15,13 @@ struct ProgramCheck {
   PyObject* constants;      // dict: constants and custom objects
   bool functional;          // operators may not write their arguments
 
-  // True when all invariants hold. False when some may not: then torch's own check decides, and
-  // makes the message. Rare cases are left to torch too.
+  // True if all invariants hold. False if one may not, or in rare cases: then torch's own verifier
+  // decides and words the error.
   bool is_surely_valid(const GraphValues& graph) const;
 };
 
-// Checks all graphs of the program too, and that no two nodes take the same result of another node.
-// The root is the first of the graph modules.
+// Also checks all graphs of the program, and that no two nodes take the same result of another
+// node. The root is the first of the graph modules.
 bool is_surely_valid(const ProgramCheck& check);
 
 }  // namespace fxpress::serde

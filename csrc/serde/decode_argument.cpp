@@ -13,10 +13,9 @@ using core::Op;
 
 namespace {
 
-// The fields of the union Argument as an enum of their own: `Field` has the fields of all types, so
-// that a switch over it cannot be complete. A switch over this one has no `default`, and the
-// compiler names the fields that it misses (-Wswitch). A field that only a later torch has is none
-// of the enum.
+// The fields of the union Argument as a separate enum. `Field` has the fields of all types, so a
+// switch over it is never complete. A switch over ArgumentKind has no `default`, so -Wswitch
+// reports missing fields. The enum lacks fields of a later torch.
 enum class ArgumentKind : uint16_t {
 #define FXPRESS_TYPE(name)
 #define FXPRESS_FIELD(type, name, rule)
@@ -136,7 +135,7 @@ Ref GraphDecoder::plain_list(const Value& list) {
   return this->list(list, [&](const Value& item) { return scalar_of(item); });
 }
 
-// A float; objects may have an integer in its place.
+// A float. Objects of Python may have an integer instead.
 double GraphDecoder::real_of(const Value& value) const {
   return value.kind == ValueKind::kReal ? value.real : serde::real_of(scalar_of(value).get());
 }

@@ -151,13 +151,13 @@ void GraphDecoder::read_node(const Value& value) {
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     const Ref failed = classes_->make(*document_, value, false);
-    // Before Python 3.12 the traceback, which leads into a signal handler, is apart.
+    // Before Python 3.12, an exception does not hold its traceback; a signal handler reads that.
     if (error.trace()) PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
     call(symbols.reading_failed, failed, error.value().ptr());
   }
 }
 
-// The name that a node asks for: its own, or in older files that of its only result.
+// Returns the name that a node requests. Older files only have the name of its only result.
 core::StringId GraphDecoder::candidate_of(const Value& node, const Operator& target) {
   const Value& name = field(node, Field::Node_name);
   if (name.kind == ValueKind::kString && name.count > 0) return current().candidate(text_of(name));
@@ -187,7 +187,7 @@ PyObject* GraphDecoder::add_node(const Value& value, const Operator& target) {
   if (dict_get(meta.get(), fx::names.nn_module_stack) == nullptr) {
     check(PyDict_SetItem(meta.get(), fx::names.nn_module_stack, Ref::steal(PyDict_New()).get()));
   }
-  // Graphs as arguments have no metadata of their own in the file.
+  // The file has no metadata for get_attr nodes of subgraphs.
   for (PyObject* graph : graphs) {
     add_metadata(metadata, fx::node_field(graph, fx::symbols.node_meta).get());
   }
@@ -222,7 +222,7 @@ Ref GraphDecoder::other_arguments(std::span<const Value> inputs, const Operator&
   return take_as_tuple(args);
 }
 
-// Arguments of an operator, in the order of its schema.
+// Reads the arguments of an operator in the order of its schema.
 Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator& target,
                                    Ref& kwargs) {
   std::vector<Ref> values;
@@ -261,7 +261,7 @@ Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator
     const bool by_name = kind == kKeyword || (kind != kPositional && !positional);
     if (!by_name) {
       args.push_back(std::move(value));
-    } else if (declared.is_python_keyword) {  // those before it cannot be given by name either
+    } else if (declared.is_python_keyword) {  // those before it must be positional, too
       for (auto& before : named) args.push_back(std::move(before.second));
       named.clear();
       args.push_back(std::move(value));
@@ -296,7 +296,7 @@ bool GraphDecoder::returns_itself(const Value& node) const {
 void GraphDecoder::results(const Value& value, const Operator& target, PyObject* node,
                            const Metadata& metadata) {
   auto parts = children_of(value, Field::Node_outputs);
-  if (parts.empty()) {  // nothing, or of a graph that returns nothing an empty tuple
+  if (parts.empty()) {  // a subgraph without results returns an empty tuple
     if (target.kind == OperatorKind::kHigherOrder) set_value(node, fx::no_args);
     return;
   }
@@ -326,7 +326,7 @@ void GraphDecoder::multiple_results(std::span<const Value> parts, PyObject* node
   current().defined(utf8(name.get())).node = Ref::borrow(node);
 }
 
-// Adds a node for each of several results; returns a list of their values.
+// Adds a getitem node for each of several results; returns a list of their values.
 Ref GraphDecoder::take_apart(PyObject* node, std::span<const Value> parts,
                              const Metadata& metadata) {
   Ref values = Ref::steal(PyList_New(0));
@@ -372,7 +372,7 @@ Ref GraphDecoder::take(PyObject* node, size_t index, const Value& part, const Me
   raise(symbols.serialize_error, "result %zu of a node has no name", index);
 }
 
-// A node without a result gives up the name that it was made with.
+// A node without a result releases the name that it was created with.
 void GraphDecoder::name_unused(PyObject* node) {
   fx::NameWriter& writer = current().names();
   const Ref target = fx::node_field(node, fx::symbols.node_target);

@@ -12,10 +12,10 @@ namespace fxpress::serde {
 
 namespace {
 
-// Objects take about so many bytes.
-constexpr uint64_t kSourceBytes = 800;  // of a node: NodeSource
-constexpr uint64_t kEntryBytes = 300;   // of a module stack: texts, tuples
-constexpr uint64_t kJsonRatio = 24;     // objects of a JSON text, by its length
+// The estimated bytes of Python objects.
+constexpr uint64_t kSourceBytes = 800;  // one NodeSource
+constexpr uint64_t kEntryBytes = 300;   // an entry of a module stack: texts, tuples
+constexpr uint64_t kJsonRatio = 24;     // objects per byte of JSON text
 
 constexpr char kBetweenEntries = ';';
 
@@ -29,7 +29,7 @@ void split(std::string_view text, char at, Each each) {
   }
 }
 
-// Splits at the commas that are not inside of brackets.
+// Splits at the commas outside brackets.
 std::vector<std::string_view> split_entry(std::string_view text) {
   std::vector<std::string_view> parts;
   size_t start = 0;
@@ -84,12 +84,12 @@ GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
   return result;
 }
 
-// Nodes do not share the containers: passes change the meta of one.
+// Each node gets copies of the containers, because passes change the meta of single nodes.
 void GraphDecoder::add_metadata(const Metadata& metadata, PyObject* meta) {
   for (const auto& [name, value] : metadata) {
     PyObject* found = value.get();
     Ref copy;
-    if (name == fx::names.custom) {  // of any depth
+    if (name == fx::names.custom) {  // nested to any depth
       const std::string_view text = utf8(found);
       charge(text.size(), kJsonRatio);
       if (schema::is_nested_deeper(text, budget_->depth())) {
@@ -157,7 +157,7 @@ Ref GraphDecoder::source_functions(std::string_view text) {
   return Ref::borrow(known.get());
 }
 
-// The text of "from_node": null, or a list of sources, read as the one field of another source.
+// Parses "from_node", null or a list of sources, as the only field of a wrapping source.
 Ref GraphDecoder::node_sources(std::string_view text) {
   constexpr std::string_view kBefore = "{\"from_node\": ";
   std::string whole;

@@ -18,8 +18,8 @@ Ref GraphDecoder::graph_signature(const Value& value) {
   return call(symbols.graph_signature_type, inputs, outputs);
 }
 
-// The spec of an argument that has only a name. Signatures have as many as the state has tensors:
-// the constructors, which are Python code, are left out.
+// Makes the spec of an argument that only has a name, without calling the constructors: they are
+// Python code, and a signature has a spec for each tensor of the state.
 Ref GraphDecoder::named_spec(PyObject* type, const Value& argument) {
   const auto name = name_in(argument);
   if (!name) raise(symbols.serialize_error, "an argument of the signature has no name");
@@ -45,7 +45,7 @@ Ref GraphDecoder::argument_spec(const Value& value) {
   }
 }
 
-// The row of a spec, and the member of torch's enum: a literal is a user input, the first row.
+// Returns the row of a spec and torch's enum member. A literal is a user input, the first row.
 std::pair<const SpecInfo&, PyObject*> GraphDecoder::spec_info(const Value& spec, const char* what) {
   const SpecInfo* info = schema::find_spec(tag_of(spec));
   if (info == nullptr) {

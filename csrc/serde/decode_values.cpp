@@ -9,10 +9,10 @@ namespace fxpress::serde {
 
 namespace {
 
-// Objects take about so many bytes.
+// The estimated bytes of Python objects.
 constexpr uint64_t kTensorBytes = 1200;
 constexpr uint64_t kNumberBytes = 500;
-constexpr uint32_t kMostDimensions = 64;  // of a tensor that operators of torch take
+constexpr uint32_t kMostDimensions = 64;  // limit of torch's operators
 
 }  // namespace
 
@@ -36,8 +36,8 @@ Ref GraphDecoder::custom_object(const Value& record) {
   return call(symbols.custom_obj_argument_type, name, class_name);
 }
 
-// An int, float or bool, or what stands for one. Equal ones are one object; offsets in storages are
-// their own, unless the same number is known already.
+// Returns an int, float, bool or symbolic number. Equal numbers are one object. Storage offsets are
+// separate objects unless the same number is known already.
 Ref GraphDecoder::number(const Value& value, Role role) {
   const Value& content = content_of(value);
   if (content.kind != ValueKind::kRecord) return scalar_of(content);
@@ -56,7 +56,7 @@ Ref GraphDecoder::number(const Value& value, Role role) {
   }
   const bool is_offset = role == Role::kOffset;
   if (is_offset) {
-    key.insert(0, 1, ' ');  // no other key begins like that
+    key.insert(0, 1, ' ');  // no other key begins with a space
     if (const auto known = numbers_.find(key); known != numbers_.end()) {
       return Ref::borrow(known->second.get());
     }
@@ -106,7 +106,7 @@ Ref GraphDecoder::from_table(const std::vector<Ref>& table, const Value& code,
   return Ref::borrow(table[place].get());
 }
 
-// A fake tensor.
+// Makes a fake tensor.
 Ref GraphDecoder::tensor(const Value& meta) {
   charge(kTensorBytes);
   charge(field(meta, Field::TensorMeta_sizes).count, 2 * kSlotBytes);
@@ -134,8 +134,8 @@ Ref GraphDecoder::tensor(const Value& meta) {
                      device.object, grad ? Py_True : Py_False);
 }
 
-// What is equal for tensors with equal facts, of which the sizes and strides are numbers; empty
-// where one of them is a symbol.
+// A key that is equal for tensors of equal metadata, if sizes and strides are integers; empty if
+// one of them is symbolic.
 std::string GraphDecoder::plain_key(const Value& meta) const {
   std::string key;
   const auto add = [&](int64_t number) {

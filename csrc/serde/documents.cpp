@@ -77,7 +77,7 @@ bool is_unicode_identifier(std::string_view text) {
   return PyUnicode_IsIdentifier(new_text(text).get()) == 1;
 }
 
-// The beginning of a text, which ends where a character does.
+// Returns a prefix of a text, cut at a character boundary.
 Ref beginning(std::string_view text, size_t size) {
   const bool is_short = text.size() <= size;
   while (!is_short && size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0u) == 0x80u) --size;
@@ -237,7 +237,7 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
 
 namespace {
 
-// Texts of a document that occur often: made once.
+// Caches texts that occur often in a document.
 class LatestText {
  public:
   Ref get(std::string_view text) {

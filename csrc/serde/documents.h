@@ -1,5 +1,4 @@
-// Documents: the schema that they have, reading and writing them, the gate, canonical forms,
-// hashes.
+// Python's interface to documents: schema, reading, writing, the gate, canonical forms, hashes.
 #pragma once
 
 #include <memory>
@@ -17,56 +16,56 @@ namespace fxpress::serde {
 using schema::Document;
 using schema::Schema;
 
-// types: [(name, is_union, [(field, shape, default as JSON or None)])]. ImportError for types that
-// differ from the tables in what native code has to know.
+// types: [(name, is_union, [(field, shape, default as JSON or None)])]. ImportError if the types
+// differ from the tables of the native code.
 std::unique_ptr<Schema> make_schema(const pybind11::list& types);
 
-// The names of the types, in their order.
+// The names of the types in schema order.
 pybind11::list type_names(const Schema& schema);
 
-// [(type, field, the name of its rule or None, whether native code gives the field a meaning)]
+// [(type, field, name of its rule or None, whether the native code interprets the field)]
 pybind11::list rules_of(const Schema& schema);
 
-// Raises SerializeError that names the field and the value, where a text of the document breaks the
-// rule of its field. A document that has passed is not checked again.
+// Raises SerializeError with the field and the value if a text of the document breaks its field's
+// rule. A document that has passed is not checked again.
 void pass_gate(Document& document);
 
-// Whether a str passes the rule with this name; KeyError when there is none.
+// Whether a str passes the rule with this name; KeyError for an unknown rule.
 bool passes_gate(std::string_view rule, PyObject* text);
 
-// The first item of an iterable that is no str, or breaks the rule; None when there is none.
+// Returns the first item of an iterable that is not a str or breaks the rule, or None.
 Ref first_refused(std::string_view rule, PyObject* texts);
 
-// Returns a dict from the name of every rule to the words of its error.
+// Returns a dict of rule names to the messages of their errors.
 Ref gate_rules();
 
-// Reads a value of the named type. SerializeError names the place where the text is wrong. The GIL
-// is released meanwhile. The load is charged to `budget` unless that is null.
+// Reads a value of the named type, without the GIL. SerializeError states the path of an error in
+// the text. Costs are charged to `budget` unless it is null.
 Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
                        core::Budget* budget);
 
-// Reads the field of a document at a path ("graph_module.metadata"), as objects of the schema's
-// classes. An empty path reads the whole document.
+// Reads the field of a document at a path ("graph_module.metadata") as objects of the schema's
+// classes. An empty path reads the entire document.
 Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path,
                bool all_members);
 
-// Makes a document of objects of the schema's classes.
+// Converts objects of the schema's classes into a document.
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);
 
-// The canonical form of a program, as new objects; `constants` is a set of names. AssertionError
-// where it has none; KeyError for a name of the signature that the graph has not. With `renamed`, a
-// dict: that of a graph; old and new names of its values are put there.
+// Returns the canonical form of a program as new objects; `constants` is a set of names.
+// AssertionError if it does not have one; KeyError if the signature has a name that the graph
+// lacks. With a dict `renamed`, returns the form of a graph and adds {old name: new name}.
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                    PyObject* constants, PyObject* renamed);
 
-// Reads a document of the type PayloadConfig: [(name, record, is_param, use_pickle, meta)]; meta is
+// Reads a document of type PayloadConfig: [(name, record, is_param, use_pickle, meta)]. meta is
 // None or (dtype code, sizes, strides, storage offset, requires_grad, device type, device index or
 // None). SerializeError for symbolic sizes.
 Ref read_payload_config(const Document& document);
 
-// (digest of the program, digests of its nodes, one behind the other), of 32 bytes each.
-// traits: {target: (aliased, written, random, effectful, changes_mode)}; values: {name: digest}.
-// AssertionError for a program without a canonical form. The GIL is released meanwhile.
+// Returns (digest of the program, concatenated digests of its nodes), 32 bytes each. traits:
+// {target: (aliased, written, random, effectful, changes_mode)}; values: {name: digest}. Releases
+// the GIL. AssertionError for a program without a canonical form.
 pybind11::tuple hash_document(const Document& document, const pybind11::dict& traits,
                               const pybind11::dict& values);
 

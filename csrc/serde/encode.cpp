@@ -1,4 +1,4 @@
-// Programs and parts of programs; the functions that return bytes and documents.
+// Encodes programs and parts of programs to bytes and documents.
 #include "core/check.h"
 #include "fx/symbols.h"
 #include "schema/json_writer.h"
@@ -12,12 +12,12 @@ namespace {
 // A buffer that becomes a bytes object without a copy.
 class BytesBuffer final : public schema::Buffer {
  public:
-  // `expected` bytes are asked for at once: memory that is not written to costs nothing, and moving
-  // what was written costs twice its size.
+  // Allocates `expected` bytes at once: untouched memory costs nothing, but moving written bytes
+  // costs twice their size.
   explicit BytesBuffer(size_t expected) {
     bytes_ = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(expected));
     if (bytes_ == nullptr) {
-      PyErr_Clear();  // it will do with less
+      PyErr_Clear();  // start smaller
       return;
     }
     data_ = PyBytes_AS_STRING(bytes_);
@@ -25,7 +25,7 @@ class BytesBuffer final : public schema::Buffer {
   }
   ~BytesBuffer() override { Py_XDECREF(bytes_); }
 
-  // The bytes object; the buffer is empty afterwards.
+  // Returns the bytes object; the buffer is empty afterwards.
   Ref finish() {
     grow(size_);
     data_ = nullptr;
@@ -44,14 +44,14 @@ class BytesBuffer final : public schema::Buffer {
     capacity_ = capacity;
   }
 
-  PyObject* bytes_ = nullptr;  // owned; what data_ points into
+  PyObject* bytes_ = nullptr;  // owned; data_ points into it
 };
 
-// Bytes a node has in a file: few have more.
+// The bytes of a node in a file; few have more.
 constexpr size_t kBytesPerNode = 1536;
 constexpr size_t kSmall = 4096;
-// A file has so many bytes for each value in it, and for each byte of the texts that are not of the
-// nodes' metadata.
+// The estimated bytes of a file for each of its values, and for each byte of text outside the
+// metadata of nodes.
 constexpr size_t kBytesPerValue = 16;
 constexpr size_t kBytesPerText = 8;
 
@@ -63,7 +63,7 @@ size_t expected_bytes(PyObject* graph_module) {
   return kSmall + count * kBytesPerNode;
 }
 
-// Borrowed.
+// Returns a borrowed reference.
 PyObject* fact(PyObject* facts, const char* name) {
   PyObject* value = PyDict_GetItemString(facts, name);
   if (value == nullptr) raise(PyExc_KeyError, "%s", name);
@@ -74,7 +74,7 @@ PyObject* item(PyObject* tuple, Py_ssize_t i) {
   return PyTuple_GET_ITEM(tuple, i);
 }
 
-// A node, followed by the nodes that take its results apart.
+// Appends a node, followed by the nodes that take its results.
 void add_with_users(PyObject* node, std::vector<Ref>& nodes, int depth) {
   nodes.push_back(Ref::borrow(node));
   if (depth == 0) return;
@@ -88,7 +88,7 @@ void add_with_users(PyObject* node, std::vector<Ref>& nodes, int depth) {
   }
 }
 
-// Returns the bytes that write(encoder) sends.
+// Returns the bytes that write(encoder) writes.
 template <class F>
 Ref encode_bytes(const Schema& schema, F&& write) {
   BytesBuffer buffer(kSmall);
@@ -167,7 +167,7 @@ void GraphEncoder::graph_module(PyObject* module, PyObject* signature, PyObject*
 
 void GraphEncoder::single_node(PyObject* object, bool with_inputs, PyObject* results,
                                PyObject* merged) {
-  constexpr int kNested = 2;  // results of results: lists
+  constexpr int kNested = 2;  // depth of results: lists of results
   std::vector<Ref> nodes;
   add_with_users(object, nodes, kNested);
   const GraphValues values(std::move(nodes), operators_);

@@ -10,8 +10,8 @@ namespace fxpress::serde {
 
 namespace {
 
-// Arguments may share their parts without number, and a part is written each time: no more dicts
-// than this are written.
+// The limit of dicts that are written. Arguments may share parts, and each occurrence is written,
+// so the output could grow exponentially.
 constexpr size_t kMostDicts = size_t{1} << 22;
 
 bool is_sequence(PyObject* value) {
@@ -94,7 +94,7 @@ void GraphEncoder::node_argument(PyObject* node) {
   value_reference(Table::kTensor, names_.tensor_name(node));
 }
 
-// A get_attr node stands for a graph, or for what Python writes as a text.
+// A get_attr node refers to a graph, or to an object that Python encodes as a text.
 void GraphEncoder::attribute(PyObject* node) {
   const Ref target = fx::node_field(node, fx::symbols.node_target);
   const Ref module = names_.module() != nullptr
@@ -142,7 +142,7 @@ void GraphEncoder::dict(PyObject* dict) {
   sink_.end_map();
 }
 
-// Values that Python describes: (name of the field, text), or (as_custom_obj, name, class).
+// Values that Python encodes: (name of the field, text), or (as_custom_obj, name, class).
 void GraphEncoder::other_argument(PyObject* value) {
   const Ref described = call(symbols.other_argument, value, context_.objects);
   PyObject* text = PyTuple_GET_ITEM(described.get(), 1);
@@ -169,7 +169,7 @@ void GraphEncoder::list(PyObject* list, PyObject* type) {
   other_list(items);
 }
 
-// Only the schema of the operator says what an empty list is a list of.
+// Only the schema of the operator defines the item type of an empty list.
 void GraphEncoder::empty_list(PyObject* type) {
   const Ref tag = call(symbols.empty_list_tag, type == nullptr ? Py_None : type);
   const auto& info = out_.schema().type(Type::Argument);
@@ -204,7 +204,7 @@ bool GraphEncoder::plain_list(PyObject* items) {
   return false;
 }
 
-// Writes numbers of which some are symbolic or results of nodes.
+// Writes numbers, some of which are symbolic or results of nodes.
 bool GraphEncoder::number_list(PyObject* items) {
   const auto in_table = [&](PyObject* item, Table table) {
     return fx::is_node(item) && names_.resolved(item).table == table;
@@ -232,7 +232,7 @@ bool GraphEncoder::number_list(PyObject* items) {
   return false;
 }
 
-// Symbolic numbers are written as they print (Inductor has them), nodes by their names.
+// Symbolic numbers, which Inductor uses, are written as text; nodes by their names.
 bool GraphEncoder::numbers(Table table, PyObject* items) {
   const TableFields& fields = kTableFields[static_cast<size_t>(table)];
   const auto each = [&](PyObject* item) {
@@ -271,7 +271,7 @@ bool GraphEncoder::tensor_list(PyObject* items) {
 }
 
 // Writes lists of lists of numbers: grids of Triton kernels are lists of tuples. Older releases of
-// torch have no place for lists of lists of ints.
+// torch do not have a field for lists of lists of ints.
 bool GraphEncoder::nested_list(PyObject* items) {
   const auto ints_only = [](PyObject* x) {
     const bool is_list = symbols.lists_of_int_lists == Py_True && PyList_Check(x);
@@ -296,7 +296,7 @@ bool GraphEncoder::nested_list(PyObject* items) {
   return false;
 }
 
-// Lists that Python describes: names of tensors, some of them None.
+// Lists that Python encodes: names of tensors, some of them None.
 void GraphEncoder::other_list(PyObject* items) {
   const Ref described = call(symbols.other_list, items);
   PyObject* texts = PyTuple_GET_ITEM(described.get(), 1);

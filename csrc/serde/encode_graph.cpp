@@ -32,7 +32,7 @@ const NodeEntry& NodeNames::entry_of(PyObject* node) {
   return *entry;
 }
 
-// Makes the entry of an argument of a part alone from the argument's own value.
+// Makes the entry of a node outside the graph from its value, for an argument of a single part.
 const NodeEntry& NodeNames::entry_alone(PyObject* node) {
   Ref name = fx::node_field(node, fx::symbols.node_name);
   if (PyObject* other = dict_get(alone_, name.get())) name = Ref::borrow(other);
@@ -85,12 +85,12 @@ Ref NodeNames::name_of(PyObject* argument) const {
 
 namespace {
 
-constexpr size_t kMaxGraphs = 64;  // graphs within each other
+constexpr size_t kMaxGraphs = 64;  // nesting of graphs
 
 }  // namespace
 
 void GraphEncoder::graph(PyObject* graph_module) {
-  if (depth_ == 0) return write_graph(graph_module);  // callers compare it over their checks, too
+  if (depth_ == 0) return write_graph(graph_module);  // callers also cover their checks
   fx::on_unchanged(get_attr(graph_module, fx::names.graph).get(),
                    [&] { write_graph(graph_module); });
 }
@@ -107,7 +107,7 @@ void GraphEncoder::write_graph(PyObject* graph_module) {
   }
   const NodeNames::Within within(names_, values, graph_module);
   ++depth_;
-  // torch takes the value that a graph returns from its last output node.
+  // torch uses the last output node of a graph.
   Ref output;
   const NodeEntry* output_entry = nullptr;
   try {
@@ -126,7 +126,7 @@ void GraphEncoder::write_graph(PyObject* graph_module) {
     if (error.matches(symbols.serialize_error) || output_entry == nullptr) throw;
     node_failed(output_entry->node.get(), error);
   }
-  if (--depth_ == 0) names_.remember_merged(values);  // the signature is that of this graph
+  if (--depth_ == 0) names_.remember_merged(values);  // the signature refers to this graph
 }
 
 void GraphEncoder::graph_field(Field field, PyObject* output_value) {
@@ -160,7 +160,7 @@ void GraphEncoder::graph_input(const NodeEntry& entry) {
   out_.choice(Field::Argument_as_custom_obj, [&] { custom_object(value.get(), entry.name.get()); });
 }
 
-// output_value: null when the graph has no output node.
+// output_value: null if the graph does not have an output node.
 void GraphEncoder::graph_outputs(PyObject* output_value) {
   sink_.begin_list();
   if (output_value != nullptr) {
@@ -282,7 +282,7 @@ void GraphEncoder::special_inputs(PyObject* node) {
   sink_.end_list();
 }
 
-// The arguments of a function on numbers have the names of its parameters.
+// Arguments of a function on numbers are named after its parameters.
 void GraphEncoder::symbolic_inputs(const Operator& function, PyObject* args, PyObject* kwargs) {
   if (PyDict_GET_SIZE(kwargs) != 0) {
     raise(PyExc_AssertionError, "expected no kwargs for sym op, got %zd", PyDict_GET_SIZE(kwargs));
@@ -311,7 +311,7 @@ void GraphEncoder::schema_inputs(const Operator& function, PyObject* args, PyObj
   }
 }
 
-// The positional arguments of a target without a schema have no names.
+// Positional arguments of a target without a schema do not have names.
 void GraphEncoder::other_inputs(PyObject* args, PyObject* kwargs) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
     named_argument("", PyTuple_GET_ITEM(args, i), kPositional, nullptr);

@@ -13,12 +13,12 @@ namespace fxpress::serde {
 
 namespace {
 
-// A value of a dict that Python code may change meanwhile, or an empty reference.
+// Returns a value of a dict that Python code may change meanwhile, or an empty reference.
 Ref value_of(PyObject* dict, PyObject* key) {
   return Ref::borrow(dict_get(dict, key));
 }
 
-// Likewise, of a value for which Python's `if value:` holds.
+// Like value_of(), but only a value that is true in Python.
 Ref true_value_of(PyObject* dict, PyObject* key) {
   Ref value = value_of(dict, key);
   return value && is_true(value.get()) ? std::move(value) : Ref();
@@ -147,13 +147,13 @@ void GraphEncoder::node_sources(PyObject* sources, std::string& text) {
   text += ']';
 }
 
-// Ids of graphs are addresses in torch; here they count from 0, so that the same export gives the
-// same bytes everywhere.
+// In torch, ids of graphs are addresses. Here they count from 0, so that equal exports have equal
+// bytes.
 int64_t GraphEncoder::graph_number(PyObject* graph_id) {
   const long long id = PyLong_AsLongLong(graph_id);
   if (id == -1) {
     if (PyErr_Occurred() != nullptr) throw_python_error();
-    return -1;  // of a source without a node
+    return -1;  // a source without a node
   }
   return graph_numbers_.emplace(id, static_cast<int64_t>(graph_numbers_.size())).first->second;
 }

@@ -7,7 +7,7 @@ namespace fxpress::serde {
 
 namespace {
 
-// A spec's argument, which must be of this type.
+// Returns a spec's argument, which must be of this type.
 Ref argument_of(PyObject* spec, SpecArgument type) {
   Ref argument = get_attr(spec, fx::names.arg);
   PyObject* wanted = python_type(type);
@@ -40,7 +40,7 @@ void GraphEncoder::graph_signature(PyObject* signature) {
   });
 }
 
-// A TensorArgument or TokenArgument.
+// Writes a TensorArgument or TokenArgument.
 void GraphEncoder::named(Type type, PyObject* argument) {
   const Ref name = names_.name_of(argument);
   out_.record(type, [&](Field) { out_.string(name.get()); });

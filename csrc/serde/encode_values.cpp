@@ -8,7 +8,7 @@ namespace fxpress::serde {
 
 namespace {
 
-// Tensors whose attributes are those of C++, whatever Python says.
+// Whether a tensor's attributes can be read in C++ because no Python class overrides them.
 bool is_plain_tensor(PyObject* tensor) {
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
   return type == fx::symbols.tensor_type || type == fx::symbols.parameter_type;
@@ -16,7 +16,7 @@ bool is_plain_tensor(PyObject* tensor) {
 
 }  // namespace
 
-// Most tensors of a program are on one device.
+// Keeps the last device, as most tensors of a program are on the same one.
 void GraphEncoder::device(PyObject* device) {
   bool known = device_.get() == device;
   if (!known && device_ && Py_TYPE(device) == Py_TYPE(device_.get())) {

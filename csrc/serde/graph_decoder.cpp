@@ -69,7 +69,7 @@ Ref OpenGraph::value_names() const {
 
 namespace {
 
-// The keys of a dict by the numbers that are its values; empty where there is none.
+// Returns the keys of a dict by its integer values; an empty reference for a missing value.
 std::vector<Ref> by_number(PyObject* table) {
   std::vector<Ref> result;
   for (const auto& [key, number] : DictRange(table)) {
@@ -123,7 +123,7 @@ Ref GraphDecoder::program(const py::object& document) {
   return read(document, true, [&] {
     try {
       return decode_program();
-    } catch (...) {  // the traceback holds the decoder: the collector cannot see into it
+    } catch (...) {  // the traceback refers to the decoder, which the collector cannot traverse
       clear_graphs();
       throw;
     }
@@ -273,8 +273,8 @@ constexpr PartKind kParts[] = {
 
 }  // namespace
 
-// The root of the document is the part. `extra` by kind:
-//   node, inputs      a target as resolve_target() returns it
+// Reads the root of the document as the part. `extra` by kind:
+//   node, inputs      a target from resolve_target()
 //   outputs           (such a target, the node that returns them)
 //   multiple_outputs  the node that returns them
 //   result            (the node that returns it among others, its position)
@@ -297,7 +297,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
     return result;
   }
 
-  // Kinds that may add nodes.
+  // These parts may add nodes.
   current().writer().resume();
   const GraphsAllowed allowed(*this);
   clear_mentions();
@@ -312,7 +312,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   return result;
 }
 
-// The types of documents are the callers' choice, and fields are not looked up by name.
+// Callers choose the document, and fields are accessed without a check of its type.
 void GraphDecoder::check_root(Type type) const {
   const Value& root = document_->root();
   const bool has_type = root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion;

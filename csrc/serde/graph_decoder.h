@@ -1,4 +1,4 @@
-// Reads documents of the schema as torch's graphs: programs, or parts of programs.
+// Decodes documents of the schema into torch's graphs: programs, or parts of programs.
 #pragma once
 
 #include <cstdint>
@@ -32,22 +32,22 @@ using schema::Type;
 using schema::Value;
 using schema::ValueKind;
 
-// The estimated size of objects. They are charged before they are made, so that a small file cannot
-// fill the memory.
+// The estimated bytes of objects. They are charged before the objects are created, so that a small
+// file cannot exhaust the memory.
 inline constexpr uint64_t kNodeBytes = 1200;
 inline constexpr uint64_t kDictBytes = 240;
 inline constexpr uint64_t kSlotBytes = 64;  // an item of a list or dict, a number or a text
 
-// A name that the tables of a graph or its nodes define.
+// A name that a graph's tables or nodes define.
 struct Defined {
   const Value* meta = nullptr;         // its entry in a table
-  const Document* document = nullptr;  // which has that table
-  Table table = Table::kNone;          // of the entry
-  Ref value;                           // made of `meta` when first needed
-  Ref node;                            // which has the name
+  const Document* document = nullptr;  // contains that table
+  Table table = Table::kNone;          // of that entry
+  Ref value;                           // created from `meta` on first use
+  Ref node;                            // the node with the name
 };
 
-// A graph that is being written, and the names of the file that are defined in it.
+// A graph under construction, and the names of the file that are defined in it.
 class OpenGraph {
  public:
   explicit OpenGraph(uint64_t scope);
@@ -58,21 +58,21 @@ class OpenGraph {
   PyObject* graph() const { return writer_.graph(); }
   PyObject* root() const { return root_.get(); }
 
-  // Returns the entry of a name; a name that is not known gets an empty entry.
+  // Returns the entry of a name; adds an empty entry for an unknown name.
   Defined& defined(std::string_view name);
-  // Returns the entry of a name, or null when the name is not known.
+  // Returns the entry of a name, or null for an unknown name.
   Defined* find(std::string_view name);
-  // SerializeError when no node has the name.
+  // SerializeError if no node has the name.
   PyObject* node_named(std::string_view name);
-  // Returns the name that a new node asks for, from a text of the file.
+  // Interns a name from the file that a new node requests.
   core::StringId candidate(std::string_view name);
 
-  // The nodes by their names in the file, and all names of the tables.
+  // The nodes by their names in the file, and all names in the tables.
   Ref nodes() const;
   Ref value_names() const;
 
  private:
-  const uint64_t scope_;  // its number
+  const uint64_t scope_;  // its id
   fx::NameWriter names_;
   fx::GraphWriter writer_;
   core::StringPool pool_;         // of the names in the file
@@ -80,9 +80,8 @@ class OpenGraph {
   Ref root_;                      // nn.Module that holds the graphs of higher-order operators
 };
 
-// Reads one file, or parts that are separate documents, into one graph, which stays open. While a
-// method runs, neither Python code that the method calls nor another thread may use the decoder:
-// RuntimeError.
+// Reads one file, or parts in separate documents, into one graph, which stays open. RuntimeError if
+// another thread, or Python code that a method calls, uses the decoder meanwhile.
 class GraphDecoder {
  public:
   // classes: a SchemaClasses. values: an object of fxpress._files.serde.values, with a budget.
@@ -91,24 +90,23 @@ class GraphDecoder {
   GraphDecoder(const GraphDecoder&) = delete;
   GraphDecoder& operator=(const GraphDecoder&) = delete;
 
-  // The program's parts: (graph module, signature, calls, whether the graph holds objects that
-  // have no source text).
+  // Returns (graph module, signature, calls, whether the graph contains objects without source
+  // text).
   Ref program(const pybind11::object& document);
-  // Reads a document of another type as Python's objects. `extra`: what the part belongs to; see
-  // decode_part().
+  // Decodes a document of another type. `extra`: its context; see decode_part().
   Ref part(const std::string& kind, const pybind11::object& document,
            const pybind11::object& extra);
 
   // open() opens a graph within the current one; close() returns to the one before.
   void open();
   void close();
-  // Numbers and tensors are rebuilt from here on: ranges or the mode have changed.
+  // Discards cached numbers and tensors, because ranges or the mode have changed.
   void forget_values();
-  // Gives a node the name that the file uses, and the value of that name.
+  // Gives a node the name that the file uses, and the value with that name.
   void name_node(const pybind11::object& node, const std::string& name);
-  // The value of a name in an open graph.
+  // Returns the value of a name in an open graph.
   Ref value(uint64_t scope, const std::string& name);
-  // The node with this name in the file, or None.
+  // Returns the node with this name in the file, or None.
   Ref node(uint64_t scope, const std::string& name);
   Ref nodes(uint64_t scope);
   Ref value_names(uint64_t scope);
@@ -122,14 +120,13 @@ class GraphDecoder {
   void set_signature(const pybind11::object& signature);
 
  private:
-  // The metadata of one node by the keys of its meta: for the node itself, and for the nodes that
-  // take its results.
+  // The metadata of a node by keys of its meta, for the node itself and its getitem nodes.
   using Metadata = std::vector<std::pair<PyObject*, Ref>>;
 
-  // The nodes that arguments mention; all borrowed.
+  // The nodes in the current arguments; all borrowed.
   struct Mentions {
-    std::vector<PyObject*> nodes;   // in the order in which they are mentioned
-    std::vector<PyObject*> graphs;  // the get_attr nodes of graphs among them
+    std::vector<PyObject*> nodes;   // in order of occurrence
+    std::vector<PyObject*> graphs;  // among them, get_attr nodes of graphs
   };
 
   // An entry of a module stack: its key, and the path and type of the module.
@@ -143,11 +140,11 @@ class GraphDecoder {
     std::optional<int64_t> index;
     Ref object;                               // torch.device
     std::optional<fx::FakeMaker> fakes = {};  // set with the device's first fake tensor
-    TextMap<Ref> first = {};                  // see plain_key(): the first fake tensor with a key
+    TextMap<Ref> first = {};                  // the first fake tensor by plain_key()
   };
-  enum class Role : uint8_t { kNumber, kOffset };  // of a number: anywhere, or in a storage
+  enum class Role : uint8_t { kNumber, kOffset };  // in general, or in a storage
 
-  // Another document is read as long as this object exists.
+  // Switches to another document as long as it exists.
   class Reading {
    public:
     Reading(GraphDecoder& decoder, const Document& document)
@@ -161,8 +158,7 @@ class GraphDecoder {
     const Document* const before_;
   };
 
-  // A graph may be an argument as long as this object exists. Elsewhere no graph is open that the
-  // argument could belong to.
+  // Allows graphs as arguments as long as it exists. Otherwise no open graph could own them.
   class GraphsAllowed {
    public:
     explicit GraphsAllowed(GraphDecoder& decoder) : decoder_(decoder) {
@@ -180,7 +176,7 @@ class GraphDecoder {
 
   template <class Use>
   auto use(Use use);
-  // Calls use() while a document is read. `keep`: graphs refer to the document later on.
+  // Calls use() while a document is read. `keep`: graphs will refer to the document.
   template <class Use>
   auto read(const pybind11::object& document, bool keep, Use use);
   Ref decode_program();
@@ -190,11 +186,11 @@ class GraphDecoder {
 
   OpenGraph& current() { return graphs_.back(); }
   const OpenGraph& current() const { return graphs_.back(); }
-  // SerializeError when that graph is closed.
+  // SerializeError if that graph is closed.
   OpenGraph& graph_of(uint64_t scope);
   void open_graph();
   void leave_graph() noexcept;
-  // Releases all graphs; a new one is open.
+  // Releases all graphs and opens a new one.
   void clear_graphs();
 
   // ---- the current document ----
@@ -215,7 +211,7 @@ class GraphDecoder {
     return text_of(field(record, name));
   }
   Ref scalar_of(const Value& value) const { return scalar(*document_, value); }
-  // The name of a single result; none when it is a constant, or a list.
+  // The name of a single result; empty for a constant or a list.
   std::optional<std::string_view> name_in(const Value& result) const;
   static bool is_argument(const Value& value) {
     return value.kind == ValueKind::kUnion && value.type == static_cast<uint16_t>(Type::Argument);
@@ -226,48 +222,48 @@ class GraphDecoder {
 
   // ---- graphs, nodes and their results: decode_graph.cpp ----
 
-  // Writes the nodes of a graph into the current graph.
+  // Adds the nodes of a graph to the current graph.
   void write_graph(const Value& graph);
-  // Writes the nodes of a graph, and makes a module of the graph.
+  // Adds the nodes of a graph to a new graph module.
   Ref graph_module(const Value& graph);
   void read_tables(const Value& graph);
   void input(const Value& value, size_t position);
   void outputs(const Value& graph);
 
-  // Adds a node of the file. SerializeError, which shows the node, when it cannot be read.
+  // Adds a node of the file. SerializeError, with the node's text, if it cannot be read.
   void read_node(const Value& value);
-  // Adds a node whose target is known; errors are passed on as they are.
+  // Adds a node with a known target; does not wrap errors.
   PyObject* add_node(const Value& value, const Operator& target);
   core::StringId candidate_of(const Value& node, const Operator& target);
-  // The arguments of a node: returns the positional ones.
+  // Reads the arguments of a node; returns the positional ones.
   Ref arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
   Ref schema_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
   Ref other_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
   int64_t kind_of(const Value& input) const;
 
-  // Decodes the results of a node: its own value, or several that other nodes take from it.
+  // Decodes the results of a node: one value, or several with getitem nodes.
   void results(const Value& value, const Operator& target, PyObject* node,
                const Metadata& metadata);
-  // Other nodes take the results, also when there are none.
+  // Adds getitem nodes for the results, of which there may be none.
   void multiple_results(std::span<const Value> parts, PyObject* node, const Metadata& metadata);
   // Adds the nodes that take one of several results; returns its value.
   Ref take(PyObject* node, size_t index, const Value& part, const Metadata& metadata);
   Ref take_apart(PyObject* node, std::span<const Value> parts, const Metadata& metadata);
   PyObject* getitem(PyObject* node, size_t index, core::StringId candidate);
-  // Gives a node the name it has in the file, and its value. The namespace of the graph keeps the
-  // name that the node was made with, as in torch.
+  // Gives a node its name in the file and its value. As in torch, the graph's namespace keeps the
+  // name that the node was created with.
   void name_result(PyObject* node, std::string_view name);
   void name_unused(PyObject* node);
-  // The only result of a higher-order operator may be the value itself, or a tuple with it. Old
-  // files don't say: there it is the value.
+  // Whether the only result of a higher-order operator is the value itself instead of a tuple. Old
+  // files lack this flag, and it is the value.
   bool returns_itself(const Value& node) const;
 
   // ---- arguments: decode_argument.cpp ----
 
   Ref argument(const Value& value);
-  // An object that is an input of the graph, or one that is stored with the graph.
+  // A custom object: an input of the graph, or stored with the graph.
   Ref object(const Value& value);
-  // Forgets the nodes that the arguments read so far mention.
+  // Clears the nodes in the current arguments.
   void clear_mentions();
   Ref node_reference(std::string_view name);
   Ref choice(const Value& value);
@@ -284,7 +280,7 @@ class GraphDecoder {
   // ---- the metadata of nodes: decode_node_metadata.cpp ----
 
   Metadata read_metadata(const Value& node);
-  // Puts the metadata into a node's meta.
+  // Copies the metadata into a node's meta.
   void add_metadata(const Metadata& metadata, PyObject* meta);
   Ref module_stack(std::string_view text);
   const StackEntry& stack_entry(std::string_view text);
@@ -309,41 +305,41 @@ class GraphDecoder {
 
   // ---- the values of a graph, from its tables: decode_values.cpp ----
 
-  // The value of a name: borrowed. It is made when the first node needs it, so that numbers are
-  // known in the order in which nodes mention them.
+  // Returns the value of a name, borrowed. It is created for the first node that uses it, so that
+  // numbers are created in the order of use.
   PyObject* value_of(Defined& defined, std::string_view name);
   Ref tensor(const Value& meta);
   Ref custom_object(const Value& record);
   Ref number(const Value& value, Role role = Role::kNumber);
-  // The object for a code of the file.
+  // Returns the object for a code of the file.
   Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
   Device& device_of(const Value& value);
   std::string plain_key(const Value& meta) const;
   Ref plain_tensor(const Value& meta, const std::string& key, PyObject* dtype, Device& device,
                    bool grad);
-  Ref plain_sizes(const Value& list) const;  // a tuple of ints, which they must be
+  Ref plain_sizes(const Value& list) const;  // a tuple; they must be ints
   Ref symbolic_sizes(const Value& list);
 
   pybind11::object classes_object_, values_, budget_object_, resolve_;
   pybind11::dict constants_;
   const SchemaClasses* classes_;             // to show a node that cannot be read
   core::Budget* budget_;                     // limits the cost of all calls
-  std::vector<pybind11::object> documents_;  // which graphs refer to
-  bool busy_ = false;                        // in a call
+  std::vector<pybind11::object> documents_;  // that graphs refer to
+  bool busy_ = false;                        // a call is running
 
   const Document* document_ = nullptr;  // the current document
-  OperatorTable operators_;             // of nodes, and of operators among the arguments
-  Ref signature_;                       // of the program, once it is known
-  std::deque<OpenGraph> graphs_;        // the innermost is the last
-  uint64_t scopes_ = 0;                 // graphs that were opened
+  OperatorTable operators_;             // targets of nodes, and operators among arguments
+  Ref signature_;                       // of the program, once it is read
+  std::deque<OpenGraph> graphs_;        // innermost last
+  uint64_t scopes_ = 0;                 // number of graphs opened so far
   size_t steps_ = 0;                    // nodes read: for poll_signals()
 
   Mentions mentions_;            // see clear_mentions()
-  bool has_objects_ = false;     // an argument was an object, which has no source text
+  bool has_objects_ = false;     // an argument was an object without source text
   bool graphs_allowed_ = false;  // see GraphsAllowed
 
   TextMap<Ref> stacks_;                // module stacks by text
-  TextMap<StackEntry> stack_entries_;  // likewise: the stacks of a layer begin alike
+  TextMap<StackEntry> stack_entries_;  // likewise: stacks of a layer share a prefix
   TextMap<Ref> functions_;             // source functions by text
 
   std::vector<Ref> spec_kinds_;                         // torch's enum members by row of kSpecs

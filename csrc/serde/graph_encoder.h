@@ -1,4 +1,4 @@
-// Writes exported programs, or parts of programs, as events of the schema.
+// Encodes exported programs, or parts of programs, as events of the schema.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@
 
 namespace fxpress::serde {
 
-// The data of a call apart from the graph; all borrowed.
+// Arguments of a call other than the graph; all borrowed.
 struct EncodeContext {
-  PyObject* objects = nullptr;          // dict: custom objects met in the graph, filled meanwhile
+  PyObject* objects = nullptr;          // dict: custom objects in the graph; the call fills it
   PyObject* treespec = nullptr;         // (TreeSpec) -> str
-  const ProgramCheck* check = nullptr;  // further conditions; null: nothing is checked
-  bool metadata = true;                 // of nodes, or only what they compute
+  const ProgramCheck* check = nullptr;  // invariants to check; null: no checks
+  bool metadata = true;                 // write the metadata of nodes
 };
 
-// The names in the file of the nodes of the current graph, and the tables that have their values.
+// The names in the file of the current graph's nodes, and the tables with their values.
 class NodeNames {
  public:
-  // A graph is current as long as this object exists; after it, the graph before is current again.
-  // module: the module of the graph, or null when the values are those of a node alone.
+  // Makes a graph current as long as it exists; then the previous graph is current again. module:
+  // the module of the graph, or null for the values of a single node.
   class Within {
    public:
     Within(NodeNames& of, const GraphValues& values, PyObject* module);
@@ -45,42 +45,42 @@ class NodeNames {
 
    private:
     NodeNames& names_;
-    const GraphValues* const values_;  // of the graph before
-    PyObject* const module_;           // that has it
+    const GraphValues* const values_;  // of the previous graph
+    PyObject* const module_;           // its module
   };
 
-  // From here on arguments of a part alone may be nodes of no current graph. merged: {name of a
-  // node that is not written, as another takes the same result: its name}; borrowed.
+  // Starts a single part, whose arguments may be nodes outside the current graph. merged: {name of
+  // a node left out because another takes the same result: that node's name}; borrowed.
   void begin_part(PyObject* merged) { alone_ = merged; }
 
   // The values and the module of the current graph; borrowed.
   const GraphValues& values() const { return *values_; }
   PyObject* module() const { return module_; }
 
-  // The entry of a node; of two nodes that take the same result, that of the first.
+  // The entry of a node; the first node's entry if several nodes take the same result.
   const NodeEntry& resolved(PyObject* node);
-  // The name under which a tensor is used: borrowed.
+  // The name of a tensor as an argument; borrowed.
   PyObject* tensor_name(PyObject* node);
 
-  // Keeps what the signature needs: it is written when the graph is not current any more.
+  // Keeps the merged names for the signature, which is written after the graph.
   void remember_merged(const GraphValues& values);
-  // The name of a spec's argument, as the graph in the file has it.
+  // The name of a spec's argument in the file's graph.
   Ref name_of(PyObject* argument) const;
-  // Name of a node that is not written, as another takes the same result: its name.
+  // {name of a node that is left out because another takes the same result: that node's name}
   const core::TextMap<Ref>& merged() const { return merged_; }
 
  private:
   const NodeEntry& entry_of(PyObject* node);
   const NodeEntry& entry_alone(PyObject* node);
 
-  const GraphValues* values_ = nullptr;  // of the current graph
-  PyObject* module_ = nullptr;           // that has it
-  PyObject* alone_ = nullptr;            // see begin_part(); null: no part alone
-  std::deque<NodeEntry> alone_entries_;  // arguments of a part alone
-  core::TextMap<Ref> merged_;            // see merged()
+  const GraphValues* values_ = nullptr;  // the current graph's values
+  PyObject* module_ = nullptr;           // the current graph's module
+  PyObject* alone_ = nullptr;            // see begin_part(); null: no single part
+  std::deque<NodeEntry> alone_entries_;  // arguments of a single part
+  core::TextMap<Ref> merged_;
 };
 
-// Sends one program, or one part, to a sink.
+// Writes one program, or one part, to a sink.
 class GraphEncoder {
  public:
   GraphEncoder(const Schema& schema, EventSink& sink, const EncodeContext& context)
@@ -88,12 +88,12 @@ class GraphEncoder {
   GraphEncoder(const GraphEncoder&) = delete;
   GraphEncoder& operator=(const GraphEncoder&) = delete;
 
-  // facts: what Python knows of the program: opset_version {str: int}, range_constraints
-  // {str: (min, max)}, schema_version (major, minor), verifiers, torch_version, guards_code,
-  // metadata {str: str}, namedtuple_fields {str: names}, read when its turn comes. All borrowed.
-  // Doubtful: with a check in the context, when the program may not be valid.
+  // facts: opset_version {str: int}, range_constraints {str: (min, max)}, schema_version (major,
+  // minor), verifiers, torch_version, guards_code, metadata {str: str}, namedtuple_fields {str:
+  // names}; each is read just before it is written. All borrowed. Throws Doubtful if the context
+  // has a check and the program may be invalid.
   void program(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
-  // One part; see encode_part() for the arguments.
+  // Writes one part; see encode_part() for the arguments.
   void part(std::string_view kind, PyObject* values, PyObject* results, PyObject* merged);
   // entries: [(name, record, tensor or None, is a parameter, is pickled)].
   void payload_config(PyObject* entries);
@@ -103,12 +103,12 @@ class GraphEncoder {
   // ---- programs and parts: encode.cpp ----
 
   void graph_module(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
-  // Writes a node with its results, or the list of its outputs alone.
+  // Writes a node with its results, or only the list of its outputs.
   void single_node(PyObject* node, bool with_inputs, PyObject* results, PyObject* merged);
 
   // ---- graphs and nodes: encode_graph.cpp ----
 
-  // The graph of a module. Doubtful: with a check in the context, when it may not be valid.
+  // Writes a module's graph. Throws Doubtful if the context has a check and it may be invalid.
   void graph(PyObject* graph_module);
   void write_graph(PyObject* graph_module);
   void graph_field(Field field, PyObject* output_value);
@@ -118,10 +118,10 @@ class GraphEncoder {
   void table(Table table);
 
   void node(const NodeEntry& entry);
-  // The list of a node's outputs.
+  // Writes the list of a node's outputs.
   void outputs(const NodeEntry& entry);
   void inputs_of(const NodeEntry& entry);
-  // The list of the arguments of a call. args: tuple; kwargs: dict.
+  // Writes the list of a call's arguments. args: tuple; kwargs: dict.
   void inputs(const Operator& function, bool symbolic, PyObject* args, PyObject* kwargs);
   void special_inputs(PyObject* node);
   void symbolic_inputs(const Operator& function, PyObject* args, PyObject* kwargs);
@@ -131,9 +131,9 @@ class GraphEncoder {
 
   // ---- arguments of nodes, graphs and signatures: encode_argument.cpp ----
 
-  // type: of the operator's schema, for empty lists; or null.
+  // type: the type in the operator's schema, for empty lists; or null.
   void argument(PyObject* value, PyObject* type);
-  // A value by its name.
+  // Writes a reference to a value by name.
   void value_reference(Table table, PyObject* name);
   void node_argument(PyObject* node);
   void attribute(PyObject* node);
@@ -141,17 +141,16 @@ class GraphEncoder {
   void dict(PyObject* dict);
   void other_argument(PyObject* value);
 
-  // Lists and tuples. The file has a kind for each kind of items, so the items decide which one it
-  // is.
+  // Writes a list or tuple. The file has a field for each item type, so the items decide the field.
   void list(PyObject* list, PyObject* type);
   void empty_list(PyObject* type);
-  // These write the list when its items are of their kinds, and return whether they did.
+  // These write the list if all items have their type, and return whether they did.
   bool plain_list(PyObject* items);
   bool number_list(PyObject* items);
   bool tensor_list(PyObject* items);
   bool nested_list(PyObject* items);
   void other_list(PyObject* items);
-  // These return true, for the ones above.
+  // These return true, for the callers above.
   template <class F>
   bool write_list(Field field, PyObject* items, F&& each);
   bool numbers(Table table, PyObject* items);
@@ -177,16 +176,16 @@ class GraphEncoder {
   void argument_spec(PyObject* spec);
   void constant_input(PyObject* argument);
   void named(Type type, PyObject* argument);
-  // A sequence of entries of the module call graph.
+  // Writes a sequence of entries of the module call graph.
   void module_calls(PyObject* entries);
   void module_call(PyObject* entry);
   void call_signature(PyObject* signature);
 
   // ---- values: encode_values.cpp ----
 
-  // A number, as the table says: with its expression and hint when it is symbolic.
+  // Writes a number of this table; a symbolic one with its expression and hint.
   void symbolic(Table table, PyObject* value);
-  // A spec with the attributes `name`, unless a name is given, and `class_fqn`.
+  // Writes a spec's `class_fqn` and `name`, or the name that is passed.
   void custom_object(PyObject* spec, PyObject* name = nullptr);
   void device(PyObject* device);
   void tensor_facts(const core::TensorFacts& facts, PyObject* device);
@@ -196,41 +195,41 @@ class GraphEncoder {
   const EncodeContext context_;
   OperatorTable operators_;                // of all graphs
   NodeNames names_;                        // of the current graph
-  std::unordered_set<PyObject*> written_;  // graph modules; with a check only
-  size_t depth_ = 0;                       // graphs within each other
-  size_t dicts_ = 0;                       // that were written
+  std::unordered_set<PyObject*> written_;  // graph modules; only with a check
+  size_t depth_ = 0;                       // nesting of graphs
+  size_t dicts_ = 0;                       // number of dicts written
 
   std::unordered_map<int64_t, int64_t> graph_numbers_;  // id of a graph -> number in the file
   ObjectMap<std::string> operator_names_;               // of the targets in source_fn_stack
-  std::string scratch_;                                 // a text that is put together
+  std::string scratch_;                                 // reused for building texts
 
   Ref device_, device_type_, device_index_;  // the last device, and its attributes
 };
 
-// Returns the bytes of a program; see GraphEncoder::program() for the arguments. Returns None when
-// the program may not be valid.
+// Returns the bytes of a program, or None if the program may be invalid; see
+// GraphEncoder::program() for the arguments.
 Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signature,
                    PyObject* calls, PyObject* facts, const EncodeContext& context);
 
-// Returns a program as a document, without the metadata of nodes, and without a check.
+// Returns a program as a document, without the metadata of nodes and without checks.
 schema::Document encode_document(const Schema& schema, PyObject* graph_module, PyObject* signature,
                                  PyObject* calls, PyObject* facts, const EncodeContext& context);
 
-// A part of a program as a document. kind (values): "argument" (value, type), "inputs" (described
-// operator, args, kwargs), "node", "outputs", "metadata" (node), "graph" (graph module),
+// Returns a part of a program as a document. kind (values): "argument" (value, type), "inputs"
+// (described operator, args, kwargs), "node", "outputs", "metadata" (node), "graph" (graph module),
 // "signature", "input_spec", "output_spec", "argument_spec", "call_signature", "call". results:
-// list that gets (name, value) for what a node defines; merged: dict of {name of a node that is not
-// written, as another takes the same result: its name}, read and filled.
+// list; gets a (name, value) for each value a node defines. merged: see NodeNames::merged(); read
+// and extended.
 schema::Document encode_part(const Schema& schema, const std::string& kind, PyObject* values,
                              const EncodeContext& context, PyObject* results, PyObject* merged);
 
-// The bytes of a tensor's metadata.
+// Returns the bytes of a tensor's metadata.
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);
 
-// The bytes of a payload config; see GraphEncoder::payload_config().
+// Returns the bytes of a payload config; see GraphEncoder::payload_config().
 Ref encode_payload_config(const Schema& schema, PyObject* entries);
 
-// The bytes of an object of the schema; TypeError where it is not as the schema says.
+// Returns the bytes of a schema object; TypeError if it does not match the schema.
 Ref write_objects(const SchemaClasses& classes, PyObject* object);
 
 }  // namespace fxpress::serde

@@ -24,13 +24,13 @@ uint64_t hash_of(PyObject* name) {
   return static_cast<uint64_t>(hash);
 }
 
-// The results of an operator, as they are now: names are made of them, which may run Python code.
+// A copy of an operator's results, because formatting their names may run Python code.
 Ref sequence(PyObject* object) {
   if (PyList_Check(object) || PyTuple_Check(object)) return Ref::steal(PySequence_Tuple(object));
   return Ref::steal(PySequence_Fast(object, "the results of an operator are not a sequence"));
 }
 
-// Whether meta["val"] is of a type that values may have, as far as can be told quickly.
+// Whether meta["val"] has a type that torch allows, as far as a quick check can determine.
 bool is_value(PyObject* value, Table table, int depth = 0) {
   if (table != Table::kNone || value == Py_None || PyUnicode_Check(value)) return true;
   if (is_a(value, symbols.custom_obj_argument_type) || is_a(value, symbols.dtype_type) ||
@@ -53,7 +53,7 @@ void node_failed(PyObject* node, pybind11::error_already_set& error) {
   if (!error.matches(PyExc_Exception)) throw error;
   if (error.trace()) PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
   call(symbols.node_failed, node, error.value().ptr());
-  throw error;  // node_failed() always raises
+  throw error;  // unreachable: node_failed() raises
 }
 
 Table table_of(PyObject* value) {
@@ -64,8 +64,8 @@ Table table_of(PyObject* value) {
   return Table::kNone;
 }
 
-// Calls call(). When it fails and checks are on, the program may be invalid: torch's verifier
-// judges.
+// Calls call(). If it fails while checks are on, the program may be invalid, which torch's verifier
+// decides.
 template <class F>
 void GraphValues::guarded(PyObject* node, F&& call) const {
   try {
@@ -139,9 +139,9 @@ bool GraphValues::has_node(PyObject* name) const {
   return names_.find(hash_of(name), is_same) < entries.size();
 }
 
-// False: there is one like it.
+// Returns false if the name exists already.
 bool GraphValues::add_name(PyObject* name, uint32_t position) {
-  if (names_.full()) {  // there are many results that no node takes
+  if (names_.full()) {  // there are many unused results
     core::PositionTable larger(2 * static_cast<size_t>(position));
     const auto differ = [](uint32_t) { return false; };
     for (uint32_t i = 0; i < position; ++i) {
@@ -168,8 +168,8 @@ bool GraphValues::is_attribute(PyObject* target) const {
          (!options_.top_level && is_a(at.get(), fx::symbols.tensor_type));
 }
 
-// Checks what Graph.lint() and the verifier check of a node, except its value: read() looks at
-// that.
+// Checks the rules of Graph.lint() and the verifier for a node, except for its value, which read()
+// checks.
 void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
   if (!valid_) return;
   PyObject* node = entry.node.get();
@@ -220,7 +220,7 @@ void GraphValues::read(NodeEntry& entry) {
 void GraphValues::read_placeholder(NodeEntry& entry, PyObject* value) {
   valid_ &= is_value(value, table_of(value));
   if (value == Py_None || PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value)) {
-    return;  // a literal: the graph's list of inputs has it
+    return;  // a literal, which the graph's list of inputs contains
   }
   entry.table =
       is_a(value, symbols.custom_obj_argument_type) ? Table::kCustomObject : table_of(value);
@@ -286,7 +286,7 @@ void GraphValues::add_value(PyObject* name, PyObject* value, Table table) {
   values.push_back({Ref::borrow(name), Ref::borrow(value), table});
 }
 
-// A result that no node takes: it has a name of its own.
+// Adds a result that no node takes; it gets a new name.
 void GraphValues::add_unused(const NodeEntry& entry, const std::string& suffix, PyObject* value,
                              Table table) {
   unused_.push_back(new_string(std::string(utf8(entry.name.get())) + "_unused_" + suffix));
@@ -335,7 +335,7 @@ NodeEntry* GraphValues::user_at(const std::vector<User>& users, size_t index) {
   return nullptr;
 }
 
-// Elements that are tensors as one list; `users_of` takes them apart, null when nobody does.
+// Adds tensors as one list. `taken_from` is the node whose users take them; may be null.
 void GraphValues::add_list(const NodeEntry* taken_from, const NodeEntry& named_after,
                            const std::string& prefix, PyObject* results, bool skip_none) {
   const std::vector<User> users =

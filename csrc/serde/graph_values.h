@@ -1,5 +1,5 @@
-// Which values the nodes of a graph define, under which names, and whether the graph is as torch's
-// verifier wants it: the first pass of encoding.
+// The first pass of encoding: the values that the nodes of a graph define and their names, and
+// whether the graph meets the rules of torch's verifier.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace fxpress::serde {
 
-// The tables of a graph; every value is in one of them.
+// The tables of a graph; each value is in one of them.
 enum class Table : uint8_t { kTensor, kSymInt, kSymFloat, kSymBool, kCustomObject, kNone };
 
 // The fields of the schema for the values of a table.
@@ -34,7 +34,7 @@ struct TableFields {
   Field hint = Field::kUnknown;        // of the hint of a symbolic number
 };
 
-// By Table.
+// Indexed by Table.
 inline constexpr TableFields kTableFields[] = {
     {schema::Field::Graph_tensor_values},
     {schema::Field::Graph_sym_int_values, schema::Field::Argument_as_sym_int,
@@ -52,19 +52,19 @@ inline constexpr TableFields kTableFields[] = {
     {schema::Field::Graph_custom_obj_values},
 };
 
-// Where a value of this type goes; kNone for what has no table.
+// The table for a value of this type; kNone if there is none.
 Table table_of(PyObject* value);
 
 struct NamedValue {
-  Ref name;     // str: a node's name, or one for a result that nobody uses
-  Ref value;    // what meta["val"] has
+  Ref name;     // str: a node's name, or a new one for an unused result
+  Ref value;    // from meta["val"]
   Table table;  // never kNone
 };
 
 // One output of a node in the file.
 struct Output {
   enum class Kind : uint8_t { kNone, kValue, kTensors } kind;
-  uint32_t first;  // position of the value, or of the first of a list, in GraphValues::values
+  uint32_t first;  // position of the (first) value in GraphValues::values
   uint32_t count;  // of a list
 };
 
@@ -75,32 +75,32 @@ struct NodeEntry {
   uint32_t outputs;          // position of its first output in GraphValues::outputs
   uint32_t duplicate_of;     // entry of another getitem of the same result, or kAbsent
   core::Op op;               // of the node
-  Table table;               // what an argument that is this node refers to
-  bool symbolic;             // its arguments are those of a function on numbers
+  Table table;               // of the value that the node refers to as an argument
+  bool symbolic;             // a call of a function on numbers
 };
 
 class GraphValues {
  public:
   struct Options {
-    bool checks;      // look at what torch's verifier looks at
+    bool checks;      // apply the rules of torch's verifier
     bool functional;  // operators may not write their arguments
-    bool top_level;   // it is the program's own graph
+    bool top_level;   // the program's root graph
   };
 
-  // Reads all nodes of a graph module. SerializeError, naming the node, when a result cannot be
-  // written; with checks Doubtful, as the graph may not be valid either.
+  // Reads all nodes of a graph module. SerializeError, with the node's name, if a result cannot be
+  // written; Doubtful if checks are on, because the graph may be invalid.
   GraphValues(PyObject* module, OperatorTable& operators, const Options& options);
 
-  // Reads one node; those behind it are the nodes that take its results apart.
+  // Reads one node; the nodes after it take its results.
   GraphValues(std::vector<Ref> nodes, OperatorTable& operators);
 
-  // The entry of a node, or null when it is not in this graph.
+  // The entry of a node, or null if it is not in this graph.
   const NodeEntry* find(PyObject* node) const;
   // Whether a node has this name.
   bool has_node(PyObject* name) const;
   std::span<const Output> outputs_of(const NodeEntry& entry) const;
 
-  // False: torch's verifier, and Graph.lint(), may have something to say of this graph.
+  // Whether torch's verifier and Graph.lint() surely accept the graph.
   bool is_surely_valid() const { return valid_; }
 
   std::vector<NodeEntry> entries;  // in graph order
@@ -125,9 +125,9 @@ class GraphValues {
   void add_dict(const NodeEntry& entry, PyObject* results);
   void add_schema_results(NodeEntry& entry, PyObject* results);
 
-  // The users of a node that take its results apart, by index: first ones, duplicates marked.
+  // The users of a node that take its results, by index; duplicates are marked.
   struct User {
-    Ref index;         // its second argument
+    Ref index;         // the second argument of getitem
     NodeEntry* entry;  // the first node that takes this result
   };
   std::vector<User> users_of(const NodeEntry& entry);
@@ -137,19 +137,19 @@ class GraphValues {
   bool add_name(PyObject* name, uint32_t position);
   bool is_name_at(PyObject* name, uint32_t position) const;
 
-  PyObject* module_;             // borrowed: that has the graph; null when one node is read
-  Options options_;              // what to look at
+  PyObject* module_;  // borrowed; null for a single node
+  Options options_;
   bool valid_ = true;            // see is_surely_valid()
   core::PositionTable by_node_;  // entries
-  core::PositionTable names_;    // entries and, behind them, unused_
+  core::PositionTable names_;    // entries, then unused_
   std::vector<Ref> unused_;      // names of results that no node takes
 };
 
-// Raises SerializeError that names the node, from an error that was raised while it was written.
-// Signals and exits (what is not an Exception) pass as they are.
+// Raises SerializeError, with the node's name, from an error in writing it. Signals and exits
+// (errors that are not an Exception) pass unchanged.
 [[noreturn]] void node_failed(PyObject* node, pybind11::error_already_set& error);
 
-// Thrown instead of an error when the program may not be valid: torch's verifier decides.
+// Thrown instead of an error if the program may be invalid: torch's verifier decides.
 struct Doubtful {};
 
 }  // namespace fxpress::serde

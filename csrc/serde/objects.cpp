@@ -24,7 +24,7 @@ using schema::ValueKind;
 
 namespace {
 
-// Python keeps up to 29 attributes of an object without a dict: those of a union, and its tag.
+// Python stores up to 29 attributes of an object without a dict: a union's fields and its tag.
 constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {
@@ -32,17 +32,17 @@ PyObject* tag_name() {
   return name;
 }
 
-// The hash that a str keeps, -1 where there is none: its text lies elsewhere in memory.
+// The cached hash of a str, or -1. Reading it does not touch the text in memory.
 Py_hash_t kept_hash(PyObject* string) {
   return PyUnicode_Check(string) ? reinterpret_cast<PyASCIIObject*>(string)->hash : -1;
 }
 
-// Sets an attribute past a __setattr__ of the object's class.
+// Sets an attribute without calling __setattr__ of the object's class.
 void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
   check(PyObject_GenericSetAttr(object, name, value));
 }
 
-// Objects are made without asking their class: it may keep nothing but attributes.
+// Objects are created without their class's __new__, so it may only store attributes.
 void check_plain(PyObject* type) {
   for (PyTypeObject* base = as_type(type); base != &PyBaseObject_Type; base = base->tp_base) {
     if (PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE) == 0) {
@@ -103,7 +103,7 @@ class SchemaClasses::Maker {
         std::span<const Ref> kept)
       : classes_(classes.classes_), document_(document), all_members_(all_members), kept_(kept) {}
 
-  // members: int -> member of the enumeration of the value's field; null: it has none.
+  // members: int -> member of the enumeration of the value's field; null without one.
   Ref make(const Value& value, PyObject* members) {
     if (value.kind == ValueKind::kString) return text(document_.text(value));
     if (Ref plain = scalar(document_, value)) {
@@ -146,7 +146,7 @@ class SchemaClasses::Maker {
     Ref object;
   };
 
-  // Most texts come again soon: names of arguments, operators, values. A str may be shared.
+  // Most texts repeat soon (names of arguments, operators, values), and a str can be shared.
   Ref text(std::string_view text) {
     if (text.size() > kLongestShared) return new_text(text);
     Shared& place = texts_[core::TextHash()(text) % texts_.size()];
@@ -168,8 +168,8 @@ Ref SchemaClasses::make(const Document& document, const Value& value, bool all_m
   return Maker(*this, document, all_members, kept).make(value, nullptr);
 }
 
-// The base of every walk over objects of the schema: it reads attributes and tags, and checks each
-// value before it is used.
+// The base of all walks over schema objects. It reads attributes and tags, and checks each value
+// before it is used.
 class SchemaClasses::Walk {
  protected:
   struct Place {
@@ -180,12 +180,12 @@ class SchemaClasses::Walk {
   Walk(const SchemaClasses& classes, Place field)
       : classes_(classes), schema_(classes.schema_), field_(field) {}
 
-  // Reads an attribute past a __getattribute__ of the object's class, which unions have.
+  // Reads an attribute without calling __getattribute__, which unions define.
   static Ref attribute(PyObject* object, PyObject* name) {
     return Ref::steal(PyObject_GenericGetAttr(object, name));
   }
 
-  // Which field of a union is set.
+  // Returns the field of a union that is set.
   static size_t set_field(const TypeInfo& declared, const Class& info, PyObject* object) {
     PyObject* found = PyObject_GenericGetAttr(object, tag_name());
     if (found == nullptr) {
@@ -203,7 +203,7 @@ class SchemaClasses::Walk {
     return static_cast<size_t>(position);
   }
 
-  // TypeError for a value that the field which is open cannot have. Not for optional shapes.
+  // TypeError for a value that the current field cannot have. Not for optional shapes.
   void check_shape(Shape shape, PyObject* object) const {
     if (fits(shape, object)) return;
     raise(PyExc_TypeError, "%s.%s cannot be %s", field_.type->name.c_str(),
@@ -212,7 +212,7 @@ class SchemaClasses::Walk {
 
   const SchemaClasses& classes_;
   const Schema& schema_;
-  Place field_;  // the innermost that is open, for messages
+  Place field_;  // the innermost open one, for messages
 
  private:
   bool fits(Shape shape, PyObject* object) const {
@@ -237,8 +237,8 @@ class SchemaClasses::Walk {
   }
 };
 
-// Copies objects, after the same look at them. What cannot change is shared. The classes of what a
-// graph knows of a value do not contain themselves, so that no copy is deep.
+// Checks and copies objects; immutable ones are shared. The classes for the facts of a graph about
+// a value do not contain themselves, so copies are never deep.
 class SchemaClasses::Copier : Walk {
  public:
   Copier(const SchemaClasses& classes, Place field) : Walk(classes, field) {}
@@ -292,11 +292,11 @@ class SchemaClasses::Copier : Walk {
   }
 };
 
-// Sends objects to a sink. `Out` is the sink's own class, so that its methods are known.
+// Writes objects to a sink. `Out` is the concrete class, so that calls are not virtual.
 template <class Out>
 class SchemaClasses::Writer : Walk {
  public:
-  // With `kept` the writer sends only what the canonical form depends on; see write_for_order().
+  // With `kept`, writes only what the canonical form depends on; see write_for_order().
   Writer(const SchemaClasses& classes, Out& sink, std::vector<Ref>* kept)
       : Walk(classes, {}), sink_(sink), kept_(kept) {}
 
@@ -363,7 +363,7 @@ class SchemaClasses::Writer : Walk {
 
   void list(uint16_t of, PyObject* object) {
     const Place place = field_;
-    sink_.begin_list();  // Python code may change a list meanwhile: its size is asked each time
+    sink_.begin_list();  // Python code may change the list, so its size is read each time
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
       field_ = place;
       value(of, Ref::borrow(PySequence_Fast_GET_ITEM(object, i)).get());
@@ -398,7 +398,7 @@ class SchemaClasses::Writer : Walk {
   }
 
   Out& sink_;
-  std::vector<Ref>* const kept_;  // null: all is sent
+  std::vector<Ref>* const kept_;  // null: write everything
 };
 
 template <class Out>

@@ -1,4 +1,4 @@
-// Objects of torch's schema classes from documents, and what such objects say to a sink.
+// Converts documents into objects of torch's schema classes, and such objects into events.
 #pragma once
 
 #include <span>
@@ -11,28 +11,28 @@
 
 namespace fxpress::serde {
 
-// The classes of the schema's types. Their instances have their fields as attributes; unions have
-// the one that is set, and its tag as `_type`: to ask for another is an AttributeError, as for
-// those of torch, which hold a None for each.
+// The classes of the schema's types. Instances have their fields as attributes. A union has the
+// field that is set, and its name as the tag `_type`; another field is an AttributeError, as in
+// torch's classes, which store None for each.
 class SchemaClasses {
  public:
-  // classes: [class] in the order of the schema's types; enumerations: class -> {field: {int:
-  // member of its enumeration}}; make_tag: (field, class) -> tag.
+  // classes: [class] in schema order; enumerations: class -> {field: {int: enum member}}; make_tag:
+  // (field, class) -> tag.
   SchemaClasses(const schema::Schema& schema, PyObject* classes, PyObject* enumerations,
                 PyObject* make_tag);
 
-  // The object for a value. Fields that are enumerations have ints, as in torch for what is read
-  // from JSON; with `all_members` they have members. `kept`: what write_for_order() gave. The
-  // garbage collector should be paused.
+  // Creates the object for a value. Enum fields contain ints, as torch reads them from JSON; with
+  // `all_members` they contain members. `kept`: the result of write_for_order(). The garbage
+  // collector should be paused.
   Ref make(const schema::Document& document, const schema::Value& value, bool all_members,
            std::span<const Ref> kept = {}) const;
 
-  // Sends the values of an object. TypeError for a value that is not of the schema's shape.
-  // `Out`: DocumentBuilder or JsonWriter.
+  // Writes the values of an object. TypeError if a value does not match the schema. `Out`:
+  // DocumentBuilder or JsonWriter.
   template <class Out>
   void write(PyObject* object, Out& sink) const;
-  // Sends the values that the canonical form depends on: no metadata of nodes, and for the facts
-  // that graphs state about their values the numbers of copies, which are returned.
+  // Writes the values that the canonical form depends on: no metadata of nodes, and for each
+  // value's facts the number of a copy. Returns the copies.
   std::vector<Ref> write_for_order(PyObject* object, schema::DocumentBuilder& sink) const;
 
  private:
@@ -42,7 +42,7 @@ class SchemaClasses {
     std::vector<Ref> members;       // by field: int -> member of its enumeration, or empty
     std::vector<Ref> tags;          // union: by field
     std::vector<Py_hash_t> hashes;  // union: of the names
-    std::vector<Ref> templates;     // large union: its __dict__ with that tag
+    std::vector<Ref> templates;     // large union: its __dict__ by tag
   };
   class Maker;
   class Walk;

@@ -1,4 +1,4 @@
-// The facts about operators that reading and writing need; Python describes each operator once.
+// The properties of operators for encoding and decoding; Python describes each operator once.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@ namespace fxpress::serde {
 
 using core::TextMap;
 
-// The entry for a text, which is made when there is none.
+// Returns the entry for a text; adds it if there is none.
 template <class T>
 T& entry(TextMap<T>& map, std::string_view text) {
   if (const auto known = map.find(text); known != map.end()) return known->second;
   return map.emplace(text, T()).first->second;
 }
 
-// torch's ArgumentKind, in the schema: how an argument is passed.
+// torch's ArgumentKind in the schema: how an argument is passed.
 inline constexpr int64_t kPositional = 1;
 inline constexpr int64_t kKeyword = 2;
 
 enum class OperatorKind : uint8_t {
-  kGetItem,      // written with the node that it reads
-  kSymbolic,     // a function on numbers: arguments have the names of its parameters
+  kGetItem,      // written with the node whose result it takes
+  kSymbolic,     // a function on numbers; arguments are named after its parameters
   kSchema,       // an operator with a schema: OpOverload or a registered extension
-  kHigherOrder,  // arguments have no names; graphs may be among them
+  kHigherOrder,  // arguments have no names and may be graphs
   kSpecial,      // higher-order, with arguments that Python prepares
-  kCallable,     // another function: as kHigherOrder
+  kCallable,     // another function, treated like kHigherOrder
   kUnsupported,
 };
 
@@ -47,16 +47,16 @@ enum class ReturnKind : uint8_t { kTensor, kTensorList, kOther };
 
 struct Operator {
   OperatorKind kind;
-  bool is_allowed;                          // torch's verifier takes it for sure
-  bool is_functional;                       // and it writes none of its arguments
-  bool takes_numbers;                       // kSymbolic, or read like it: aten.item
-  bool constrains;                          // it has facts about symbols
+  bool is_allowed;                          // torch's verifier surely accepts it
+  bool is_functional;                       // likewise, and it writes none of its arguments
+  bool takes_numbers;                       // kSymbolic, or read like one: aten.item
+  bool constrains;                          // it constrains symbols
   std::string name;                         // as in the file
   Ref object;                               // the operator, or null
   std::vector<OperatorArgument> arguments;  // kSchema, kSymbolic
   std::vector<ReturnKind> returns;          // kSchema
 
-  // Whether the only result is of a kind.
+  // Whether it has one result, of this type.
   bool returns_single(ReturnKind single) const {
     return returns.size() == 1 && returns[0] == single;
   }
@@ -69,10 +69,10 @@ Operator operator_of(PyObject* described, PyObject* object);
 
 class OperatorTable {
  public:
-  // An operator; it keeps its address as long as the table exists.
+  // Returns an operator; its address stays valid as long as the table exists.
   const Operator& get(PyObject* target);
-  // The operator that a text of a file names. resolve(text) returns (operator, its description),
-  // and raises for what is not an operator or what the file may not call.
+  // Returns the operator that a text of a file names. resolve(text) returns (operator, its
+  // description); it raises if the text is not an operator or the file may not call it.
   const Operator& get(std::string_view text, PyObject* resolve);
 
  private:

@@ -1,4 +1,4 @@
-// Plain values of a document as Python objects, and numbers of Python as C++ has them.
+// Converts plain values between documents, Python and C++.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace fxpress::serde {
 
-// None, a bool, an int, a float or a str; an empty Ref for a value with others in it.
+// None, a bool, an int, a float or a str; an empty Ref for a compound value.
 inline Ref scalar(const schema::Document& document, const schema::Value& value) {
   switch (value.kind) {
     case schema::ValueKind::kNull:
@@ -36,7 +36,7 @@ inline double real_of(PyObject* value) {
   return result;
 }
 
-// An int of any size.
+// Writes an int of any size.
 inline void write_integer(PyObject* value, schema::EventSink& sink) {
   int overflow = 0;
   const long long small = PyLong_AsLongLongAndOverflow(value, &overflow);

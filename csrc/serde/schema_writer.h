@@ -1,4 +1,4 @@
-// Sends records, unions and lists of the schema to a sink: the words that all encoders write with.
+// Writes records, unions and lists of the schema to a sink; the base of all encoders.
 #pragma once
 
 #include "py/calls.h"
@@ -22,7 +22,7 @@ class SchemaWriter {
   const Schema& schema() const { return schema_; }
   EventSink& sink() { return sink_; }
 
-  // Calls write(field) for the fields of a record, in the order of the schema.
+  // Calls write(field) for each field of a record, in schema order.
   template <class F>
   void record(Type type, F&& write) {
     const auto& info = schema_.type(type);
@@ -33,14 +33,14 @@ class SchemaWriter {
     }
     sink_.end_record();
   }
-  // A union with this field set; write() sends its value.
+  // Writes a union with this field set; write() writes its value.
   template <class F>
   void choice(Field field, F&& write) {
     open_union(field);
     write();
     sink_.end_union();
   }
-  // A list; write(item) sends what it has for each item of a list or tuple.
+  // Writes a list; write(item) is called for each item of a list or tuple.
   template <class F>
   void list(PyObject* items, F&& write) {
     sink_.begin_list();
@@ -49,7 +49,7 @@ class SchemaWriter {
     }
     sink_.end_list();
   }
-  // A map; write(value) sends what it has for each value of a dict with texts as keys.
+  // Writes a map; write(value) is called for each value of a dict with str keys.
   template <class F>
   void map(PyObject* dict, F&& write) {
     sink_.begin_map();
@@ -63,12 +63,12 @@ class SchemaWriter {
   void string(PyObject* text) { sink_.string(Text(text).view()); }
   void key(PyObject* text) { sink_.key(Text(text).view()); }
   void integer(PyObject* value) { write_integer(value, sink_); }
-  // Texts of any sequence.
+  // Writes the texts of any sequence.
   void strings(PyObject* sequence) {
     const Ref held = Ref::steal(PySequence_Tuple(sequence));
     list(held.get(), [&](PyObject* text) { string(text); });
   }
-  // A record of which nothing but a name is set.
+  // Writes a record that only has a name.
   void name_record(Type type, Field field, PyObject* name) {
     record(type, [&](Field at) {
       if (at == field) string(name);

@@ -1,4 +1,4 @@
-// Objects of Python that encoding and decoding work with; as fx/symbols.h.
+// Python objects that encoding and decoding use; compare fx/symbols.h.
 #pragma once
 
 #include "core/tensor_access.h"
@@ -19,23 +19,23 @@ struct Symbols {
 
 extern Symbols symbols;  // owned references, held until the process ends
 
-// Reads a tensor without Python; null where the part with libtorch is not to be had.
+// Reads a tensor without Python; null if the extension with libtorch is not available.
 extern core::ReadTensorFacts read_tensor_facts;
 
 // Fills the table; called once by `_files/serde/native_table.py`.
 void initialize_symbols(PyObject* objects);
 
-// Whether the table of torch's objects is filled. Files can be read without.
+// Whether the table of torch's objects is filled. Files can be read without it.
 bool has_torch();
 
 // The type of errors about files: SerializeError, or ValueError without torch. Borrowed.
 PyObject* damage_error();
 
-// The row of an InputSpec or OutputSpec of torch; AssertionError for an enum member that is unknown
-// or of the other class.
+// The row of torch's InputSpec or OutputSpec; AssertionError for an enum member that is unknown or
+// belongs to the other class.
 const SpecInfo& spec_info(PyObject* spec, schema::Type type);
 
-// torch's class for the arguments of a type: borrowed; null for SpecArgument::kAny.
+// torch's class for arguments of a type, borrowed; null for SpecArgument::kAny.
 PyObject* python_type(SpecArgument type);
 
 }  // namespace fxpress::serde

@@ -1,8 +1,8 @@
 """Write programs as bytes and read them: stands in for `torch._export.serde.serialize`.
 
-Native code writes programs directly from the graph and reads them directly into a graph, without
-objects of torch's schema. Callers that want such objects use the serializer and deserializer
-classes. `ExportedProgramSerializer` makes the objects from the JSON text, and
+Native code writes programs directly from the graph, and reads them directly into a graph, without
+objects of torch's schema. Callers that need such objects use the serializer and deserializer
+classes: `ExportedProgramSerializer` creates the objects from the JSON text, and
 `ExportedProgramDeserializer` reads the objects without JSON.
 """
 
@@ -56,10 +56,10 @@ with component("serialize"):
     from fxpress._torch import serde as _compat
     from fxpress._torch.serde import ExtensionHandler, SerializedArtifact
 
-# torch's own class, so that code that changes its import catches the errors of both. fxpress raises
-# the subclass `fxpress.SerializeError`.
+# torch's class, so that code that changes its import catches the errors of both. fxpress raises its
+# subclass `fxpress.SerializeError`.
 SerializeError = _compat.TorchSerializeError
-# torch's own tables: an entry that is registered in them is registered for both.
+# torch's tables: an entry that is registered in them is registered for both.
 _TORCH_TO_SERIALIZE_DTYPE = _compat.SCALAR_TYPES
 _SERIALIZE_TO_TORCH_DTYPE = _compat.DTYPES
 _TORCH_TO_SERIALIZE_LAYOUT = _compat.LAYOUTS

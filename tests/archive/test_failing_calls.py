@@ -109,7 +109,7 @@ def test_a_name_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     path = tmp_path / "model.pt2"
     numbers = iter(["taken", "free"])
     monkeypatch.setattr(folders.secrets, "token_hex", lambda _: "taken")
-    taken = folders.beside(path)
+    taken = folders.temporary_path(path)
     taken.write_bytes(b"of another writer")
     monkeypatch.setattr(folders.secrets, "token_hex", lambda _: next(numbers))
     with_lock = os.open(taken, os.O_RDONLY)
@@ -179,7 +179,7 @@ def weights_of(folder: Path) -> list[str]:
 
 
 def test_what_a_killed_writer_left(path: Path) -> None:
-    left = folders.beside(path)
+    left = folders.temporary_path(path)
     (old,) = weights_of(path.parent)
     shutil.copy(path, left)
     path.unlink()

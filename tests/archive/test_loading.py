@@ -13,7 +13,7 @@ from torch.export import export
 
 from fxpress import UnsupportedError, archive, state
 from fxpress._files.archive import compiled
-from fxpress._files.archive.tensors import has_class_of_its_own, without_lazy_bits
+from fxpress._files.archive.tensors import is_of_subclass, without_lazy_bits
 from fxpress._torch.fx import is_fake
 from fxpress._torch.versions import features
 from tests.support.archived import records_of, rewritten, saved_by_us, sharing
@@ -89,7 +89,7 @@ def test_files_in_memory_stay_as_long_as_a_weight(path: Path, program: Any) -> N
 
 def test_only_paths_can_be_mapped(path: Path) -> None:
     for load in (archive.load, archive.load_pt2, state.read):
-        with pytest.raises(ValueError, match="f has to be a path"):
+        with pytest.raises(ValueError, match="f must be a path"):
             load(io.BytesIO(path.read_bytes()), mmap=True)
 
 
@@ -150,7 +150,7 @@ def test_to_the_meta_device(path: Path, mmap: bool) -> None:
 @pytest.mark.parametrize("location", [3, lambda storage, place: storage, ["cpu"]])
 def test_what_is_no_location(path: Path, location: Any) -> None:
     for load in (archive.load, archive.load_pt2, state.read):
-        with pytest.raises(TypeError, match="map_location is a device"):
+        with pytest.raises(TypeError, match="expected map_location to be a device"):
             load(path, map_location=location)
 
 
@@ -324,7 +324,7 @@ def test_fake_tensors_of_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, real = torch.ones(3), torch.ones(3)
     monkeypatch.setattr(torch._C, "_is_fake_tensor", lambda tensor: tensor is fake)
     assert [is_fake(value) for value in (fake, real, 3)] == [True, False, False]
-    assert has_class_of_its_own(fake) is False
+    assert is_of_subclass(fake) is False
     assert without_lazy_bits(fake) is fake
 
 

@@ -239,7 +239,7 @@ def test_weights_in_a_safetensors_file(program: Any, tmp_path: Path) -> None:
     assert torch.equal(loaded.module()(X), program.module()(X))
     with pytest.raises(archive.ArchiveError, match="load it from a path"):
         archive.load(io.BytesIO(path.read_bytes()))
-    with pytest.raises(ValueError, match="f has to be a path"):
+    with pytest.raises(ValueError, match="f must be a path"):
         archive.save(program, io.BytesIO(), weights="safetensors")
     archive.save(program, tmp_path / "other.pt2", weights="safetensors")
     weights_beside(tmp_path / "other.pt2").rename(beside)
@@ -260,7 +260,7 @@ def test_weights_nowhere(program: Any, tmp_path: Path) -> None:
         archive.load(path)
     loaded = archive.load(path, load_weights=False)
     assert {value.device.type for value in loaded.state_dict.values()} == {"meta"}
-    with pytest.raises(ValueError, match="weights is one of"):
+    with pytest.raises(ValueError, match="expected weights to be one of"):
         archive.save(program, path, weights="elsewhere")  # type: ignore[arg-type]
 
 

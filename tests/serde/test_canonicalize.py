@@ -328,7 +328,7 @@ def test_a_schema_with_other_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     next(fields for name, _, fields in types if name == "Node").append(("color", "str", None))
     monkeypatch.setattr(objects, "SCHEMA", _native.Schema(types))
     program = read(json.loads(text_of()))
-    with pytest.raises(UnsupportedError, match=r"Node\.color.* no known place"):
+    with pytest.raises(UnsupportedError, match=r"Node\.color.* does not support"):
         canonicalize(program)
 
 

@@ -63,7 +63,9 @@ def test_what_may_be_a_sequence(guard: str) -> None:
     with pytest.raises(SerializeError) as caught:
         check_arithmetic(["L['x'] == 3", guard], EXAMPLES, NAMES)
     message = str(caught.value)
-    assert message.startswith(f"guards_code[1]: {guard!r} calculates with what may not be a number")
+    assert message.startswith(
+        f"guards_code[1]: {guard!r} uses arithmetic on a value that may not be a number"
+    )
     assert message.endswith(f": {OTHERS[guard]}")
 
 

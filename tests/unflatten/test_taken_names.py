@@ -196,9 +196,9 @@ def test_names_of_children(name: str, in_files: bool, strict: bool) -> None:
         fxpress.save(programs[0], file)
         programs.append(fxpress.load(io.BytesIO(file.getvalue())))
     else:
-        with pytest.raises(UnsupportedError, match="a file cannot have this name"):
+        with pytest.raises(UnsupportedError, match="a file cannot contain this name"):
             fxpress.save(programs[0], file)
-        with pytest.raises(UnsupportedError, match="a file cannot have this name"):
+        with pytest.raises(UnsupportedError, match="a file cannot contain this name"):
             serialize(programs[0])
         assert not file.getvalue()
     for program in programs:

@@ -165,7 +165,7 @@ def test_a_program() -> None:
         ((*FIRST, "outputs"), [{"as_tensor": {"name": 1}}], "no value 'a' was computed"),
         ((*GRAPH, "tensor_values", "a"), 1, r"graph.nodes\[0\] is damaged: expected an object"),
         ((*GRAPH, "tensor_values", "w"), {}, "graph.inputs has no field 'dtype'"),
-        (("graph_module", "signature", "input_specs", 0), {}, "expected one value of some kind"),
+        (("graph_module", "signature", "input_specs", 0), {}, "expected a union with one field"),
         (
             ("graph_module", "signature", "input_specs", 0, "buffer", "persistent"),
             del_,

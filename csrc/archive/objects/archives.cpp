@@ -13,13 +13,13 @@ namespace py = pybind11;
 
 namespace {
 
-// Reads by the method read(begin, end) of an object, which has a size as well. Threads may read.
+// Reads from an object with `size` and `read(begin, end)`. Threads may read concurrently.
 class ObjectSource final : public Source {
  public:
   explicit ObjectSource(const py::object& object)
       : read_(object.attr("read")), size_(object.attr("size").cast<uint64_t>()) {}
   uint64_t size() const override { return size_; }
-  size_t piece() const override { return size_t{16} << 20; }  // each may be a request
+  size_t piece() const override { return size_t{16} << 20; }  // each may be a remote request
   void read(uint64_t offset, WritableBytes to) const override {
     if (offset > size_ || to.size() > size_ - offset) {
       throw ArchiveError("the file ends too early");
@@ -44,12 +44,12 @@ std::unique_ptr<Source> make_source(const py::object& source, uint64_t start, co
   return std::make_unique<ObjectSource>(source);
 }
 
-PyObject* io = nullptr;  // the module _io; owned, for good
+PyObject* io = nullptr;  // the module _io; owned, never released
 
-constexpr size_t kCopied = size_t{1} << 20;  // bytes: of a piece, which stays in the cache
+constexpr size_t kCopied = size_t{1} << 20;  // bytes of a piece; fits into the cache
 
-// Whether an object's write() is one of Python's own that keeps nothing of what it gets: memory, a
-// file of the system, a buffer in front of one.
+// Whether write() belongs to a class of Python that does not keep references to its argument:
+// BytesIO, FileIO, or a buffer in front of a FileIO.
 bool keeps_nothing(const py::object& write) {
   if (!PyCFunction_Check(write.ptr())) return false;
   PyObject* owner = PyCFunction_GET_SELF(write.ptr());
@@ -63,7 +63,7 @@ bool keeps_nothing(const py::object& write) {
 }
 
 void check_written(const py::object& done, size_t size) {
-  if (!PyLong_Check(done.ptr())) return;  // it does not say
+  if (!PyLong_Check(done.ptr())) return;  // the count is unknown
   int is_too_large = 0;
   const long long taken = PyLong_AsLongLongAndOverflow(done.ptr(), &is_too_large);
   if (is_too_large != 0 || taken < 0 || static_cast<size_t>(taken) != size) {
@@ -74,7 +74,7 @@ void check_written(const py::object& done, size_t size) {
 struct Released {
   const py::memoryview& view;
   ~Released() {
-    const py::error_scope error;  // the one that is on its way
+    const py::error_scope error;  // keeps a pending error
     if (PyObject* done = PyObject_CallMethod(view.ptr(), "release", nullptr)) {
       Py_DECREF(done);
     } else {
@@ -83,8 +83,8 @@ struct Released {
   }
 };
 
-// An object's method write(). Unless write() is known to keep nothing, it gets copies: it might
-// keep a view of memory that is freed later.
+// Calls the method write() of an object. Unless write() is known not to keep its argument, it gets
+// copies: a view that it keeps would outlive the memory.
 class ObjectSink final : public ByteSink {
  public:
   explicit ObjectSink(pybind11::object write);
@@ -112,11 +112,11 @@ void ObjectSink::write(Bytes bytes) {
 
 void ObjectSink::write_view(Bytes bytes) {
   const auto view = py::memoryview::from_memory(bytes.data(), static_cast<ssize_t>(bytes.size()));
-  const Released released{view};  // nobody may look at the memory later, also after an error
+  const Released released{view};  // the view must not outlive the memory
   check_written(write_(view), bytes.size());
 }
 
-// Refuses a second caller: while the GIL is released, another thread could come in.
+// Rejects a second caller: other threads can run while the GIL is released.
 class WriterInUse {
  public:
   explicit WriterInUse(bool& flag) : flag_(flag) {
@@ -136,9 +136,9 @@ std::unique_ptr<ByteSink> make_sink(const py::object& target) {
   return std::make_unique<ObjectSink>(target);
 }
 
-// Answers Ctrl-C, and calls `report(bytes)` unless it is None.
+// Handles signals, and calls `report(bytes)` unless it is None.
 Progress::Report to_report(const pybind11::object& report) {
-  // pybind11 counts references with the GIL alone, which is held.
+  // pybind11 changes reference counts with the GIL held, as it is here.
   return [report](uint64_t bytes) {  // NOLINT(bugprone-exception-escape)
     const AcquiredGil acquired;
     check(PyErr_CheckSignals());

@@ -1,4 +1,4 @@
-// Archives as Python uses them: a reader and a writer.
+// Python's interface to archives: a reader and a writer.
 #pragma once
 
 #include <memory>
@@ -32,30 +32,29 @@ class View {
   Py_buffer view_{};
 };
 
-// Memory that a part of a record goes to: (name, start, bytes, address). Address 0: the part is
-// read and goes nowhere.
+// The destination of a range of a record: (name, start, bytes, address). Address 0: only read.
 using MemoryTarget = std::tuple<std::string, uint64_t, uint64_t, uintptr_t>;
 
-// Any number of threads may use it. The GIL is released while bytes are read.
+// Any number of threads may use it. Releases the GIL while it reads bytes.
 class ArchiveReader {
  public:
-  // source: a descriptor, which stays open as long as the reader is used, with `start`, the offset
-  // at which the archive begins; an object with a buffer; or one with `size` and
-  // `read(begin, end)`. Its records are compared with their headers when they are first used.
+  // source: a descriptor, which must stay open, and `start`, the offset of the archive; an object
+  // with a buffer; or one with `size` and `read(begin, end)`. The header of a record is compared
+  // with the directory on first use.
   ArchiveReader(const pybind11::object& source, uint64_t start);
 
-  // name -> (offset, stored, size, crc, is_deflated). The offset of the data is 0 where the header
-  // of a record has not been read.
+  // name -> (offset, stored, size, crc, is_deflated). The offset of the data is 0 until the header
+  // of the record is read.
   pybind11::dict records() const;
-  // The offsets of a record's header and of what comes after its data. Reads nothing.
+  // The offset of a record's header, and the end of its data. Reads nothing.
   std::pair<uint64_t, uint64_t> extent(const std::string& name) const;
   // The offset of a record's data.
   uint64_t offset(const std::string& name);
-  // The bytes of a record as they are stored.
+  // The bytes of a record as stored.
   pybind11::bytes stored_bytes(const std::string& name);
-  // Copies the stored bytes into memory of `size` bytes, which must be the size of the record.
+  // Copies the stored bytes into memory of `size` bytes, which must equal the record's size.
   void copy_stored(const std::string& name, uint64_t size, uintptr_t address);
-  // The checksums of the parts, if they are wanted.
+  // Reads ranges into memory. Returns their checksums if `check` is true.
   std::vector<uint32_t> read_into(const std::vector<MemoryTarget>& targets, bool check,
                                   size_t threads, const pybind11::object& report);
 
@@ -68,18 +67,18 @@ class ArchiveReader {
   Directory directory_;
 };
 
-// A part of a record in memory: (name, bytes of the record, start, address, bytes).
+// A range of a record in memory: (name, bytes of the record, start, address, bytes).
 using MemoryPart = std::tuple<std::string, uint64_t, uint64_t, uintptr_t, size_t>;
 
-// The GIL is released while bytes are written. Refuses a second caller meanwhile: RuntimeError.
+// Releases the GIL while it writes. Rejects a concurrent call with RuntimeError.
 class ArchiveWriter {
  public:
-  // target: a descriptor, or the method write() of an object.
+  // target: a descriptor, or an object's method write().
   ArchiveWriter(const pybind11::object& target, std::string root, const pybind11::object& report);
 
   void begin(const std::string& name, uint64_t size);
   void append(const pybind11::handle& data);
-  // The memory stays as it is meanwhile. The parts of a record come in order.
+  // The memory must not change meanwhile. The ranges of a record must be in order.
   void add_memory(const std::vector<MemoryPart>& parts);
   void end();
   void add(const std::string& name, const pybind11::handle& data);
@@ -94,10 +93,10 @@ class ArchiveWriter {
 
   std::unique_ptr<ByteSink> sink_;  // before writer_, which refers to it
   ZipWriter writer_;
-  bool busy_ = false;  // in a call
+  bool busy_ = false;  // a call is running
 };
 
-// Finds the module of Python's own files; called before the first writer.
+// Finds the module _io; must be called before the first writer.
 void initialize_archives();
 
 }  // namespace fxpress::archive

@@ -12,10 +12,10 @@ from fxpress._torch.serde import SerializeError
 
 
 class ArchiveError(SerializeError, ValueError, zipfile.BadZipFile):
-    """A file is damaged, or is not an archive. The message names the record that is at fault.
+    """A file is damaged or is not an archive. The message names the faulty record.
 
-    It derives from each of the errors that torch's readers raise for such files, so that code that
-    catches those errors catches it too. torch has no such class.
+    It derives from each error that torch's readers raise for such files, so that code that catches
+    one of those catches it, too. torch does not have this class.
 
     Example:
         >>> import io
@@ -33,18 +33,18 @@ class FormatError(ArchiveError, AssertionError):
 
 
 class MissingProgramError(ArchiveError, KeyError):
-    """An archive has no program of that name."""
+    """An archive does not contain a program of that name."""
 
-    __str__ = Exception.__str__  # a KeyError shows the text in quotes
+    __str__ = Exception.__str__  # KeyError would quote the message
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """There is not enough memory for the contents that an archive declares. It is not damaged."""
+    """The contents that an archive declares need more memory than there is. It is not damaged."""
 
 
 @contextmanager
 def named_lack_of_memory(what: str) -> Iterator[None]:
-    """Raise torch's RuntimeError for a lack of memory of the host as `OutOfMemoryError`."""
+    """Convert torch's RuntimeError for exhausted host memory into `OutOfMemoryError`."""
     try:
         yield
     except RuntimeError as e:
@@ -55,7 +55,7 @@ def named_lack_of_memory(what: str) -> Iterator[None]:
 
 @contextmanager
 def archive_errors() -> Iterator[None]:
-    """Raise the errors of the native code inside the block as `ArchiveError`."""
+    """Convert errors of the native code inside the block into `ArchiveError`."""
     try:
         yield
     except _native.ArchiveError as e:

@@ -27,7 +27,7 @@ from fxpress._distributed.checkpoint.sources import main_file, read_weights
 from fxpress._distributed.checkpoint.values import pickled
 from fxpress._distributed.checkpoint.weights import Place, Weights, copy_box
 from fxpress._files.archive.files import is_path
-from fxpress._files.archive.reader import again_when_replaced
+from fxpress._files.archive.reader import retry_if_replaced
 from fxpress._files.archive.remote_archive import RemoteArchive
 from fxpress._files.archive.weight_files import fill_shared
 from fxpress._files.errors import ArchiveError
@@ -147,7 +147,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
             fxpress.SerializeError: a weight needs `allow_pickle`.
         """
         self._close()
-        self._weights = again_when_replaced(read_weights)(main_file(self._path), self._asked)
+        self._weights = retry_if_replaced(read_weights)(main_file(self._path), self._asked)
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
                 TensorProperties(

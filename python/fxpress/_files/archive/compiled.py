@@ -1,4 +1,4 @@
-"""Code that AOTInductor compiled, in an archive: shared libraries that torch loads."""
+"""Models that AOTInductor compiled, in an archive: shared libraries that torch loads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def compiled_models(records: list[str]) -> list[str]:
 
 
 def refuse(records: list[str]) -> None:
-    """Raise SerializeError for an archive that has compiled code."""
+    """Raise SerializeError for an archive that contains compiled code."""
     found = [record for record in records if record.startswith(names.AOTINDUCTOR_DIR)]
     if not found:
         return
@@ -42,14 +42,14 @@ def refuse(records: list[str]) -> None:
     more = f" and {len(libraries) - _SHOWN} more" if len(libraries) > _SHOWN else ""
     raise compat.SerializeError(
         f"the archive has compiled code, of the models {compiled_models(records)}: "
-        f"{', '.join(map(repr, libraries[:_SHOWN]))}{more}. To load it is to run it; "
-        "allow_compiled=True does that."
+        f"{', '.join(map(repr, libraries[:_SHOWN]))}{more}. Loading it may run any "
+        "code; pass allow_compiled=True to permit that."
     )
 
 
 @damage_is_named("the weights of compiled code", ArchiveError)
 def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, dict[str, Any]]:
-    """Return model -> name -> tensor, for the models whose weights are in the archive."""
+    """Return model -> name -> tensor, for models whose weights are in the archive."""
     loaded: dict[str, torch.Tensor] = {}
     weights: dict[str, dict[str, Any]] = {}
     for model in models:
@@ -57,9 +57,9 @@ def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, 
         if archive.find(record) is None:
             continue
         weights[model] = {}
-        said = archive.budget.load_json(archive.read_bytes(record), f"record {record!r}")
+        views = archive.budget.load_json(archive.read_bytes(record), f"record {record!r}")
         values = Values({}, budget=archive.budget)
-        for name, (file, *view) in said.items():
+        for name, (file, *view) in views.items():
             if file not in loaded:
                 data = archive.read_bytes(names.WEIGHTS_DIR + file)
                 loaded[file] = load_any(data, f"record {file!r}", values)
@@ -69,7 +69,7 @@ def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, 
 
 @contextlib.contextmanager
 def named_file(archive: PT2ArchiveReader, path: str | None) -> Iterator[str]:
-    """Yield the path of the archive as a file, which torch's loader of compiled code needs."""
+    """Yield a path of the archive as a file, which torch's loader of compiled code needs."""
     if path is not None:
         yield path
         return
@@ -89,7 +89,7 @@ def load_package(
 ) -> Any:
     """Return a model that AOTInductor compiled. torch loads its code into the process.
 
-    There is no option to allow compiled code, because the caller asks for it. Programs in the
+    The call itself permits the compiled code, so there is no option for that. Programs in the
     archive are not read.
 
     Args:
@@ -101,7 +101,7 @@ def load_package(
     Raises:
         OSError: the file cannot be read.
         fxpress.archive.ArchiveError: the file is damaged, or is not an archive.
-        fxpress.UnsupportedError: this torch has no `use_stream_affinity`.
+        fxpress.UnsupportedError: this torch does not support `use_stream_affinity`.
         RuntimeError: there is no compiled model of that name; or torch cannot load it.
 
     Stands in for `torch._inductor.package.package.load_package`, which

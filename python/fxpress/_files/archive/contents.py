@@ -27,7 +27,7 @@ from fxpress._torch import serde as compat
 from fxpress._torch.watching import phase
 
 log = logging.getLogger("fxpress")
-_TENSOR_BYTES = 1000  # of the objects for a tensor, as an estimate
+_TENSOR_BYTES = 1000  # estimated bytes of the objects for a tensor
 
 
 class Payload(NamedTuple):
@@ -114,7 +114,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
     if not options.allow_pickle:
         raise NeedsPickleError(
             f"record {record!r} is an object that cannot be read without unpickling it, which may "
-            "run any code; allow_pickle=True does that.",
+            "run any code; pass allow_pickle=True to permit that.",
             f"record {record!r}",
         )
     is_script_object = record.startswith(names.CONSTANTS_DIR + names.CUSTOM_OBJECT)
@@ -122,8 +122,8 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
     return load(data)
 
 
-def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
-    """Return the one record of weights or constants that older versions of torch wrote, or None."""
+def _read_older(archive: PT2ArchiveReader, record: str) -> bytes | None:
+    """Return the single record of weights or constants of older versions of torch, or None."""
     if archive.find(record) is None:
         return None
     log.warning("%r is of an older format: save the program again.", record)
@@ -131,8 +131,8 @@ def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
 
 
 def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
-    """Return the state of a program: name -> tensor, or the bytes that older versions wrote."""
-    older = _older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
+    """Return a program's state: name -> tensor, or the bytes that older versions wrote."""
+    older = _read_older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
     if older is not None:
         return older
     config = read_config(archive, names.weights_config_record(model))
@@ -144,7 +144,7 @@ def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any
 
 
 def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
-    older = _older(archive, f"{names.CONSTANTS_DIR}{model}.pt")
+    older = _read_older(archive, f"{names.CONSTANTS_DIR}{model}.pt")
     if older is not None:
         return older
     record = names.constants_config_record(model)
@@ -155,7 +155,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
             tensors.append(payload)
         elif not payload.record.startswith(names.OBJECTS):
             raise ArchiveError(f"record {record!r}: Unsupported constant type: {payload.record!r}")
-    # Building the graph needs the constants, so they are always read.
+    # Building the graph needs the constants, so they are read in any case.
     whole = Options(**{**vars(options), "load_weights": True})
     values = read_values(archive, tensors, names.CONSTANTS_DIR, whole)
     return {
@@ -189,15 +189,15 @@ def join_storages(
 class Parts(NamedTuple):
     """The parts of a program in an archive."""
 
-    record: str  # where the graph is
-    text: bytes  # the graph
-    weights: Any  # by name, or the bytes that older versions wrote; constants likewise
+    record: str  # of the graph
+    text: bytes  # of the graph
+    weights: Any  # by name, or the bytes that older versions wrote
     constants: Any
     examples: bytes
     budget: Budget
 
     def decode(self, options: Options) -> ExportedProgram:
-        """Return the program. The garbage collector should be paused."""
+        """Decode the program. The garbage collector should be paused."""
         try:
             with phase("text"):
                 document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
@@ -216,7 +216,7 @@ class Parts(NamedTuple):
 
 
 def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts:
-    """Read the parts of a program from an archive, and return them."""
+    """Read the parts of a program from an archive."""
     record = names.model_record(model)
     text = archive.read_bytes(record)
     with phase("reading weights"):

@@ -1,4 +1,4 @@
-"""Output files that take their places only when they are complete. Imports nothing of torch."""
+"""Output files that are moved to their paths when complete. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fxpress._files.archive.folders import NOT_THERE, beside, remove_left, sync_folder
+from fxpress._files.archive.folders import NOT_THERE, remove_left, sync_folder, temporary_path
 from fxpress._files.remote.urls import shown
 
 _ACL = "system.posix_acl_access"
 _COPIED = 1 << 20  # bytes at a time
-# Paths of the descriptors of this process. Their targets may be pipes without a name.
+# Paths of this process's descriptors, whose targets may be unnamed pipes.
 _DESCRIPTOR = re.compile(r"/dev/std(?P<name>out|err)|/(?:dev|proc/self)/fd/(?P<number>\d{1,9})")
 
 
 def is_path(f: Any) -> bool:
-    """Return whether `f` is a path, and not a file object or contents."""
+    """Return whether `f` is a path instead of a file object or contents."""
     return isinstance(f, (str, bytes, os.PathLike))
 
 
 def source_path(f: Any) -> str | None:
-    """Return a path as a str, None for a file object or a buffer; ValueError for bytes of a zip."""
+    """Return a path as a str, None for a file object or a buffer; ValueError for a zip's bytes."""
     if not is_path(f):
         return None
     if isinstance(f, bytes) and f.startswith(b"PK"):
@@ -44,7 +44,7 @@ def source_path(f: Any) -> str | None:
 
 
 def sizes_of_file(f: Any) -> dict[str, int]:
-    """Return the bytes of a file, as sizes of an operation; none where it does not say."""
+    """Return the bytes of a file for the log; an empty dict if they are unknown."""
     if is_path(f):
         return {"bytes": os.path.getsize(f)}
     if hasattr(f, "getbuffer"):
@@ -59,7 +59,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 class Output:
-    """The base class of the files that are written."""
+    """The base class of output files."""
 
     descriptor = -1
 
@@ -71,22 +71,22 @@ class Output:
         self.discard()
 
     def sync(self) -> None:
-        """Write all of the complete file to the disk before returning."""
+        """Write the complete file to the disk before returning."""
         os.fsync(self.descriptor)
 
     def put_in_place(self) -> None:
-        """Put the file in its place. The file has to be synced."""
+        """Move the file to its path. It must have been synced."""
 
     def is_in_place(self) -> bool:
-        """Return whether the file has taken its place, also when `put_in_place` was interrupted."""
+        """Return whether the file is at its path, even after `put_in_place` was interrupted."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), self.target.stat())
         except FileNotFoundError:
             return False
 
     def discard(self) -> None:
-        """Remove a file that is not in its place; otherwise only close it."""
-        with contextlib.suppress(OSError):  # the file is given up, so its errors do not matter
+        """Remove a file that is not at its path; otherwise only close it."""
+        with contextlib.suppress(OSError):  # the file is discarded, so errors do not matter
             self.close()
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Output:
 
 
 class DirectFile(Output):
-    """A pipe or a device. Bytes that are written to it cannot be taken back."""
+    """A pipe or a device, whose written bytes cannot be taken back."""
 
     def __init__(self, target: Path, descriptor: int | None = None) -> None:
         super().__init__(target)
@@ -105,14 +105,14 @@ class DirectFile(Output):
         self.descriptor = os.open(target, flags) if descriptor is None else os.dup(descriptor)
 
     def sync(self) -> None:
-        """Do nothing: there is nothing to wait for."""
+        """Do nothing: pipes and devices are not synced."""
 
 
 class AtomicFile(Output):
-    """A file that replaces `target` when it is complete, with the permissions of the old file.
+    """A file that replaces `target` when complete, with the permissions of the old file.
 
     Until then it is a locked temporary file in the same folder; the next writer removes files of
-    killed writers. A sidecar names its `main` file, whose permissions and clean-up it shares.
+    killed writers. A sidecar passes its `main` file, whose permissions and clean-up it shares.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
@@ -131,7 +131,7 @@ class AtomicFile(Output):
     def _create(self, mode: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         while True:
-            temporary = beside(self._main)
+            temporary = temporary_path(self._main)
             try:
                 self.descriptor = os.open(temporary, flags, mode)
             except FileExistsError:
@@ -139,7 +139,7 @@ class AtomicFile(Output):
             self._temporary = temporary
             try:
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-            except OSError as e:  # without locks, no other writer finds abandoned files
+            except OSError as e:  # without locks, other writers do not find abandoned files
                 if e.errno not in NOT_THERE:
                     raise
             with contextlib.suppress(FileNotFoundError):
@@ -149,17 +149,17 @@ class AtomicFile(Output):
 
     @property
     def temporary(self) -> Path | None:
-        """The path of the file until it is in its place; None afterwards."""
+        """The path of the file until it is moved; None afterwards."""
         return self._temporary
 
     def put_in_place(self) -> None:
-        """Move the file to its place. The file has to be synced."""
+        """Move the file to its path. It must have been synced."""
         assert self._temporary is not None
         os.replace(self._temporary, self.target)
         self._temporary = None
 
     def discard(self) -> None:
-        """Remove the temporary file unless it has been renamed; a forked child does nothing."""
+        """Remove the temporary file unless it has been moved; a forked child does nothing."""
         temporary = getattr(self, "_temporary", None)
         if temporary is not None and self._process == os.getpid():
             with contextlib.suppress(OSError):
@@ -169,14 +169,14 @@ class AtomicFile(Output):
 
 
 class InPlaceFile(Output):
-    """A file that is overwritten in place at the end, so that links and open handles stay valid."""
+    """A file whose bytes are overwritten at the end, so that links and open handles stay valid."""
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
-        # Opening the target checks that it may be written, and makes a file that does not exist.
+        # Opening the target checks that it is writable, and creates a missing file.
         self._written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            # An interrupted copy from this file leaves neither the old nor the new bytes.
+            # If the copy from this file is interrupted, neither the old nor the new bytes are left.
             self.descriptor = self._unnamed()
         except BaseException:
             self.discard()
@@ -186,7 +186,7 @@ class InPlaceFile(Output):
         try:
             with tempfile.TemporaryFile(dir=self.target.parent) as file:
                 return os.dup(file.fileno())
-        except OSError:  # a folder in which no file can be made
+        except OSError:  # no file can be created in the folder
             with tempfile.TemporaryFile() as file:
                 return os.dup(file.fileno())
 
@@ -194,7 +194,7 @@ class InPlaceFile(Output):
         """Do nothing: the bytes are copied later."""
 
     def put_in_place(self) -> None:
-        """Copy the bytes into the file, when there is space for them."""
+        """Reserve space, then copy the bytes into the file."""
         old, new = os.fstat(self._written).st_size, os.fstat(self.descriptor).st_size
         _reserve(self._written, old, new)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
@@ -215,21 +215,21 @@ class InPlaceFile(Output):
 
 
 def _reserve(descriptor: int, old: int, new: int) -> None:
-    """Reserve space on the disk for a file that grows; without space, OSError and no change."""
+    """Reserve disk space for a file that grows; without space, OSError and no change."""
     if new <= old:
         return
     try:
         os.posix_fallocate(descriptor, 0, new)
     except OSError as e:
         if e.errno in NOT_THERE:
-            return  # only the copy shows whether there is space
+            return  # only the copy can show whether the space suffices
         os.ftruncate(descriptor, old)
         raise
 
 
 def open_output(path: str | bytes | os.PathLike[str], *, in_place: bool = False) -> Output:
     """Return an `InPlaceFile` or an `AtomicFile`; a `DirectFile` for a device or a pipe."""
-    # A symbolic link is kept, and the file that it points to is replaced.
+    # A symbolic link is kept, and its target is replaced.
     target = Path(os.path.realpath(os.fsdecode(path)))
     try:
         status = _status(target)
@@ -245,13 +245,13 @@ def open_output(path: str | bytes | os.PathLike[str], *, in_place: bool = False)
 
 
 def write_all(descriptor: int, data: memoryview) -> None:
-    """Write all of the bytes."""
+    """Write all bytes to a descriptor."""
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def write_file(path: str | bytes | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file at once and sync it; on OSError, which names it, the old file is unchanged.
+    """Write and sync a file; after an OSError, which names it, the old file is unchanged.
 
     Pipes, devices and descriptors of this process, such as /dev/stdout, are written directly.
     """
@@ -279,7 +279,7 @@ def write_file(path: str | bytes | os.PathLike[str], content: str | bytes) -> No
 
 
 def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
-    """Give a new file the owner, group and mode of the file that it replaces, where allowed."""
+    """Give a new file the owner, group and mode of the replaced file, as far as allowed."""
     mode = status.st_mode & 0o777
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
@@ -288,19 +288,19 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
         except OSError:
             try:
                 os.fchown(descriptor, -1, status.st_gid)
-            except OSError:  # another group, which gets no more rights than everybody
+            except OSError:  # a different group gets no more than everybody
                 mode &= 0o707 | (mode & 0o007) << 3
-    with contextlib.suppress(OSError):  # a file system without modes
+    with contextlib.suppress(OSError):  # the file system does not support modes
         os.fchmod(descriptor, mode)
     _copy_list(descriptor, path)
 
 
 def _copy_list(descriptor: int, path: Path) -> None:
-    """Copy the access control list of a file, or the fact that the file has none."""
+    """Copy the access control list of a file; remove the new file's if the old has none."""
     try:
         entries = os.getxattr(path, _ACL)
-    except (OSError, AttributeError):  # the file has no list, or there are no such lists at all
-        with contextlib.suppress(OSError, AttributeError):  # the folder may have given the file one
+    except (OSError, AttributeError):  # no list, or lists are not supported
+        with contextlib.suppress(OSError, AttributeError):  # the new file may have inherited one
             os.removexattr(descriptor, _ACL)
         return
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Folders in which files are replaced, and folders made at once: temporary names, locks."""
+"""Folders with files that are replaced, and folders that appear complete: names and locks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system cannot do it
-_MARK = ".fxpress-tmp"  # part of the names of files that are being written
-_LONG = 200  # bytes of a name that leave space for the mark
-_PATIENCE = 10.0  # seconds
-_PAUSE = 0.002  # seconds
+NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system does not support it
+_MARK = ".fxpress-tmp"  # part of the names of temporary files
+_MOST_NAME_BYTES = 200  # bytes of a name that leaves space for the mark
+_LOCK_TIMEOUT = 10.0  # seconds
+_LOCK_POLL_INTERVAL = 0.002  # seconds
 
 
 def short(name: str) -> str:
-    """Return the name, or a shorter one when the name leaves no space for a suffix."""
-    if len(os.fsencode(name)) <= _LONG:
+    """Return the name, shortened if it leaves no space for a suffix."""
+    if len(os.fsencode(name)) <= _MOST_NAME_BYTES:
         return name
     return hashlib.sha256(os.fsencode(name)).hexdigest()
 
@@ -31,13 +31,13 @@ def _prefix(target: Path) -> str:
     return f".{short(target.name)}{_MARK}-"
 
 
-def beside(target: Path) -> Path:
+def temporary_path(target: Path) -> Path:
     """Return a new path for a file that exists only while `target` is written or replaced."""
     return target.with_name(_prefix(target) + secrets.token_hex(4))
 
 
-def abandoned(target: Path) -> Iterator[Path]:
-    """Yield the temporary files that killed writers of `target` have left, each one locked."""
+def find_abandoned(target: Path) -> Iterator[Path]:
+    """Yield the temporary files of killed writers of `target`, each one locked."""
     start = _prefix(target)
     for name in os.listdir(target.parent):
         if not name.startswith(start):
@@ -53,9 +53,9 @@ def abandoned(target: Path) -> Iterator[Path]:
 
 
 def remove_left(target: Path) -> None:
-    """Remove the files and folders that killed writers of `target` have left."""
+    """Remove the files and folders of killed writers of `target`."""
     with contextlib.suppress(OSError):
-        for path in abandoned(target):
+        for path in find_abandoned(target):
             with contextlib.suppress(OSError):
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
@@ -64,7 +64,7 @@ def remove_left(target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the names of the files in a folder to the disk before returning."""
+    """Write the entries of a folder to the disk before returning."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -77,12 +77,12 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other savers; the block also runs where the lock cannot be had."""
-    if _MARK in folder.name:  # `new_folder` has locked it, and no other saver knows it
+    """Lock a folder against other savers; runs the block even if locking fails."""
+    if _MARK in folder.name:  # `new_folder` has locked it, and other savers do not use it
         yield
         return
     try:
-        # The folder itself is locked, so that no lock file is left.
+        # Locks the folder itself, so that no lock file remains.
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         yield
@@ -96,12 +96,12 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def _lock_soon(descriptor: int) -> None:
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _LOCK_TIMEOUT
     while time.monotonic() < end:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_PAUSE)
+            time.sleep(_LOCK_POLL_INTERVAL)
         except OSError:
             return
         else:
@@ -110,11 +110,11 @@ def _lock_soon(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Return a block that fills a new folder, renamed to `target`; FileExistsError if used.
+    """Return a block that fills a new folder, then renames it; FileExistsError if used.
 
     The folder is locked until it is renamed; the next writer removes folders of killed writers.
     """
-    target = Path(os.path.realpath(target))  # a symbolic link is kept, and the folder replaced
+    target = Path(os.path.realpath(target))  # a symbolic link is kept, and its target is replaced
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     remove_left(target)
@@ -132,14 +132,14 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def _locked_new_folder(target: Path) -> tuple[Path, int]:
-    """Return a new folder beside `target`, and the descriptor that locks it."""
+    """Return a new folder next to `target`, and the descriptor that locks it."""
     while True:
-        place = beside(target)
+        place = temporary_path(target)
         place.mkdir()
         # Another writer may remove the folder as abandoned before it is locked.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-            with contextlib.suppress(OSError):  # a file system without locks
+            with contextlib.suppress(OSError):  # the file system does not support locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if place.exists():
                 return place, descriptor

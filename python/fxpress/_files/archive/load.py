@@ -15,7 +15,7 @@ from fxpress._files.archive import compiled
 from fxpress._files.archive.contents import read_extra_files, read_parts
 from fxpress._files.archive.files import sizes_of_file, source_path
 from fxpress._files.archive.load_options import Options, check_location
-from fxpress._files.archive.reader import PT2ArchiveReader, again_when_replaced
+from fxpress._files.archive.reader import PT2ArchiveReader, retry_if_replaced
 from fxpress._files.errors import ArchiveError, FormatError, MissingProgramError
 from fxpress._files.format import names
 from fxpress._files.format.recognition import format_of_records
@@ -29,7 +29,7 @@ from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
-# Names of a part, the newer one first.
+# The names of a part, newest first.
 _PARTS = {
     "state_dict": ("serialized_state_dict.pt", "serialized_state_dict.json"),
     "constants": ("serialized_constants.pt", "serialized_constants.json"),
@@ -41,7 +41,7 @@ _EXTRA = "extra_files/"
 def _path_of(f: Any, mmap: bool) -> str | None:
     path = source_path(f)
     if mmap and path is None:
-        raise ValueError("mmap=True maps the file: f has to be a path")
+        raise ValueError("mmap=True maps the file, so f must be a path")
     return path
 
 
@@ -55,7 +55,7 @@ def _check_format_version(archive: PT2ArchiveReader) -> None:
 
 
 @operation("load", lambda made, f, **_: {"nodes": len(made.graph.nodes), **sizes_of_file(f)})
-@again_when_replaced
+@retry_if_replaced
 def load(
     f: Any,
     *,
@@ -70,50 +70,49 @@ def load(
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> ExportedProgram:
-    """Return the program that `save` wrote, by fxpress or by torch.
+    """Return a program that `save` of fxpress or torch wrote.
 
-    No code in the file is run, unless `allow_pickle` is true.
+    Does not run code from the file unless `allow_pickle` is true.
 
     Args:
         f: a path, an open file, or a buffer.
-        extra_files: a dict to fill with the texts that were saved with the program.
+        extra_files: a dict to fill with the extra texts in the file.
         expected_opset_version: not compared, as in torch.
-        map_location: the device for all tensors, or a dict from the names of devices in
-            the file to others; None: the devices that it was saved from.
-        mmap: read weights from the file when they are used, without comparing checksums; see
+        map_location: the device for all tensors, or a dict from the names of devices in the file to
+            other devices; None: the devices from which they were saved.
+        mmap: read weights from the file on use, without comparing checksums; see
             `fxpress.archive.verify`. Writing to the weights does not change the file. As long as
-            one of them lives, the file must not be written to in place: weights would change, and
-            a file that gets shorter ends the process (SIGBUS). Replacing it, as `save` does, is
+            one of them is live, the file must not be modified in place: the weights would change,
+            and truncating the file ends the process (SIGBUS). Replacing it, as `save` does, is
             safe.
         load_weights: False: the state has tensors on the meta device, for
             `fxpress.state.load_into`.
-        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which
-            may run any code. Example inputs that need it, or cannot be read, are left out with a
-            warning.
-        allow_operators: operators or namespaces of torch that the program may call, which files
-            else may not, such as "aten.from_file" or "symm_mem"; `fxpress inspect` lists them.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
+            any code. Example inputs that need it, or cannot be read, are left out with a warning.
+        allow_operators: operators or namespaces of torch that the program may call although files
+            may not by default, such as "aten.from_file" or "symm_mem"; see `fxpress inspect`.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
-            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
+        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
+            None: a bar on a terminal, after two seconds, if tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged, or is not an archive; the message names the
-            record. It is also a KeyError where there is no program called "model", and an
-            AssertionError for an archive of another kind.
-        MemoryError: there is no memory for the contents of the file.
-        fxpress.LimitError: reading it would cost more than the limits allow.
+            record. It is also a KeyError if there is no program named "model", and an
+            AssertionError for an archive of another format.
+        MemoryError: the contents of the file need more memory than there is.
+        fxpress.LimitError: reading it would exceed the limits.
         fxpress.SerializeError: the program is damaged, names something that is not registered, or
             needs `allow_pickle` or `allow_operators`.
-        fxpress.UnsupportedError: the program has something that fxpress cannot read, or tensors on
-            a device that this process cannot use.
-        torch.OutOfMemoryError: a device has no space for the weights.
+        fxpress.UnsupportedError: fxpress cannot read a part of the program, or tensors are on a
+            device that this process cannot use.
+        torch.OutOfMemoryError: a device does not have enough memory for the weights.
         TypeError: an argument is of a wrong type.
-        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
-        RuntimeError: torch has no device of the name in `map_location`.
-        ImportError: `progress` needs what is not installed.
+        ValueError: `f` is closed or has a null character; or `mmap` is set and `f` is not a path.
+        RuntimeError: torch does not know a device in `map_location`.
+        ImportError: `progress` needs a package that is not installed.
 
     Exceptions of a file object pass through.
 
@@ -127,7 +126,7 @@ def load(
     check_location(map_location)
     check_progress(progress)
     if extra_files is not None and not isinstance(extra_files, MutableMapping):
-        raise TypeError(f"extra_files is a dict, not a {type(extra_files).__name__}")
+        raise TypeError(f"expected extra_files to be a dict, got a {type(extra_files).__name__}")
     path = _path_of(f, mmap)
     options = Options(
         *(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress),
@@ -144,12 +143,12 @@ def load(
             raise MissingProgramError(f"the archive has no program {names.MODEL!r}")
         parts = read_parts(archive, names.MODEL, options)
         extra.update(read_extra_files(archive))
-    with _native.GcPause():  # none of the objects that are made here are garbage at the end
+    with _native.GcPause():  # all objects created here are live at the end
         return parts.decode(options)
 
 
 @operation("archive.load_pt2", lambda _, f, **__: sizes_of_file(f))
-@again_when_replaced
+@retry_if_replaced
 def load_pt2(
     f: Any,
     *,
@@ -171,7 +170,7 @@ def load_pt2(
 ) -> Any:
     """Return all contents of an archive: programs, models that AOTInductor compiled, extra files.
 
-    No code in the file is run, unless `allow_pickle` or `allow_compiled` is true.
+    Does not run code from the file unless `allow_pickle` or `allow_compiled` is true.
 
     Args:
         f: a path, an open file, or a buffer.
@@ -180,38 +179,38 @@ def load_pt2(
         num_runners: the number of runners of compiled code.
         device_index: the device of compiled code; -1: the current device.
         load_weights_from_disk: give compiled code the weights in the archive.
-        use_stream_affinity: give each stream of the device a runner of compiled code of its own, in
-            a torch that can.
+        use_stream_affinity: create a runner of compiled code for each stream of the device, if this
+            torch supports that.
         map_location: the device for all tensors, or a dict from devices in the file to others.
-        mmap: read weights from the file when they are used, without comparing checksums.
+        mmap: read weights from the file on use, without comparing checksums; see `load`.
         load_weights: False: the states of programs have tensors on the meta device.
-        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which
-            may run any code.
-        allow_operators: operators or namespaces of torch that the program may call, which files
-            else may not, such as "aten.from_file" or "symm_mem"; `fxpress inspect` lists them.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
+            any code.
+        allow_operators: operators or namespaces of torch that the program may call although files
+            may not by default, such as "aten.from_file" or "symm_mem"; see `fxpress inspect`.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
         allow_compiled: let torch load code that AOTInductor compiled into the process, which may
-            run any code. Without it, an archive that has such code is refused.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
-            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
+            run any code. By default, an archive with such code is an error.
+        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
+            None: a bar on a terminal, after two seconds, if tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
-            an archive of another kind.
-        MemoryError: there is no memory for the contents of the file.
-        fxpress.LimitError: reading it would cost more than the limits allow.
-        fxpress.UnsupportedError: a program has something that fxpress cannot read, tensors belong
-            on a device that this process cannot use, or this torch has no `use_stream_affinity`.
+            an archive of another format.
+        MemoryError: the contents of the file need more memory than there is.
+        fxpress.LimitError: reading it would exceed the limits.
+        fxpress.UnsupportedError: fxpress cannot read a part of a program, tensors are on a device
+            that this process cannot use, or this torch does not support `use_stream_affinity`.
         fxpress.SerializeError: a program is damaged, names something that is not registered, needs
             `allow_pickle` or `allow_operators`, or the archive needs `allow_compiled`.
-        torch.OutOfMemoryError: a device has no space for the weights.
+        torch.OutOfMemoryError: a device does not have enough memory for the weights.
         TypeError: an argument is of a wrong type.
-        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
-        RuntimeError: torch has no such device, or cannot load code that AOTInductor compiled.
-        ImportError: `progress` needs what is not installed.
+        ValueError: `f` is closed or has a null character; or `mmap` is set and `f` is not a path.
+        RuntimeError: torch does not know such a device, or cannot load the compiled code.
+        ImportError: `progress` needs a package that is not installed.
 
     Stands in for `torch.export.pt2_archive._package.load_pt2`.
 
@@ -262,8 +261,8 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
     """Give new weights to the compiled models in a result of `load_pt2`.
 
     Args:
-        pt2_contents: what `load_pt2` has returned, with `allow_compiled=True`.
-        weights_map: model -> name -> tensor. The models share these tensors from then on.
+        pt2_contents: the result of `load_pt2` with `allow_compiled=True`.
+        weights_map: model -> name -> tensor. The models use these tensors without a copy.
 
     Raises:
         RuntimeError: there is no compiled model of that name.
@@ -289,12 +288,12 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
 def read_legacy(
     archive: PT2ArchiveReader, extra_files: dict[str, Any], options: Options
 ) -> ExportedProgram:
-    """Return the program in such a file. The file's extra files are added to `extra_files`."""
+    """Return the program in a file of torch before 2.9; add its extra files to `extra_files`."""
     other = format_of_records(archive.get_file_names())
     if other is not None:
         raise FormatError(other.text())
     if archive.find("version") is None:
-        raise ArchiveError("the file is a zip archive, but no program: it has no version")
+        raise ArchiveError("the file is a zip archive, but not a program: it has no version")
     log.warning("The file is of a format that is no longer written: save the program again.")
     version = archive.read_string("version").split(".")
     current = compat.schema.SCHEMA_VERSION

@@ -39,7 +39,7 @@ _PLACES = ("inline", "safetensors", "none")
 
 
 def _check_target(f: Any) -> None:
-    """Warn of a target that a later version of torch will refuse."""
+    """Warn about a target that a later version of torch will reject."""
     is_buffer = isinstance(f, (io.IOBase, IO)) and f.writable() and f.seekable()
     is_named = isinstance(f, str) and f.endswith(".pt2")
     is_temporary = isinstance(f, tempfile._TemporaryFileWrapper) and str(f.name).endswith(".pt2")
@@ -55,7 +55,7 @@ def _write_program(
     pickle_protocol: int,
     weights: str | None,
 ) -> None:
-    """Write a program. weights: None to write them too, else the file that has them ("": none)."""
+    """Write a program. weights: None writes them too; else the file that contains them, or ""."""
     program = lift_body_constants(program)
     check_program_values(program, with_state=weights is None)
     with compat.module_inputs(program.example_inputs):
@@ -84,7 +84,7 @@ def _write_program(
 
 
 def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protocol: int) -> None:
-    """Write the files that AOTInductor made, and the weights that it left out."""
+    """Write the files that AOTInductor created, and the weights that it left out."""
     if isinstance(aoti_files, list):
         aoti_files = {names.MODEL: aoti_files}
     if not isinstance(aoti_files, dict):
@@ -119,10 +119,10 @@ def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protoco
 def _write_beside(
     archive: PT2ArchiveWriter, model: str, program: ExportedProgram, report: Any
 ) -> str:
-    """Write weights into a file beside the archive, and return the archive's record of the file."""
+    """Write weights to a sidecar file; return the archive's record that names the file."""
     if archive.target is None:
         raise ValueError(
-            'weights="safetensors" makes a file beside a regular file that is replaced'
+            'weights="safetensors" writes a sidecar file: f must be the path of a regular file'
         )
     place, file = weight_files.write_beside(archive.target, model, program.state_dict, report)
     archive.keep_beside(file)
@@ -157,50 +157,50 @@ def package_pt2(
     replace: Replace = "whole",
     progress: Progress = None,
 ) -> Any:
-    """Save programs, and the files that other tools made from them, in one archive.
+    """Save programs, and files that other tools created from them, in one archive.
 
-    The file at a path is replaced when the new archive is complete, and is unchanged when saving
-    fails. Its folder has to be writable, and hard links and open files keep the old archive. The
-    new file has the rights of the old file, or those that `open(path, "wb")` gives. Where several
-    processes save to one path at a time, the last archive stays. A file object is written to from
-    its position on; one of Python's own is then rewound.
+    The file at a path is replaced when the new archive is complete, and is unchanged if saving
+    fails. Its folder must be writable; hard links and open files keep the old archive. The new file
+    has the permissions of the old file, or the default ones of `open(path, "wb")`. If several
+    processes save to one path at a time, the last archive remains. A file object is written to from
+    its position; one of Python's own types is then rewound.
 
     Args:
         f: a path, or an object with a method `write`.
-        exported_programs: name -> program; one program is called "model".
-        aoti_files: model name -> the files that AOTInductor made, or a list of those of "model".
+        exported_programs: name -> program; a single program is named "model".
+        aoti_files: model name -> the files that AOTInductor created, or such a list for "model".
         extra_files: name -> text.
-        opset_version: operator set -> version; "aten" is added when it is missing.
-        pickle_protocol: for example inputs, and for tensors of classes of their own.
+        opset_version: operator set -> version; "aten" is added if it is missing.
+        pickle_protocol: for example inputs and tensors of subclasses.
         executorch_files: name -> bytes.
-        weights: "inline": in the archive; "safetensors": in a file of that format beside it, which
-            has a new name for each save, and is removed when no archive needs it any more;
-            "none": not saved. Only fxpress can load the latter two.
-        replace: how the file at the path is replaced. "whole": another file takes its place.
-            "in_place": the file gets the bytes of the new archive when they are complete, so that
-            other names and open handles of the file see them. Reading during the copy gives a
-            mixture, and if the process or the machine stops then, neither archive is left.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
-            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
+        weights: "inline": in the archive; "safetensors": in a sidecar file of that format, which
+            has a new name for each save and is removed when no archive needs it any more; "none":
+            not saved. Only fxpress can load the latter two.
+        replace: how to replace the file at the path. "whole": by another file. "in_place": by
+            writing the bytes of the complete archive into the file, so that its other names and
+            open handles see them. Reading during the copy gives a mixture, and if the process or
+            the machine stops then, neither archive is left.
+        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
+            None: a bar on a terminal, after two seconds, if tqdm is installed.
 
     Returns:
         `f`; a path as str.
 
     Raises:
-        AssertionError: there is nothing to save, or something is of the wrong type.
+        AssertionError: there is nothing to save, or an argument is of a wrong type.
         OSError: the file cannot be written.
         fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
         fxpress.SerializeError: a node or an object cannot be written; the message names it.
-        fxpress.UnsupportedError: a program has something that fxpress cannot write.
-        RuntimeError: a constant is of an unknown type, or the path has no name.
+        fxpress.UnsupportedError: fxpress cannot write a part of a program.
+        RuntimeError: a constant is of an unknown type, or the path does not name a file.
         TypeError: an argument is of a wrong type.
         ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
             not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
             path has a null character.
-        ImportError: `progress` needs what is not installed.
+        ImportError: `progress` needs a package that is not installed.
 
-    Exceptions of a file object or of `progress` pass through, and so do exceptions of methods of
-    the caller's classes that pickling calls.
+    Exceptions of a file object, of `progress`, and of the caller's methods that pickling calls pass
+    through.
 
     Stands in for `torch.export.pt2_archive._package.package_pt2`.
 
@@ -225,18 +225,17 @@ def _package(
     replace: Replace,
     progress: Progress,
 ) -> Any:
-    """Do what `package_pt2` and `save` do."""
+    """Implement `package_pt2` and `save`."""
     if exported_programs is None and aoti_files is None and extra_files is None:
         raise AssertionError(
             "No value passed in for `exported_programs`, `aoti_files`, and `extra_files`, implying "
             "that you do not plan on saving anything."
         )
     if weights not in _PLACES:
-        raise ValueError(f"weights is one of {_PLACES}, not {weights!r}")
+        raise ValueError(f"expected weights to be one of {_PLACES}, got {weights!r}")
     if weights == "safetensors" and not (is_path(f) and replace == "whole"):
         raise ValueError(
-            'weights="safetensors" makes a file beside the archive: f has to be a path, and '
-            'replace "whole"'
+            'weights="safetensors" writes a sidecar file: f must be a path, and replace "whole"'
         )
     if isinstance(exported_programs, ExportedProgram):
         exported_programs = {names.MODEL: exported_programs}
@@ -291,37 +290,37 @@ def save(
     replace: Replace = "whole",
     progress: Progress = None,
 ) -> None:
-    """Save a program in a file, for `load` of fxpress or of torch.
+    """Save a program in a file that `load` of fxpress or torch reads.
 
-    A file at a path is replaced when the new one is complete, and is unchanged when saving fails.
-    If another thread writes to a weight meanwhile, the file may have old and new elements of it, as
-    with torch, and is valid; clone the state first for values of one moment.
+    A file at a path is replaced when the new one is complete, and is unchanged if saving fails. If
+    another thread writes to a weight meanwhile, the file is valid but, as with torch, may mix old
+    and new elements; clone the state first for consistent values.
 
     Args:
-        ep: the program, which is not changed.
-        f: a path, or an object with a method `write`, which is written to from its position on.
+        ep: the program, which is not modified.
+        f: a path, or an object with a method `write`, which is written to from its position.
         extra_files: name -> text, saved with the program.
-        opset_version: operator set -> version; "aten" is added when it is missing.
-        pickle_protocol: for example inputs, and for tensors of classes of their own.
-        weights: "inline": in the file; "safetensors": in a file of that format beside it, which
-            has a new name for each save; "none": not saved. Only fxpress can load the latter two.
-        replace: "whole": another file takes the place of the file at the path; "in_place": the file
-            gets the new bytes when they are complete, for handles of it that are open.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
-            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
+        opset_version: operator set -> version; "aten" is added if it is missing.
+        pickle_protocol: for example inputs and tensors of subclasses.
+        weights: "inline": in the file; "safetensors": in a sidecar file of that format, which has a
+            new name for each save; "none": not saved. Only fxpress can load the latter two.
+        replace: "whole": replace the file at the path by another; "in_place": write the new bytes
+            into the file when they are complete, so that open handles of it see them.
+        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
+            None: a bar on a terminal, after two seconds, if tqdm is installed.
 
     Raises:
-        TypeError: `ep` is no ExportedProgram, or another argument is of a wrong type.
+        TypeError: `ep` is not an ExportedProgram, or another argument is of a wrong type.
         OSError: the file cannot be written.
         fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
         fxpress.SerializeError: a node or an object cannot be written; the message names it.
-        fxpress.UnsupportedError: the program has something that fxpress cannot write.
-        AssertionError: a constant and an object of the graph have one name.
-        RuntimeError: a constant is of an unknown type, or the path has no name.
+        fxpress.UnsupportedError: fxpress cannot write a part of the program.
+        AssertionError: a constant and an object of the graph have the same name.
+        RuntimeError: a constant is of an unknown type, or the path does not name a file.
         ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
             not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
             path has a null character.
-        ImportError: `progress` needs what is not installed.
+        ImportError: `progress` needs a package that is not installed.
 
     Exceptions of `progress` pass through.
 

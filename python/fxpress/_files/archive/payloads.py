@@ -28,8 +28,8 @@ Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
 
 
 def shared_storages(state: Config, constants: Config) -> str:
-    """Return a record that lists storages which are written several times; "" for none."""
-    # torch writes a record for each dtype and for constants, and reads separate tensors.
+    """Return a record of the storages that are written several times; "" if there are none."""
+    # torch writes a storage per dtype and again for constants, and reads separate tensors.
     plain = [
         (folder, *entry[:3])
         for folder, config in (("state", state), ("constants", constants))
@@ -47,7 +47,7 @@ def shared_storages(state: Config, constants: Config) -> str:
 
 
 def config_bytes(config: Config) -> bytes:
-    """Return the bytes of a config, as torch writes a `schema.PayloadConfig`."""
+    """Return the bytes of a config in torch's format of a `schema.PayloadConfig`."""
     if SCHEMA.difference():
         raise UnsupportedError(f"the schema of this torch differs in {SCHEMA.difference()}")
     return SCHEMA.encode_payload_config(config)
@@ -61,7 +61,7 @@ def check_state(state_dict: Mapping[str, Any]) -> None:
 
 
 def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.Group]]) -> None:
-    """Write the bytes of storages as records of these names; no bytes where there is no memory."""
+    """Write the bytes of storages as records of these names; empty records without memory."""
     for device, run in itertools.groupby(groups, lambda pair: pair[1].device):
         some = list(run)
         if device.type == "cpu":
@@ -120,7 +120,7 @@ def write_weights(
 def write_constants(
     archive: PT2ArchiveWriter, constants: Mapping[str, Any], pickle_protocol: int
 ) -> Config:
-    """Write constants, and return their config; RuntimeError for a constant of another kind."""
+    """Write constants and return their config; RuntimeError for a constant of another type."""
     values: dict[str, torch.Tensor] = {}
     objects: dict[str, Any] = {}
     for name, constant in constants.items():

@@ -26,39 +26,38 @@ from fxpress._files.serde.limits import Budget, Limits
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
-_TURNS = 20  # the most replacements in a row after which reading is tried again
+_MOST_RETRIES = 20  # consecutive replacements after which reading is not retried
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Target(NamedTuple):
-    """The place that some bytes of a record are read into."""
+    """The memory that a range of a record is read into."""
 
     name: str
-    start: int  # in the record, bytes
-    size: int  # bytes
-    address: int  # 0: they are only checked
+    start: int  # in the record, in bytes
+    size: int  # in bytes
+    address: int  # 0: the range is only checked
 
 
 class PT2ArchiveReader:
     """A reader of an archive.
 
-    Names of records do not include the folder of all records. Checksums are compared, unless
-    `check_crc` is false.
+    Names of records do not include the common folder. Checksums are compared unless `check_crc` is
+    false.
 
     Args:
-        archive_path_or_buffer: a path, as bytes too; another object with a buffer; or an open file,
-            which is read from its position on.
-        limits: the limits on the cost of all reading together; None: the defaults, see
+        archive_path_or_buffer: a path as str or bytes; an object with a buffer; or an open file,
+            which is read from its position.
+        limits: the limits on the total cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
-            an archive of another kind.
-        fxpress.LimitError: compressed records are larger than the limits allow; from every
-            method that reads.
-        TypeError: the argument is neither a path, a buffer nor a file, or a file that gives no
+            an archive of another format.
+        fxpress.LimitError: compressed records exceed the limits; raised by every method that reads.
+        TypeError: the argument is not a path, a buffer or a file, or the file does not return
             bytes.
         ValueError: the file is closed, a path has a null character, or `f` is the bytes of a zip
             file.
@@ -73,7 +72,7 @@ class PT2ArchiveReader:
         'pt2'
     """
 
-    _most_threads = 8  # that read records
+    _most_threads = 8  # for reading records
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class PT2ArchiveReader:
     def of_any_format(
         cls, f: Any, *, check_crc: bool = True, limits: Limits | None = None
     ) -> PT2ArchiveReader:
-        """Return a reader of any zip file, also of one that is no pt2 archive."""
+        """Return a reader of any zip file, even if it is not a pt2 archive."""
         reader = cls.__new__(cls)
         reader._open(f, check_crc, limits)
         return reader
@@ -102,9 +101,9 @@ class PT2ArchiveReader:
         self._check_crc = check_crc
         self._file: int | None = None  # the reader's own descriptor
         self._native: Any = None
-        self._begun: dict[str, int] = {}  # record -> checksum of the parts that were read
+        self._begun: dict[str, int] = {}  # record -> checksum of the ranges read so far
         self._views: list[memoryview] = []
-        self._start = 0  # where in the file the archive begins, bytes
+        self._start = 0  # offset of the archive in the file
 
     def _open(self, f: Any, check_crc: bool, limits: Limits | Budget | None) -> None:
         self._set_up(bool(check_crc))
@@ -116,7 +115,7 @@ class PT2ArchiveReader:
             descriptor = _descriptor_of(f)
             if descriptor is None:
                 self._views = [_contents_of(f)]
-            else:  # a copy of the bytes, which stays when the object is gone
+            else:  # a duplicate, which stays open without the object
                 self._start = _position_of(f)
                 self._file = os.dup(descriptor)
         try:
@@ -160,7 +159,7 @@ class PT2ArchiveReader:
             view.release()
         self._views = []
         if self._file is not None:
-            descriptor, self._file = self._file, None  # also when closing it fails
+            descriptor, self._file = self._file, None  # even if closing it fails
             os.close(descriptor)
 
     def __del__(self) -> None:
@@ -174,14 +173,14 @@ class PT2ArchiveReader:
         return self._native
 
     def mapped(self) -> torch.UntypedStorage | None:
-        """Return the file mapped into memory. Writes to it stay in this process."""
+        """Map the file into memory. Writes to it stay private to this process."""
         assert self._file is not None
         size = os.fstat(self._file).st_size
-        # The descriptor names the open file: another file may have its path by now.
+        # The descriptor refers to the open file; the path may refer to another file by now.
         return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
 
     def copy_to(self, file: IO[bytes]) -> None:
-        """Write the whole archive into a file."""
+        """Write the entire archive into a file."""
         if self._file is None:
             file.write(self._views[0])
             return
@@ -194,7 +193,7 @@ class PT2ArchiveReader:
         return list(self._records)
 
     def check_format(self) -> None:
-        """Raise FormatError for archives of another format than pt2."""
+        """Raise FormatError for an archive of another format than pt2."""
         if self.find(names.ARCHIVE_FORMAT_PATH) is None:
             other = format_of_records(self._records)
             if other is not None:
@@ -203,21 +202,21 @@ class PT2ArchiveReader:
             raise FormatError("Invalid archive format")
 
     def find(self, name: str) -> Record | None:
-        """Return the directory's entry for a record; None when there is no such record."""
+        """Return the directory's entry for a record, or None."""
         found = self._records.get(name)
         return None if found is None else Record(*found)
 
     def record(self, name: str) -> Record:
-        """Return the directory's entry for a record; ArchiveError when there is no such record."""
+        """Return the directory's entry for a record; ArchiveError if it is missing."""
         found = self.find(name)
         if found is None:
             raise ArchiveError(f"record {name!r} is missing")
         return found
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the bytes of a record; ArchiveError when there is none, or it is damaged.
+        """Return the bytes of a record; ArchiveError if it is missing or damaged.
 
-        LimitError when the record is compressed, and too large.
+        LimitError if the record is compressed and too large.
         """
         record = self.record(name)
         with archive_errors():
@@ -232,7 +231,7 @@ class PT2ArchiveReader:
         return data
 
     def read_string(self, name: str) -> str:
-        """Return a record as text; ArchiveError when there is none, or it is damaged."""
+        """Return a record as text; ArchiveError if it is missing or damaged."""
         data = self.read_bytes(name)
         if (width := character_bytes(data)) > 1:
             self.budget.charge(width * len(data), f"record {name!r}")
@@ -242,13 +241,13 @@ class PT2ArchiveReader:
             raise ArchiveError(f"record {name!r} is damaged: it is not UTF-8: {e}") from None
 
     def read_into(self, targets: Sequence[Target], report: Any = None) -> None:
-        """Fill memory with records, or with parts of them, on several threads.
+        """Fill memory with records, or with ranges of them, on several threads.
 
-        Records are compared with their checksums. The parts of a record have to come in order; the
-        record is compared with its checksum after its last part.
+        Records are compared with their checksums. The ranges of a record must be in order; its
+        checksum is compared after the last one.
 
         Args:
-            report: called with the bytes done since the last call.
+            report: called with the number of bytes read since the last call.
         """
         threads = min(self._most_threads, len(os.sched_getaffinity(0)))
         with archive_errors():
@@ -264,7 +263,7 @@ class PT2ArchiveReader:
                 raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")
 
     def archive_version(self) -> int:
-        """Return the version of the format; 0 when the archive does not say."""
+        """Return the version of the format; 0 if the archive does not contain one."""
         try:
             return int(self.read_string(names.ARCHIVE_VERSION_PATH))
         except ArchiveError:
@@ -272,7 +271,7 @@ class PT2ArchiveReader:
 
 
 def _views_of(f: Any) -> list[memoryview]:
-    """Return the bytes of a buffer from its position on, and the whole buffer; none for files."""
+    """Return views of a buffer: from its position, and of all of it; none for other objects."""
     with contextlib.suppress(TypeError):
         return [memoryview(f).cast("B")]
     if not hasattr(f, "getbuffer"):
@@ -284,12 +283,12 @@ def _views_of(f: Any) -> list[memoryview]:
 def _position_of(f: Any) -> int:
     position = f.tell()
     if not isinstance(position, int) or position < 0:
-        raise TypeError(f"the file says that its position is {position!r}")
+        raise TypeError(f"expected tell() of the file to return an offset, got {position!r}")
     return position
 
 
 def _contents_of(f: Any) -> memoryview:
-    """Return the bytes that an object's method `read` gives; TypeError where it gives none."""
+    """Return the bytes from an object's method `read`; TypeError if it returns others."""
     if not callable(getattr(f, "read", None)):
         raise TypeError(
             f"an archive is read from a path, a buffer or an open file, not a {type(f).__name__}"
@@ -298,22 +297,24 @@ def _contents_of(f: Any) -> memoryview:
     try:
         return memoryview(data).cast("B")
     except TypeError:
-        raise TypeError(f"the file gave a {type(data).__name__} instead of bytes") from None
+        raise TypeError(
+            f"expected read() of the file to return bytes, got a {type(data).__name__}"
+        ) from None
 
 
 def _descriptor_of(f: Any) -> int | None:
-    """Return the descriptor of a file object that gives the unchanged bytes of the file."""
-    plain = getattr(f, "file", f)  # of temporary files
+    """Return the descriptor of a file object that returns the file's bytes unchanged, or None."""
+    plain = getattr(f, "file", f)  # attribute of temporary files
     if isinstance(plain, (io.BufferedReader, io.BufferedRandom)):
         plain = plain.raw
     return plain.fileno() if isinstance(plain, io.FileIO) else None
 
 
 def is_pt2_package(serialized_model: bytes | str) -> bool:
-    """Return whether something is a pt2 archive.
+    """Return whether an object is a pt2 archive.
 
     Args:
-        serialized_model: the contents of a file as bytes, or the path of one.
+        serialized_model: the contents of a file as bytes, or a path.
 
     Stands in for `torch.export.pt2_archive.is_pt2_package`.
 
@@ -337,21 +338,21 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
 
 @operation("archive.verify", lambda _, f, **__: sizes_of_file(f))
 def verify(f: Any, *, limits: Limits | None = None, progress: Progress = None) -> None:
-    """Read a whole file and compare every record with its checksum. torch has no such function.
+    """Read an entire file and compare each record with its checksum. torch does not have this.
 
     Args:
         f: a path, an open file, or a buffer.
         limits: the limits on the cost; None: the defaults, see `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
-            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
+        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
+            None: a bar on a terminal, after two seconds, if tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is not an archive, or damaged; the message names the record.
-        fxpress.LimitError: compressed records are larger than the limits allow.
-        TypeError: `f` is neither a path, a buffer nor a file that gives bytes, or `progress` is of
+        fxpress.LimitError: compressed records exceed the limits.
+        TypeError: `f` is not a path, a buffer or a file that returns bytes, or `progress` is of
             another type.
-        ImportError: `progress` needs what is not installed.
+        ImportError: `progress` needs a package that is not installed.
         ValueError: `f` is closed, or a path has a null character.
 
     Example:
@@ -380,13 +381,13 @@ def _identity(path: Any) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def again_when_replaced(read: Callable[P, R]) -> Callable[P, R]:
-    """Make a reader of an archive `f` retry when it fails and the file at the path has changed."""
+def retry_if_replaced(read: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a reader of an archive `f`: retry if it fails and the file at the path has changed."""
 
     @functools.wraps(read)
     def reading(*args: P.args, **kwargs: P.kwargs) -> R:
         f = args[0] if args else kwargs.get("f")
-        for _ in range(_TURNS if is_path(f) else 0):
+        for _ in range(_MOST_RETRIES if is_path(f) else 0):
             before = _identity(f)
             try:
                 return read(*args, **kwargs)

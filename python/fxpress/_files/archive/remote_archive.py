@@ -14,15 +14,15 @@ from fxpress._files.format.recognition import HEAD
 from fxpress._files.remote.remote_file import PIECE, RemoteFile
 from fxpress._files.serde.limits import Budget, Limits
 
-_GAP = 1 << 14  # bytes between records that are read rather than a request made
-_RECORD_BYTES = 8  # of objects for a byte of a directory, as an estimate
-_Run = tuple[int, int]  # where the first header of neighboring records begins, and where they end
+_GAP = 1 << 14  # bytes between records that are read with them instead of by another request
+_RECORD_BYTES = 8  # estimated bytes of objects for each byte of a directory
+_Run = tuple[int, int]  # begin of the first header and end of the last data of neighboring records
 
 
 class RemoteArchive(PT2ArchiveReader):
-    """An archive at a URL; all bytes that are read are checked against its directory."""
+    """An archive at a URL. All bytes are checked against its directory."""
 
-    _most_threads = 1  # a piece of the file may have parts of many records
+    _most_threads = 1  # a piece of the file may contain ranges of many records
 
     def __init__(self, file: RemoteFile, limits: Limits | Budget | None = None) -> None:
         self._set_up(check_crc=True)
@@ -46,10 +46,10 @@ class RemoteArchive(PT2ArchiveReader):
         return self.file.read(0, min(HEAD, self.file.size))
 
     def mapped(self) -> None:
-        """Return None: no file of this machine has the bytes."""
+        """Return None: the file is not on this machine."""
 
     def begin_of(self, name: str) -> int:
-        """Return where the data of a record begins, which only the header before it says."""
+        """Return the offset of a record's data, which depends on the local header."""
         self.record(name)
         with archive_errors():
             begin: int = self._reader.offset(name)
@@ -57,7 +57,7 @@ class RemoteArchive(PT2ArchiveReader):
 
     @contextlib.contextmanager
     def loading(self, model: str) -> Iterator[None]:
-        """Return a block with its own budget; ChangedFileError if the file changes meanwhile."""
+        """Return a block with a separate budget; ChangedFileError if the file changes meanwhile."""
         self.budget = Budget.of(self._limits, 0)
         small = (names.model_record, names.sample_inputs_record)
         configs = (names.weights_config_record, names.constants_config_record)
@@ -73,12 +73,12 @@ class RemoteArchive(PT2ArchiveReader):
             self._ranges.release()
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the bytes of a record, which are held until the block ends."""
+        """Return the bytes of a record. They are cached until the block ends."""
         self._fetch([name])
         return super().read_bytes(name)
 
     def read_into(self, targets: Sequence[Target], report: Any = None) -> None:
-        """Fill memory with records or parts of them, in the order of the file."""
+        """Fill memory with ranges of records, in the order of the file."""
         ordered = sorted(targets, key=lambda each: (self._reader.extent(each.name), each.start))
         with self._lock:
             self._ranges.planned = self._runs(each.name for each in ordered)
@@ -89,7 +89,7 @@ class RemoteArchive(PT2ArchiveReader):
             self.budget.grow(sum(each.size for each in ordered))
 
     def _fetch(self, records: Iterable[str]) -> None:
-        """Read the records that exist, neighbors by one request, and hold them."""
+        """Fetch and cache the records that exist, with one request for neighbors."""
         with self._lock:
             for begin, end in self._runs(filter(self.find, records)):
                 if not self._ranges.has(begin, end):
@@ -98,7 +98,7 @@ class RemoteArchive(PT2ArchiveReader):
                     self.budget.grow(end - begin)
 
     def _runs(self, records: Iterable[str]) -> list[_Run]:
-        """Return the ranges of records with their headers; neighbors are one."""
+        """Return the ranges of records with their headers, with neighbors merged."""
         runs: list[_Run] = []
         for begin, end in sorted(self._reader.extent(name) for name in set(records)):
             if runs and begin - runs[-1][1] <= _GAP:
@@ -109,18 +109,18 @@ class RemoteArchive(PT2ArchiveReader):
 
 
 class _Ranges:
-    """The file as the native reader reads it: from held bytes, planned ranges, or requests."""
+    """The file for the native reader: cached bytes, planned ranges, or requests."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file, self.size = file, file.size
         self.planned: list[_Run] = []
-        self._held: list[tuple[int, memoryview]] = []  # the offset of bytes, and the bytes
-        self._piece = (0, memoryview(b""))  # of a planned range, which was read last
+        self._held: list[tuple[int, memoryview]] = []  # offset and bytes
+        self._piece = (0, memoryview(b""))  # the piece of a planned range that was read last
         self._budget: Budget | None = None  # while the directory is read
 
     @contextlib.contextmanager
     def charged_to(self, budget: Budget) -> Iterator[None]:
-        """Return a block that reads the directory. Its end, in the last bytes, costs nothing."""
+        """Return a block that reads the directory. The last bytes of the file are not charged."""
         self._budget = budget
         yield
         self._budget = None
@@ -133,20 +133,20 @@ class _Ranges:
             self._budget.charge(size * _RECORD_BYTES, what)
 
     def hold(self, begin: int, end: int) -> None:
-        """Read bytes, and hold them."""
+        """Read and cache bytes."""
         data = b"".join(self._file.pieces(begin, end))
         self._held.append((begin, memoryview(data)))
 
     def has(self, begin: int, end: int) -> bool:
-        """Return whether bytes are held."""
+        """Return whether bytes are cached."""
         return any(at <= begin and end <= at + len(data) for at, data in self._held)
 
     def release(self) -> None:
-        """Forget what is held."""
+        """Drop all cached bytes."""
         self._held, self._piece = [], (0, memoryview(b""))
 
     def read(self, begin: int, end: int) -> bytes | memoryview:
-        """Return the bytes from `begin` up to `end`; any thread may call it."""
+        """Return the bytes from `begin` to `end`; any thread may call it."""
         parts = []
         while begin < end:
             part = self._part(begin, end)
@@ -155,7 +155,7 @@ class _Ranges:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _part(self, begin: int, end: int) -> bytes | memoryview:
-        """Return the first of some bytes, at least one."""
+        """Return a non-empty prefix of the bytes."""
         for at, data in (*self._held, self._piece):
             if at <= begin < at + len(data):
                 return data[begin - at : end - at]

@@ -1,10 +1,10 @@
-"""Put an archive and the weights beside it in their places as if they were one file.
+"""Move an archive and its sidecar weights to their paths as if they were one file.
 
-Each save gives its weights files names that no other program uses. The weights are put in place
-first, then the program, with which both are there. Then the weights that only the replaced program
-named are removed. A writer that is killed in between leaves a temporary file, which is its program,
-complete but not in its place, or a second name of the replaced program. The next save finds in this
-file the names of weights that no program needs.
+Each save gives its weights files unique names. The weights are moved first, then the program, so
+that both exist when the program does. Then the weights that only the replaced program named are
+removed. If a writer is killed in between, it leaves either its program as a temporary file or a
+second name of the replaced program. The next save finds there the names of weights that no program
+needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from pathlib import Path
 
 from fxpress._base.errors import Error
 from fxpress._files.archive.files import AtomicFile, DirectFile, Output
-from fxpress._files.archive.folders import abandoned, beside, locked_folder, sync_folder
+from fxpress._files.archive.folders import (
+    find_abandoned,
+    locked_folder,
+    sync_folder,
+    temporary_path,
+)
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.tensor_file import number_of
 from fxpress._files.errors import ArchiveError
@@ -27,7 +32,7 @@ _SUFFIX = ".safetensors"
 
 
 def place_of(text: str) -> Place:
-    """Read the record of a file of weights; ArchiveError for a file that is in another folder."""
+    """Parse the record of a weights file; ArchiveError for a file in another folder."""
     try:
         return read_place(text)
     except ValueError as e:
@@ -35,9 +40,9 @@ def place_of(text: str) -> Place:
 
 
 def named_by(path: Path) -> set[Place]:
-    """Return the weights that the archive at a path names; none where there is no archive."""
+    """Return the weights that the archive at a path names; empty without an archive."""
     found: set[Place] = set()
-    if not path.is_file():  # to open a pipe would wait
+    if not path.is_file():  # opening a pipe would block
         return found
     with contextlib.suppress(Error), PT2ArchiveReader.of_any_format(path) as archive:
         for record in archive.get_file_names():
@@ -61,7 +66,7 @@ def _named_in(folder: Path, but: Path) -> Iterator[Place]:
 
 
 def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
-    """Return the weights that an archive names, and neither `new` nor others of its folder name."""
+    """Return the weights named only by an archive, not by `new` or others in its folder."""
     folder = path.parent
     places = named_by(path) if _has_weights(folder) else set()
     if places:
@@ -71,24 +76,24 @@ def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
 
 
 def remove_abandoned(target: Path) -> None:
-    """Remove the files that killed writers of an archive have left, as far as they are known."""
+    """Remove the files that killed writers of an archive have left, as far as known."""
     with contextlib.suppress(OSError), locked_folder(target.parent):
-        for path in abandoned(target):
+        for path in find_abandoned(target):
             with contextlib.suppress(OSError):
                 for file in (*_only_named_by(path), path):
                     file.unlink(missing_ok=True)
 
 
 class _Replaced:
-    """The program that `new` replaces. The weights that it alone needs can be removed then.
+    """The program that `new` replaces, and the weights that only it needs.
 
-    They are found before anything is replaced: the folder may have files that cannot be read.
+    They are found before any replacement, because the folder may have unreadable files.
     """
 
     def __init__(self, target: Path, new: Path) -> None:
         self._target = target
-        self._second: Path | None = None  # its name while it is replaced
-        self._weights: list[Path] | None = []  # None: they could not be read this time
+        self._second: Path | None = None  # a second name during the replacement
+        self._weights: list[Path] | None = []  # None: they could not be determined
         try:
             self._weights = _only_named_by(target, new)
         except PermissionError:
@@ -97,15 +102,15 @@ class _Replaced:
             self._weights = None
 
     def name_twice(self) -> None:
-        """Give the program a second name, so that its weights are known if the writer is killed."""
+        """Give the program a second name, so that its weights can be found after a kill."""
         if self._weights != []:
-            second = beside(self._target)
-            with contextlib.suppress(OSError):  # a file system without links
+            second = temporary_path(self._target)
+            with contextlib.suppress(OSError):  # the file system does not support links
                 os.link(self._target, second)
                 self._second = second
 
     def remove_weights(self) -> None:
-        """Remove the weights of the program that was replaced."""
+        """Remove the weights of the replaced program."""
         with contextlib.suppress(OSError):  # the next save tries again
             if self._weights is not None:
                 for path in self._weights:
@@ -120,13 +125,13 @@ class _Replaced:
 
 
 def put_together(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """Rename an archive and its weights into place; after an OSError both are old or both new."""
+    """Move an archive and its weights to their paths; after an OSError all are old or all new."""
     try:
         for file in (*weights, program):
             file.sync()
         if not isinstance(program, DirectFile):
             _replace(program, weights)
-    except OSError as e:  # the error must not name temporary files
+    except OSError as e:  # without the names of temporary files
         raise OSError(e.errno, e.strerror) from None
 
 
@@ -155,8 +160,7 @@ def _rename_together(
             sync_folder(program.target.parent)
         program.put_in_place()
     except BaseException:
-        # An interrupt may come right after the program is in place. Where this is not known, all
-        # files stay.
+        # A signal may arrive right after the program was moved. If that is unknown, all files stay.
         with contextlib.suppress(OSError):
             if not program.is_in_place():
                 _undo(placed)

@@ -18,7 +18,7 @@ from fxpress._files.archive import payloads
 from fxpress._files.archive.contents import join_storages, read_weights
 from fxpress._files.archive.files import is_path, source_path
 from fxpress._files.archive.load_options import Options, check_location
-from fxpress._files.archive.reader import PT2ArchiveReader, again_when_replaced
+from fxpress._files.archive.reader import PT2ArchiveReader, retry_if_replaced
 from fxpress._files.archive.storages import copy_values
 from fxpress._files.archive.weight_files import check_shared, fitting, open_weights, size_of
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
@@ -51,22 +51,22 @@ def write(
 
     Args:
         tensors: name -> tensor, on any device.
-        f: a path, whose file is unchanged until the new one is complete, or an object with `write`.
-        replace: "whole": another file takes the place of the file at the path; "in_place": the file
-            gets the new bytes when they are complete.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
-            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
+        f: a path, whose file is replaced when the new one is complete; or an object with `write`.
+        replace: "whole": replace the file at the path by another; "in_place": write the new bytes
+            into the file when they are complete.
+        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
+            None: a bar on a terminal, after two seconds, if tqdm is installed.
 
     Raises:
         AssertionError: a value is not a tensor.
         OSError: the file cannot be written.
         fxpress.SerializeError: a tensor of a subclass cannot be pickled.
         fxpress.UnsupportedError: a tensor is fake, or the schema of this torch has fields that
-            fxpress does not know.
+            fxpress does not support.
         TypeError: an argument is of a wrong type.
-        ValueError: `replace` is none of the two, `f` is closed, or a path has a null character.
-        RuntimeError: the path has no name.
-        ImportError: `progress` needs what is not installed.
+        ValueError: `replace` is neither of the two, `f` is closed, or a path has a null character.
+        RuntimeError: the path does not name a file.
+        ImportError: `progress` needs a package that is not installed.
 
     Exceptions of `progress` pass through.
 
@@ -75,7 +75,7 @@ def write(
         >>> state.write(program.state_dict, "state.pt2")
     """
     if not isinstance(tensors, Mapping):
-        raise TypeError(f"tensors are a dict from names, not a {type(tensors).__name__}")
+        raise TypeError(f"expected tensors to be a dict from names, got a {type(tensors).__name__}")
     payloads.check_state(tensors)
     check_values(tensors)
     check_progress(progress)
@@ -97,7 +97,7 @@ def write(
 
 
 @operation("state.read", lambda made, *_, **__: _sizes(made))
-@again_when_replaced
+@retry_if_replaced
 def read(
     f: Any,
     *,
@@ -109,7 +109,7 @@ def read(
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors in an archive: those that `write` saved, or the state of a program.
+    """Return the tensors in an archive of `write`, or the state of a program in an archive.
 
     torch has no such function.
 
@@ -117,24 +117,24 @@ def read(
         f: a path, an open file, or a buffer.
         model: the name of the program.
         map_location: the device for all tensors, or a dict from devices in the file to others.
-        mmap: read the tensors from the file when they are used, without comparing checksums.
-        allow_pickle: unpickle tensors of classes of their own, which may run any code.
+        mmap: read the tensors from the file on use, without comparing checksums.
+        allow_pickle: unpickle tensors of subclasses, which may run any code.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
-            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
+        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
+            None: a bar on a terminal, after two seconds, if tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
-        fxpress.ArchiveError: it is damaged; the message names the record.
-        fxpress.LimitError: reading it would cost more than the limits allow.
-        fxpress.SerializeError: something in it needs `allow_pickle`.
-        torch.OutOfMemoryError: a device has no space for the tensors.
+        fxpress.ArchiveError: the file is damaged; the message names the record.
+        fxpress.LimitError: reading it would exceed the limits.
+        fxpress.SerializeError: an object in the file needs `allow_pickle`.
+        torch.OutOfMemoryError: a device does not have enough memory for the tensors.
         TypeError: an argument is of a wrong type.
-        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
-        RuntimeError: torch has no device of the name in `map_location`.
-        ImportError: `progress` needs what is not installed.
+        ValueError: `f` is closed or has a null character; or `mmap` is set and `f` is not a path.
+        RuntimeError: torch does not know a device in `map_location`.
+        ImportError: `progress` needs a package that is not installed.
 
     Example:
         >>> from fxpress import state
@@ -146,7 +146,7 @@ def read(
     check_progress(progress)
     path = source_path(f)
     if mmap and path is None:
-        raise ValueError("mmap=True maps the file: f has to be a path")
+        raise ValueError("mmap=True maps the file, so f must be a path")
     options = Options(map_location, mmap, True, allow_pickle, check_crc, path, progress)
     with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
         found = read_weights(archive, model, options)
@@ -161,14 +161,14 @@ def read(
 def _values(
     source: Any, device: Any, limits: Limits | None, progress: Progress
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """Yield a function: name -> tensor, KeyError for a missing name; call it once for each name."""
-    # No file is mapped: another process may write to it, which must not change the values.
+    """Yield a function name -> tensor, to call once per name; KeyError for a missing name."""
+    # Files are not mapped: if another process wrote to one, the values would change.
     if isinstance(source, Mapping):
         yield source.__getitem__
     elif is_path(source) and os.fsdecode(source).endswith(".safetensors"):
         with open_weights(Path(os.fsdecode(source)), Budget(limits, 0)) as get:
             yield get
-    else:  # read and compared with its checksums as a whole, before anything is changed
+    else:  # read and checked entirely before anything is changed
         yield read(source, map_location=device, limits=limits, progress=progress).pop
 
 
@@ -181,36 +181,36 @@ def load_into(
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> None:
-    """Load new values into the state of a program. torch has no such function.
+    """Load new values into the state of a program. torch does not have this function.
 
-    Tensors on the meta device, as `load(load_weights=False)` leaves them, are replaced by new
-    tensors; other tensors get the values in their memory. Tensors that share storages still share
-    them. The program is unchanged when a value is refused. Exceptions of `progress`
-    pass through; the values that were copied by then stay.
+    Tensors on the meta device, as after `load(load_weights=False)`, are replaced by new tensors;
+    other tensors keep their memory and get the values. Tensors that share storages still share
+    them. If a value is rejected, the program is unchanged. Exceptions of `progress` pass through;
+    values copied by then remain.
 
     Args:
         ep: the program.
         source: an archive, a safetensors file, or a mapping from names to tensors, which may have
-            more names than the program.
+            additional names.
         device: the device of new tensors; None: the devices of the source's tensors.
-        limits: the limits on the cost besides the values; None: the defaults, see
+        limits: the limits on the cost in addition to the values; None: the defaults, see
             `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
-            what); None: a bar on a terminal, after two seconds, when tqdm is installed. An archive
-            is read first, then the values are copied.
+        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
+            None: a bar on a terminal, after two seconds, if tqdm is installed. An archive is read
+            first, then the values are copied.
 
     Raises:
         OSError: the file cannot be read.
-        fxpress.ArchiveError: it is damaged; the message names the record.
-        fxpress.LimitError: reading the file, or the storages of the program, would cost more.
+        fxpress.ArchiveError: the file is damaged; the message names the record.
+        fxpress.LimitError: reading the file, or the program's storages, would exceed the limits.
         fxpress.SerializeError: a value is missing, or has another shape or dtype; or two names
             that share memory, such as the names of a tied weight, have different values.
-        fxpress.UnsupportedError: a value is of a dtype that this torch does not have.
-        torch.OutOfMemoryError: a device has no space for the tensors.
+        fxpress.UnsupportedError: this torch does not have the dtype of a value.
+        torch.OutOfMemoryError: a device does not have enough memory for the tensors.
         TypeError: an argument is of a wrong type.
         ValueError: `source` is closed, or has a null character.
-        RuntimeError: torch has no device of the name `device`.
-        ImportError: `progress` needs what is not installed.
+        RuntimeError: torch does not know the device `device`.
+        ImportError: `progress` needs a package that is not installed.
 
     Example:
         >>> from fxpress import state
@@ -230,7 +230,7 @@ def load_into(
         with reporting(progress, "copying", total) as report:
             for name, target in ep.state_dict.items():
                 size = size_of(found[name])
-                # Each value goes when it was copied: new tensors get memory as they are filled.
+                # Frees each value after its copy: pages of new tensors are allocated when written.
                 copy_values(new.get(name, target), found.pop(name))
                 if report is not None:
                     report(size)
@@ -238,7 +238,7 @@ def load_into(
 
 
 def _bytes_behind(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return the bytes of the tensors' memory; memory that views share or repeat counts once."""
+    """Return the bytes of the tensors' memory; shared or repeated memory counts once."""
     storages = (tensor.untyped_storage() for tensor in tensors.values())
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
@@ -249,7 +249,7 @@ def _replacements(
     device: torch.device | str | None,
     budget: Budget,
 ) -> dict[str, torch.Tensor]:
-    """Return tensors with memory for those without, which share storages where those do."""
+    """Return new tensors for those on the meta device; they share storages in the same way."""
     without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
     names_of = {id(value): name for name, value in without.items()}
 

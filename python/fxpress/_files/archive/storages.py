@@ -1,4 +1,4 @@
-"""Read the records of an archive as storages, and make tensors as views of them."""
+"""Read the records of an archive as storages, and create tensors as views of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fxpress._torch import serde as compat
 from fxpress._torch.aten import allocate_bytes, make_views, storage_numbers, storages_of
 
 _CPU = torch.device("cpu")
-_ALIGNMENT = 16  # bytes: what every dtype is content with
+_ALIGNMENT = 16  # bytes; sufficient for every dtype
 
 
 class View(NamedTuple):
-    """The part of a storage that a tensor is."""
+    """A tensor as a part of a storage."""
 
     record: str
     dtype: torch.dtype
@@ -31,13 +31,13 @@ class View(NamedTuple):
     offset: int  # elements
     requires_grad: bool
     is_parameter: bool
-    device: torch.device  # where it goes
+    device: torch.device  # the new device
 
 
 def view_of(
     name: str, record: str, is_parameter: bool, meta: tuple[Any, ...] | None, options: Options
 ) -> View:
-    """Return the view that a config's metadata describes; ArchiveError for invalid metadata."""
+    """Return the view that a config's metadata describes; ArchiveError if it is invalid."""
     if meta is None:
         raise ArchiveError(f"{name!r} in record {record!r} has no metadata")
     code, sizes, strides, offset, requires_grad, device, index = meta
@@ -63,7 +63,7 @@ def bytes_needed(view: View) -> int:
 
 
 def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
-    """Return record -> the bytes that its views need, in the order of each record's first view."""
+    """Return record -> bytes that its views need, in the order of each record's first view."""
     needed: dict[str, int] = {}
     for view in views:
         needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
@@ -87,26 +87,26 @@ def _expect_device(device: torch.device) -> None:
         raise
     except RuntimeError as e:
         raise UnsupportedError(
-            f"tensors of the file belong on {str(device)!r}, which this process cannot use ({e}): "
-            "map_location names another device for them"
+            f"the file has tensors on {str(device)!r}, which this process cannot use ({e}): "
+            "pass map_location to load them to another device"
         ) from e
 
 
 class _Storages:
-    """The bytes of records as tensors of bytes (uint8, one dimension)."""
+    """The bytes of records as one-dimensional uint8 tensors."""
 
     def __init__(self, archive: PT2ArchiveReader, options: Options) -> None:
         self._archive = archive
         self._options = options
         self._mapped = archive.mapped() if options.mmap and options.load_weights else None
         self._positions: dict[str, int] = {}  # record -> position
-        self._made: list[torch.Tensor | None] = []  # None: still to be read
+        self._made: list[torch.Tensor | None] = []  # None: not read yet
         self._devices: list[torch.device] = []
         self._reading: dict[int, tuple[str, int]] = {}  # by position: record, size
-        self._bytes_needed: dict[str, int] | None = None  # by record, when it is asked for
+        self._bytes_needed: dict[str, int] | None = None  # by record, computed on first use
 
     def position(self, view: View, all_views: Mapping[str, View]) -> int:
-        """Return the position of a view's storage in the result of `finish`."""
+        """Return the index of a view's storage in the result of `finish`."""
         known = self._positions.get(view.record)
         if known is not None:
             return known
@@ -124,7 +124,7 @@ class _Storages:
                 f"Record {name}: size {size} is not a multiple of element size "
                 f"{view.dtype.itemsize} for dtype {view.dtype}"
             )
-        if size == 0:  # stands for zeros
+        if size == 0:  # an empty record stands for zeros
             if self._bytes_needed is None:
                 self._bytes_needed = bytes_by_record(all_views.values())
             size = self._bytes_needed[name]
@@ -144,7 +144,7 @@ class _Storages:
         return None
 
     def finish(self) -> list[torch.Tensor]:
-        """Read the remaining records. Return the storages, on the devices that they go to."""
+        """Read the remaining records; return the storages on their new devices."""
         if not self._options.load_weights:
             return self._read()
         for device in set(self._devices):
@@ -159,7 +159,7 @@ class _Storages:
         return storages
 
     def _read(self) -> list[torch.Tensor]:
-        """Read into the devices' memory. Return the storages, some of them still on the CPU."""
+        """Read into memory; return the storages, some of which are still on the CPU."""
         by_device: dict[torch.device, list[int]] = {}
         for i in self._reading:
             by_device.setdefault(self._devices[i], []).append(i)
@@ -182,7 +182,7 @@ class _Storages:
         return [storages[i] if storage is None else storage for i, storage in enumerate(self._made)]
 
     def _upload(self, records: list[tuple[str, int]], made: list[torch.Tensor], bar: Any) -> None:
-        """Copy records of the file to a device, through bounded memory of the host."""
+        """Copy records of the file to a device, through a bounded host buffer."""
 
         def fill(parts: list[Part], buffer: torch.Tensor) -> None:
             targets = [
@@ -197,7 +197,7 @@ class _Storages:
 def read_tensors(
     archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
 ) -> dict[str, torch.Tensor]:
-    """Return tensors for views, which share storages where they share records; zeros if empty."""
+    """Return tensors for views; views of one record share a storage. Empty records are zeros."""
     storages = _Storages(archive, options)
     with _native.GcPause():
         planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]
@@ -207,7 +207,7 @@ def read_tensors(
 
 
 def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
-    """Return views of one storage, into which the values of the first `kept` tensors are copied."""
+    """Return views of one storage, with the values of the first `kept` tensors copied into it."""
     numbers = storage_numbers(values)
     if -1 in numbers:
         raise ArchiveError("the archive is damaged: a value on a shared storage is not a view")
@@ -230,7 +230,7 @@ def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
 
 
 def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Do `target.copy_(value)`, also where elements of the target share a place in memory."""
+    """Do `target.copy_(value)`, even if elements of the target share memory."""
     if target.numel() == 0:
         return
     index = distinct_elements(target)
@@ -239,13 +239,13 @@ def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def distinct_elements(tensor: torch.Tensor) -> tuple[slice, ...]:
-    """Return the index of the elements of which no two share memory."""
+    """Return the index of elements that do not share memory."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple(slice(0, 1 if step == 0 else n) for n, step in pairs)
 
 
 def make_all(storages: list[torch.Tensor], planned: list[tuple[Any, ...]]) -> list[torch.Tensor]:
-    """Call `make_views`; ArchiveError where a view is not inside of its storage."""
+    """Call `make_views`; ArchiveError if a view exceeds its storage."""
     try:
         return make_views(storages, planned)
     except (ValueError, TypeError) as e:

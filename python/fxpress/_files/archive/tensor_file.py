@@ -1,6 +1,6 @@
 """Read safetensors files without mapping them, and write them.
 
-The library of the format maps files; a mapped file that gets shorter ends the process.
+The format's library maps files, and truncating a mapped file ends the process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fxpress._files.remote.ranges import File, Files
 from fxpress._files.serde.artifacts import check_values
 from fxpress._files.serde.limits import Budget
 
-# An older torch may not have all of the dtypes of the format.
+# An older torch may lack some dtypes of the format.
 DTYPES = {
     code: getattr(torch, dtype.name)
     for code, dtype in BY_CODE.items()
@@ -35,14 +35,14 @@ DTYPES = {
 }
 CODES = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 8  # bytes
-_ONE_CALL = 1 << 22  # bytes of one write, which are copied, and after which Ctrl-C is handled
+_ONE_CALL = 1 << 22  # bytes per write, which are copied; signals are handled in between
 
 
 class TensorFile:
     """The tensors in a safetensors file, which the caller closes; each read allocates memory.
 
-    The constructor raises LimitError, OSError or ArchiveError. `places` maps names to locations,
-    and `metadata` has the texts in the header.
+    The constructor raises LimitError, OSError or ArchiveError. `places` maps names to locations;
+    `metadata` contains the texts in the header.
     """
 
     def __init__(self, file: File, budget: Budget) -> None:
@@ -69,25 +69,25 @@ class TensorFile:
 
     @property
     def number(self) -> str | None:
-        """The number of the save that wrote the file; None where it has none."""
+        """The number of the save that wrote the file, or None."""
         number = self.metadata.get(NUMBER)
         return number if isinstance(number, str) else None
 
     def check_number(self, number: str, kind: str) -> None:
-        """Raise ArchiveError unless the file has this number; `kind`: of what, for the error."""
+        """Raise ArchiveError unless the file has this number; `kind` describes it in the error."""
         if self.number != number:
             raise ArchiveError(
                 f"{self.file.path} belongs to another {kind}, or to another save of it"
             )
 
     def place(self, name: str) -> Place:
-        """Return where a tensor is; ArchiveError when there is none of that name."""
+        """Return the location of a tensor; ArchiveError if there is none of that name."""
         if name not in self.places:
             raise ArchiveError(f"{self.file.path} has no tensor {name!r}")
         return self.places[name]
 
     def dtype(self, name: str) -> torch.dtype:
-        """Return the dtype of a tensor; UnsupportedError if this torch does not have the dtype."""
+        """Return the dtype of a tensor; UnsupportedError if this torch lacks the dtype."""
         dtype = getattr(torch, self.places[name].dtype, None)
         if dtype is None:
             raise UnsupportedError(
@@ -97,9 +97,9 @@ class TensorFile:
         return dtype
 
     def read(self, name: str) -> torch.Tensor:
-        """Return the tensor of that name, or raise as `dtype` does."""
+        """Return the tensor of that name; raises the errors of `dtype`."""
         place, dtype = self.places[name], self.dtype(name)
-        if not place.size:  # frombuffer() takes no empty buffers
+        if not place.size:  # frombuffer() rejects empty buffers
             return torch.empty(place.shape, dtype=dtype)
         data = bytearray(place.size)
         with memoryview(data) as view:
@@ -113,7 +113,7 @@ def write_tensors(
     number: str,
     report: Callable[[int], None] | None = None,
 ) -> None:
-    """Write tensors. Those that share a storage, or are parts of one, have bytes of their own."""
+    """Write tensors to a file. Shared or overlapping storages are written once per tensor."""
     described = {
         name: (_dtype_of(name, tensor), tuple(tensor.shape)) for name, tensor in state_dict.items()
     }
@@ -126,7 +126,7 @@ def write_tensors(
 def layout(
     described: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
-    """Return the begin of a file with its header, and the names of tensors in byte order."""
+    """Return the start of a file with its header, and the names of tensors in byte order."""
     entries: dict[str, Any] = {METADATA: dict(metadata)}
     # Dtypes with larger elements come first, so that all tensors are aligned.
     order = sorted(described, key=lambda name: (-described[name][0].itemsize, name))
@@ -158,7 +158,7 @@ def _dtype_of(name: str, tensor: torch.Tensor) -> torch.dtype:
 def write_elements(
     descriptor: int, plain: torch.Tensor, report: Callable[[int], None] | None
 ) -> None:
-    """Write what `elements_of` has returned, and report the bytes done since the last report."""
+    """Write a result of `elements_of`; report the bytes since the last report."""
     for part in _parts_of(plain):
         write_all(descriptor, part)
         if report is not None:
@@ -166,10 +166,10 @@ def write_elements(
 
 
 def write_with_checksum(descriptor: int, plain: torch.Tensor) -> int:
-    """Write a contiguous tensor, and return the checksum of what was written."""
+    """Write a contiguous tensor; return the checksum of the written bytes."""
     crc = 0
     for part in _parts_of(plain):
-        copied = memoryview(bytearray(part))  # another thread may change the tensor meanwhile
+        copied = memoryview(bytearray(part))  # another thread may modify the tensor
         crc = _native.crc32_of_both(crc, _native.crc32(copied), len(copied))
         write_all(descriptor, copied)
     return crc
@@ -185,8 +185,8 @@ def _parts_of(plain: torch.Tensor) -> Iterator[memoryview]:
 
 
 def number_of(path: Path) -> str | None:
-    """Return the number of the save that wrote a file, None without one; OSError: unreadable."""
-    if path.is_symlink() or not path.is_file():  # a save makes no links; to open a pipe would wait
+    """Return the number of the save that wrote a file, or None; OSError if it is unreadable."""
+    if path.is_symlink() or not path.is_file():  # saves create no links; a pipe would block
         return None
     try:
         with contextlib.closing(Files()) as files:

@@ -1,6 +1,6 @@
-"""The bytes of tensors that are written: the storages that they are views of, and their elements.
+"""The storages and elements of tensors to write.
 
-Each storage is written once. A fake tensor has no bytes, and is refused.
+Each storage is written once. A fake tensor has no bytes, and is an error.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from fxpress._torch.fx import DisableTorchFunctionSubclass, is_fake
 class Group:
     """Tensors of one dtype that share a storage."""
 
-    address: int  # of the storage's memory; 0 where there is none
-    held: object  # keeps the storages of all groups, whatever becomes of the tensors
+    address: int  # of the storage's memory; 0 without memory
+    held: object  # keeps the storages of all groups alive
     size: int = 0  # bytes
-    largest: torch.Tensor | None = None  # a tensor whose storage has that size; None: no memory
+    largest: torch.Tensor | None = None  # a tensor with that storage size; None: no memory
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
-        """The device of the memory; the CPU where there is no memory."""
+        """The device of the memory; the CPU without memory."""
         return torch.device("cpu") if self.largest is None else self.largest.device
 
 
-def has_class_of_its_own(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is of a subclass, which the bytes of a storage do not describe."""
+def is_of_subclass(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is of a subclass, which its storage's bytes do not describe."""
     return type(tensor.data) is not torch.Tensor and not is_fake(tensor)
 
 
 def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor itself, or a copy if it reads its storage conjugated or negated."""
+    """Return the tensor, or a copy if it is a lazily conjugated or negated view."""
     if is_fake(tensor) or not (tensor.is_conj() or tensor.is_neg()):
         return tensor
     plain = tensor.detach().resolve_conj().resolve_neg()
@@ -47,14 +47,14 @@ def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor on the CPU whose memory has the elements in order."""
+    """Return a CPU tensor whose memory contains the elements in order."""
     check_values({name: tensor})
     with DisableTorchFunctionSubclass():
         return without_lazy_bits(tensor).detach().cpu().contiguous()
 
 
 def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int]:
-    """Return the place of a tensor that `storage_places` leaves out; None for a fake one."""
+    """Return address and size for a tensor that `storage_places` omits; None for a fake one."""
     if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()
@@ -72,7 +72,7 @@ def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], 
         value = tensor
         address, size = place or (None, 0)
         if place is None:
-            if has_class_of_its_own(tensor):
+            if is_of_subclass(tensor):
                 others.append(name)
                 continue
             value = without_lazy_bits(tensor)

@@ -1,4 +1,4 @@
-"""Weights outside of the archive: in a safetensors file beside it, or not saved at all."""
+"""Weights outside of the archive: in a safetensors sidecar, or not saved."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 from fxpress._torch.aten import storage_numbers
 
-_DIGITS = 16  # of the number of a save, in the name of a file
-Form: TypeAlias = tuple[torch.dtype, tuple[int, ...]]  # of a tensor: its dtype and sizes
+_DIGITS = 16  # of the number of a save in a file name
+Form: TypeAlias = tuple[torch.dtype, tuple[int, ...]]  # dtype and sizes of a tensor
 
 
 def describe(state_dict: Mapping[str, Any]) -> Config:
@@ -61,7 +61,7 @@ def describe(state_dict: Mapping[str, Any]) -> Config:
 def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
     check_state(state_dict)
     for name, tensor in state_dict.items():
-        if tensors.has_class_of_its_own(tensor):
+        if tensors.is_of_subclass(tensor):
             raise UnsupportedError(
                 f"{name!r} is a {type(tensor).__name__}, which is stored in the archive only: save "
                 'with weights="inline"'
@@ -70,9 +70,9 @@ def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
 
 
 class Beside(NamedTuple):
-    """A file of weights that is put in place together with the archive."""
+    """A file of weights that is moved to its path together with the archive."""
 
-    place: str  # the text of the archive's record of the file
+    place: str  # the text of the archive's record that names the file
     file: AtomicFile
 
 
@@ -105,16 +105,16 @@ def write_beside(
 def read(
     place: str, views: Mapping[str, View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Return the weights of an archive in the file named `place` next to it; "": not saved."""
+    """Return an archive's weights from the file `place` names; "" if they were not saved."""
     if not options.load_weights:
         return assemble(views, None, budget)
     if not place:
         raise ArchiveError(
-            "the program was saved without its weights: load it with load_weights=False and give "
-            "them with fxpress.state.load_into"
+            "the program was saved without its weights: load it with load_weights=False, and pass "
+            "the weights to fxpress.state.load_into"
         )
     if options.path is None:
-        raise ArchiveError(f"the weights are in {place} beside the archive: load it from a path")
+        raise ArchiveError(f"the weights are in {place} next to the archive: load it from a path")
     name, number = place_of(place)
     path = Path(os.path.realpath(options.path)).with_name(name)
     with open_weights(path, budget, number) as get:
@@ -125,7 +125,7 @@ def read(
 def open_weights(
     path: Path, budget: Budget, number: str | None = None
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """Yield a function: name -> tensor of a safetensors file, which has to have this `number`."""
+    """Yield a function name -> tensor of a safetensors file, which must have this `number`."""
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with contextlib.closing(Files()) as files:
@@ -141,7 +141,7 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors that views describe, which share storages too; no `get`: on meta."""
+    """Return tensors for views, which share storages; on the meta device if `get` is None."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -149,7 +149,7 @@ def assemble(
         budget.charge(sum(needed.values()), "the storages of the weights")
     devices = {view.record: view.device for view in views.values()}
     storages = [
-        # Bytes that no tensor sees are zeros, because saving the storages again writes them too.
+        # Bytes that no tensor covers are zeroed, because saving the storages writes them, too.
         torch.zeros(size, dtype=torch.uint8, device="meta" if get is None else devices[record])
         for record, size in needed.items()
     ]
@@ -166,12 +166,12 @@ def assemble(
 
 
 def size_of(value: torch.Tensor) -> int:
-    """Return the bytes of a tensor's elements, also of a sparse one."""
+    """Return the bytes of a tensor's elements, even of a sparse one."""
     return int(value.numel() * value.element_size())
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return lists of the positions of plain tensors that may share elements."""
+    """Return lists of positions of plain tensors that may share elements."""
     numbers = storage_numbers(list(tensors))
     shared = {number for number, count in Counter(numbers).items() if count > 1 and number >= 0}
     extents = []
@@ -192,7 +192,7 @@ def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
 
 
 def _end(tensor: torch.Tensor) -> int:
-    """Return the byte of its storage at which a tensor ends."""
+    """Return the offset in bytes at which a tensor ends in its storage."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     last = tensor.storage_offset() + sum((n - 1) * step for n, step in pairs)
     return int((last + 1) * tensor.element_size())
@@ -201,7 +201,7 @@ def _end(tensor: torch.Tensor) -> int:
 def check_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
 ) -> None:
-    """Raise SerializeError where tensors share elements to which their values give other bits."""
+    """Raise SerializeError if tensors share elements for which their values differ."""
     for group in overlapping(targets):
         _check_group(names, targets, {position: values[position] for position in group})
 
@@ -209,7 +209,7 @@ def check_shared(
 def fill_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], read: Callable[[int, torch.Tensor], None]
 ) -> set[int]:
-    """Fill the targets that share elements by `read(position, tensor)`; return their positions."""
+    """Fill targets that share elements by `read(position, tensor)`; return their positions."""
     done: set[int] = set()
     for group in overlapping(targets):
         if len({names[position] for position in group}) == 1:
@@ -234,12 +234,12 @@ def _check_group(
     if pair is not None:
         one, other = (names[[*values][each]] for each in pair)
         raise compat.SerializeError(
-            f"{one!r} and {other!r} share memory, and their values differ: give both the same"
+            f"{one!r} and {other!r} share memory: expected equal values, got different ones"
         )
 
 
 def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple[int, int] | None:
-    """Return the positions of two values of which the second would change the first in memory."""
+    """Return the positions of two values, the second of which would overwrite the first."""
     positions = range(len(targets))
     views = {(each.dtype, each.storage_offset(), each.shape, each.stride()) for each in targets}
     if len(views) == 1:
@@ -247,7 +247,7 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
         first = values[0][index]
         found = (each for each in positions if not _has_same_bits(first, values[each][index]))
         return next(((0, each) for each in found), None)
-    size = -(-max(map(_end, targets)) // 16) * 16  # what every dtype is content with
+    size = -(-max(map(_end, targets)) // 16) * 16  # sufficient for every dtype
     storage = torch.zeros(size, dtype=torch.uint8)
     parts = [
         storage.view(each.dtype).as_strided(each.shape, each.stride(), each.storage_offset())
@@ -280,12 +280,12 @@ def _has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     dense = without_lazy_bits(tensor.detach()).contiguous()
-    flat = dense.as_strided((dense.numel(),), (1,))  # a stride of one element may be anything
+    flat = dense.as_strided((dense.numel(),), (1,))  # the stride of one element is arbitrary
     return flat.view(torch.uint8)
 
 
 def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:
-    """Return the value of that name; SerializeError where there is none that fits."""
+    """Return the value of that name; SerializeError if it is missing or does not fit."""
     sizes = tuple(target.sizes if isinstance(target, View) else target.shape)
     try:
         value = get(name)
@@ -304,7 +304,7 @@ def check_fits(name: str, found: Form, wanted: Form) -> None:
 
 
 def difference_of(found: Form, wanted: Form, between: str = ", and ") -> str:
-    """Return both dtypes and sizes as text; "" where they are equal."""
+    """Return both dtypes and sizes as text; "" if they are equal."""
     if found == wanted:
         return ""
     return between.join(f"{dtype}{list(sizes)}" for dtype, sizes in (found, wanted))

@@ -16,7 +16,7 @@ from fxpress._files.archive.replacing import put_together, remove_abandoned
 from fxpress._files.errors import ArchiveError, archive_errors
 from fxpress._files.format import names
 
-# How a save replaces the file at a path.
+# The ways to replace the file at a path.
 Replace: TypeAlias = Literal["whole", "in_place"]
 
 
@@ -31,7 +31,7 @@ def _root_of(path: str) -> str:
 
 def _check_name(name: Any) -> None:
     if not isinstance(name, str):
-        raise TypeError(f"the name of a record is a str, not a {type(name).__name__}")
+        raise TypeError(f"expected the name of a record to be a str, got a {type(name).__name__}")
     try:
         name.encode()
     except UnicodeEncodeError as e:
@@ -40,13 +40,13 @@ def _check_name(name: Any) -> None:
 
 def _check_path(path: Any) -> None:
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise TypeError(f"a file is named by its path, not by a {type(path).__name__}")
+        raise TypeError(f"expected the path of a file, got a {type(path).__name__}")
 
 
 class _Report:
-    """A callable that passes reports on, without a reference to the writer."""
+    """A callable that forwards reports without a reference to the writer."""
 
-    # The native writer holds it, and the garbage collector cannot traverse that writer.
+    # The native writer refers to it, and the garbage collector cannot traverse that writer.
     bar: Callable[[int], None] | None = None
 
     def __call__(self, count: int) -> None:
@@ -55,31 +55,31 @@ class _Report:
 
 
 class Stored(NamedTuple):
-    """Memory that holds a record, or a part of a record."""
+    """Memory that contains a record, or a range of a record."""
 
     name: str
     whole: int  # bytes of the record
-    start: int  # in the record, bytes
+    start: int  # in the record, in bytes
     address: int
-    size: int  # bytes
+    size: int  # in bytes
 
 
 class PT2ArchiveWriter:
-    """A writer of an archive. Leaving the `with` block completes it, as in torch also on errors.
+    """A writer of an archive. As in torch, leaving the `with` block always completes it.
 
-    The file at a path is replaced when the archive is complete, and is unchanged until then. A
-    file object is written to at once.
+    The file at a path is replaced when the archive is complete, and is unchanged until then. A file
+    object is written to at once.
 
     Args:
         archive_path_or_buffer: a path, or an object with a method `write`.
-        replace: "whole": another file takes the place of the file at the path; "in_place": the file
-            gets the new bytes when they are complete.
+        replace: "whole": replace the file at the path by another; "in_place": write the new bytes
+            into the file when they are complete.
 
     Raises:
         OSError: the file cannot be written.
-        fxpress.ArchiveError: a record is written twice, or its name or text is not possible.
-        RuntimeError: the path has no name.
-        TypeError: it is neither a path nor an object with `write`.
+        fxpress.ArchiveError: a record is written twice, or its name or text is invalid.
+        RuntimeError: the path does not name a file.
+        TypeError: the argument is neither a path nor an object with `write`.
         ValueError: `replace` is neither of the two, the file is closed, or a path has a null
             character.
 
@@ -94,16 +94,16 @@ class PT2ArchiveWriter:
     @expand_aliases
     def __init__(self, archive_path_or_buffer: Any, *, replace: Replace = "whole") -> None:
         self._file: Output | None = None
-        self._weights: list[AtomicFile] = []  # beside it
+        self._weights: list[AtomicFile] = []  # sidecar files
         self._native: _native.ArchiveWriter | None = None
         self._path: str | None = None
         self._report = _Report()
         if replace not in ("whole", "in_place"):
-            raise ValueError(f'replace is "whole" or "in_place", not {replace!r}')
+            raise ValueError(f'expected replace to be "whole" or "in_place", got {replace!r}')
         if is_path(archive_path_or_buffer):
             self._path = os.fsdecode(archive_path_or_buffer)
             root = _root_of(self._path)
-            if replace == "whole":  # before this writer makes a file: kills leave one at most
+            if replace == "whole":  # before a new file is created, so kills leave at most one
                 remove_abandoned(Path(os.path.realpath(self._path)))
             self._file = open_output(self._path, in_place=replace == "in_place")
             target: Any = self._file.descriptor
@@ -116,16 +116,16 @@ class PT2ArchiveWriter:
 
     @property
     def target(self) -> Path | None:
-        """The file that is replaced; None when no file is."""
+        """The file that is replaced, or None."""
         return self._file.target if isinstance(self._file, AtomicFile) else None
 
     def keep_beside(self, weights: AtomicFile) -> None:
-        """Keep a complete file, to put it in place together with the archive."""
+        """Keep a complete file, to move it to its path together with the archive."""
         self._weights.append(weights)
 
     @contextlib.contextmanager
     def reporting_to(self, bar: Callable[[int], None] | None) -> Any:
-        """Call `bar` with the bytes of the records that are written in the block."""
+        """Return a block in which `bar` is called with the bytes of written records."""
         self._report.bar = bar
         try:
             yield
@@ -137,7 +137,7 @@ class PT2ArchiveWriter:
 
     def __exit__(self, error: object = None, *_: object) -> None:
         if self._native is None:
-            return  # it was given up
+            return  # it was abandoned
         try:
             self.complete()
         except Exception:
@@ -151,7 +151,7 @@ class PT2ArchiveWriter:
         self.close()
 
     def finish(self) -> None:
-        """Write the missing records. The file is not yet in its place."""
+        """Write the missing records. The file is not moved to its path yet."""
         if not self.has_record(names.ARCHIVE_FORMAT_PATH):
             self.write_string(names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_FORMAT_VALUE)
         if not self.has_record(names.ARCHIVE_VERSION_PATH):
@@ -168,7 +168,7 @@ class PT2ArchiveWriter:
         return self._writer.count_records(prefix.encode(errors="surrogatepass"))
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write a record; AssertionError when `data` is not of the type bytes."""
+        """Write a record; AssertionError unless `data` is of the type bytes."""
         if not isinstance(data, bytes):
             raise AssertionError(f"Expected bytes but got {type(data)}")
         _check_name(name)
@@ -176,7 +176,7 @@ class PT2ArchiveWriter:
             self._writer.add(name, data)
 
     def write_string(self, name: str, data: str) -> None:
-        """Write a record in UTF-8; AssertionError when `data` is not of the type str."""
+        """Write a record in UTF-8; AssertionError unless `data` is of the type str."""
         if not isinstance(data, str):
             raise AssertionError(f"Expected string but got {type(data)}")
         try:
@@ -186,7 +186,7 @@ class PT2ArchiveWriter:
         self.write_bytes(name, encoded)
 
     def write_file(self, name: str, file_path: str) -> None:
-        """Copy a file into a record; AssertionError when there is no such file."""
+        """Copy a file into a record; AssertionError if the file does not exist."""
         _check_path(file_path)
         if not os.path.isfile(file_path):
             raise AssertionError(f"{file_path} is not a valid file path")
@@ -196,9 +196,9 @@ class PT2ArchiveWriter:
             )
 
     def write_folder(self, archive_dir: str, folder_dir: str) -> None:
-        """Copy the files in a folder, and in folders in it, into records below `archive_dir`.
+        """Copy the files in a folder and its subfolders into records below `archive_dir`.
 
-        AssertionError when there is no such folder. As in torch, hidden files are left out.
+        AssertionError if the folder does not exist. As in torch, hidden files are left out.
         """
         _check_path(folder_dir)
         if not os.path.isdir(folder_dir):
@@ -219,7 +219,7 @@ class PT2ArchiveWriter:
     def write_memory(self, parts: list[Stored]) -> None:
         """Write records from memory, which must not change meanwhile.
 
-        A record may come in parts, in order, over several calls.
+        A record may be split into ranges, in order, over several calls.
         """
         with self._errors():
             self._writer.add_memory(parts)
@@ -240,26 +240,26 @@ class PT2ArchiveWriter:
             self._discard_weights()
 
     def abandon(self) -> None:
-        """Give the archive up, and leave the path unchanged. Nothing can be written afterwards."""
-        self._native = None  # it has the descriptor's number, which another file may get
+        """Discard the archive; the path is unchanged. Nothing can be written afterwards."""
+        self._native = None  # its descriptor's number may be reused
         if self._file is not None:
             self._file.discard()
         self._discard_weights()
 
     def _discard_weights(self) -> None:
-        """Remove the files of weights that are not in their places."""
+        """Remove the files of weights that were not moved to their paths."""
         for file in self._weights:
             file.discard()
 
     @property
     def _writer(self) -> _native.ArchiveWriter:
         if self._native is None:
-            raise ArchiveError("the archive was given up")
+            raise ArchiveError("the archive was abandoned")
         return self._native
 
     @contextlib.contextmanager
     def _errors(self) -> Any:
-        """Name the file in errors of the system inside the block."""
+        """Return a block that adds the file's name to errors of the system."""
         try:
             with archive_errors():
                 yield

@@ -1,4 +1,4 @@
-"""Facts about files of programs that need no torch, and the reader of packages.
+"""Facts about files of programs, and the reader of packages, without torch.
 
 Read `names` (of records), `package` (the reader), `fields`, then the rest.
 """

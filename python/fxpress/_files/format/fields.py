@@ -1,4 +1,4 @@
-"""Read JSON of a file, whose fields may be missing or of any type, and estimate its memory."""
+"""Read JSON whose fields may be missing or of any type, and estimate its memory."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fxpress._base.errors import Error, is_about_input
 from fxpress._files.format.package import Allowance, InspectionError, Package, character_bytes
 from fxpress._files.format.torch_facts import schema
 
-DEPTH = 500  # values within each other
-# What reading a field raises that is missing or of another kind.
+DEPTH = 500  # of nested values
+# The exceptions from reading a field that is missing or of another type.
 DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError)
-# Bytes of what a character of the text stands for, with the value and the slot that may follow it.
+# Bytes of an object or list with its slot, and of a slot, per character of JSON that implies one.
 _OBJECT, _LIST, _ITEM = 200, 120, 64
-_KEY = 120  # of a text that is a key, once, however many objects have it
+_KEY = 120  # of a distinct key, however many objects contain it
 _MOST_DIMENSIONS = 64  # of a tensor, in torch
-_OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # characters that are not counted
-# Escapes are few in keys; that many at most, so that no text costs the matcher much memory.
+_OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # not counted
+# Keys have few escapes. The limit of 100 bounds the memory of the matcher.
 _KEYS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,100})"\s*:')
-_SLICES, _SLICE = 64, 1 << 14  # of a long text: how many parts are searched, and their bytes
+_SLICES, _SLICE = 64, 1 << 14  # of a long text: the number of samples, and their bytes
 
 
 def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str, Any]:
-    """Return the JSON object in a record; `memory` None charges the text's own allowance."""
+    """Return the JSON object in a record; by default, the memory depends on the text only."""
     memory = memory or Allowance(len(text))
     memory.charge(objects_of(text, memory.memory_left), record)
     try:
@@ -42,26 +42,26 @@ def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str
 def load_json(text: str | bytes, depth: int = DEPTH, **options: Any) -> Any:
     """Return the value of JSON text from a file; ValueError if it is damaged or nested deeper.
 
-    All JSON of files is read here: Python's parser calls itself for each level. `options` are those
-    of `json.loads`.
+    All JSON of files is parsed here, because Python's parser recurses for each level. `options` are
+    passed to `json.loads`.
     """
     if _native.is_nested_deeper(text, depth):
-        raise ValueError(f"it has more than {depth} values within each other")
-    # From bytes, `json.loads` reads UTF-16 too, in which a byte of a bracket may mean anything.
+        raise ValueError(f"its values are nested more than {depth} levels deep")
+    # `json.loads` of bytes accepts UTF-16, whose bytes the check of the depth would misread.
     decoded = text if isinstance(text, str) else str(text, "utf-8", "surrogatepass")
     try:
         return json.loads(decoded, **options)
-    except RecursionError:  # the caller has used most of the levels that Python allows
-        raise ValueError("it has too many values within each other") from None
+    except RecursionError:  # the caller has used most of Python's recursion limit
+        raise ValueError("its values are nested too deeply") from None
 
 
 def read_document(text: bytes, kind: str, record: str, package: Package) -> _native.Document:
-    """Return a record with JSON of a type of torch's schema, or raise InspectionError."""
+    """Return a record parsed as JSON of a type of torch's schema, or raise InspectionError."""
     budget = _native.Budget(package.memory_left, DEPTH)
     budget.set_place("it needs too much memory for a file of this size")
     try:
         document = schema().read(text, kind, budget)
-    except (ValueError, Error) as e:  # Error: another part of this process has imported torch
+    except (ValueError, Error) as e:  # Error: another module has imported torch
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
     package.charge(budget.used, record)
     return document
@@ -69,7 +69,7 @@ def read_document(text: bytes, kind: str, record: str, package: Package) -> _nat
 
 @contextmanager
 def damage_is_named(place: str) -> Iterator[None]:
-    """Return a block in which a field that is missing or of another kind is an InspectionError."""
+    """Return a block that raises InspectionError for a missing field or one of another type."""
     try:
         yield
     except DAMAGE as error:
@@ -79,42 +79,42 @@ def damage_is_named(place: str) -> Iterator[None]:
 
 
 def damage(place: str, error: Exception) -> InspectionError:
-    """Return what tells that a place is damaged, for one of the errors of DAMAGE."""
+    """Return the InspectionError for damage at `place`, from one of the errors of DAMAGE."""
     if isinstance(error, KeyError):
         return InspectionError(f"{place} has no field {error}")
     return InspectionError(f"{place} is damaged: {error}")
 
 
 def an_object(value: Any) -> dict[str, Any]:
-    """Return a value; TypeError unless it is an object of JSON."""
+    """Return the value; TypeError unless it is an object of JSON."""
     if type(value) is not dict:
         raise TypeError(f"expected an object, got {_short(value)}")
     return value
 
 
 def a_list(value: Any) -> list[Any]:
-    """Return a value; TypeError unless it is a list."""
+    """Return the value; TypeError unless it is a list."""
     if type(value) is not list:
         raise TypeError(f"expected a list, got {_short(value)}")
     return value
 
 
 def a_text(value: Any) -> str:
-    """Return a value; TypeError unless it is a text."""
+    """Return the value; TypeError unless it is a str."""
     if type(value) is not str:
         raise TypeError(f"expected a text, got {_short(value)}")
     return value
 
 
 def an_int(value: Any) -> int:
-    """Return a value; TypeError unless it is an int of 64 bits."""
+    """Return the value; TypeError unless it is an int of 64 bits."""
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         raise TypeError(f"expected an int of 64 bits, got {_short(value)}")
     return value
 
 
 def sizes_in(value: Any) -> tuple[int, ...]:
-    """Return the sizes of a tensor; TypeError or ValueError unless torch could have such sizes."""
+    """Return the sizes of a tensor; TypeError or ValueError unless torch allows such sizes."""
     sizes = tuple(map(an_int, a_list(value)))
     if len(sizes) > _MOST_DIMENSIONS or min(sizes, default=0) < 0:
         raise ValueError(f"{_short(value)} cannot be the sizes of a tensor")
@@ -122,30 +122,30 @@ def sizes_in(value: Any) -> tuple[int, ...]:
 
 
 def one_of(value: Any) -> tuple[str, Any]:
-    """Return the kind and the value of a union; TypeError unless exactly one kind is set."""
+    """Return the tag and the value of a union; TypeError unless exactly one field is set."""
     present = list(an_object(value).items())
-    if len(present) > 1:  # writers that name all kinds set the others to null
+    if len(present) > 1:  # some writers set the other fields to null
         present = [(kind, held) for kind, held in present if held is not None]
     if len(present) != 1:
-        raise TypeError(f"expected one value of some kind, got {_short(value)}")
+        raise TypeError(f"expected a union with one field, got {_short(value)}")
     return present[0]
 
 
 def _short(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
-    text = repr(value) if type(value) is not int else f"{value:#x}"  # of any number of digits
+    text = repr(value) if type(value) is not int else f"{value:#x}"  # repr() has a limit of digits
     return text if len(text) <= 40 else text[:37] + "..."
 
 
 def objects_of(text: bytes, limit: int) -> int:
-    """Return an estimate of the bytes that `json.loads` uses for a text, which may be too high."""
-    marks = text.translate(None, _OTHERS)  # few, so that it takes less time to count them
+    """Return an upper estimate of the bytes that `json.loads` uses for a text."""
+    marks = text.translate(None, _OTHERS)  # much shorter, so that counting is faster
     width = character_bytes(text, b"\\u" in text)
     values = len(text) * width * (2 if b"\\" in text or width > 1 else 1)
     values += _OBJECT * marks.count(b"{") + _LIST * marks.count(b"[") + _ITEM * marks.count(b",")
     keys = marks.count(b":")
-    # Distinct keys are counted only where they decide whether the text fits.
+    # Distinct keys are counted only if that decides whether the text fits.
     if values <= limit < values + _KEY * keys:
         keys = _distinct_keys(text, keys)
     return values + _KEY * keys
@@ -155,7 +155,7 @@ def _distinct_keys(text: bytes, keys: int) -> int:
     """Return the number of distinct keys of a text; for a long text, an estimate from samples."""
     if len(text) <= _SLICES * _SLICE:
         return len(set(_KEYS.findall(text)))
-    # The samples depend on the entire text, so that nobody can hide keys from them.
+    # The samples depend on the entire text, so that a file cannot hide keys from them.
     places = random.Random(zlib.crc32(text))
     found = Counter[bytes]()
     for _ in range(_SLICES):

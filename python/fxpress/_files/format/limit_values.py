@@ -1,4 +1,4 @@
-"""The limits that a caller may set on the cost of reading a file. Imports nothing of torch."""
+"""The limits on the cost of reading a file. Does not import torch."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The limits on the cost of reading a file, so that no file costs much more than its size says.
+    """The limits on the cost of reading a file, so that a small file cannot cost much.
 
-    Real programs stay far below the defaults. A file that goes over one raises `LimitError`. torch
-    has no such limits.
+    Real programs stay far below the defaults. A file that exceeds a limit raises `LimitError`.
+    torch does not have such limits.
 
     Attributes:
-        memory: bytes that a load may take for a file of any size: for unpacked records, for zeros
-            that are not stored, and for the objects that are made, whose size is estimated.
-        memory_per_byte: bytes that a load may take besides, for each byte of the file.
-        elements: items of a tree of example inputs or of a tree spec. A shared item is saved once,
-            but counts each time that it is reached.
-        depth: the number of values, graphs, trees or brackets within each other. Threads with a
-            small stack allow for less.
+        memory: bytes that a load may use for a file of any size: for unpacked records, for zeros
+            that are not stored, and for objects, whose size is estimated.
+        memory_per_byte: additional bytes that a load may use for each byte of the file.
+        elements: items in a tree of example inputs or in a tree spec. A shared item is saved once,
+            but counts each time it is reached.
+        depth: the nesting of values, graphs, trees or brackets. Threads with a small stack have a
+            lower limit.
         digits: decimal digits of a number in a symbolic expression.
         terms: numbers, symbols and functions in one symbolic expression.
         seconds: processor time of this thread for symbolic expressions, for a file of any size.
-        seconds_per_megabyte: processor time besides, for each megabyte (2**20 bytes) of the file.
+        seconds_per_megabyte: additional processor time for each megabyte (2**20 bytes) of the file.
 
     Raises:
         ValueError: a limit is not a number, or is negative.
@@ -49,7 +49,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-                raise ValueError(f"{name} has to be a number that is not negative, not {value!r}")
+                raise ValueError(f"expected {name} to be a non-negative number, got {value!r}")
 
 
 DEFAULT = Limits()

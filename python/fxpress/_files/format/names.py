@@ -1,4 +1,4 @@
-"""The names of an archive's records: torch's names, and the names that only fxpress writes."""
+"""The names of an archive's records: torch's names, and additional ones of fxpress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONSTANTS_DIR = "data/constants/"
 EXECUTORCH_DIR = "data/executorch/"
 EXTRA_DIR = "extra/"
 WEIGHTS_DIR = "data/weights/"
-# The prefixes of file names in these folders. A number follows each prefix.
+# The prefixes of file names in these folders, which a number follows.
 CUSTOM_OBJECT = "custom_obj_"
 OPAQUE_OBJECT = "opaque_obj_"
 OBJECTS = (CUSTOM_OBJECT, OPAQUE_OBJECT)
@@ -20,12 +20,12 @@ WEIGHT = "weight_"
 
 MODELS_DIR, _MODEL_SUFFIX = "models/", ".json"
 _WEIGHTS_FILE = "_weights_file.txt"
-# The files of folders: of stages, of torch.distributed.checkpoint, of safetensors files.
-MANIFEST, MANIFEST_FORMAT = "manifest.json", "fxpress stages"  # the file, and a text in it
+# Files that identify a folder of stages, of torch.distributed.checkpoint, of safetensors files.
+MANIFEST, MANIFEST_FORMAT = "manifest.json", "fxpress stages"  # the file, and its format field
 CHECKPOINT_METADATA = ".metadata"
 TENSORS_INDEX, TENSORS_ALONE = "model.safetensors.index.json", "model.safetensors"
 LEGACY_PROGRAM = "serialized_exported_program.json"  # the program's record before torch 2.9
-MODEL = "model"  # the name of a program that is saved alone
+MODEL = "model"  # the name of a single program
 
 
 def model_record(model: str) -> str:
@@ -54,17 +54,17 @@ def constants_config_record(model: str) -> str:
 
 
 def shared_storages_record(model: str) -> str:
-    """Return the name of the record that lists tensors on one storage with several records."""
+    """Return the name of the record of storages that were written several times."""
     return f"{CONSTANTS_DIR}{model}_shared_storages.json"
 
 
 def weights_file_record(model: str) -> str:
-    """Return the name of the record that names the file with the weights beside the archive."""
+    """Return the name of the record that names the sidecar file with the weights."""
     return f"{WEIGHTS_DIR}{model}{_WEIGHTS_FILE}"
 
 
 def is_weights_file_record(record: str) -> bool:
-    """Return whether the name of a record is one that `weights_file_record` returns."""
+    """Return whether `weights_file_record` returns this name for some model."""
     return record.startswith(WEIGHTS_DIR) and record.endswith(_WEIGHTS_FILE)
 
 

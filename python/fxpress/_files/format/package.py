@@ -14,11 +14,11 @@ from fxpress._base.errors import Error
 from fxpress._files.format.limit_values import DEFAULT
 from fxpress._files.format.recognition import HEAD, format_of_bytes, open_file
 
-# Bytes that unpacked records and objects may take besides `DEFAULT.memory`, for each byte of the
-# file, which itself is not counted.
+# Bytes for unpacked records and objects, in addition to `DEFAULT.memory`, for each byte of the
+# file. The bytes of the file itself are not counted.
 _MEMORY_PER_BYTE = 8
-_THREADS = 2  # that compare a record with its checksum
-# Texts with characters that take four and two bytes each in a str, also as escapes of JSON.
+_THREADS = 2  # for comparing checksums
+# Texts with characters that need four or two bytes each in a str, including JSON escapes.
 _WIDE = re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")
 _DOUBLE = re.compile(rb"[\xc4-\xef]|\\u(?!00)")
 _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
@@ -27,9 +27,9 @@ _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
 class Record(NamedTuple):
     """The directory's entry for a record."""
 
-    offset: int  # of its data in the archive, bytes
+    offset: int  # of its data in the archive, in bytes
     stored: int  # bytes there
-    size: int  # bytes when they are unpacked
+    size: int  # bytes when unpacked
     crc: int  # CRC-32 of the unpacked bytes
     is_deflated: bool
 
@@ -50,44 +50,44 @@ def inflate(data: bytes, size: int) -> bytes:
 
 
 def character_bytes(text: bytes, has_escapes: bool = False) -> int:
-    """Return the bytes of each character of a str with this text, or with what it escapes."""
+    """Return the bytes per character of a str with this text, or with what its escapes denote."""
     if not has_escapes and text.isascii():
         return 1
     return 4 if _WIDE.search(text) else 2 if _DOUBLE.search(text) else 1
 
 
 class InspectionError(Error):
-    """A file cannot be inspected: it is of another kind, or damaged."""
+    """A file cannot be inspected: it is of another format, or damaged."""
 
 
 def memory_for(size: int) -> int:
-    """Return the bytes that looking at a file of `size` bytes may take."""
+    """Return the bytes that the inspection of a file of `size` bytes may use."""
     return DEFAULT.memory + _MEMORY_PER_BYTE * size
 
 
 def too_large(record: str) -> InspectionError:
-    """Return the error for a record that needs more memory than there is for the file."""
+    """Return the error for a record that exceeds the memory for the file."""
     return InspectionError(
         f"record {record!r} needs too much memory for a file of this size; "
-        "fxpress.load takes larger limits"
+        "fxpress.load accepts larger limits"
     )
 
 
 class Allowance:
-    """The memory for the inspection of `size` bytes, of which `memory_left` bytes are left."""
+    """The memory for the inspection of `size` bytes; `memory_left` bytes are unused."""
 
     def __init__(self, size: int) -> None:
         self.memory_left = memory_for(size)
 
     def charge(self, size: int, record: str) -> None:
-        """Take memory that a record needs; InspectionError when too little is left."""
+        """Use memory for a record; InspectionError if too little is left."""
         if size > self.memory_left:
             raise too_large(record)
         self.memory_left -= size
 
     @contextmanager
     def giving_back(self) -> Iterator[None]:
-        """Return a block that keeps nothing: what it charges is free again at its end."""
+        """Return a block that releases what it has charged at its end."""
         left = self.memory_left
         try:
             yield
@@ -96,7 +96,7 @@ class Allowance:
 
 
 class Package(Allowance):
-    """A zip file, open for reading; OSError or InspectionError if it cannot be opened.
+    """A zip file opened for reading; OSError or InspectionError if it cannot be opened.
 
     `bytes` is its size. `records` maps names, without the common folder, to directory entries.
     """
@@ -133,13 +133,13 @@ class Package(Allowance):
         except _DAMAGE as e:
             raise InspectionError(f"record {name!r} is damaged: {e}") from None
         if record.is_deflated:
-            data = self._unpacked(data, name, record)
+            data = self._unpack(data, name, record)
         if _native.crc32(data) != record.crc:
             raise InspectionError(f"record {name!r} is damaged: its checksum is wrong")
         return data
 
     def read_text(self, name: str) -> str:
-        """Return a record as text; InspectionError as `read`, UnicodeDecodeError: no UTF-8."""
+        """Return a record as text; InspectionError as in `read`, or UnicodeDecodeError."""
         data = self.read(name)
         self.charge(character_bytes(data) * len(data), name)
         return data.decode()
@@ -162,7 +162,7 @@ class Package(Allowance):
                 damaged[name] = str(e)
         return damaged
 
-    def _unpacked(self, data: bytes, name: str, record: Record) -> bytes:
+    def _unpack(self, data: bytes, name: str, record: Record) -> bytes:
         self.charge(record.size, name)
         try:
             return inflate(data, record.size)

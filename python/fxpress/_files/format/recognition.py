@@ -1,4 +1,4 @@
-"""Recognize files and folders of other formats: what they are, and what reads them."""
+"""Recognize files and folders of other formats, and name the libraries that read them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import NamedTuple
 
 from fxpress._files.format import names
 
-HEAD = 4096  # bytes from the begin of a file that decide
-LONGEST = 100_000_000  # bytes of a safetensors file's header, by the format
+HEAD = 4096  # bytes at the start of a file that determine its format
+LONGEST = 100_000_000  # bytes of a safetensors header; the format's limit
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # the first value of a file
-_LEGACY = "serialized_"  # the begin of the names of records before torch 2.9
-_PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 have no distinct first byte
-_ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # what follows the version of a model
+_LEGACY = "serialized_"  # start of the record names before torch 2.9
+_PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 do not have a distinct first byte
+_ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # the tags that can follow the version of a model
 
 
 class Format(NamedTuple):
     """A format of files or folders other than that of exported programs."""
 
-    name: str  # with its article
-    reader: str = ""  # what reads it; "" where that is not known
+    name: str  # with an article
+    reader: str = ""  # a library or function; "" if unknown
 
     def text(self, wanted: str = "an exported program") -> str:
-        """Return the text of an error for a file of this format in place of one that is wanted."""
+        """Return the message for a file of this format where `wanted` was expected."""
         reads = f": {self.reader} reads it" if self.reader else ""
         return f"it is {self.name}, not {wanted}{reads}"
 
@@ -39,7 +39,7 @@ _TORCH_SAVE = Format("a file of torch.save", "torch.load")
 _PICKLE = Format("a pickle", "pickle.load, which may run any code,")
 _ONNX = Format("an ONNX model", "onnx.load")
 _EXECUTORCH = Format("an ExecuTorch program", "ExecuTorch's runtime")
-_MAGIC = (  # where a file has bytes that its format prescribes
+_MAGIC = (  # offset and bytes that the format prescribes
     (0, b"GGUF", Format("a GGUF file", "llama.cpp")),
     (4, b"ET1", _EXECUTORCH),
     (4, b"BP08", _EXECUTORCH),
@@ -51,14 +51,14 @@ _MAGIC = (  # where a file has bytes that its format prescribes
     (257, b"ustar", Format("a tar file", "tar")),
     (0, b"\x1f\x8b", Format("a gzip file", "gzip")),
 )
-# Records of zip files -> the format of files that have all of them.
+# Records of a zip file -> the format of files that contain all of them.
 _RECORDS = (
     (("constants.pkl", "data.pkl"), Format("a TorchScript module", "torch.jit.load")),
     (("data.pkl",), _TORCH_SAVE),
     ((".data/extern_modules",), Format("a package", "torch.package.PackageImporter")),
 )
 
-_FOLDERS = {  # file -> the format of folders that have it
+_FOLDERS = {  # file -> the format of folders that contain it
     names.MANIFEST: STAGES,
     names.CHECKPOINT_METADATA: CHECKPOINT,
     names.TENSORS_INDEX: _TENSORS,
@@ -67,7 +67,7 @@ _FOLDERS = {  # file -> the format of folders that have it
 
 
 def format_of_bytes(head: bytes) -> Format | None:
-    """Return the format of a file other than a zip from its first `HEAD` bytes; None: unknown."""
+    """Return the format of a file from its first `HEAD` bytes; None for a zip or if unknown."""
     if not head:
         return Format("an empty file")
     for offset, magic, found in _MAGIC:
@@ -84,7 +84,7 @@ def format_of_bytes(head: bytes) -> Format | None:
 def format_of_records(records: Collection[str]) -> Format | None:
     """Return the format of a zip file without a program, from the names of its records."""
     if any(map(_is_of_program, records)):
-        return None  # a damaged one
+        return None  # a damaged program
     for wanted, found in _RECORDS:
         if all(name in records for name in wanted):
             return found
@@ -99,7 +99,7 @@ def _is_of_program(record: str) -> bool:
 
 
 def format_of_folder(path: str | bytes | os.PathLike[str]) -> Format | None:
-    """Return the format of a folder; None: it has none of the files that name one."""
+    """Return the format of a folder; None if it contains none of the known files."""
     for name, found in _FOLDERS.items():
         file = os.path.join(os.fsdecode(path), name)
         if os.path.isfile(file) and (found is not STAGES or _is_manifest(file)):
@@ -108,14 +108,14 @@ def format_of_folder(path: str | bytes | os.PathLike[str]) -> Format | None:
 
 
 def _is_manifest(file: str) -> bool:
-    """Return whether the first bytes of a `manifest.json` are of the manifest of stages."""
+    """Return whether a `manifest.json` starts like the manifest of stages."""
     with open(file, "rb") as opened:
         return names.MANIFEST_FORMAT.encode() in opened.read(HEAD)
 
 
 def open_file(path: str | bytes | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Return the descriptor of a file, opened to be read, or OSError: also for a folder or pipe."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe has no writer yet
+    """Open a file and return the descriptor; OSError also for a folder or pipe."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe may lack a writer
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
@@ -135,6 +135,6 @@ def _error(number: int, what: str, path: str | bytes | os.PathLike[str]) -> OSEr
 
 
 def read_file(path: str | bytes | os.PathLike[str]) -> bytes:
-    """Return the bytes of a file; raises as `open_file` does."""
+    """Return the bytes of a file; raises the errors of `open_file`."""
     with open(path, "rb", opener=open_file) as file:
         return file.read()

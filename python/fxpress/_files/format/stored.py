@@ -1,4 +1,4 @@
-"""Tell which record holds which tensor."""
+"""Find the records of tensors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fxpress._files.format.fields import an_int, an_object, damage_is_named, par
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import dtype_of
 
-# The folder of a config -> its name in an archive.
+# The folder of a config -> its prefix in an archive.
 FOLDERS = {"weights": names.WEIGHTS_DIR, "constants": names.CONSTANTS_DIR}
 
 
 class _Place(NamedTuple):
     folder: str
-    field: str  # of an input in the signature: the name of the tensor
+    field: str  # field with the tensor's name in an input of the signature
 
 
 STATE = {
@@ -29,22 +29,22 @@ STATE = {
 class StoredTensor(NamedTuple):
     """An entry of a config."""
 
-    name: str  # its name in the state
-    record: str  # the record that holds its data
-    is_pickled: bool  # whether the record is a pickle
+    name: str  # in the state
+    record: str  # that contains its data
+    is_pickled: bool  # the record is a pickle
     meta: dict[str, Any] | None  # its `TensorMeta`; None for objects
 
     def is_meta(self) -> bool:
-        """Return whether the tensor was on the meta device, which has no data."""
+        """Return whether the tensor was on the meta device and so lacks data."""
         return self.meta is not None and bool(self.meta["device"]["type"] == "meta")
 
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
-        """Return bytes of an item, sizes, strides, offset; KeyError, TypeError or ValueError."""
+        """Return itemsize, sizes, strides and offset; KeyError, TypeError or ValueError."""
         assert self.meta is not None
         number = an_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)
         if itemsize == 0:
-            raise ValueError(f"{number} is the number of no type of tensors")
+            raise ValueError(f"{number} is not the number of a dtype")
         sizes, strides = (
             tuple(an_int(each["as_int"]) for each in self.meta[key]) for key in ("sizes", "strides")
         )
@@ -52,18 +52,18 @@ class StoredTensor(NamedTuple):
 
 
 def config_record(model: str, folder: str) -> str:
-    """Return the record that lists the tensors of a program in a folder."""
+    """Return the name of the record that lists a program's tensors in a folder."""
     is_weights = folder == "weights"
     return (names.weights_config_record if is_weights else names.constants_config_record)(model)
 
 
 def is_beside(package: Package, model: str) -> bool:
-    """Return whether the values of weights are in another file, or were not saved."""
+    """Return whether the weights are in another file or were not saved."""
     return names.weights_file_record(model) in package.records
 
 
 def stored_tensors(package: Package, model: str, folder: str) -> Iterator[StoredTensor]:
-    """Yield the entries of a config, nothing where there is none; InspectionError: damaged."""
+    """Yield the entries of a config, none without a config; InspectionError if it is damaged."""
     record = config_record(model, folder)
     if record not in package.records:
         return

@@ -1,4 +1,4 @@
-"""The header of a safetensors file: which tensor is where."""
+"""The header of a safetensors file, which locates the tensors."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from fxpress._files.format.fields import an_int, load_json, sizes_in
 from fxpress._files.format.recognition import LONGEST
 from fxpress._files.format.torch_facts import BY_CODE
 
-_LONGEST_CODE = 20  # characters of an unknown dtype that are kept
+_LONGEST_CODE = 20  # characters kept of an unknown dtype
 METADATA = "__metadata__"
-NUMBER = "fxpress_save"  # the key of the save's number in the metadata
+NUMBER = "fxpress_save"  # the metadata key of the save's number
 
 
 class Place(NamedTuple):
-    """Where a tensor is."""
+    """The dtype, shape and location of a tensor."""
 
-    dtype: str  # torch's name; the quoted text of the file for an unknown dtype
-    shape: tuple[int, ...]  # its sizes
-    begin: int  # its first byte, from the begin of the file
-    size: int  # its bytes
+    dtype: str  # torch's name; for an unknown dtype, the quoted text in the file
+    shape: tuple[int, ...]  # sizes
+    begin: int  # offset in the file
+    size: int  # in bytes
 
 
 def header_length(begin: bytes, whole: int) -> int:
-    """Return the bytes of the header of a file of `whole` bytes, from its first eight bytes."""
+    """Return the length of the header, from the first eight bytes of a file of `whole` bytes."""
     if whole < 8:
         raise ValueError("it ends too early")
     length = int.from_bytes(begin, "little")
@@ -43,7 +43,7 @@ def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Plac
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"its header is wrong: {e!r}") from None
     if not isinstance(metadata, dict):
-        raise ValueError("its metadata are none")
+        raise ValueError(f"expected its metadata to be an object, got a {type(metadata).__name__}")
     end = begin
     for place in sorted(places.values(), key=lambda place: (place.begin, place.size)):
         if place.begin != end:

@@ -1,4 +1,4 @@
-"""Describe tensors of a file: types, sizes, symbols."""
+"""Describe the tensors in a file: dtypes, sizes, symbols."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from fxpress._files.format.fields import a_list, a_text, an_int, an_object, one_
 from fxpress._files.format.torch_facts import BY_NUMBER
 
 _INFIX = {"Add": " + ", "Mul": "*"}
-_LONGEST = 500  # characters of an expression that is made readable
+_LONGEST = 500  # characters of an expression that is formatted
 
 
 class Tensor(NamedTuple):
-    """What a file says of a tensor. Sizes are ints, or expressions as text."""
+    """A tensor as a file describes it. Sizes are ints, or expressions as text."""
 
     dtype: str
     shape: list[int | str]
-    bytes: int | None  # of its items; None: sizes are symbolic, or the type is not known
+    bytes: int | None  # of its elements; None for symbolic sizes or an unknown dtype
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 def dtype_of(number: int) -> tuple[str, int]:
-    """Return name and bytes of an item of the type with a number; 0 bytes for an unknown type."""
+    """Return name and itemsize of the dtype with a number; itemsize 0 for an unknown dtype."""
     if number == 0:
         return "unknown", 0
     dtype = BY_NUMBER.get(number)
     return (f"dtype {number}", 0) if dtype is None else (dtype.name, dtype.itemsize)
 
 
-# The numbers of layouts and memory formats in files.
+# The codes of layouts and memory formats in files.
 LAYOUTS = {
     0: "unknown",
     1: "sparse_coo",
@@ -53,7 +53,7 @@ MEMORY_FORMATS = {
 
 
 def tensor_of(meta: Any) -> Tensor:
-    """Return what a `TensorMeta` says."""
+    """Return the description of a `TensorMeta`."""
     dtype, itemsize = dtype_of(an_int(an_object(meta)["dtype"]))
     shape = [size_of(size) for size in a_list(meta["sizes"])]
     count: int | None = None
@@ -71,7 +71,7 @@ def size_of(size: Any) -> int | str:
 
 
 def example_of(size: Any) -> int | None:
-    """Return a size as the example inputs have it; None: the file does not store it."""
+    """Return the size in the example inputs; None if the file does not store it."""
     kind, value = one_of(size)
     hint = (
         value if kind == "as_int" else an_object(an_object(value).get("hint") or {}).get("as_int")
@@ -80,7 +80,7 @@ def example_of(size: Any) -> int | None:
 
 
 def expression(text: str) -> str:
-    """Return sympy's text of an expression in infix notation; other texts are unchanged."""
+    """Convert an expression from sympy's notation to infix; return other texts unchanged."""
     if len(text) > _LONGEST:
         return text
     try:
@@ -97,7 +97,7 @@ def _infix(tree: ast.expr) -> str:
     if isinstance(tree, ast.Name):
         return tree.id
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
-        raise ValueError(f"no expression of sympy: {ast.dump(tree)}")
+        raise ValueError(f"not an expression of sympy: {ast.dump(tree)}")
     name = tree.func.id
     if name in ("Symbol", "Integer", "Float"):
         return _infix(tree.args[0])

@@ -1,6 +1,6 @@
 """Facts about torch, without importing it: the schema of files, operators, dtypes.
 
-`refusal` is the rule about the operators that a file may call.
+`refusal` decides which operators a file may call.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fxpress import _native
 _OPERATORS = "torch.ops."
 _MOST_PARTS = 16  # of the name of an operator or function, between dots
 _UNLISTED = "torch has it, but not for exported programs"
-# Of an operator: arguments whose storage its results may share, arguments that it writes, whether
-# it draws random numbers, has another effect, or changes a mode.
+# Of an operator: arguments that its results may alias, arguments that it writes, whether it draws
+# random numbers, has another side effect, or changes a mode.
 Traits = tuple[list[str], list[str], bool, bool, bool]
 
 
@@ -39,17 +39,17 @@ def schema() -> _native.Schema:
 
 
 def operators() -> dict[str, Traits]:
-    """Return what is known of each operator, by its name in files."""
+    """Return the traits of each operator, by its name in files."""
     known: dict[str, Traits] = _facts()["operators"]
     return known
 
 
 class _Rules(NamedTuple):
-    """Names of operators, or of their namespaces, as `_names_of` returns them."""
+    """Names of operators or namespaces, as returned by `_names_of`."""
 
-    callable: frozenset[str]  # what torch provides for exported programs
-    outside: dict[str, str]  # of these, what reaches outside of its arguments -> how
-    others: frozenset[str]  # what else torch provides
+    callable: frozenset[str]  # that torch provides for exported programs
+    outside: dict[str, str]  # those with effects outside of their arguments -> the effect
+    others: frozenset[str]  # others that torch provides
 
 
 @functools.cache
@@ -70,17 +70,19 @@ def allowed_names(names: Iterable[str]) -> frozenset[str]:
     """Return the operators and namespaces that a caller allows; TypeError unless all are str."""
     kept = None if isinstance(names, (str, bytes)) else tuple(names)
     if kept is None or not all(isinstance(name, str) for name in kept):
-        raise TypeError(f"allow_operators is a list of names, such as 'aten.save', not {names!r}")
+        raise TypeError(
+            f"expected a list of names like 'aten.save' in allow_operators, got {names!r}"
+        )
     return frozenset(name.removeprefix(_OPERATORS) for name in kept)
 
 
 def refusal(
     target: str, allowed: frozenset[str] = frozenset(), *, is_torchs: bool = False
 ) -> str | None:
-    """Return why a file may not call an operator or function by its name; None: it may.
+    """Return why a file may not call an operator or function by its name; None if it may.
 
-    `allowed` are the `allowed_names` of the caller. Operators that are not known count as torch's
-    if `is_torchs` is true, else as registered by code outside of torch, which a file may call.
+    `allowed` is a result of `allowed_names`. An unknown operator counts as torch's if `is_torchs`
+    is true; otherwise as registered by code outside of torch, which a file may call.
     """
     names, rules = _names_of(target), _rules()
     if not allowed.isdisjoint(names):
@@ -95,19 +97,19 @@ def refusal(
 
 
 def refusal_text(target: str, reason: str, option: str = "allow_operators=['{}']") -> str:
-    """Return the text of an error about an operator that is refused, with the option that helps."""
+    """Return the message for an operator that is refused, with the option that allows it."""
     is_operator = target.startswith(_OPERATORS)
     name = ".".join(_names_of(target)[0].split(".")[:2]) if is_operator else target
     return f"`{target}` is refused: {reason}; for a file that you trust, use {option.format(name)}"
 
 
 def torch_version() -> str:
-    """Return the release of torch whose operators and schema these are."""
+    """Return the torch version that these facts describe."""
     return str(_facts()["torch"])
 
 
 class Dtype(NamedTuple):
-    """A dtype. `number` is that of `ScalarType` in programs, `code` that of safetensors files."""
+    """A dtype. `number` is its `ScalarType` in programs, `code` its name in safetensors files."""
 
     name: str  # torch's, without "torch."
     itemsize: int  # bytes

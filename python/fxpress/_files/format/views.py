@@ -1,4 +1,4 @@
-"""Read the items of a tensor from the bytes of its storage, without torch."""
+"""Read the elements of a tensor from the bytes of its storage, without torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {
     2: "H",
     4: "I",
     8: "Q",
-}  # of memoryview, by the bytes of an item
+}  # memoryview format by itemsize
 
 
 class View:
-    """The positions of a tensor's items in its storage, which needs `bytes` bytes.
+    """The positions of a tensor's elements in its storage, which needs `bytes` bytes.
 
-    `sizes`, `strides` and `start` count items. The constructor raises ValueError for wrong numbers.
+    `sizes`, `strides` and `start` are in elements. ValueError if they are invalid.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class View:
         self._is_empty = 0 in sizes
         self._dimensions = [d for d in zip(sizes, strides, strict=True) if d[0] != 1]
         self._itemsize = itemsize
-        if itemsize not in _FORMATS:  # complex128 is read as two items
+        if itemsize not in _FORMATS:  # complex128 is read as pairs of 8 bytes
             self._itemsize = itemsize // 2
             self._start = 2 * start
             self._dimensions = [(size, 2 * stride) for size, stride in self._dimensions] + [(2, 1)]
         self._merge()
 
     def _merge(self) -> None:
-        """Let dimensions whose items lie behind one another be one."""
+        """Merge adjacent dimensions whose elements are contiguous."""
         merged: list[tuple[int, int]] = []
         for size, stride in reversed(self._dimensions):
             if merged and stride == merged[-1][0] * merged[-1][1]:
@@ -51,7 +51,7 @@ class View:
         self._dimensions = merged[::-1]
 
     def parts(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bytes of the items in order; ValueError if the storage is too short."""
+        """Yield the bytes of the elements in order; ValueError if the storage is too short."""
         if self.bytes > len(data):
             raise ValueError(f"its storage has {len(data)} bytes, too few for its sizes")
         if self._is_empty:
@@ -67,7 +67,7 @@ class View:
 
 
 def _starts(start: int, dimensions: list[tuple[int, int]]) -> Iterator[int]:
-    """Yield the place of the first item of each row."""
+    """Yield the offset of the first element of each row."""
     if not dimensions:
         yield start
         return

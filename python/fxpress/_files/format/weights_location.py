@@ -1,4 +1,4 @@
-"""The record of an archive that names the file of weights next to it, and names of such files."""
+"""The record of an archive that names the sidecar file with the weights."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from fxpress._files.format.fields import load_json
 
 _SUFFIX = ".safetensors"
-_LONGEST = 1 << 12  # characters of the record
+_LONGEST = 1 << 12  # characters in the record
 
 
 def is_file_name(text: str, suffix: str = "") -> bool:
-    """Return whether a text from a file is a plain name of a file in the same folder."""
+    """Return whether a text is a plain name of a file in the same folder."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -25,10 +25,10 @@ def is_file_name(text: str, suffix: str = "") -> bool:
 
 
 class Place(NamedTuple):
-    """The contents of the record: a file next to the archive, with the weights of a program."""
+    """The contents of the record: a sidecar file with the weights of a program."""
 
     file: str  # its name
-    number: str  # of the save, which is in the file too
+    number: str  # of the save; the file contains it, too
 
     def text(self) -> str:
         """Return the text of the record."""
@@ -36,14 +36,14 @@ class Place(NamedTuple):
 
 
 def read_place(text: str) -> Place:
-    """Return the parsed record; ValueError if it is damaged or its file is in another folder."""
+    """Parse the record; ValueError if it is damaged or names a file in another folder."""
     if len(text) > _LONGEST:
         raise ValueError("the record of the weights' file is damaged: it is too long")
     try:
-        said = load_json(text)
-        file, number = str(said["file"]), str(said["number"])
+        fields = load_json(text)
+        file, number = str(fields["file"]), str(fields["number"])
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError(f"the record of the weights' file is damaged: {e!r}") from None
     if not is_file_name(file, _SUFFIX):
-        raise ValueError(f"the weights are not beside the archive, but in {file!r}")
+        raise ValueError(f"expected a file of weights next to the archive, found {file!r}")
     return Place(file, number)

@@ -1,4 +1,4 @@
-"""Byte ranges of files behind a URL: the only code that opens one.
+"""Byte ranges of files at a URL: the only code that opens URLs.
 
-Read `urls` (opening), `remote_file` (paths, and one file), `ranges` (files here or at URLs).
+Read `urls` (opening), `remote_file` (paths, and one file), `ranges` (local and remote files).
 """

@@ -1,4 +1,4 @@
-"""Files of which ranges of bytes are read: of this machine, or at a URL."""
+"""Files that are read by byte ranges: on this machine, or at a URL."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fxpress._files.errors import ArchiveError
 from fxpress._files.format.recognition import open_file
 from fxpress._files.remote.remote_file import AnyPath, RemoteFile
 
-_MOST_OPEN = 64  # files at a time, far below what a process may have
-_PIECE = 1 << 22  # bytes that are checked at a time
-_REQUESTS = 8  # at a time
+_MOST_OPEN = 64  # open files, far below the limit of a process
+_PIECE = 1 << 22  # bytes checked at a time
+_REQUESTS = 8  # concurrent requests
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 class File(Protocol):
-    """A file of which ranges are read; gaps of up to `gap` bytes are read and dropped."""
+    """A file that is read by ranges; gaps of up to `gap` bytes are read and dropped."""
 
     gap: int
 
@@ -38,11 +38,11 @@ class File(Protocol):
         """Fill memory with the bytes from `begin` on, or raise OSError or ArchiveError."""
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes from `begin` up to `end`; raises as `read_into` does."""
+        """Return the bytes from `begin` to `end`; raises the errors of `read_into`."""
 
 
 class LocalFile:
-    """A file that is opened at its first read, and that `files` may close between reads."""
+    """A file that is opened on the first read; `files` may close it between reads."""
 
     gap = 512
 
@@ -54,13 +54,13 @@ class LocalFile:
 
     @property
     def size(self) -> int:
-        """The bytes of the file, when it was first opened."""
+        """The bytes of the file when it was first opened."""
         self.raw()
         assert self._identity is not None
         return self._identity[-1]
 
     def raw(self) -> IO[bytes]:
-        """Return the open file; OSError, or ArchiveError if the file at the path has changed."""
+        """Return the open file; OSError, or ArchiveError if the path has another file now."""
         if self._open is None:
             opened = io.FileIO(self.path, opener=open_file)
             try:
@@ -76,13 +76,13 @@ class LocalFile:
         return self._open
 
     def close(self) -> None:
-        """Close the file; it is opened again when more of it is read."""
+        """Close the file; the next read reopens it."""
         if self._open is not None:
             opened, self._open = self._open, None
             opened.close()
 
     def read_into(self, begin: int, target: memoryview) -> None:
-        """Fill memory with the bytes from `begin` on; ArchiveError if the file ends before."""
+        """Fill memory with the bytes from `begin` on; ArchiveError if the file is too short."""
         descriptor = self.raw().fileno()
         done, size = 0, len(target)
         while done < size:
@@ -92,8 +92,8 @@ class LocalFile:
             done += got
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes from `begin` up to `end`; raises as `read_into` does."""
-        if not begin <= end <= self.size:  # before memory is used for what a damaged file says
+        """Return the bytes from `begin` to `end`; raises the errors of `read_into`."""
+        if not begin <= end <= self.size:  # before a damaged file's numbers allocate memory
             raise ArchiveError(f"{self.path} is damaged: it ends too early")
         data = bytearray(end - begin)
         with memoryview(data) as view:
@@ -102,14 +102,14 @@ class LocalFile:
 
 
 class Files:
-    """The files of a checkpoint, a few of which are open at a time."""
+    """The files of a checkpoint, of which a few are open at a time."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[int, LocalFile] = OrderedDict()
         self._elsewhere: list[RemoteFile] = []
 
     def file(self, path: AnyPath, opened: RemoteFile | None = None) -> LocalFile | RemoteFile:
-        """Return the file at a path, which may be open already if it is at a URL."""
+        """Return the file at a path; `opened` is it, if it is at a URL and already open."""
         if isinstance(path, Path):
             return LocalFile(path, self)
         file = RemoteFile(path.url) if opened is None else opened
@@ -117,18 +117,18 @@ class Files:
         return file
 
     def each(self, call: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-        """Return what a function that reads gives for each item; several wait for URLs at once."""
+        """Return the results of a reading function for all items, concurrently for URLs."""
         if not self._elsewhere:
             return [call(item) for item in items]
         with ThreadPoolExecutor(_REQUESTS) as pool:
             return list(pool.map(call, items))
 
     def check(self) -> None:
-        """Raise ArchiveError when a file at a URL has changed; OSError if it is out of reach."""
+        """Raise ArchiveError if a file at a URL has changed; OSError if it is unreachable."""
         self.each(RemoteFile.check, self._elsewhere)
 
     def used(self, file: LocalFile) -> None:
-        """Take note that a file is in use, and close one that has not been used for long."""
+        """Mark a file as used, and close the least recently used one if too many are open."""
         self._open[id(file)] = file
         self._open.move_to_end(id(file))
         if len(self._open) > _MOST_OPEN:
@@ -142,7 +142,7 @@ class Files:
 
 
 class Checked:
-    """A part of a file whose CRC-32 is known; `what` names it in messages."""
+    """A range of a file with a known CRC-32; `what` names it in messages."""
 
     __slots__ = ("begin", "crc", "file", "size", "what")
 
@@ -155,7 +155,7 @@ class Checked:
             raise ArchiveError(f"{self.file.path}: {self.what} is damaged: its checksum is wrong")
 
     def check(self) -> None:
-        """Read the part and compare it with its checksum."""
+        """Read the range and compare its checksum."""
         memory = memoryview(bytearray(min(self.size, _PIECE)))
         crc = _native.crc32(b"")
         for start in range(0, self.size, _PIECE):

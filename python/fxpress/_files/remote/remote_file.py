@@ -1,4 +1,4 @@
-"""Files at a URL: their paths, and reading them by ranges."""
+"""Files at a URL: paths, and reading by ranges."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fxpress._files.format.recognition import read_file
 from fxpress._files.remote.urls import joined, opened_system, reached, shown
 
 PIECE = 16 << 20  # bytes of one request
-_SMALL_PIECE = 4 << 20  # bytes of one request for a part of a tensor, of which there are several
-# What file systems say of a version of a file; of each, what they have.
+_SMALL_PIECE = 4 << 20  # bytes of one request, for a range of a tensor
+# The fields in which file systems state a file's version. A file system has some of them.
 _VERSION = (
     *("size", "ETag", "etag", "mtime", "created", "LastModified", "last_modified", "generation"),
     *("VersionId", "md5Hash", "md5", "Content-MD5", "Digest", "ino"),
@@ -24,11 +24,11 @@ _VERSION = (
 
 
 class ChangedFileError(ArchiveError):
-    """A file is not the one that was opened."""
+    """A file differs from the one that was opened."""
 
 
 class UrlPath:
-    """A URL with methods of `pathlib.Path` that find a checkpoint; its text hides secrets."""
+    """A URL with the methods of `pathlib.Path` that find a checkpoint; its text hides secrets."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -44,7 +44,7 @@ class UrlPath:
 
     @property
     def parent(self) -> UrlPath:
-        """The folder that it is in."""
+        """The parent folder."""
         parts = urlsplit(self.url)
         path = parts.path.rstrip("/").rpartition("/")[0]
         return UrlPath(parts._replace(path=path).geturl())
@@ -53,11 +53,11 @@ class UrlPath:
         return UrlPath(joined(self.url, name))
 
     def with_name(self, name: str) -> UrlPath:
-        """Return the path of another file in its folder."""
+        """Return the path of another file in the same folder."""
         return self.parent / name
 
     def is_file(self) -> bool:
-        """Return whether there is a file; OSError where the URL cannot be reached."""
+        """Return whether the file exists; OSError if the URL cannot be reached."""
         system, path = opened_system(self.url)
 
         def info() -> Any:
@@ -74,7 +74,7 @@ AnyPath: TypeAlias = Path | UrlPath
 
 
 def read_path(path: AnyPath) -> bytes:
-    """Return the bytes of a small file; OSError, or ArchiveError for a URL's file that changes."""
+    """Return the bytes of a small file; OSError, or ArchiveError if it changes at its URL."""
     if isinstance(path, Path):
         return read_file(path)
     file = RemoteFile(path.url)
@@ -84,10 +84,10 @@ def read_path(path: AnyPath) -> bytes:
 
 
 class RemoteFile:
-    """A file at a URL, opened at its first use and read by ranges from any thread.
+    """A file at a URL, opened on first use and read by ranges from any thread.
 
-    The first use raises FileNotFoundError, OSError if the server is out of reach or gives no ranges
-    or size, and UnsupportedError if fsspec does not support the URL.
+    The first use raises FileNotFoundError, OSError if the server is unreachable or does not support
+    ranges or sizes, and UnsupportedError if fsspec does not support the URL.
     """
 
     gap = 1 << 14
@@ -95,25 +95,25 @@ class RemoteFile:
     def __init__(self, url: str) -> None:
         self.url, self.path = url, UrlPath(url)
         self._system, self._place = opened_system(url)
-        self._version: dict[str, Any] = {}  # empty: it is not open
-        self._idle: list[Any] = []  # files of fsspec that no thread reads from
+        self._version: dict[str, Any] = {}  # empty: not open
+        self._idle: list[Any] = []  # unused file objects of fsspec
 
     @property
     def size(self) -> int:
-        """The bytes of the file, when it was opened."""
+        """The bytes of the file when it was opened."""
         if not self._version:
-            version = self._described()
+            version = self._describe()
             if type(version.get("size")) is not int or version["size"] < 0:
-                raise OSError(f"{self.path}: its server does not say how large it is")
-            self._idle.append(self._opened())
+                raise OSError(f"{self.path}: its server does not report its size")
+            self._idle.append(self._open_file())
             self._version = version
         return int(self._version["size"])
 
-    def _opened(self) -> Any:
+    def _open_file(self) -> Any:
         options = {"block_size": PIECE, "cache_type": "none"}
         return reached(self.url, lambda: self._system.open(self._place, "rb", **options))
 
-    def _described(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         def described() -> dict[str, Any]:
             self._system.invalidate_cache(self._place)
             found = self._system.info(self._place)
@@ -122,7 +122,7 @@ class RemoteFile:
         return reached(self.url, described)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Read a range by a request; ArchiveError for one outside of the file, or OSError."""
+        """Request a range; ArchiveError if it exceeds the file, or OSError."""
         if not 0 <= begin <= end <= self.size:
             raise ArchiveError(f"{self.path} is damaged: it has no bytes {begin} to {end}")
         if begin == end:
@@ -130,7 +130,7 @@ class RemoteFile:
         try:
             file = self._idle.pop()
         except IndexError:
-            file = self._opened()
+            file = self._open_file()
 
         def read() -> bytes:
             file.seek(begin)
@@ -140,29 +140,28 @@ class RemoteFile:
         self._idle.append(file)
         if len(data) != end - begin:
             raise OSError(
-                f"{self.path}: its server gave {len(data)} bytes instead of those from {begin} "
-                f"to {end}"
+                f"{self.path}: its server sent {len(data)} bytes instead of bytes {begin} to {end}"
             )
         return data
 
     def read_into(self, begin: int, target: memoryview) -> None:
-        """Fill memory with the bytes of the file from `begin` on; raises as `read` does."""
+        """Fill memory with the bytes from `begin` on; raises the errors of `read`."""
         for piece in self.pieces(begin, begin + len(target), _SMALL_PIECE):
             target[: len(piece)] = piece
             target = target[len(piece) :]
 
     def read_all(self) -> bytes:
-        """Return the bytes of the file; ChangedFileError where it changes meanwhile."""
+        """Return the bytes of the file; ChangedFileError if it changes meanwhile."""
         data = b"".join(self.pieces(0, self.size))
         self.check()
         return data
 
     def pieces(self, begin: int, end: int, most: int = PIECE) -> Iterator[bytes]:
-        """Yield the bytes from `begin` up to `end`, by requests of at most `most` bytes."""
+        """Yield the bytes from `begin` to `end`, by requests of at most `most` bytes."""
         for start in range(begin, end, most):
             yield self.read(start, min(start + most, end))
 
     def check(self) -> None:
-        """Raise ChangedFileError for a changed file, or OSError if it cannot be reached."""
-        if self._version and self._described() != self._version:
+        """Raise ChangedFileError if the file has changed, or OSError if it is unreachable."""
+        if self._version and self._describe() != self._version:
             raise ChangedFileError(f"{self.path} has changed while it was read")

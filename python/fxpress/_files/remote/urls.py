@@ -1,4 +1,4 @@
-"""Reach files by URL, through fsspec, which torch depends on."""
+"""Access files by URL through fsspec, a dependency of torch."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from fxpress._files.format.limit_values import DEFAULT
 
 _T = TypeVar("_T")
 _HTTP = ("http", "https")
-_GONE = (404, 410)  # statuses of HTTP
+_GONE = (404, 410)  # HTTP statuses of missing files
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-_PAUSES = (0.1, 0.4, 1.6)  # seconds before a request is repeated
-_PATIENCE = 30.0  # seconds after which a request is not repeated
-_SILENCE = 20.0  # seconds that a server may send nothing
+_RETRY_DELAYS = (0.1, 0.4, 1.6)  # seconds before a request is repeated
+_RETRY_TIMEOUT = 30.0  # seconds after which a request is not repeated
+_READ_TIMEOUT = 20.0  # seconds that a server may send nothing
 
 
 def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
-    """Return a path that is a URL; None for one of this machine, also with `file://`."""
+    """Return the path if it is a URL; None for a path of this machine, even with `file://`."""
     text = os.fsdecode(path)
     if "://" not in text or text.startswith(("file://", "local://")):
         return None
-    with contextlib.suppress(ValueError):  # whose text may have a password
+    with contextlib.suppress(ValueError):  # its message may contain a password
         urlsplit(text)
         return text
     raise UnsupportedError(f"{shown(text)} is not a valid URL")
 
 
 def local_path(path: str | bytes | os.PathLike[str]) -> str:
-    """Return the path of this machine that is given as such or with `file://`."""
+    """Return a path of this machine without `file://`."""
     text = os.fsdecode(path)
     for scheme in ("file://", "local://"):
         if text.startswith(scheme):
@@ -48,14 +48,14 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
 
 
 def shown(url: str) -> str:
-    """Return a URL without what may be secret in it: a user with a password, a signature."""
+    """Return a URL without its secrets: a user with a password, a signature."""
     return printable(re.sub(r"://[^/]*@", "://", re.split(r"[?#]", url, maxsplit=1)[0]))
 
 
 def is_archive(url: str) -> bool:
-    """Return whether a URL names one archive of all stages, and not a folder."""
+    """Return whether a URL names one archive of all stages instead of a folder."""
     parts = urlsplit(url)
-    return (parts.netloc + parts.path).endswith(".pt2")  # memory://stages.pt2 has no path
+    return (parts.netloc + parts.path).endswith(".pt2")  # the path of memory://stages.pt2 is empty
 
 
 def joined(url: str, name: str) -> str:
@@ -85,7 +85,7 @@ def opened_system(url: str) -> tuple[Any, str]:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Return options for fsspec: an answer by HTTP is limited in bytes and seconds."""
+    """Return options for fsspec that limit the bytes and the time of an HTTP response."""
     if urlsplit(url).scheme not in _HTTP:
         return {}
     try:
@@ -93,7 +93,7 @@ def _options(url: str) -> dict[str, Any]:
         from fsspec.config import conf
     except ImportError:  # fsspec reports that
         return {}
-    timeout = aiohttp.ClientTimeout(total=300, sock_connect=_SILENCE, sock_read=_SILENCE)
+    timeout = aiohttp.ClientTimeout(total=300, sock_connect=_READ_TIMEOUT, sock_read=_READ_TIMEOUT)
     kept: dict[str, Any] = {"timeout": timeout}
     for scheme in _HTTP:
         kept |= conf.get(scheme, {}).get("client_kwargs", {})
@@ -102,7 +102,7 @@ def _options(url: str) -> dict[str, Any]:
 
 @functools.cache
 def _limited_response() -> Any:
-    """Return a class of responses that give no more bytes than the range that was asked for."""
+    """Return a response class that accepts at most the bytes of the requested range."""
     import aiohttp
 
     class Limited(aiohttp.ClientResponse):  # type: ignore[misc]
@@ -114,7 +114,7 @@ def _limited_response() -> Any:
                 data += part
                 if len(data) > most:
                     self.close()
-                    raise ValueError(f"the server sends more than the {most} bytes asked for")
+                    raise ValueError(f"the server sent more than the {most} requested bytes")
             return bytes(data)
 
     return Limited
@@ -127,7 +127,7 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
 
 
 def _redacted(text: str, url: str = "") -> str:
-    """Return a text of a library with its URLs redacted; "" if a secret of `url` is left."""
+    """Return a library's text with redacted URLs; "" if it still contains a secret of `url`."""
     text = printable(re.sub(r"\w+://\S+", lambda found: shown(found[0]), text))
     parts = urlsplit(url)
     secrets = [parts.username, parts.password, parts.query, parts.fragment]
@@ -138,13 +138,13 @@ def _redacted(text: str, url: str = "") -> str:
 
 
 def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
-    """Return the result of a call that reads from a URL, repeated after failures that may pass.
+    """Return the result of a call that reads from a URL; retry transient failures.
 
-    Whatever a library raises becomes an OSError that names the URL. No exception of the library is
-    in its chain, because their texts have the URL with its secrets.
+    Every exception of a library becomes an OSError that names the URL. Exceptions of the library
+    are not chained, because their texts contain the URL with its secrets.
     """
-    end = time.monotonic() + _PATIENCE
-    pauses = [*_PAUSES] if repeats else []
+    end = time.monotonic() + _RETRY_TIMEOUT
+    pauses = [*_RETRY_DELAYS] if repeats else []
     while True:
         try:
             return call()
@@ -158,11 +158,11 @@ def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
 
 
 def _failure(url: str, error: BaseException) -> tuple[OSError, bool]:
-    """Return the OSError for an exception of a library, and whether the failure may pass."""
+    """Return the OSError for an exception of a library, and whether it is transient."""
     if isinstance(error, FileNotFoundError) and urlsplit(url).scheme in _HTTP:
-        error = error.__cause__ or error  # fsspec raises it for every failure of its first request
+        error = error.__cause__ or error  # fsspec raises it for any failure of its first request
     status = getattr(error, "status", None)
-    if type(status) is int and status:  # 0: there was no answer
+    if type(status) is int and status:  # 0: no response
         text = f"HTTP status {status} ({responses.get(status, 'unknown')})"
         may_pass = status in _PASSING
     else:

@@ -1,1 +1,1 @@
-"""The Python side of `fxpress.serialize`: code that runs once for an operator, program or file."""
+"""The Python side of `fxpress.serialize`: code that runs once per operator, program or file."""

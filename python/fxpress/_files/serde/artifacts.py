@@ -1,6 +1,6 @@
 """Convert state, constants and example inputs to and from the bytes of `torch.save`.
 
-`SavedRecords` serves the records of such bytes to `torch.load`.
+`SavedRecords` provides the records of such bytes to `torch.load`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from fxpress._torch import serde as compat
 from fxpress._torch.fx import holds_fake, pytree
 
 log = logging.getLogger("fxpress")
-_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # what an error of torch.load says about a pickle
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # in an error of torch.load about a pickle
 
 
 def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
-    """Return the pickle of a fake tensor: its metadata, and torch's function that reads it back.
+    """Return the pickle of a fake tensor: its metadata, and torch's function that restores it.
 
     Stands in for `torch._export.serde.serialize._reduce_fake_tensor`.
     """
@@ -44,7 +44,7 @@ def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
     return compat.reconstruct_fake_tensor, (SCHEMA.encode_tensor_meta(tensor), is_parameter)
 
 
-# A table of our own: changing the process's table would affect other threads that save.
+# A separate table: changing the process's table would affect other threads that save.
 _reducers: ChainMap[Any, Any] = ChainMap(
     {compat.FakeTensor: _reduce_fake_tensor}, copyreg.dispatch_table
 )
@@ -54,12 +54,12 @@ class _Pickler(pickle.Pickler):
     dispatch_table = _reducers
 
 
-# A namespace that `torch.save` takes as its `pickle_module`.
+# A namespace for the argument `pickle_module` of `torch.save`.
 _pickle = types.SimpleNamespace(__name__="fxpress", Pickler=_Pickler)
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Raise UnsupportedError for a fake tensor, which has no values to write."""
+    """Raise UnsupportedError for a fake tensor, which does not have values to write."""
     for name, value in values.items():
         if isinstance(value, torch.Tensor) and holds_fake(value):
             raise UnsupportedError(
@@ -69,22 +69,22 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def check_program_values(program: ExportedProgram, *, with_state: bool = True) -> None:
-    """Raise UnsupportedError for a fake tensor of a program, unless all of its tensors are fake."""
+    """Raise UnsupportedError for a fake tensor of a program unless all of its tensors are fake."""
     state, constants = program.state_dict, program.constants
-    # `serialize` keeps fake tensors as such where no value of the program is real.
+    # `serialize` keeps fake tensors if the program does not have real values.
     inputs = pytree.tree_leaves(program.example_inputs) if with_state else ()
     values = (*state.values(), *constants.values(), *inputs)
-    # torch writes fake tensors as records without bytes, which are read as zeros.
+    # torch writes fake tensors as records without bytes, which readers return as zeros.
     if any(isinstance(value, torch.Tensor) and not holds_fake(value) for value in values):
         check_values({**state, **constants} if with_state else constants)
 
 
 class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeError, TypeError):
-    """An object cannot be pickled. It has all the types that pickle raises for such an object."""
+    """An object cannot be pickled. It derives from all errors of pickle for such an object."""
 
 
 class _ReportingBuffer(io.BytesIO):
-    """A buffer that reports the bytes that it gets."""
+    """A buffer that reports the bytes written to it."""
 
     def __init__(self, report: Report) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _ReportingBuffer(io.BytesIO):
 def pickled(
     value: Any, pickle_protocol: int, module: Any = pickle, report: Report | None = None
 ) -> bytes:
-    """Return the bytes that `torch.save` writes; UnpicklableError where pickle cannot."""
+    """Return the bytes that `torch.save` writes; UnpicklableError if pickle fails."""
     buffer = io.BytesIO() if report is None else _ReportingBuffer(report)
     try:
         torch.save(value, buffer, pickle_module=module, pickle_protocol=pickle_protocol)
@@ -114,9 +114,9 @@ def save_artifact(
     *,
     report: Report | None = None,
 ) -> bytes:
-    """Return the bytes that `torch.save` writes for a value; no bytes for None.
+    """Return the bytes that `torch.save` writes for a value; empty for None.
 
-    Fake tensors are saved as their metadata. `report` takes the numbers of bytes that were written.
+    Fake tensors are saved as their metadata. `report` is called with numbers of written bytes.
 
     Stands in for `torch._export.serde.serialize.serialize_torch_artifact`.
 
@@ -134,22 +134,21 @@ def deserialize_torch_artifact(
     allow_pickle: bool = False,
     limits: Limits | None = None,
 ) -> Any:
-    """Return the value that `save_artifact` wrote; its fake tensors get a fake mode of their own.
+    """Return the value that `save_artifact` wrote; its fake tensors get a new fake mode.
 
     Stands in for `torch._export.serde.serialize.deserialize_torch_artifact`, which unpickles values
-    without being asked.
+    by default.
 
     Args:
-        serialized: the bytes; no bytes stand for an empty dict. A dict or tuple is returned
-            unchanged.
-        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which may
-            run any code.
+        serialized: the bytes; empty for an empty dict. A dict or tuple is returned unchanged.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
+            any code.
         limits: the limits on the cost of reading; None: the defaults.
 
     Raises:
-        fxpress.SerializeError: the bytes are damaged, hold neither a dict nor a tuple, or need
+        fxpress.SerializeError: the bytes are damaged, contain neither a dict nor a tuple, or need
             `allow_pickle`.
-        fxpress.LimitError: reading would cost more than the limits allow.
+        fxpress.LimitError: reading would exceed the limits.
         TypeError: `serialized` is neither bytes, a dict nor a tuple.
     """
     values = Values({}, budget=Budget(limits, sizes_of(serialized)))
@@ -177,7 +176,7 @@ def load_artifact(
 
 
 def check_pickle(data: bytes, record: str, budget: Budget) -> int:
-    """Check the value that a pickle makes before it is made; return its elements."""
+    """Check the value of a pickle without creating it; return its number of elements."""
     budget.native.set_place(record)
     try:
         elements, depth, contains_itself = _native.scan_pickle(data, budget.native)
@@ -194,7 +193,7 @@ def check_pickle(data: bytes, record: str, budget: Budget) -> int:
 def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
     """Return the value that `torch.save` wrote as `saved`, charged to the budget of `values`.
 
-    With `allow_pickle` it may run any code; else NeedsPickleError for values `torch.load` refuses.
+    With `allow_pickle` it may run any code; otherwise NeedsPickleError if `torch.load` refuses it.
     """
     reader = _native.GraphDecoder(CLASSES, values, {})
     budget = values.budget
@@ -224,20 +223,20 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
 
 
 def _refusal(saved: bytes, record: str, error: Exception) -> compat.SerializeError:
-    """Return a NeedsPickleError for a sound pickle that torch refuses, else what is damaged."""
+    """Return NeedsPickleError for an undamaged pickle that torch refuses, else what is damaged."""
     if not _is_only_refused(saved, error):
         return compat.SerializeError(f"{record} is damaged: {error!r}")
     found = _GLOBAL.search(str(error))
     return NeedsPickleError(
         f"{record} cannot be read without unpickling it, which may run any code; "
-        f"allow_pickle=True does that. {error}",
+        f"pass allow_pickle=True to permit that. {error}",
         record,
         found[1] if found else "",
     )
 
 
 def _is_only_refused(saved: bytes, error: Exception) -> bool:
-    """Return whether bytes of `torch.save` are undamaged, and their pickle is what was refused."""
+    """Return whether the bytes of `torch.save` are undamaged, and only their pickle was refused."""
     data = bytes(saved)
     try:
         if data.startswith(b"PK"):
@@ -247,7 +246,7 @@ def _is_only_refused(saved: bytes, error: Exception) -> bool:
             data = inflate(data, size) if is_deflated else data
             if not isinstance(error, pickle.UnpicklingError) or _native.crc32(data) != crc:
                 return False
-        elif not data.startswith(pickle.PROTO):  # as files of older releases of torch begin
+        elif not data.startswith(pickle.PROTO):  # as in files of older releases of torch
             return False
         for _ in pickletools.genops(data):
             pass
@@ -258,12 +257,12 @@ def _is_only_refused(saved: bytes, error: Exception) -> bool:
 
 def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
     """Return the bytes that were deflated to `data`."""
-    budget.charge(2 * size, place)  # zlib holds the parts and the joined result at once
+    budget.charge(2 * size, place)  # zlib holds both the parts and the joined result
     return inflate(data, size)
 
 
 class SavedRecords:
-    """A reader for `torch.load` of a zip file from `torch.save`, which checks sizes of records."""
+    """A reader for `torch.load` of a zip file of `torch.save`, which checks record sizes."""
 
     def __init__(self, saved: bytes, place: str, budget: Budget) -> None:
         self._native = _native.ArchiveReader(saved, 0)
@@ -277,31 +276,31 @@ class SavedRecords:
         return list(self._records)
 
     def has_record(self, name: str) -> bool:
-        """Return whether the file has a record."""
-        # With ".format_version", `torch.load` computes offsets of storages instead of reading them.
+        """Return whether the file contains a record."""
+        # With ".format_version", `torch.load` would compute offsets instead of reading them.
         return name in self._records and name != ".format_version"
 
     def serialization_id(self) -> str:
-        """Return the name of the file in a log of torch, which is empty."""
+        """Return the file's id for a log of torch; empty."""
         return ""
 
     def get_record(self, name: str) -> bytes:
         """Return the bytes of a record."""
         _, _, size, _, is_deflated = self._records[name]
         place = f"{self._place}: record {name!r}"
-        if name in self._read:  # another copy of bytes that the size of the file allowed for once
+        if name in self._read:  # an additional copy, beyond what the size of the file allows
             self._budget.charge(size, place)
         self._read.add(name)
         data: bytes = self._native.stored_bytes(name)
         return unpack(data, size, place, self._budget) if is_deflated else data
 
     def get_record_offset(self, name: str) -> int:
-        """Return the offset of a record's stored bytes in the file; KeyError when there is none."""
+        """Return the offset of a record's stored bytes in the file; KeyError if it is missing."""
         offset: int = self._records[name][0]
         return offset
 
     def get_storage_from_record(self, name: str, size: int, _kind: Any) -> torch.Tensor:
-        """Return the bytes of a record as a tensor of `size` elements of the dtype uint8."""
+        """Return the bytes of a record as a uint8 tensor of `size` elements."""
         _, _, found, _, is_deflated = self._records[name]
         if found != size:
             raise ValueError(f"record {name!r} has {found} bytes, not {size}")

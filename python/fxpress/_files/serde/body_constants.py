@@ -1,4 +1,4 @@
-"""Make tensors that bodies of operators hold inputs of the program, as a file needs them."""
+"""Turn tensors inside the bodies of operators into inputs of these bodies, as files require."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 
-# The position of the argument whose values the bodies take last.
+# The position of the argument whose values the bodies take as their last inputs.
 _OPERANDS = {
     "associative_scan": 2,
     "cond": 3,
@@ -29,7 +29,7 @@ _OPERANDS = {
 
 
 def lift_body_constants(program: ExportedProgram) -> ExportedProgram:
-    """Return a program whose bodies take their tensors as operands: the same one if they do."""
+    """Return a program whose bodies take tensors as operands; the same program if they do."""
     if not any(map(_tensors, _bodies(program.graph_module))):
         return program
     root = copy.deepcopy(program.graph_module)
@@ -62,7 +62,7 @@ def _bodies(module: GraphModule) -> Iterator[GraphModule]:
 
 
 def _tensors(module: GraphModule) -> list[tuple[Node, torch.Tensor]]:
-    """Return the nodes of tensors that a module holds, and the tensors."""
+    """Return the get_attr nodes of tensors in a module, and the tensors."""
     found = []
     for node in module.graph.find_nodes(op="get_attr"):
         value: Any = module
@@ -84,7 +84,7 @@ def _lift(module: GraphModule) -> None:
         if not is_operator or (position := _OPERANDS.get(node.target.__name__)) is None:
             continue
         named = [a for a in node.args if isinstance(a, Node) and a.op == "get_attr"]
-        if all(counts[a.target] == 1 for a in named):  # else another call takes the body too
+        if all(counts[a.target] == 1 for a in named):  # otherwise another call uses the body, too
             bodies = [getattr(module, str(a.target)) for a in named]
             operands = tuple(_lift_from(bodies, module, node))
             given = (*node.args[position], *operands)
@@ -93,7 +93,7 @@ def _lift(module: GraphModule) -> None:
 
 
 def _lift_from(bodies: list[GraphModule], module: GraphModule, call: Node) -> Iterator[Node]:
-    """Yield the new operands of a call; each of its bodies takes all of them."""
+    """Yield the new operands of a call; each body takes all of them."""
     numbers = itertools.count()
     for body in bodies:
         for node, value in _tensors(body):
@@ -113,7 +113,7 @@ def _lift_from(bodies: list[GraphModule], module: GraphModule, call: Node) -> It
 
 
 def _replace(node: Node, made: Node, module: GraphModule) -> None:
-    """Replace the node of a tensor, and delete the tensor if no other node reads it."""
+    """Replace the node of a tensor; delete the tensor if no other node reads it."""
     node.replace_all_uses_with(made)
     module.graph.erase_node(node)
     path, _, name = str(node.target).rpartition(".")

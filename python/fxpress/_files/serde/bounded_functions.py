@@ -1,6 +1,6 @@
-"""Call a function of expressions; what the call may cost is checked before.
+"""Call a function of expressions after checking the cost of the call.
 
-Some functions of sympy are slow for small arguments, and no call of sympy can be interrupted.
+Some functions of sympy are slow for small arguments, and calls of sympy cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from fxpress._torch import serde as compat
 PLACE = "an expression"
 _LARGEST_EXPONENT = 64  # the product of the exponents of nested powers
 _LARGEST_EXPONENT_OF_SUM = 8  # sympy may multiply out a power of a sum
-_LARGEST_ARGUMENT = 1024  # the largest argument of functions that grow fast
-_MOST_ARGUMENTS = 32  # of a function that compares all its arguments with each other
-_HIGHEST_DEGREE = 16  # of an operand of a division or comparison: sympy looks for its roots
-# Functions that are more than linear in the terms of an expression take the limit on terms divided
-# by these numbers.
+_LARGEST_ARGUMENT = 1024  # the limit for functions that grow fast
+_MOST_ARGUMENTS = 32  # of a function that compares all pairs of its arguments
+_HIGHEST_DEGREE = 16  # of an operand of a division or comparison, whose roots sympy computes
+# Functions that cost more than linear time have the limit on terms divided by these numbers.
 _DIVIDED = 32
 _COMPARED = 8
-# Functions that take nothing but numbers: sympy accepts truth values with a warning.
+# Functions that accept numbers only; sympy accepts truth values with a warning.
 _SUMS = ("Add", "Mul", "Pow")
 CONSTANTS = {
     name: getattr(sympy, name) for name in ("oo", "zoo", "nan", "pi", "E", "I", "true", "false")
@@ -45,20 +44,20 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class ExpressionError(compat.SerializeError):
-    """A text that is not an expression of the grammar, or one that is too large."""
+    """A text is not an expression of the grammar, or the expression is too large."""
 
 
 class Operand(NamedTuple):
     """A part of an expression."""
 
     value: Any  # an object of sympy; a str only as an argument of Symbol and Float
-    terms: int  # the number of numbers, symbols and functions in it
-    degree: int  # an upper bound of its degree as a polynomial
-    expanded: int = 1  # an upper bound of the number of terms after multiplying out
+    terms: int  # the number of its numbers, symbols and functions
+    degree: int  # an upper bound of its polynomial degree
+    expanded: int = 1  # an upper bound of its terms after expansion
 
 
 def most_bits(limits: Limits) -> int:
-    """Return the number of bits of an integer with as many digits as the limits allow."""
+    """Return the bits of an integer with the maximal number of digits in the limits."""
     return int(limits.digits * 3.33)
 
 
@@ -91,7 +90,7 @@ def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
 
 
 def _is_small(value: Any, limits: Limits) -> bool:
-    """Return whether a number is a float, or a rational with as few digits as the limits allow."""
+    """Return whether a number is a float, or a rational within the limit of digits."""
     if value.is_Rational:
         bits = max(int(value.p).bit_length(), int(value.q).bit_length())
         return bits <= most_bits(limits)
@@ -99,7 +98,7 @@ def _is_small(value: Any, limits: Limits) -> bool:
 
 
 def _exponent(base: Any, exponent: Any) -> Any:
-    """Return the exponent of a power, times the exponents of the powers that are its base."""
+    """Return the exponent of a power times the exponents of nested powers in its base."""
     while base.is_Pow:
         if base.exp.is_number:
             exponent = exponent * base.exp
@@ -146,10 +145,10 @@ def _check_comparison(limits: Limits, name: str, arguments: list[Operand]) -> No
 
 
 def _check_few(limits: Limits, name: str, arguments: list[Operand]) -> None:
-    """Check the arguments of a function that compares all of them with each other."""
+    """Check the arguments of a function that compares all pairs of them."""
     if len(arguments) > _MOST_ARGUMENTS:
         raise LimitError("terms", f"{PLACE}: {name} of {len(arguments)} arguments")
-    # The arguments may be few with many terms each, or many with few terms.
+    # There may be few arguments with many terms each, or many arguments with few terms.
     part = _COMPARED * max(1, len(arguments) // 2)
     _check_terms(limits, name, arguments, part if _are_compound(arguments) else _COMPARED)
 

@@ -1,7 +1,7 @@
-"""Turn the errors of damaged or wrong files into one kind of exception.
+"""Convert the errors of damaged or wrong files into one type of exception.
 
-The values of a file go through code of fxpress, torch, sympy, json and pickle. Each raises errors
-of its own for values that it does not expect. One context manager surrounds all of this code.
+Code of fxpress, torch, sympy, json and pickle processes the values of a file, and raises different
+errors for unexpected values. One context manager surrounds all of this code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fxpress._torch import serde as compat
 
 
 class UnknownNameError(compat.SerializeError):
-    """A file names an operator or a class, `name`, that is not registered or imported."""
+    """A file names an operator or class, `name`, that is not registered or imported."""
 
     def __init__(self, text: str, name: str = "") -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class UnknownNameError(compat.SerializeError):
 
 
 class RefusedOperatorError(compat.SerializeError):
-    """A file names an operator that it may not call, `target`, for a `reason`."""
+    """A file names an operator, `target`, that it may not call, for a `reason`."""
 
     def __init__(self, target: str, reason: str) -> None:
         super().__init__(refusal_text(target, reason))
@@ -38,58 +38,58 @@ class RefusedOperatorError(compat.SerializeError):
 
 
 class NeedsPickleError(compat.SerializeError):
-    """A `record` needs unpickling, which was not allowed; `name` is a class or function, or ""."""
+    """A `record` needs unpickling, which is not allowed; `name` is a class or function, or ""."""
 
     def __init__(self, text: str, record: str = "", name: str = "") -> None:
         super().__init__(text)
         self.record, self.name = record, name
 
 
-def _is_of_a_name(error: BaseException | None) -> bool:
-    """Return whether an UnknownNameError is the error or one of its causes."""
+def _is_unknown_name(error: BaseException | None) -> bool:
+    """Return whether the error or one of its causes is an UnknownNameError."""
     while error is not None and not isinstance(error, UnknownNameError):
         error = error.__cause__
     return error is not None
 
 
 @contextmanager
-def says_what_was_left_out(reason: str | None) -> Iterator[None]:
-    """Add the reason for a part that was left out to errors about unknown names in the block."""
+def add_left_out_reason(reason: str | None) -> Iterator[None]:
+    """Add the reason why a part was left out to errors about unknown names in the block."""
     try:
         yield
     except compat.SerializeError as e:
-        # Unpickling an object imports the module of its class, which may register the name.
-        if reason is None or not _is_of_a_name(e):
+        # Unpickling an object imports the module of its class, which might register the name.
+        if reason is None or not _is_unknown_name(e):
             raise
         raise compat.SerializeError(
             f"{e} Reading the part that was left out may register the name: {reason}"
         ) from e
 
 
-# The exceptions that a wrong value leads to. Errors of the system, warnings that are errors,
-# interrupts and a lack of memory are not among them.
+# The exceptions that a wrong value can cause. Errors of the system, warnings as errors, signals and
+# a lack of memory are not included.
 OF_WRONG_VALUES = (
     *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError),
     *(LookupError, RuntimeError, TypeError, ValueError),
     *(pickle.PickleError, struct.error, zipfile.BadZipFile, zlib.error),
 )
-# Exceptions that pass unchanged: errors of fxpress, including its own bugs, and a device without
-# memory, which callers know how to treat.
-_SAID = (Error, torch.OutOfMemoryError)
+# Exceptions that pass unchanged: errors of fxpress, including InternalError, and exhausted memory
+# of a device, which callers handle.
+_UNCHANGED = (Error, torch.OutOfMemoryError)
 
 
 class InvalidProgramError(compat.SerializeError, compat.SpecViolationError):  # type: ignore[misc]
-    """A program is not valid: torch's verifier refuses it."""
+    """A program is not valid: torch's verifier rejects it."""
 
 
 @contextmanager
 def damage_is_named(
     what: str = "the program", kind: type[compat.SerializeError] = compat.SerializeError
 ) -> Iterator[None]:
-    """Raise errors of the block as SerializeError; it may only process values that were read."""
+    """Convert errors in the block to SerializeError; the block may only process read values."""
     try:
         yield
-    except _SAID:
+    except _UNCHANGED:
         raise
     except compat.SpecViolationError as e:
         raise InvalidProgramError(str(e)) from printable_error(e)
@@ -100,7 +100,7 @@ def damage_is_named(
 
 
 def validate(program: ExportedProgram) -> None:
-    """Check a program by torch's verifier; InvalidProgramError, with its message, if it refuses."""
+    """Check a program with torch's verifier; InvalidProgramError has the verifier's message."""
     try:
         program.validate()
     except compat.SpecViolationError as e:

@@ -1,4 +1,4 @@
-"""Find the places where two programs differ."""
+"""Find the differences between two programs."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
-_ORDER = "computed otherwise, or in another order of writes, random operators, effects or modes"
+_ORDER = "computed differently, or in another order of writes, random operators, effects or modes"
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
-# The fields of the schema in which two programs with equal computations may differ.
+# The fields of the schema that may differ although the computations are equal.
 _IGNORED = {"metadata", "hint", "kind"}
-_DIFFERS = "differs"  # the identity of values whose difference is shown elsewhere
+_DIFFERS = "differs"  # the identity of values whose difference is reported elsewhere
 _schema = compat.schema
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One place where two programs differ; its text says it in a line.
+    """One difference between two programs; its text is one line.
 
-    torch has no such class.
+    torch does not have this class.
 
     Attributes:
-        path: the path to the place in the first program, or in the second where only the second
-            has the place.
-        first: the value in the first program; None where it has none.
-        second: the value in the second program; None where it has none.
-        nodes: the names of the node in both programs; None where one has none, and for places that
-            are not in a node.
+        path: the path in the first program, or in the second if only that contains the location.
+        first: the value in the first program, or None.
+        second: the value in the second program, or None.
+        nodes: the names of the node in both programs; None for a program that lacks it, and for
+            locations outside of nodes.
 
     Example:
         >>> import copy
@@ -67,7 +66,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
-    """A value of a graph. Values of equal origin are equal, though their names may differ."""
+    """A value of a graph. Values of equal origin are equal even if their names differ."""
 
     name: str = dataclasses.field(compare=False)
     identity: Any = None
@@ -77,7 +76,7 @@ class _Value:
 
 
 class _Side:
-    """One of the two programs, as dicts and lists with a `_Value` in place of each name."""
+    """One of the two programs, as dicts and lists with a `_Value` instead of each name."""
 
     def __init__(
         self, document: _native.Document, whole: bytes, known: dict[str, bytes], digests: bytes
@@ -106,7 +105,7 @@ class _Side:
                 self.values[name] = (digest, index)
 
     def plain(self, value: Any, values: dict[str, Any]) -> Any:
-        """Return a part of the program as plain data, with only the facts that enter the hash."""
+        """Return a part of the program as plain data, with the facts that affect the hash."""
         if isinstance(value, _schema.Graph):
             inner: dict[str, Any] = {}
             for name in itertools.chain(
@@ -148,7 +147,7 @@ class _Side:
         return f"Symbol('{self.symbols.setdefault(match[1], len(self.symbols))}'"
 
     def metas(self, graph: Any, names: list[str], values: dict[str, Any]) -> list[Any]:
-        """Return the metadata that the tables of a graph have for some names."""
+        """Return the metadata of some names in the tables of a graph."""
         tables = (
             graph.tensor_values,
             graph.sym_int_values,
@@ -172,7 +171,7 @@ class _Side:
         }
 
     def forget(self, key: str) -> None:
-        """Let an input count as equal from now on, because its difference has been reported."""
+        """Treat an input as equal from now on, because its difference has been reported."""
         if key in self.inputs:
             names = _names(getattr(self.inputs[key].value, "arg", None))
             self.values.update(dict.fromkeys(names, _DIFFERS))
@@ -189,19 +188,19 @@ class _Side:
         }
 
     def node_name(self, index: int | None) -> str | None:
-        """Return the name of a node, or that of its first value."""
+        """Return the name of a node, or of its first value."""
         if index is None:
             return None
         node = self.graph.nodes[index]
         return getattr(node, "name", None) or next(_names(node.outputs), None)
 
     def ranges(self) -> dict[Any, Any]:
-        """Return the ranges by the number of the symbol."""
+        """Return the ranges by symbol number."""
         stored = self.stored.range_constraints.items()
         return {self.symbols.get(name, name): self.plain(limits, {}) for name, limits in stored}
 
     def roots(self, others: Counter[bytes]) -> list[int]:
-        """Return the nodes that only this program has, and whose arguments both have."""
+        """Return the nodes that only this program contains, but whose arguments both contain."""
         left = others.copy()
         strange = {name for name, made in self.values.items() if made is _DIFFERS}
         roots = []
@@ -214,19 +213,19 @@ class _Side:
             if names.isdisjoint(strange):
                 roots.append(index)
             strange.update(_names(node.outputs))
-        # These nodes and their users count as equal from now on.
+        # From now on, these nodes and their users count as equal.
         self.values.update(dict.fromkeys(strange, _DIFFERS))
         return roots
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Yield the names of values in arguments, without the names inside of nested graphs."""
+    """Yield the names of values in arguments, except names inside nested graphs."""
     if isinstance(
         value, (_schema.TensorArgument, _schema.TokenArgument, _schema.CustomObjArgument)
     ):
         yield value.name
     elif isinstance(value, compat.Union):
-        tag = str(value.type)  # the tag itself is equal only to tags of its own union
+        tag = str(value.type)  # a tag only equals tags of the same union
         if tag == "as_name":
             yield value.value
         elif tag != "as_graph":
@@ -239,7 +238,7 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
-    """Yield the places where two trees of dicts and lists differ, in order."""
+    """Yield the differences between two trees of dicts and lists, in order."""
     if isinstance(first, dict) and isinstance(second, dict):
         for key in {**first, **second}:
             yield from _compare(f"{path}.{key}", first.get(key), second.get(key))
@@ -251,7 +250,7 @@ def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
 
 
 def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
-    """Yield pairs of differing nodes, of one operator where possible; None stands for no node."""
+    """Yield pairs of differing nodes, with equal operators if possible; None for no node."""
     others = second.roots(Counter(first.digests))
     for index in first.roots(Counter(second.digests)):
         target = first.graph.nodes[index].target
@@ -308,18 +307,18 @@ def diff(
     include_state: bool = False,
     progress: Progress = False,
 ) -> list[Difference]:
-    """Return the first places where the computations of two programs differ.
+    """Return the first differences between the computations of two programs.
 
     A node is compared with its counterpart in the other program, which may have another name and
-    another place. Where nodes differ because their arguments differ, only the arguments are
-    returned. torch has no such function.
+    position. If nodes differ because their arguments differ, only the arguments are reported. torch
+    does not have this function.
 
     Args:
-        first, second: the programs, which are not changed.
+        first, second: the programs, which are not modified.
         limit: the largest number of differences to return.
-        include_state: compare the values of parameters and buffers too.
-        progress: where the hashing of values shows its progress, in bytes: True or a function of
-            (done, total, what). The programs come one after the other.
+        include_state: also compare the values of parameters and buffers.
+        progress: how to show the progress of hashing values, in bytes: True or a function of (done,
+            total, what). The programs are hashed one after the other.
 
     Returns:
         The differences in inputs, nodes, outputs, ranges and guards, in this order. The list is
@@ -327,12 +326,12 @@ def diff(
 
     Raises:
         ValueError: `limit` is not positive.
-        TypeError: `limit` is no integer, a program is no ExportedProgram, or `progress` is of
+        TypeError: `limit` is not an int, a program is not an ExportedProgram, or `progress` is of
             another type.
-        ImportError: `progress` needs what is not installed.
+        ImportError: `progress` needs a package that is not installed.
         fxpress.SerializeError: a node cannot be written; the message names it.
-        fxpress.UnsupportedError: a program has something that fxpress cannot write, or a constant
-            that cannot be hashed.
+        fxpress.UnsupportedError: fxpress cannot write a part of a program, or cannot hash a
+            constant.
 
     Example:
         >>> doubled = torch.export.export(torch.nn.Sequential(model, torch.nn.ReLU()), (x,))
@@ -353,7 +352,7 @@ def diff_texts(
     second: tuple[bytes, bytes, dict[str, bytes], bytes],
     limit: int,
 ) -> list[Difference]:
-    """Do `diff` for the texts of programs, each with the hashes that `hash_parts` returns."""
+    """Compare the texts of programs like `diff`, each with its hashes from `hash_parts`."""
 
     def side(text: bytes, *hashes: Any) -> _Side:
         budget = Budget(None, len(text)).native

@@ -27,8 +27,8 @@ def _invalid(message: str) -> NoReturn:
 # ---- to plain data ------------------------------------------------------------------------------
 
 
-def _of_tensor(path: Any, value: Any, shape: Any) -> list[Any] | None:
-    """Return one entry for each dimension of a tensor; None for other values."""
+def _list_dimensions(path: Any, value: Any, shape: Any) -> list[Any] | None:
+    """Return one entry per dimension of a tensor; None for other values."""
     if not isinstance(value, torch.Tensor):
         return None
     if shape is None:
@@ -39,7 +39,7 @@ def _of_tensor(path: Any, value: Any, shape: Any) -> list[Any] | None:
 
 
 def _note(entry: Any, roots: dict[str, tuple[Any, set[str]]]) -> int | str | None:
-    """Return an entry as plain data, and add the dimensions that it names to `roots`."""
+    """Return an entry as plain data; add the dimensions that it names to `roots`."""
     if entry is None or isinstance(entry, int):
         return entry
     if isinstance(entry, compat.DimHint):
@@ -61,16 +61,16 @@ def _dump_dynamic_shapes(
     """Return a specification of dynamic shapes as plain data.
 
     Args:
-        dynamic_shapes: the specification, as `torch.export.export` takes it. A dict stands for its
+        dynamic_shapes: the specification for `torch.export.export`. A dict is equivalent to its
             values, in order.
-        args, kwargs: the example inputs that the specification is for.
+        args, kwargs: the example inputs of the specification.
         to_dict: return a dict, with a dict for each dimension, instead of a `DynamicShapesSpec`.
 
     Returns:
-        A `DynamicShapesSpec` with two fields. "dynamic_shapes" is a tuple with a list for every
-        tensor among the inputs (sizes, texts of dimensions and hints) and None for other inputs.
-        "dims" is a dict from each symbol to its limits and the expressions that are derived from
-        it. When `dynamic_shapes` is None, the result is a dict in any case, as in torch.
+        A `DynamicShapesSpec` with two fields. "dynamic_shapes" is a tuple with a list (sizes, texts
+        of dimensions and hints) for every tensor input and None for other inputs. "dims" maps each
+        symbol to its limits and the expressions derived from it. If `dynamic_shapes` is None, the
+        result is always a dict, as in torch.
 
     Raises:
         UserError (of Dynamo): the specification does not fit the inputs.
@@ -83,7 +83,7 @@ def _dump_dynamic_shapes(
     shapes = tuple(given)
     inputs = (*args, *(kwargs or {}).values())
     compat.check_dynamic_shapes(dict(enumerate(inputs)), shapes)
-    standard = compat.tree_map_with_path(_of_tensor, inputs, shapes, tree_name="inputs")
+    standard = compat.tree_map_with_path(_list_dimensions, inputs, shapes, tree_name="inputs")
     roots: dict[str, tuple[Any, set[str]]] = {}
     plain = compat.tree_map(lambda entry: _note(entry, roots), standard)
     dims = {
@@ -132,7 +132,7 @@ def _check_root(name: Any, stored: Any) -> Any:
 
 
 def _read(spec: Any, from_dict: bool) -> tuple[Any, dict[str, Any]]:
-    """Return the shapes, and the dimensions that the shapes may name."""
+    """Return the shapes, and the dimensions that they may name."""
     if not from_dict:
         if not isinstance(spec, compat.DynamicShapesSpec):
             _invalid(f"Expected `spec` to be a DynamicShapesSpec, got {type(spec)}")
@@ -174,7 +174,7 @@ def _load_dynamic_shapes(spec: Any, from_dict: bool | None = False) -> Any:
     """Return the specification that `_dump_dynamic_shapes` wrote, for `torch.export.export`.
 
     Args:
-        spec: a `DynamicShapesSpec`; a dict when `from_dict` is true.
+        spec: a `DynamicShapesSpec`; a dict if `from_dict` is true.
         from_dict: whether `spec` is a dict.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Read the text of an expression: sympy's `srepr`, and the infix form of older files.
+"""Parse the text of an expression: sympy's `srepr`, and the infix form of older files.
 
-The reader calls only listed functions and constructors, with the arguments in the text. torch
-passes the text to `sympy.sympify`, which runs it as Python code. The reader has its own stacks,
-because Python's parser recurses as deep as the text is nested.
+The parser calls only listed functions and constructors, with the arguments in the text. torch
+passes the text to `sympy.sympify`, which runs it as Python code. The parser uses explicit stacks,
+because Python's parser recurses for nested text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOKEN = re.compile(
 )
 _FLOAT = re.compile(r"([+-]?)(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
 
-# Binary operator -> how tightly it binds. `_NAMES` has the functions that operators stand for.
+# Binary operator -> precedence. `_NAMES` contains the functions of operators.
 _COMPARISON = 1
 _BINARY = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARISON),
@@ -54,15 +54,15 @@ _NAMES = {
 
 
 class _Frame:
-    """The text between two brackets, and the function that takes it as arguments."""
+    """The text between two brackets, and the function that it is passed to."""
 
     def __init__(self, function: str | None) -> None:
         self.function = function
         self.done: list[Operand] = []  # arguments
         self.keywords: dict[str, Operand] = {}
-        self.keyword: str | None = None  # the keyword of the argument that is being read
+        self.keyword: str | None = None  # of the current argument
         self.operands: list[Operand] = []
-        self.operators: list[tuple[str, int]] = []  # each with how tightly it binds
+        self.operators: list[tuple[str, int]] = []  # with precedences
         self.has_comma = False
 
 
@@ -77,7 +77,7 @@ class _Reader:
     def read(self, text: str) -> Operand:
         tokens = self._tokens(text)
         at = 0
-        is_operand = False  # whether the last token ended an operand
+        is_operand = False  # the last token ended an operand
         while at < len(tokens):
             kind, token = tokens[at]
             following = tokens[at + 1][1] if at + 1 < len(tokens) else ""
@@ -112,7 +112,7 @@ class _Reader:
     # ---- operands -------------------------------------------------------------------------------
 
     def _value(self, kind: str, token: str, following: str) -> bool:
-        """Read a name, number or text; return False when it used the next token too."""
+        """Read a name, number or text; return False if it consumed the next token, too."""
         frame = self._frames[-1]
         if kind == "name" and following == "(":
             self._count()
@@ -120,7 +120,7 @@ class _Reader:
             return False
         if kind == "name" and following == "=":
             if frame.function is None or frame.keyword or frame.operands or frame.operators:
-                raise ExpressionError(f"{token!r} is no keyword here")
+                raise ExpressionError(f"{token!r} is not a keyword here")
             frame.keyword = token
             return False
         self._count()
@@ -169,7 +169,7 @@ class _Reader:
     # ---- operators ------------------------------------------------------------------------------
 
     def _operator(self, token: str, is_operand: bool) -> bool:
-        """Read an operator or a bracket; return whether an operand ends there."""
+        """Read an operator or bracket; return whether an operand ends there."""
         frame = self._frames[-1]
         if token == "(":
             if is_operand:
@@ -201,7 +201,7 @@ class _Reader:
 
     def _binary(self, frame: _Frame, token: str) -> None:
         binds = _BINARY[token]
-        is_power = token == "**"  # powers group from the right: an equal one before it waits
+        is_power = token == "**"  # powers are right-associative
         while frame.operators and frame.operators[-1][1] >= binds + is_power:
             if binds == _COMPARISON == frame.operators[-1][1]:
                 raise ExpressionError("several comparisons in a row")
@@ -254,7 +254,7 @@ class _Reader:
             frame.keyword = None
 
     def _close(self, frame: _Frame, is_operand: bool) -> Operand:
-        """Return the value of a closed bracket with its function."""
+        """Return the value of a closed bracket and its function."""
         if is_operand:
             self._end_argument(frame)
         elif frame.operators or frame.keyword or (not frame.has_comma and frame.function is None):
@@ -297,14 +297,14 @@ class _Reader:
 
 
 def most_digits(precision: int) -> int:
-    """Return the largest number of decimal digits in the text of a float of `precision` bits."""
+    """Return the maximal decimal digits in the text of a float of `precision` bits."""
     return precision // 3 + 3
 
 
 def _numeric(operand: Operand) -> Operand:
-    """Return the operand; ExpressionError when it is a text."""
+    """Return the operand; ExpressionError if it is a text."""
     if isinstance(operand.value, str):
-        raise ExpressionError(f"the text {operand.value[:40]!r} is no number")
+        raise ExpressionError(f"the text {operand.value[:40]!r} is not a number")
     return operand
 
 
@@ -324,7 +324,7 @@ def _symbol(name: str, keywords: Mapping[str, Operand]) -> Any:
 
 
 def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -> Any:
-    """Return the sympy expression of a text; raise ExpressionError or LimitError.
+    """Return the sympy expression of a text, or raise ExpressionError or LimitError.
 
     `symbols` maps names to expressions; other names become symbols without assumptions.
     """
@@ -336,7 +336,7 @@ def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -
             result = _Reader(symbols, budget).read(text.strip()).value
     except (ExpressionError, LimitError):
         raise
-    except Exception as e:  # sympy raises many kinds
+    except Exception as e:  # sympy raises various errors
         if not is_about_input(e):
             raise
         raise ExpressionError(f"not an expression: {text[:200]!r}: {e}") from printable_error(e)

@@ -1,6 +1,6 @@
 """Convert numbers, devices, tensor metadata and ranges to and from objects of torch's schema.
 
-The functions that `fxpress.serialize` exports stand in for the functions of their names in
+The functions that `fxpress.serialize` exports stand in for the functions with the same names in
 `torch._export.serde.serialize`.
 """
 
@@ -25,29 +25,29 @@ _schema = compat.schema
 
 
 def deserialize_device(d: Any) -> torch.device:
-    """Return the device that a `schema.Device` names; RuntimeError for an unknown kind."""
+    """Return the device that a `schema.Device` names; RuntimeError for an unknown type."""
     return torch.device(d.type) if d.index is None else torch.device(d.type, d.index)
 
 
 def deserialize_storage_offset(offset: Any) -> int:
-    """Return the number in a `schema.SymInt`; AssertionError when it is symbolic."""
+    """Return the number in a `schema.SymInt`; AssertionError if it is symbolic."""
     if offset.type != "as_int":
         raise AssertionError(f"Only as_int is supported, got {offset.type}")
     return int(offset.as_int)
 
 
 def deserialize_size(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Return the numbers in a list of `schema.SymInt`; AssertionError when one is symbolic."""
+    """Return the numbers in a list of `schema.SymInt`; AssertionError if one is symbolic."""
     return tuple(map(deserialize_storage_offset, sizes))
 
 
 def deserialize_stride(strides: Sequence[Any]) -> tuple[int, ...]:
-    """Return the numbers in a list of `schema.SymInt`; AssertionError when one is symbolic."""
+    """Return the numbers in a list of `schema.SymInt`; AssertionError if one is symbolic."""
     return deserialize_size(strides)
 
 
 def deserialize_scalar_type(st: Any) -> torch.dtype:
-    """Return the dtype of a `schema.ScalarType` or its number; KeyError when there is none."""
+    """Return the dtype of a `schema.ScalarType` or its number; KeyError if there is none."""
     return compat.DTYPES[st]
 
 
@@ -55,7 +55,7 @@ def deserialize_scalar_type(st: Any) -> torch.dtype:
 
 
 def _print_sympy(s: Any) -> str:
-    """Return the `srepr` text of a symbolic number or of a sympy expression."""
+    """Return the `srepr` text of a symbolic number or a sympy expression."""
     expression = s.node.expr if isinstance(s, compat.SYMBOLIC_NUMBERS) else s
     return str(sympy.printing.repr.srepr(expression))
 
@@ -117,15 +117,15 @@ _ROUNDING = {"ceil": math.ceil, "floor": math.floor}
 
 
 def _sympy_int_to_int(val: Any, adjust: str) -> int | None:
-    """Return a limit of a range as a file stores it: None for an infinite limit.
+    """Return a limit of a range as stored in a file: None if it is infinite.
 
     Args:
         val: the limit, a number of sympy.
-        adjust: "ceil" or "floor": the function that rounds a limit that is no integer. Rounding
-            logs a warning.
+        adjust: "ceil" or "floor": the rounding of a limit that is not an integer. Rounding logs a
+            warning.
 
     Raises:
-        RuntimeError: the limit has to be rounded, and `adjust` has another value.
+        RuntimeError: the limit needs rounding, and `adjust` has another value.
     """
     if val in (sympy.oo, compat.int_oo, -sympy.oo, -compat.int_oo):
         return None
@@ -144,7 +144,7 @@ def _sympy_int_to_int(val: Any, adjust: str) -> int | None:
 
 
 def _int_to_sympy_int(val: Any, default: Any) -> Any:
-    """Return the sympy number for a limit that was read; `default` for None."""
+    """Return the sympy number for a stored limit; `default` for None."""
     if val is None:
         return default
     if val in (compat.int_oo, -compat.int_oo):
@@ -155,7 +155,7 @@ def _int_to_sympy_int(val: Any, default: Any) -> Any:
 
 
 def value_range(lowest: Any, highest: Any) -> Any:
-    """Return torch's `ValueRanges` for a range that was read; a limit of None is infinite."""
+    """Return torch's `ValueRanges` for a stored range; a limit of None is infinite."""
     return compat.ValueRanges(
         _int_to_sympy_int(lowest, -compat.int_oo), _int_to_sympy_int(highest, compat.int_oo)
     )
@@ -191,5 +191,5 @@ def _symbol_index(sym: Any, sym_type: Any) -> int:
 
 
 def _reverse_map(d: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the reverse of a dict whose values are enum members: member.value -> key."""
+    """Return member.value -> key, for a dict whose values are enum members."""
     return {member.value: key for key, member in d.items()}

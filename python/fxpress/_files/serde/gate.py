@@ -1,7 +1,7 @@
-"""Apply the rules of `csrc/schema/gate.h` to texts outside of documents of the schema.
+"""Apply the rules of `csrc/schema/gate.h` to texts outside of schema documents.
 
-Texts in a document pass the gate when the document is read. Tree specs, the keys of example inputs,
-the names in pickled states and the records of archives have texts too, which are checked here.
+Texts in a document pass the gate when it is read. The texts in tree specs, keys of example inputs,
+names in pickled states and records of archives are checked here.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from fxpress import _native
 from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 
-_CHILD_BYTES = 300  # of what checks make for a part of the example inputs, as an estimate
-_SHOWN = 120  # characters of a value that an error shows
+_CHILD_BYTES = 300  # estimated bytes that checks allocate for a part of the example inputs
+_SHOWN = 120  # characters of a value that an error quotes
 
 
 def check(rule: str, text: Any, field: str, error: type[Exception] = compat.SerializeError) -> None:
-    """Raise `error` for a text that breaks a rule, or for a value that is no text."""
+    """Raise `error` for a text that breaks a rule, or for a value that is not a str."""
     if not isinstance(text, str):
         raise error(f"{field}: expected a text, got a {type(text).__name__}")
     if not _native.passes_gate(rule, text):
@@ -27,14 +27,14 @@ def check(rule: str, text: Any, field: str, error: type[Exception] = compat.Seri
 
 
 def check_names(rule: str, names: Iterable[Any], field: str) -> None:
-    """Raise SerializeError for the first of many texts that breaks a rule."""
+    """Raise SerializeError for the first text that breaks a rule."""
     refused = _native.first_refused(rule, names)
     if refused is not None:
         check(rule, refused, field)
 
 
 def check_example_inputs(examples: Any, budget: Budget) -> None:
-    """Raise SerializeError for keys in example inputs that are not safe in the code of a guard."""
+    """Raise SerializeError for keys in example inputs that are unsafe in the code of a guard."""
     waiting = [examples]
     while waiting:
         at = waiting.pop()
@@ -51,7 +51,7 @@ def check_example_inputs(examples: Any, budget: Budget) -> None:
 
 
 def check_input_keys(spec: Any) -> None:
-    """Raise SerializeError for keys in the tree spec of inputs that are not safe in source code."""
+    """Raise SerializeError for keys in the tree spec of inputs that are unsafe in source code."""
     children = spec.children()
     is_call = spec.type is tuple and len(children) == 2 and children[1].type is dict
     if is_call and children[0].type is tuple:
@@ -66,7 +66,7 @@ def check_input_keys(spec: Any) -> None:
 
 
 def _keys_of(context: Any) -> Iterator[str]:
-    """Yield the texts in the context of one node of a tree spec, lists within it included."""
+    """Yield the texts in the context of a node of a tree spec, including nested lists."""
     waiting = [context] if isinstance(context, (list, tuple)) else []
     while waiting:
         for item in waiting.pop():

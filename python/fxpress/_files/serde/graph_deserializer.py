@@ -1,4 +1,4 @@
-"""Make graphs, or single parts of graphs, from objects of torch's schema."""
+"""Create graphs, or single parts of graphs, from objects of torch's schema."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OUTPUTS = ("as_tensor", "as_none", "as_int", "as_float", "as_bool")
 
 
 class LazyMap(dict[Any, Any]):
-    """A dict of functions whose items are their results: each function runs at the first access.
+    """A dict whose items are results of functions; each function runs on first access.
 
     `map[key] = function` sets an item; `map[key]` returns the result of the function.
 
@@ -94,7 +94,7 @@ def _document(value: Any) -> _native.Document:
 
 
 def _as_argument(value: Any) -> Any:
-    """Return a tensor or symbolic argument wrapped in an Argument; other values are unchanged."""
+    """Return a tensor or symbolic argument wrapped in an Argument; other values unchanged."""
     kinds = (
         ("as_tensor", _schema.TensorArgument),
         ("as_sym_int", _schema.SymIntArgument),
@@ -108,7 +108,7 @@ def _as_argument(value: Any) -> Any:
 
 
 def _plain(argument: Any) -> Any:
-    """Return an argument of a node with plain lists and dicts instead of fx's immutable ones."""
+    """Return a node's argument with plain lists and dicts instead of fx's immutable ones."""
     if isinstance(argument, list):
         return [_plain(item) for item in argument]
     if isinstance(argument, dict):
@@ -120,23 +120,23 @@ def _plain(argument: Any) -> Any:
 class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Read graph modules, or single parts of them, from objects of torch's schema.
 
-    `deserialize` reads a whole graph natively. The other methods read parts into the open graph. It
-    has the nodes of the last `deserialize`, or is empty before the first. Nodes that the caller
-    adds to `graph` in between keep their names.
+    `deserialize` reads an entire graph natively. The other methods read parts into the open graph,
+    which contains the nodes of the last `deserialize` and is empty before the first. Nodes that the
+    caller adds to `graph` in between keep their names.
 
     Stands in for `torch._export.serde.serialize.GraphModuleDeserializer`.
 
     Attributes:
         graph: the open graph.
-        module: the module that holds the graphs of higher-order operators in `graph`.
+        module: the module that contains the graphs of higher-order operators in `graph`.
         serialized_name_to_node: name in the file -> node; read only.
         serialized_name_to_meta: a new `LazyMap` of name in the file -> value.
-        signature: the signature of the whole graph, which names the inputs that are constants.
+        signature: the signature of the root graph, which names the inputs that are constants.
         constants: the objects that literal arguments name.
         example_inputs: the example inputs of the last `deserialize`.
         fake_tensor_mode, shape_env: the fake mode and the shape environment of the values. Setting
             the mode sets both.
-        symbol_name_to_symbol: text -> expression, for all expressions that were read.
+        symbol_name_to_symbol: text -> expression, for all expressions read so far.
         symbol_name_to_range: text of a symbol or expression -> its `ValueRanges`.
         unbacked_symbols: the symbols that no node of the open graph has defined yet.
 
@@ -256,7 +256,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
     @contextlib.contextmanager
     def save_graph_module(self) -> Iterator[None]:
-        """Return a block in which a new graph is open; after it, the old graph is open again."""
+        """Return a block with a new open graph; after it, the previous graph is open again."""
         reader, values = self._reader, self._values
         reader.open()
         try:
@@ -289,21 +289,21 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         """Return the graph, the signature and the state of a `schema.GraphModule`.
 
         Args:
-            serialized_graph_module: the object, which is not changed.
-            serialized_state_dict, constants, example_inputs: each is bytes, or the value itself,
-                which is returned unchanged.
+            serialized_graph_module: the object, which is not modified.
+            serialized_state_dict, constants, example_inputs: each is bytes, or the value, which is
+                returned unchanged.
             symbol_name_to_range: symbol or expression -> its `ValueRanges`.
-            allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which
-                may run any code.
+            allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run
+                any code.
             allow_operators: operators or namespaces that this and later graphs may call; see
                 `fxpress.serialize.deserialize`.
             limits: the limits on the cost of reading; None: the defaults.
 
         Raises:
-            fxpress.LimitError: reading would cost more than the limits allow.
+            fxpress.LimitError: reading would exceed the limits.
             fxpress.SerializeError: the graph is damaged, names something that is not registered, or
                 needs `allow_pickle` or `allow_operators`.
-            fxpress.UnsupportedError: the graph has something that fxpress cannot read.
+            fxpress.UnsupportedError: fxpress cannot read a part of the graph.
         """
         allowed = allowed_names(allow_operators)
         ranges = {k: (r.lower, r.upper) for k, r in (symbol_name_to_range or {}).items()}
@@ -348,17 +348,17 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         self._part("node", serialized_node, targets.describe_target(target))
 
     def deserialize_graph_output(self, output: Any) -> Any:
-        """Return the node or constant of a graph's output; SerializeError for other kinds."""
+        """Return the node or constant of a graph's output; SerializeError for other types."""
         if output.type not in (*_OUTPUTS, *_SYMBOLIC):
             raise compat.SerializeError(f"Unable to deserialize output node {output}")
         return self.deserialize_input(output)
 
     def sync_fx_node(self, name: str, fx_node: torch.fx.Node) -> None:
-        """Give a node its name in the file, and the value that the tables have for the name.
+        """Give a node its name in the file, and the value with that name in the tables.
 
         Raises:
-            SerializeError: the name is no identifier, another node has it, or the tables of the
-                graph do not have it.
+            SerializeError: the name is not an identifier, another node has it, or the tables of the
+                graph lack it.
             AssertionError: the node has a value already, and no node has the name.
         """
         if "val" in fx_node.meta and name not in self.serialized_name_to_node:
@@ -370,7 +370,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- targets --------------------------------------------------------------------------------
 
     def deserialize_operator(self, serialized_target: str) -> Any:
-        """Return the operator or function with a name; the name when this process has none.
+        """Return the operator or function with a name; the name if this process lacks it.
 
         Raises:
             SerializeError: no extension is registered for the namespace of a name with "#", or
@@ -394,7 +394,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return _plain(self._part("inputs", serialized_node, targets.describe_target(target)))
 
     def deserialize_hoo_inputs(self, inputs: list[Any]) -> Any:
-        """Return the (args, kwargs) of a higher-order operator, which has no schema."""
+        """Return the (args, kwargs) of a higher-order operator, which does not have a schema."""
         target = None, described_kind(Kind.HIGHER_ORDER)
         return _plain(self._part("inputs", self._node_of(inputs), target))
 
@@ -404,7 +404,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return _plain(self._part("inputs", self._node_of(inputs), target)[0])
 
     def deserialize_input(self, inp: Any) -> Any:
-        """Return the value that an Argument stands for: nodes of the open graph, or constants."""
+        """Return the value of an Argument, with nodes of the open graph and constants."""
         return _plain(self._part("argument", inp))
 
     def deserialize_sym_argument(self, sym_arg: Any) -> Any:
@@ -415,7 +415,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self.deserialize_input(argument)
 
     def deserialize_constant_input(self, inp: Any) -> Any:
-        """Return the value of a `schema.ConstantValue`; SerializeError for an unknown kind."""
+        """Return the value of a `schema.ConstantValue`; SerializeError for an unknown type."""
         if inp.type == "as_none":
             return None
         if inp.type not in _CONSTANTS:
@@ -435,7 +435,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         self.sync_fx_node(serialized_node.outputs[0].value.as_name, fx_node)
 
     def deserialize_multiple_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
-        """Add the nodes that unpack the results of a node; AssertionError if they are no list."""
+        """Add nodes that unpack the results of a node; AssertionError if they are not a list."""
         outputs = serialized_node.outputs
         if len(outputs) == 1 and not isinstance(outputs[0].value, list):
             raise AssertionError(f"expected list, got {type(outputs[0].value).__name__}")
@@ -459,7 +459,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             deserialized_metadata: the entries to add to `Node.meta` of every new node.
 
         Raises:
-            AssertionError: `arg` is no argument of the schema.
+            AssertionError: `arg` is not an argument of the schema.
         """
         argument = _as_argument(arg)
         if not isinstance(argument, _schema.Argument):
@@ -478,12 +478,12 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         args: Sequence[Any],
         deserialized_metadata: dict[str, Any],
     ) -> None:
-        """Add nodes that take all results of `fx_node`, which may be lists themselves.
+        """Add nodes that take all results of `fx_node`, which may be lists.
 
-        The arguments are those of `generate_getitem`, with a list of results.
+        The arguments match `generate_getitem`, with a list of results.
 
         Raises:
-            NotImplementedError: a result is of a kind that no node returns.
+            NotImplementedError: no node returns a result of this type.
         """
         for idx, arg in enumerate(args):
             if isinstance(arg, _schema.Argument) and arg.type not in _RESULTS:
@@ -514,15 +514,15 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._values.number(type(s).__name__, s.value.expr_str, value)
 
     def deserialize_sym_int(self, s: Any) -> Any:
-        """Return the int or `torch.SymInt` that a `schema.SymInt` stands for."""
+        """Return the int or `torch.SymInt` of a `schema.SymInt`."""
         return self._number(s, int)
 
     def deserialize_sym_float(self, s: Any) -> Any:
-        """Return the float or `torch.SymFloat` that a `schema.SymFloat` stands for."""
+        """Return the float or `torch.SymFloat` of a `schema.SymFloat`."""
         return self._number(s, float)
 
     def deserialize_sym_bool(self, s: Any) -> Any:
-        """Return the bool or `torch.SymBool` that a `schema.SymBool` stands for."""
+        """Return the bool or `torch.SymBool` of a `schema.SymBool`."""
         return self._number(s, bool, hinted=False)
 
     def deserialize_tensor_meta(self, tensor_meta: Any) -> Any:
@@ -530,7 +530,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._part("tensor", tensor_meta)
 
     def deserialize_script_obj_meta(self, script_obj_meta: Any) -> Any:
-        """Return the `CustomObjArgument` of torch.export for one of the schema."""
+        """Return torch.export's `CustomObjArgument` for the schema's."""
         return _signature.CustomObjArgument(
             name=script_obj_meta.name, class_fqn=script_obj_meta.class_fqn
         )
@@ -538,7 +538,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- metadata -------------------------------------------------------------------------------
 
     def deserialize_metadata(self, metadata: dict[str, str]) -> dict[str, Any]:
-        """Return the entries for `Node.meta` that a node's metadata stores."""
+        """Return the entries for `Node.meta` that a node's stored metadata defines."""
         read: dict[str, Any] = self._part("metadata", self._node_of(metadata=metadata))
         return read
 
@@ -550,11 +550,11 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- signatures -----------------------------------------------------------------------------
 
     def deserialize_input_spec(self, i: Any) -> Any:
-        """Return the `InputSpec` of torch.export for one of the schema."""
+        """Return torch.export's `InputSpec` for the schema's."""
         return self._part("input_spec", i)
 
     def deserialize_output_spec(self, o: Any) -> Any:
-        """Return the `OutputSpec` of torch.export for one of the schema."""
+        """Return torch.export's `OutputSpec` for the schema's."""
         return self._part("output_spec", o)
 
     def deserialize_signature(self, sig: Any) -> Any:
@@ -562,15 +562,15 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._part("signature", sig)
 
     def deserialize_argument_spec(self, x: Any) -> Any:
-        """Return the argument of a signature (of torch.export) for a `schema.Argument`."""
+        """Return torch.export's argument of a signature for a `schema.Argument`."""
         return self._part("argument_spec", x)
 
     def deserialize_module_call_signature(self, module_call_signature: Any) -> Any:
-        """Return the `ModuleCallSignature` of torch.export for one of the schema."""
+        """Return torch.export's `ModuleCallSignature` for the schema's."""
         return self._part("call_signature", module_call_signature)
 
     def deserialize_module_call_graph(self, module_call_graph: list[Any]) -> list[Any]:
-        """Return the entries, one for each module call that the program keeps."""
+        """Return the entries for the module calls that the program keeps."""
         return [
             compat.ModuleCallEntry(
                 fqn=entry.fqn,

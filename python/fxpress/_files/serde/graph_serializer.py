@@ -43,21 +43,21 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Write graph modules, or single parts of them, as objects of torch's schema.
 
     Every method encodes its arguments natively, and adds the values that nodes define to
-    `graph_state`. The metadata of an argument tells whether it is a symbolic number, so that parts
-    may be written in any order.
+    `graph_state`. Whether an argument is a symbolic number follows from its metadata, so parts may
+    be written in any order.
 
     Stands in for `torch._export.serde.serialize.GraphModuleSerializer`.
 
     Args:
-        graph_signature: the signature for `serialize`; the other methods do not need it.
+        graph_signature: the signature for `serialize`; other methods do not use it.
         module_call_graph: the module calls for `serialize`.
 
     Attributes:
         graph_state: the state of the current graph.
         graph_signature, module_call_graph: the arguments.
         custom_objs: name -> custom object that was written as a literal.
-        duplicate_getitem_nodes: name of a getitem node -> name of the node that stands for it in
-            the file, because it takes the same result.
+        duplicate_getitem_nodes: name of a getitem node -> name of the node that replaces it in the
+            file, because it takes the same result.
 
     Example:
         >>> from fxpress.serialize import GraphModuleSerializer
@@ -77,7 +77,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
 
     @property
     def treespec_namedtuple_fields(self) -> dict[str, Any]:
-        """Return type -> `schema.NamedTupleDef`, for the tree specs that were written so far."""
+        """Return type -> `schema.NamedTupleDef`, for the tree specs written so far."""
         fields = self._treespecs.fields
         return {name: _schema.NamedTupleDef(field_names=names) for name, names in fields.items()}
 
@@ -109,7 +109,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         """Add an input to the current graph.
 
         Raises:
-            AssertionError: `node` is no placeholder, or its value is of a kind that is not known.
+            AssertionError: `node` is not a placeholder, or its value is of an unknown type.
         """
         self._expect(node, "placeholder")
         value = node.meta["val"]
@@ -128,7 +128,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         self.graph_state.inputs.append(made)
 
     def handle_output(self, node: torch.fx.Node) -> None:
-        """Set the outputs of the current graph; AssertionError if `node` is no output node."""
+        """Set the outputs of the current graph; AssertionError if `node` is not an output node."""
         self._expect(node, "output")
         if len(node.args) != 1:
             raise AssertionError(f"FX.Node's args should have one arg, got {len(node.args)}")
@@ -147,7 +147,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         A getitem node is written with the node whose result it takes.
 
         Raises:
-            AssertionError: `node` is no call_function node.
+            AssertionError: `node` is not a call_function node.
             SerializeError: the node cannot be written; the message names it.
         """
         self._expect(node, "call_function")
@@ -162,12 +162,12 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return operators.operator_name(target)
 
     def serialize_metadata(self, node: torch.fx.Node) -> dict[str, str]:
-        """Return the metadata of a node as a file stores it."""
+        """Return the metadata of a node as stored in a file."""
         found: dict[str, str] = self._part("metadata", node)
         return found
 
     def _serialize_from_node(self, from_node: list[Any] | None) -> list[dict[str, Any]] | None:
-        """Return the sources of a node as dicts. The ids of graphs are not renumbered."""
+        """Return the sources of a node as dicts. Ids of graphs are not renumbered."""
         if from_node is None:
             return None
         return [source.to_dict() for source in from_node if isinstance(source, compat.NodeSource)]
@@ -179,11 +179,11 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
 
         Args:
             arg: a node or a constant, or a container of them.
-            arg_type: the type of the argument in the operator's schema. It tells the type of the
-                items of an empty list.
+            arg_type: the type of the argument in the operator's schema, for the items of an empty
+                list.
 
         Raises:
-            SerializeError: the schema has no place for arguments of this kind.
+            SerializeError: the schema does not support arguments of this type.
         """
         return self._part("argument", arg, arg_type)
 
@@ -193,7 +193,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         """Return the arguments of an operator in the order of its schema, without defaults.
 
         Raises:
-            AssertionError: the operator has no schema.
+            AssertionError: the operator does not have a schema.
         """
         described = operators.describe_call(target, args)
         found: list[Any] = self._part("inputs", described, args, dict(kwargs or {}))
@@ -209,7 +209,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return found
 
     def serialize_hoo_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the arguments of a higher-order operator, which has no schema."""
+        """Return the arguments of a higher-order operator, which does not have a schema."""
         described = operators.described_kind(operators.Kind.HIGHER_ORDER)
         found: list[Any] = self._part("inputs", described, args, dict(kwargs))
         return found
@@ -236,7 +236,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     # ---- outputs --------------------------------------------------------------------------------
 
     def _output_node_at_index(self, node: torch.fx.Node, index: Any) -> torch.fx.Node | None:
-        """Return the node that takes a result; note other nodes that take it as duplicates."""
+        """Return the node that takes a result; record other nodes that take it as duplicates."""
         for user in node.users:
             if not operators.is_getitem(user.target):
                 raise AssertionError(f"{user} is not a getitem node")
@@ -245,7 +245,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return takers[0] if takers else None
 
     def _output_node_name_at_index(self, node: torch.fx.Node, index: Any) -> str:
-        """Return the name of a result, also of one that no node takes."""
+        """Return the name of a result, even if no node takes it."""
         taker = self._output_node_at_index(node, index)
         return f"{node.name}_unused_{index}" if taker is None else taker.name
 
@@ -253,13 +253,13 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         """Return the outputs of a call, with the names of the nodes that unpack its result.
 
         Raises:
-            AssertionError: the operator has no schema.
+            AssertionError: the operator does not have a schema.
         """
         operators.describe_call(node.target, node.args)  # raises AssertionError without a schema
         return self.serialize_hoo_outputs(node)
 
     def serialize_hoo_outputs(self, node: torch.fx.Node) -> list[Any]:
-        """Return the outputs of a higher-order operator, which has no schema."""
+        """Return the outputs of a higher-order operator, which does not have a schema."""
         found: list[Any] = self._part("outputs", node)
         return found
 
@@ -277,22 +277,22 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         noted[name] = value
 
     def serialize_tensor_output(self, name: str, meta_val: torch.Tensor) -> Any:
-        """Add a tensor to the current graph; AssertionError when its name is taken."""
+        """Add a tensor to the current graph; AssertionError if its name is in use."""
         self._note("tensor_values", name, facts.serialize_tensor_meta(meta_val))
         return _schema.TensorArgument(name=name)
 
     def serialize_sym_int_output(self, name: str, meta_val: Any) -> Any:
-        """Add an integer to the current graph; AssertionError when its name is taken."""
+        """Add an integer to the current graph; AssertionError if its name is in use."""
         self._note("sym_int_values", name, facts.serialize_sym_int(meta_val))
         return _schema.SymIntArgument.create(as_name=name)
 
     def serialize_sym_float_output(self, name: str, meta_val: Any) -> Any:
-        """Add a float to the current graph; AssertionError when its name is taken."""
+        """Add a float to the current graph; AssertionError if its name is in use."""
         self._note("sym_float_values", name, facts.serialize_sym_float(meta_val))
         return _schema.SymFloatArgument.create(as_name=name)
 
     def serialize_sym_bool_output(self, name: str, meta_val: Any) -> Any:
-        """Add a bool to the current graph; AssertionError when its name is taken."""
+        """Add a bool to the current graph; AssertionError if its name is in use."""
         self._note("sym_bool_values", name, facts.serialize_sym_bool(meta_val))
         return _schema.SymBoolArgument.create(as_name=name)
 
@@ -300,8 +300,8 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         """Add a value to the current graph, and return the `schema.Argument` that names it.
 
         Raises:
-            AssertionError: the name is taken.
-            SerializeError: the value is neither a tensor, a number, a bool nor None.
+            AssertionError: the name is in use.
+            SerializeError: the value is not a tensor, a number, a bool or None.
         """
         create = _schema.Argument.create
         if meta_val is None:
@@ -323,11 +323,11 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return _schema.CustomObjArgument(script_obj_meta.name, script_obj_meta.class_fqn)
 
     def serialize_input_spec(self, spec: Any) -> Any:
-        """Return the `schema.InputSpec` of an input; AssertionError for an unknown kind."""
+        """Return the `schema.InputSpec` of an input; AssertionError for an unknown type."""
         return self._part("input_spec", spec)
 
     def serialize_output_spec(self, spec: Any) -> Any:
-        """Return the `schema.OutputSpec` of an output; AssertionError for an unknown kind."""
+        """Return the `schema.OutputSpec` of an output; AssertionError for an unknown type."""
         return self._part("output_spec", spec)
 
     def serialize_signature(self, sig: Any) -> Any:
@@ -339,7 +339,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return self._part("argument_spec", x)
 
     def serialize_treespec(self, treespec: Any) -> str:
-        """Return the text of a tree spec, and note the named tuples in it."""
+        """Return the text of a tree spec, and record the named tuples in it."""
         return self._treespecs(treespec)
 
     def serialize_module_call_signature(self, module_call_signature: Any) -> Any:
@@ -356,7 +356,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         """Return the `schema.Graph` of a graph module, which becomes the current graph.
 
         Raises:
-            AssertionError: `graph_module` is no GraphModule.
+            AssertionError: `graph_module` is not a GraphModule.
             SerializeError: a node cannot be written; the message names it.
         """
         if not isinstance(graph_module, torch.fx.GraphModule):
@@ -366,14 +366,14 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return graph
 
     def serialize_graph_module_metadata(self, meta: dict[str, Any]) -> dict[str, str]:
-        """Return the metadata of a graph module as a file stores it."""
+        """Return the metadata of a graph module as stored in a file."""
         return graph_metadata(meta)
 
     def serialize(self, graph_module: torch.fx.GraphModule) -> Any:
         """Return the `schema.GraphModule` of a graph module, with the signature and module calls.
 
         Raises:
-            AssertionError: `graph_module` is no GraphModule.
+            AssertionError: `graph_module` is not a GraphModule.
             SerializeError: a node or the metadata cannot be written; the message names the node.
         """
         return _schema.GraphModule(

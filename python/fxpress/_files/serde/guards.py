@@ -1,4 +1,4 @@
-"""Check that the arithmetic in the guards of a file works on numbers.
+"""Check that the arithmetic in the guards of a file operates on numbers.
 
 The grammar of guards (`csrc/schema/guard_grammar.cpp`) bounds the cost of arithmetic on numbers.
 Sequences cost more: `L['mode'] * 9 ** 9` is a text of 3 GB, `L['x'].size() * 9 ** 9` a tuple of
@@ -19,7 +19,7 @@ from fxpress._torch import serde as compat
 _NUMBERS = (int, float, bool, torch.Tensor, torch.SymInt, torch.SymFloat)
 _ARITHMETIC = re.compile(r"[-+*/%&|^~]|<<|>>")
 _SEQUENCES = {"size", "stride"}  # methods that return a sequence
-_PASSED_ON = {"max", "min", "sym_max", "sym_min"}  # functions whose result is an argument
+_PASSED_ON = {"max", "min", "sym_max", "sym_min"}  # functions that return an argument
 
 
 def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] | None) -> None:
@@ -33,13 +33,13 @@ def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] 
             if not inputs.is_number(operand):
                 text = ast.unparse(operand)
                 raise compat.SerializeError(
-                    f"guards_code[{position}]: {guard[:120]!r} calculates with what may not be a "
-                    f"number: {text[:120]}"
+                    f"guards_code[{position}]: {guard[:120]!r} uses arithmetic on a value that "
+                    f"may not be a number: {text[:120]}"
                 )
 
 
 def _argument_name(argument: Any, names: Sequence[str] | None) -> str | None:
-    """Return the name of an argument from its step in the arguments or keyword arguments."""
+    """Return the name of an argument from its key in the arguments or keyword arguments."""
     if hasattr(argument, "key"):
         return str(argument.key)
     index = getattr(argument, "idx", None)
@@ -59,10 +59,10 @@ def _operands(guard: ast.AST) -> Iterator[ast.expr]:
 
 
 class _Inputs:
-    """The example inputs that torch finds by the names of their arguments.
+    """The example inputs, by the argument names under which torch finds them.
 
-    In the tree, a step as source code leads to a dict, or to whether an input is a number or a
-    tensor. A path for each input would cost as much as there are levels, and inputs.
+    A tree: a step in source code maps to a dict, or to whether an input is a number or a tensor.
+    Storing a path for each input instead would cost the product of depth and inputs.
     """
 
     def __init__(self, examples: Any, names: Sequence[str] | None) -> None:
@@ -105,7 +105,7 @@ class _Inputs:
         return True
 
     def _is_number_there(self, place: ast.expr) -> bool:
-        """Return whether there is a number at a path in an input, or in a method's result."""
+        """Return whether a path in an input, or in a method's result, leads to a number."""
         steps: list[str] = []
         at = place
         while isinstance(at, (ast.Subscript, ast.Attribute)):
@@ -117,10 +117,10 @@ class _Inputs:
             return len(steps) == 1 and isinstance(place, ast.Subscript)
         if not isinstance(at, ast.Name) or at.id != "L":
             return True  # math.pi
-        if steps[0] == "['flat_args']":  # torch replaces it by the path of any leaf
+        if steps[0] == "['flat_args']":  # torch replaces it with the path of any leaf
             return len(steps) == 2 and self._are_numbers
         if len(steps) > 1 and steps[1].startswith("[") and steps[1][1:-1].isdigit():
-            # torch reads L['args'][0] as L['args_0'] when there is an argument of that name
+            # torch reads L['args'][0] as L['args_0'] if there is an argument of that name
             joined = [f"{steps[0][:-2]}_{steps[1][1:-1]}']", *steps[2:]]
             return self._is_number_in(steps) and self._is_number_in(joined)
         return self._is_number_in(steps)
@@ -129,8 +129,8 @@ class _Inputs:
         at: Any = self._tree
         for position, step in enumerate(steps, start=1):
             at = at.get(step)
-            if isinstance(at, bool):  # a row of a tensor is a number as well
+            if isinstance(at, bool):  # a row of a tensor is a number, too
                 return at and (position == len(steps) or steps[position].startswith("["))
             if at is None:
                 break
-        return True  # torch raises an error for an input that it does not know
+        return True  # torch raises an error for an unknown input

@@ -1,4 +1,4 @@
-"""Hash the computation of a program, apart from names and metadata."""
+"""Hash the computation of a program, without names and metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fxpress._torch.watching import operation, phase
 _Traits = tuple[list[str], list[str], bool, bool, bool]
 
 _known: dict[Any, _Traits] = {}  # the traits of permanent operators
-# These operators write their running statistics, but their schemas do not declare it.
+# These operators write their running statistics although their schemas do not declare it.
 _BATCH_NORMS = (
     "batch_norm",
     "instance_norm",
@@ -60,7 +60,7 @@ def _describe(target: Any) -> _Traits:
 
 
 def traits_of(target: Any) -> _Traits:
-    """Return the effects of an operator besides returning new values."""
+    """Return the effects of an operator, apart from returning new values."""
     if not is_permanent(target):
         return _describe(target)
     if target not in _known:
@@ -83,7 +83,7 @@ def _digest_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def _parts(value: Any) -> tuple[Any, ...] | None:
-    """Return the parts of a tensor that is not plain, an object or a container; None: not known."""
+    """Return the parts of a non-plain tensor, an object or a container; None if unknown."""
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             if not hasattr(value, "__tensor_flatten__"):
@@ -114,7 +114,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 
 
 def _digest(value: Any, name: str) -> bytes:
-    """Return the hash of a constant or a part of the state."""
+    """Return the hash of a constant or of a part of the state."""
     if type(value) in _PLAIN:
         return _new_hash(f"{type(value).__qualname__} {value!r}".encode()).digest()
     try:
@@ -137,7 +137,7 @@ def _digest(value: Any, name: str) -> bytes:
 
 
 def _bytes_of(value: Any) -> int:
-    """Return the bytes of a value that are hashed; 0 for what is no plain tensor."""
+    """Return the number of bytes that are hashed for a value; 0 unless it is a plain tensor."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_meta:
         return 0
     return int(value.numel() * value.element_size())
@@ -194,33 +194,33 @@ def graph_hash(
 ) -> str:
     """Return a hash of the computation of a program, equal in every process and on every machine.
 
-    Two programs have equal hashes when they differ only in the names of values and symbols, in the
-    order of nodes that do not depend on each other, or in metadata, hints and stack traces. The
-    hashes differ when the computations differ: in operators, arguments, shapes, strides, dtypes,
-    devices, the signature, ranges of symbols, guards, or the values of constants. Parameters and
-    buffers enter the hash with their names, shapes and dtypes.
+    Two programs have equal hashes if they differ only in the names of values and symbols, in the
+    order of independent nodes, or in metadata, hints and stack traces. The hashes differ if the
+    computations differ: in operators, arguments, shapes, strides, dtypes, devices, the signature,
+    ranges of symbols, guards, or the values of constants. Parameters and buffers are hashed by
+    names, shapes and dtypes.
 
-    The order of reads from and writes to one storage enters the hash, and so does the order of
-    random operators, of effects, and of calls that change a mode. The names that callers use enter:
-    the names of parameters, buffers and keyword arguments. A storage that inputs share does not.
+    The hash covers the order of reads and writes of one storage, of random operators, of side
+    effects, and of calls that change a mode. It also covers the names that callers use: of
+    parameters, buffers and keyword arguments. It does not cover whether inputs share a storage.
 
-    torch has no such function.
+    torch does not have this function.
 
     Args:
-        program: the program, which is not changed.
-        include_state: hash the values of parameters and buffers too.
-        progress: where the hashing of values shows its progress, in bytes: True or a function of
-            (done, total, what).
+        program: the program, which is not modified.
+        include_state: also hash the values of parameters and buffers.
+        progress: how to show the progress of hashing values, in bytes: True or a function of (done,
+            total, what).
 
     Returns:
-        64 hexadecimal digits. Another version of fxpress may give others.
+        64 hexadecimal digits. Another version of fxpress may return different ones.
 
     Raises:
         fxpress.SerializeError: a node cannot be written; the message names it.
-        fxpress.UnsupportedError: the program has something that fxpress cannot write, or a constant
-            that cannot be hashed.
-        TypeError: `program` is no ExportedProgram, or `progress` is of another type.
-        ImportError: `progress` needs what is not installed.
+        fxpress.UnsupportedError: fxpress cannot write a part of the program, or cannot hash a
+            constant.
+        TypeError: `program` is not an ExportedProgram, or `progress` is of another type.
+        ImportError: `progress` needs a package that is not installed.
 
     Example:
         >>> again = torch.export.export(model, (x,))

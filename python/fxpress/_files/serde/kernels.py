@@ -1,4 +1,4 @@
-"""Convert the arguments of operators that call compiled kernels or lowered models for a file."""
+"""Convert the arguments of operators that call compiled kernels or lowered models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPTIONAL = ("tile_width", "tile_height", "base_pe")
 
 
 def is_metadata_matched(config: Any, entry_metadata: Any) -> bool:
-    """Return whether a configuration and a compiled kernel agree in all settings that both have.
+    """Return whether a configuration and a compiled kernel agree in all common settings.
 
     Stands in for `torch._export.serde.serialize.is_metadata_matched`.
     """
@@ -37,11 +37,11 @@ def _only(caches: dict[Any, Any], what: str) -> Any:
 
 
 def _cache_of(kernel: Any) -> dict[str, Any]:
-    """Return the compiled forms of a kernel for its only device, by their signatures."""
+    """Return the compiled forms of a kernel for its only device, by signature."""
     found: dict[str, Any]
     if hasattr(kernel, "device_caches"):
         found = _only(kernel.device_caches, "device cache")[0]
-    elif hasattr(kernel, "cache"):  # in older releases of Triton, and in Triton for the CPU
+    elif hasattr(kernel, "cache"):  # older releases of Triton, and Triton for the CPU
         found = _only(kernel.cache, "cache key")
     else:
         raise AssertionError(f"kernel caches not found for kernel {kernel.__name__}")
@@ -58,7 +58,7 @@ def _parse_constant(text: str) -> Any:
 
 
 def _with_constants(kernel: Any, given: dict[str, Any], cache: dict[str, Any]) -> list[Any]:
-    """Return the compiled forms that were made for the constants in a call."""
+    """Return the compiled forms for the constants in a call."""
     names = [kernel.arg_names[i] for i in kernel.constexprs if i < len(kernel.arg_names)]
     values = [given[name] for name in names if name in given]
     wanted = [v if isinstance(v, (bool, int, float)) else str(v) for v in values]
@@ -69,13 +69,13 @@ def _with_constants(kernel: Any, given: dict[str, Any], cache: dict[str, Any]) -
 
 
 def get_triton_kernel_and_cache_entry(node: torch.fx.Node) -> tuple[Any, Any]:
-    """Return the kernel that a node calls, and the compiled form that its call ran.
+    """Return the kernel that a node calls, and the compiled form that the call ran.
 
     Stands in for `torch._export.serde.serialize.get_triton_kernel_and_cache_entry`.
 
     Raises:
-        AssertionError: the node calls no Triton kernel, Triton is not available, or no compiled
-            form, or more than one, fits the call.
+        AssertionError: the node does not call a Triton kernel, Triton is not available, or no
+            compiled form, or more than one, matches the call.
     """
     if node.target is not compat.triton_kernel_wrapper_functional:
         raise AssertionError(f"expected triton_kernel_wrapper_functional, got {node.target}")
@@ -122,7 +122,7 @@ def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
         if not isinstance(value, kind):
             raise AssertionError(f"expected {name} to be {kind.__name__}, got {type(value)}")
     parameters = [p for p in kernel.params if not p.is_constexpr]
-    constants = {p.name for p in kernel.params if p.is_constexpr}  # the binary holds their values
+    constants = {p.name for p in kernel.params if p.is_constexpr}  # values are in the binary
     names = list(given)
     positional = [name for name in names if name not in constants]
     if names[: len(positional)] != positional:
@@ -142,7 +142,7 @@ def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
         (name, getattr(metadata, name)) for name in _OPTIONAL if hasattr(metadata, name)
     )
     settings["kernel_param_names"] = [p.name for p in parameters]
-    # Kernels of some backends do not tell the types that they were compiled for.
+    # Kernels of some backends do not provide the types that they were compiled for.
     compiled = getattr(getattr(entry, "src", None), "signature", None) or {}
     settings["kernel_param_types"] = [str(compiled.get(p.name, p.annotation)) for p in parameters]
     return [
@@ -158,13 +158,13 @@ def _is_object(value: Any) -> bool:
 
 
 def _delegate_inputs(node: torch.fx.Node) -> list[_Input]:
-    """Return the inputs with the compiled model's path for its module, and None for the graph."""
+    """Return the inputs, with the compiled model's path for its module and None for the graph."""
     lowered: Any = node.args[0]
     owner = node.graph.owning_module
     if not hasattr(owner, lowered.name):
         raise AssertionError(f"owning_module does not have attribute {lowered.name}")
     args = [getattr(owner, lowered.name).aoti_path, None, *node.args[2:]]
-    if isinstance(args[2], Iterable):  # the schema allows only tensors as weights
+    if isinstance(args[2], Iterable):  # the schema only allows tensors as weights
         args[2] = [weight for weight in args[2] if not _is_object(weight)]
     return [
         *(("", value, _POSITIONAL) for value in args),
@@ -173,7 +173,7 @@ def _delegate_inputs(node: torch.fx.Node) -> list[_Input]:
 
 
 def special_inputs(node: torch.fx.Node) -> list[_Input]:
-    """Return the inputs of a node as a file stores them: (name, value, `ArgumentKind`) each."""
+    """Return a node's inputs as stored in a file: (name, value, `ArgumentKind`) each."""
     if node.target is compat.triton_kernel_wrapper_functional:
         return _kernel_inputs(node)
     return _delegate_inputs(node)

@@ -1,4 +1,4 @@
-"""The budget that carries the limits on the cost of reading a file through a load."""
+"""The budget of a load: the remaining limits on the cost of reading a file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST_BYTES = 1 << 62
 
 
 class LimitError(SerializeError):
-    """Reading a file would cost more than its `fxpress.archive.Limits` allow.
+    """Reading a file would exceed its `fxpress.archive.Limits`.
 
-    torch has no such class.
+    torch does not have this class.
 
     Attributes:
         limit: the name of the field of `Limits`.
-        place: the place in the file at which the limit was reached.
+        place: the location in the file at which the limit was reached.
 
     Example:
         >>> from fxpress import archive
@@ -43,12 +43,12 @@ class LimitError(SerializeError):
     def __str__(self) -> str:
         return (
             f"{self.place}: more than the limit {self.limit!r} allows; if you trust the file, "
-            f"give a larger one: limits=fxpress.archive.Limits({self.limit}=...)"
+            f"pass a larger one: limits=fxpress.archive.Limits({self.limit}=...)"
         )
 
 
 class SymbolicWork:
-    """Counts processor seconds of this thread in nested `with` blocks; `done`: in closed ones."""
+    """Count processor seconds of this thread in nested `with` blocks; `done`: in closed ones."""
 
     __slots__ = ("_open", "_since", "done")
 
@@ -68,21 +68,21 @@ class SymbolicWork:
             self.done += time.thread_time() - self._since
 
     def seconds(self) -> float:
-        """Return the seconds in all blocks until now, open blocks included."""
+        """Return the seconds in all blocks until now, including open blocks."""
         return self.done + (time.thread_time() - self._since if self._open else 0.0)
 
 
 class Budget:
     """The remaining limits for one file of `size` bytes. Only one thread at a time may use it.
 
-    Native code charges memory and depth to `native`. `symbolic` is the `with` block that counts
-    the time of symbolic work.
+    Native code charges memory and depth to `native`. `symbolic` is the `with` block that measures
+    symbolic work.
     """
 
     def __init__(self, limits: Limits | None, size: int) -> None:
         if not isinstance(limits, Limits | None):
             raise TypeError(
-                f"limits has to be a fxpress.archive.Limits, not a {type(limits).__name__}"
+                f"expected limits to be a fxpress.archive.Limits, got a {type(limits).__name__}"
             )
         self.limits = DEFAULT if limits is None else limits
         self.native = _native.Budget(_as_bytes(self.limits.memory), int(self.limits.depth))
@@ -92,42 +92,42 @@ class Budget:
 
     @classmethod
     def of(cls, limits: Limits | Budget | None, size: int) -> Budget:
-        """Return the budget of one of several files, which `limits` may be already."""
+        """Return the budget for one of several files; `limits` may be the common budget already."""
         if not isinstance(limits, Budget):
             return cls(limits, size)
         limits.grow(size)
         return limits
 
     def grow(self, size: int) -> None:
-        """Add the memory and the time that the limits allow for `size` more bytes of the file."""
+        """Add the memory and time for `size` more bytes of the file."""
         self.native.grow(_as_bytes(self.limits.memory_per_byte * size))
         self._seconds += self.limits.seconds_per_megabyte * size / _MEGABYTE
 
     def charge(self, size: int, place: str) -> None:
-        """Charge `size` bytes that are about to be allocated; LimitError when too few are left."""
+        """Charge `size` bytes before their allocation; LimitError if too few are left."""
         self.native.set_place(place)
         self.native.charge(_as_bytes(size))
         self.native.set_place("the program")
 
     def check_json(self, text: str | bytes, place: str) -> None:
-        """Raise LimitError for JSON text that is nested too deeply, or needs too much memory."""
+        """Raise LimitError for JSON text that is nested too deeply or needs too much memory."""
         if _native.is_nested_deeper(text, self.limits.depth):
             raise LimitError("depth", place)
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         self.charge(objects_of(data, 0), place)
 
     def load_json(self, text: str | bytes, place: str, **options: Any) -> Any:
-        """Return the value of JSON text; ValueError if it is damaged, LimitError: `check_json`."""
+        """Parse JSON text; ValueError if it is damaged, LimitError as in `check_json`."""
         self.check_json(text, place)
         return load_json(text, self.limits.depth, **options)
 
     def check_time(self, place: str) -> None:
-        """Raise LimitError when symbolic work, open blocks included, has taken too long."""
+        """Raise LimitError if symbolic work, including open blocks, has exceeded its time."""
         if self.symbolic.seconds() > self._seconds:
             raise LimitError("seconds", place)
 
     def check_time_before(self, place: str) -> None:
-        """Raise LimitError when closed blocks of symbolic work took too long; reads no clock."""
+        """Raise LimitError if closed blocks have exceeded the time; does not read the clock."""
         if self.symbolic.done > self._seconds:
             raise LimitError("seconds", place)
 
@@ -137,5 +137,5 @@ def _as_bytes(size: float) -> int:
 
 
 def sizes_of(*parts: Any) -> int:
-    """Return the total size of the parts that are bytes-like; other parts count as 0."""
+    """Return the total size of the bytes-like parts; other parts count as 0."""
     return sum(len(part) for part in parts if isinstance(part, (bytes, bytearray, memoryview)))

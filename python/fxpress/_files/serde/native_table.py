@@ -1,4 +1,4 @@
-"""Fill the table of the native code of serde: the objects that `csrc/serde/symbols.def` lists."""
+"""Fill the table of the native code of serde: the objects listed in `csrc/serde/symbols.def`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def fill() -> None:
             "fake_device": sys.intern(compat.FAKE_DEVICE),
             "strided": torch.strided,
             "symbolic": operators.symbolic,
-            "tensor_facts": tensor_part_symbol("tensor_facts"),  # None: through Python
+            "tensor_facts": tensor_part_symbol("tensor_facts"),  # None: use Python
             "unsupported_error": operators.UnsupportedProgramError,
         }
     )

@@ -62,14 +62,14 @@ def _to_json_bytes(obj: Any) -> bytes:
     if type(obj) in TYPES.values():
         try:
             return CLASSES.write(obj)
-        except TypeError:  # it holds values outside of the schema, such as other enums or bytes
+        except TypeError:  # it contains values outside of the schema, such as other enums or bytes
             pass
     text = json.dumps(_dataclass_to_dict(obj), cls=EnumEncoder, allow_nan=False)
     return text.encode("utf-8")
 
 
 def _resolve_schema_cls(cls: Any) -> Any:
-    """Return the class that a name or forward reference stands for; the name if there is none.
+    """Return the class of a name or forward reference; the name if there is none.
 
     Stands in for `torch._export.serde.serialize._resolve_schema_cls`.
     """
@@ -84,14 +84,14 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _dict_to_dataclass(cls: Any, data: Any) -> Any:
-    """Return an object of a schema class, made from the result of `json.loads`.
+    """Return an object of a schema class from the result of `json.loads`.
 
-    Keys that the class does not have are ignored, as in torch.
+    As in torch, keys that the class lacks are ignored.
 
     Stands in for `torch._export.serde.serialize._dict_to_dataclass`.
 
     Raises:
-        AssertionError: the schema has no class of that name, or `data` is no union.
+        AssertionError: the schema has no class of that name, or `data` is not a union.
     """
     cls = _resolve_schema_cls(cls)
     if isinstance(cls, str):
@@ -124,13 +124,13 @@ def _dict_to_dataclass(cls: Any, data: Any) -> Any:
 
 
 def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
-    """Return an object of a schema class, made from JSON.
+    """Return an object of a schema class from JSON.
 
     Stands in for `torch._export.serde.serialize._bytes_to_dataclass`.
 
     Raises:
-        fxpress.SerializeError: the text is not JSON, or does not fit the class; for a class of the
-            schema the message names the place.
+        fxpress.SerializeError: the text is not JSON or does not match the class; for a class of the
+            schema, the message states the path.
         TypeError: `artifact_bytes` is not bytes.
     """
     if cls in TYPES.values():
@@ -144,8 +144,8 @@ def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
 def _refuse_unknown_fields() -> None:
     if SCHEMA.difference():
         raise UnsupportedError(
-            f"the schema of this torch differs in {SCHEMA.difference()}, which has no known place "
-            "in the canonical form"
+            f"the schema of this torch differs in {SCHEMA.difference()}, which the "
+            "canonical form does not support"
         )
 
 
@@ -156,19 +156,18 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
     metadata of nodes have equal canonical forms.
 
     Args:
-        ep: an ExportedProgram of torch's schema, which is not changed.
+        ep: an ExportedProgram of torch's schema, which is not modified.
         constants: the names of constants, which no node defines.
 
     Returns:
-        Another ExportedProgram of the schema. All names are replaced, also the names inside of
-        dicts and the names of custom objects that are user inputs, which torch leaves unchanged.
+        Another ExportedProgram of the schema. All names are replaced, including names inside dicts
+        and names of custom objects that are user inputs, which torch leaves unchanged.
 
     Raises:
-        AssertionError: `ep` is of another class; or the graph has a cycle, uses a name that no node
-            or more than one node defines, or has another number of inputs or outputs than the
-            signature.
-        KeyError: the signature has a name that the graph does not have.
-        fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not know.
+        AssertionError: `ep` is of another class; or the graph has a cycle, uses a name that is not
+            defined or defined twice, or its number of inputs or outputs differs from the signature.
+        KeyError: the signature has a name that the graph lacks.
+        fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not support.
 
     Stands in for `torch._export.serde.serialize.canonicalize`.
 
@@ -182,7 +181,7 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
     if not isinstance(ep, compat.schema.ExportedProgram):
         raise AssertionError(f"expected ExportedProgram, got {type(ep).__name__}")
     made = SCHEMA.canonical(CLASSES, ep, constants or ())
-    made.torch_version = ep.torch_version  # a kind of str
+    made.torch_version = ep.torch_version  # a subclass of str
     return made
 
 
@@ -193,13 +192,13 @@ def _like(given: Sequence[Any], values: list[Any]) -> Sequence[Any]:
 def _canonicalize_graph(
     sorted_inputs: Sequence[Any], sorted_outputs: Sequence[Any], graph: Any, constants: set[str]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the canonical form of a graph, and a dict from old names of values to new names.
+    """Return the canonical form of a graph, and a dict of old to new names of values.
 
-    Stands in for `torch._export.serde.serialize._canonicalize_graph`, which changes its argument.
+    Stands in for `torch._export.serde.serialize._canonicalize_graph`, which modifies its argument.
 
     Args:
-        sorted_inputs, sorted_outputs: the inputs and outputs that replace those of the graph.
-        graph: a `schema.Graph`, which is not changed.
+        sorted_inputs, sorted_outputs: the inputs and outputs that replace the graph's.
+        graph: a `schema.Graph`, which is not modified.
         constants: the names of constants, which no node defines.
     """
     _refuse_unknown_fields()

@@ -1,6 +1,6 @@
-"""Report facts about operators, arguments and numbers to the native code in `csrc/serde`.
+"""Describe operators, arguments and numbers to the native code in `csrc/serde`.
 
-`register_extension` registers handlers of operators of other kinds than torch's.
+`register_extension` registers handlers for types of operators outside of torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fxpress._torch.versions import features
 
 
 class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
-    """A program has something that fxpress cannot write or read."""
+    """fxpress cannot write or read a part of a program."""
 
 
 class Kind(IntEnum):
@@ -57,7 +57,7 @@ def operator_name(target: Any) -> str:
 
 
 def is_permanent(target: Any) -> bool:
-    """Return whether an operator exists unchanged as long as torch does."""
+    """Return whether an operator exists unchanged as long as the process."""
     return isinstance(target, torch_fx.OpOverload) and target.namespace in ("aten", "prims")
 
 
@@ -115,7 +115,7 @@ def _extension_name(target: Any) -> str:
 
 
 def described_kind(kind: Kind, name: str = "", *, allowed: bool = False) -> Described:
-    """Return the description of an operator whose arguments and results have no names."""
+    """Return the description of an operator without names of arguments and results."""
     return kind, name, (), (), allowed, allowed, kind is Kind.SYMBOLIC, False
 
 
@@ -180,7 +180,7 @@ def describe_operator(target: Any) -> Described:
 
 
 def empty_list_tag(declared: Any) -> str:
-    """Return the field of Argument for an empty list, whose items only the schema can tell."""
+    """Return the field of Argument for an empty list, according to the schema."""
     if declared is None:
         return "as_tensors"
     if isinstance(declared, torch.OptionalType):
@@ -229,7 +229,7 @@ def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
 
 
 def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
-    """Return a rare kind of argument as (field of Argument, text) or (field, text, class name)."""
+    """Return a rare argument as (field of Argument, text) or (field, text, class name)."""
     if isinstance(value, (torch_fx.OpOverload, torch_fx.HigherOrderOperator)):
         return "as_operator", operator_name(value)
     if isinstance(value, torch.SymInt):
@@ -270,7 +270,7 @@ def _buffer_name(value: Any) -> str:
 
 
 def other_list(values: Any) -> tuple[bool, list[str | None]]:
-    """Return, for a list of Inductor's buffers, whether some are None, and their names."""
+    """Return whether some of a list of Inductor's buffers are None, and their names."""
     inductor = sys.modules.get(compat.INDUCTOR)
     if inductor is not None:
         buffers = (inductor.Buffer, inductor.ReinterpretView)
@@ -283,7 +283,7 @@ def other_list(values: Any) -> tuple[bool, list[str | None]]:
 
 
 def module_argument(attribute: Any, name: str) -> str:
-    """Return the text that stands for a lowered module among the arguments."""
+    """Return the text for a lowered module in the arguments."""
     if type(attribute).__name__ != "LoweredBackendModule":
         raise compat.SerializeError(
             f"Unsupported getattr attribute {name} with type: {type(attribute)}"
@@ -298,7 +298,7 @@ def module_argument(attribute: Any, name: str) -> str:
 
 
 def dumps(value: Any, node: torch.fx.Node) -> str:
-    """Return the "custom" metadata of a node as JSON; SerializeError when JSON cannot hold it."""
+    """Return the "custom" metadata of a node as JSON; SerializeError if that is impossible."""
     try:
         return json.dumps(value)
     except Exception as e:
@@ -308,7 +308,7 @@ def dumps(value: Any, node: torch.fx.Node) -> str:
 
 
 def node_failed(node: torch.fx.Node, error: Exception) -> None:
-    """Raise a SerializeError that names the node; pass UnsupportedError and InternalError on."""
+    """Raise a SerializeError that names the node; reraise UnsupportedError and InternalError."""
     if isinstance(error, (UnsupportedError, InternalError)) or not is_about_input(error):
         raise error
     text = "".join(traceback.format_exception(error))
@@ -318,16 +318,16 @@ def node_failed(node: torch.fx.Node, error: Exception) -> None:
 
 
 def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None:
-    """Make a handler write and read the operators of a type, in fxpress and in torch.
+    """Register a handler that writes and reads the operators of a type, in fxpress and in torch.
 
     Args:
         op_type: the type of the operators, from a module outside of torch and builtins.
-        extension_handler: a subclass of `ExtensionHandler` with a namespace of its own.
+        extension_handler: a subclass of `ExtensionHandler` with a unique namespace.
 
     Raises:
-        AssertionError: the type or the namespace is registered already, `op_type` is no type or
-            comes from torch or builtins, or `extension_handler` is no `ExtensionHandler`.
-        TypeError: `extension_handler` is no class.
+        AssertionError: the type or the namespace is registered already, `op_type` is not a type or
+            comes from torch or builtins, or `extension_handler` is not an `ExtensionHandler`.
+        TypeError: `extension_handler` is not a class.
 
     Stands in for `torch._export.serde.serialize.register_extension`.
 

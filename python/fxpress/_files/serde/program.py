@@ -29,7 +29,7 @@ _PARTS = ("state", "constants", "example inputs")
 
 
 def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
-    """Return the metadata of a graph module as a file stores it."""
+    """Return the metadata of a graph module as stored in a file."""
     custom = meta.get("custom")
     if not custom:
         return {}
@@ -44,7 +44,7 @@ def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
 def facts_of(
     program: ExportedProgram, treespecs: TreeSpecWriter, opset_version: dict[str, int] | None
 ) -> dict[str, Any]:
-    """Return the facts for the native encoder besides the graph, the signature and the calls."""
+    """Return the facts for the native encoder, apart from graph, signature and calls."""
     return {
         "opset_version": compat.with_aten(opset_version),
         "range_constraints": {
@@ -61,7 +61,7 @@ def facts_of(
 
 
 def _check_names(program: ExportedProgram) -> None:
-    """Refuse names that make a file which cannot be read."""
+    """Raise SerializeError for names with which the file could not be read."""
     specs = program.graph_signature.input_specs
     names = [spec.target for spec in specs if isinstance(spec.target, str)]
     paths = [entry.fqn for entry in program.module_call_graph]
@@ -72,13 +72,13 @@ def _check_names(program: ExportedProgram) -> None:
         refused = next((path for path in paths if not _can_be_in_stack(path)), None)
     if refused is not None:
         raise UnsupportedError(
-            f"{refused!r}: a file cannot have this name of a module or of state; "
+            f"{refused!r}: a file cannot contain this name of a module or of state; "
             "rename it and export the model again"
         )
 
 
 def _can_be_in_stack(path: str) -> bool:
-    """Return whether readers find the end of a path in `nn_module_stack`, as torch writes it."""
+    """Return whether readers find the end of a path in `nn_module_stack` as torch writes it."""
     depth = 0
     for mark in _STACK_MARKS.findall(path):
         depth += (mark in "[(") - (mark in "])")
@@ -90,11 +90,11 @@ def _can_be_in_stack(path: str) -> bool:
 def encode(
     program: ExportedProgram, opset_version: dict[str, int] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
-    """Return a program's JSON bytes, and the custom objects in its graph; SerializeError."""
-    return _native.on_unchanged(program.graph, lambda: _encoded(program, opset_version))
+    """Return a program's JSON, and the custom objects in its graph; may raise SerializeError."""
+    return _native.on_unchanged(program.graph, lambda: _encode(program, opset_version))
 
 
-def _encoded(
+def _encode(
     program: ExportedProgram, opset_version: dict[str, int] | None
 ) -> tuple[bytes, dict[str, Any]]:
     _check_names(program)
@@ -108,7 +108,7 @@ def _encoded(
     facts = facts_of(program, treespecs, opset_version)
     parts = (program.graph_module, program.graph_signature, program.module_call_graph)
     text = SCHEMA.encode_program(*parts, facts, objects, treespecs, checked)
-    if text is None:  # the program may not be valid: torch's verifier decides
+    if text is None:  # the program may be invalid; torch's verifier decides
         validate(program)
         objects.clear()
         treespecs.fields.clear()
@@ -118,7 +118,7 @@ def _encoded(
 
 
 def _tensor_bytes(parts: list[dict[str, Any] | None]) -> int:
-    """Return an estimate of the bytes of tensors; those that share a storage count once."""
+    """Return an estimate of the bytes of tensors; a shared storage counts once."""
     sizes: dict[int, int] = {}
     for part in parts:
         for value in ({} if part is None else part).values():
@@ -181,31 +181,31 @@ def serialize(
     serialize_example_inputs: bool = True,
     progress: Progress = False,
 ) -> compat.SerializedArtifact:
-    """Return an exported program as bytes, which are the bytes that torch writes.
+    """Return an exported program as bytes, identical to those that torch writes.
 
-    One thing differs: ids of graphs in the nodes' "from_node" metadata count from 0, and are not
-    addresses, so that equal exports give equal bytes in every process.
+    One thing differs: in the nodes' "from_node" metadata, ids of graphs count from 0 instead of
+    being addresses, so that equal exports give equal bytes in every process.
 
     Args:
-        exported_program: the program, which is not changed.
-        opset_version: operator set -> version; "aten" is added when it is missing.
+        exported_program: the program, which is not modified.
+        opset_version: operator set -> version; "aten" is added if it is missing.
         pickle_protocol: the pickle protocol for state, constants and example inputs.
         serialize_state_dict, serialize_constants, serialize_example_inputs: whether to write these
-            parts; no bytes stand for a part that is left out.
-        progress: where the writing of tensors shows its progress, in bytes: True or a function of
+            parts; a part that is left out is empty.
+        progress: how to show the progress of writing tensors, in bytes: True or a function of
             (done, total, what).
 
     Raises:
-        fxpress.SerializeError: a node cannot be written, and the message names it. It is also
-            torch's SpecViolationError when the program is not valid, and also a PicklingError, an
-            AttributeError and a TypeError when an object cannot be pickled.
-        fxpress.UnsupportedError: the program has something that fxpress cannot write.
-        AssertionError: a constant and an object of the graph have one name.
+        fxpress.SerializeError: a node cannot be written; the message names it. It is also torch's
+            SpecViolationError if the program is not valid; and a PicklingError, an AttributeError
+            and a TypeError if an object cannot be pickled.
+        fxpress.UnsupportedError: fxpress cannot write a part of the program.
+        AssertionError: a constant and an object of the graph have the same name.
         TypeError: an argument is of a wrong type.
         ValueError: there is no such `pickle_protocol`.
-        ImportError: `progress` needs what is not installed.
+        ImportError: `progress` needs a package that is not installed.
 
-    Other exceptions that the caller's own classes raise while they are pickled pass through.
+    Other exceptions that the caller's classes raise during pickling pass through.
 
     Stands in for `torch._export.serde.serialize.serialize`.
 

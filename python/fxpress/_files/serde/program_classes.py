@@ -24,7 +24,7 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
     Stands in for `torch._export.serde.serialize.ExportedProgramSerializer`.
 
     Args:
-        opset_version: operator set -> version; "aten" is added when it is missing.
+        opset_version: operator set -> version; "aten" is added if it is missing.
         pickle_protocol: the pickle protocol for state, constants and example inputs.
 
     Example:
@@ -50,17 +50,17 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
         """Return a program as an object of the schema, with its other parts as bytes.
 
         Args:
-            exported_program: the program, which is not changed.
+            exported_program: the program, which is not modified.
             serialize_state_dict, serialize_constants, serialize_example_inputs: whether to write
-                these parts; no bytes stand for a part that is left out.
+                these parts; a part that is left out is empty.
 
         Returns:
             A `torch._export.serde.serialize._SerializedProgram`.
 
         Raises:
             fxpress.SerializeError: a node or object cannot be written, or the program is not valid.
-            fxpress.UnsupportedError: the program has something that fxpress cannot write.
-            AssertionError: a constant and an object of the graph have one name.
+            fxpress.UnsupportedError: fxpress cannot write a part of the program.
+            AssertionError: a constant and an object of the graph have the same name.
             TypeError: an argument is of a wrong type.
             ValueError: there is no such pickle protocol.
         """
@@ -71,7 +71,7 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
             (serialize_state_dict, serialize_constants, serialize_example_inputs),
         )
         program = SCHEMA.read(text, "ExportedProgram").field(CLASSES, "", True)
-        program.torch_version = torch.__version__  # a kind of str
+        program.torch_version = torch.__version__  # a subclass of str
         return compat.SerializedProgram(program, *others)
 
 
@@ -117,20 +117,19 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
         """Return the program that an object of the schema describes.
 
         Args:
-            exported_program: a `schema.ExportedProgram`, which is not changed.
-            state_dict, constants, example_inputs: each is bytes, or the value itself.
+            exported_program: a `schema.ExportedProgram`, which is not modified.
+            state_dict, constants, example_inputs: each is bytes, or the value.
             _unsafe_skip_version_check: accept schemas of another major version.
-            allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which
-                may run any code. Example inputs that cannot be read, because they need it or are
-                damaged, are left out with a warning.
+            allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run
+                any code. Example inputs that need it or are damaged are left out with a warning.
             allow_operators: operators or namespaces that the program may call; see `deserialize`.
             limits: the limits on the cost of reading; None: the defaults.
 
         Raises:
-            fxpress.LimitError: reading would cost more than the limits allow.
+            fxpress.LimitError: reading would exceed the limits.
             fxpress.SerializeError: a part is damaged, names something that is not registered, or
-                needs `allow_pickle` or `allow_operators`; or torch's verifier refuses the program.
-            fxpress.UnsupportedError: the program has something that fxpress cannot read.
+                needs `allow_pickle` or `allow_operators`; or torch's verifier rejects the program.
+            fxpress.UnsupportedError: fxpress cannot read a part of the program.
             AssertionError: `exported_program` is not a `schema.ExportedProgram`.
             TypeError: an argument is of a wrong type.
         """

@@ -15,7 +15,7 @@ from fxpress._files.format.torch_facts import allowed_names
 from fxpress._files.serde import gate
 from fxpress._files.serde.artifacts import load_artifact
 from fxpress._files.serde.checks import to_check
-from fxpress._files.serde.damage import damage_is_named, says_what_was_left_out
+from fxpress._files.serde.damage import add_left_out_reason, damage_is_named
 from fxpress._files.serde.facts import deserialize_range_constraints
 from fxpress._files.serde.guards import check_arithmetic
 from fxpress._files.serde.limits import Budget, LimitError, Limits, sizes_of
@@ -25,7 +25,7 @@ from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
 log = logging.getLogger("fxpress")
-_RANGE_BYTES = 1500  # an estimate of the size of the objects for the range of a symbol
+_RANGE_BYTES = 1500  # estimated bytes of the objects for a symbol's range
 _MOST_VERIFIERS = 16
 
 
@@ -41,7 +41,7 @@ def check_version(version: Any, skip: bool) -> None:
 
 
 def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any, str | None]:
-    """Return the example inputs, or None with the reason if unreadable ones are left out."""
+    """Return the example inputs; or None and the reason, if unreadable ones are left out."""
     if saved is None or len(saved) == 0:
         return None, None
     try:
@@ -56,7 +56,7 @@ def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any,
 
 
 def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
-    """Return True when torch's verifier would certainly accept the program."""
+    """Return True if torch's verifier would certainly accept the program."""
     checked = to_check(root, fields["verifiers"], fields["state_dict"], fields["constants"])
     return checked is not None and _native.is_surely_valid(
         fields["graph_signature"], fields["module_call_graph"], checked
@@ -65,7 +65,7 @@ def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
 
 @dataclasses.dataclass
 class Decoded:
-    """The parts of a document of the type ExportedProgram, its reader and its symbols."""
+    """The parts of an ExportedProgram document, its reader and its symbols."""
 
     reader: _native.GraphDecoder
     values: Values
@@ -110,10 +110,10 @@ def decode_graph_module(
         phase("graph"),
         compat.without_modes(),
         compat.module_inputs(examples),
-        says_what_was_left_out(left_out),
+        add_left_out_reason(left_out),
     ):
         root, signature, calls, has_objects = reader.program(document)
-    if has_objects:  # an object has no source text: torch warns, and makes a module without code
+    if has_objects:  # torch, too, creates a module without code, with a warning
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
         place = "the custom metadata of the graph"
@@ -135,7 +135,7 @@ def _verifiers(names: list[str]) -> list[Any]:
 
 
 def _argument_names(calls: Sequence[Any]) -> Sequence[str] | None:
-    """Return the names of the arguments of the whole program; None when they are not known."""
+    """Return the names of the root module's arguments; None if they are unknown."""
     signature = calls[0].signature if calls else None
     return signature.forward_arg_names if signature is not None else None
 
@@ -196,29 +196,29 @@ def deserialize(
     allow_operators: Iterable[str] = (),
     limits: Limits | None = None,
 ) -> ExportedProgram:
-    """Return the exported program that `serialize` wrote, by fxpress or by torch.
+    """Return an exported program that `serialize` of fxpress or torch wrote.
 
-    Reading runs no code of the artifact: expressions and tree specs go through parsers of fxpress,
-    names are identifiers, and targets of nodes are operators that this process knows. Guards become
-    code when `module()` is called, as in torch. Any number of threads may read at once.
+    Reading does not run code from the artifact: parsers of fxpress read expressions and tree specs,
+    names are identifiers, and targets of nodes are operators that exist in this process. As in
+    torch, guards become code when `module()` is called. Any number of threads may read
+    concurrently.
 
     Args:
-        artifact: the program as bytes; each other part as bytes, or as the value itself.
+        artifact: the program as bytes; each other part as bytes or as the value.
         expected_opset_version: not compared, as in torch.
         _unsafe_skip_version_check: accept schemas of another major version.
-        allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which may
-            run any code. Example inputs that cannot be read, because they need it or are damaged,
-            are left out with a warning.
-        allow_operators: operators or namespaces of torch that the program may call, which files
-            else may not, such as "aten.from_file" or "symm_mem".
-        limits: the limits on the cost of reading, as `fxpress.archive.Limits`; None: the defaults.
+        allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run any
+            code. Example inputs that need it or are damaged are left out with a warning.
+        allow_operators: operators or namespaces of torch that the program may call although files
+            may not by default, such as "aten.from_file" or "symm_mem".
+        limits: the limits on the cost of reading, a `fxpress.archive.Limits`; None: the defaults.
 
     Raises:
-        fxpress.LimitError: reading would cost more than the limits allow; a kind of SerializeError.
+        fxpress.LimitError: reading would exceed the limits; a subclass of SerializeError.
         fxpress.SerializeError: the bytes are damaged, name something that is not registered, or
-            need `allow_pickle` or `allow_operators`. It is also torch's SpecViolationError for a
-            program that torch's verifier refuses.
-        fxpress.UnsupportedError: the program has something that fxpress cannot read.
+            need `allow_pickle` or `allow_operators`. It is also torch's SpecViolationError if
+            torch's verifier rejects the program.
+        fxpress.UnsupportedError: fxpress cannot read a part of the program.
         AssertionError: the program is not bytes.
         TypeError: an argument is of a wrong type.
 
@@ -241,7 +241,7 @@ def deserialize(
             *(artifact.constants, artifact.example_inputs),
         ),
     )
-    with _native.GcPause():  # none of the objects that are made here are garbage at the end
+    with _native.GcPause():  # all objects created here are live at the end
         with phase("text"):
             document = SCHEMA.read(artifact.exported_program, "ExportedProgram", budget.native)
         check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)

@@ -1,7 +1,7 @@
 """Describe torch's serialization schema to the native code.
 
 The fields, their order, shapes and defaults are read from torch's dataclasses, so that fxpress
-follows the installed torch. The native code refuses fields whose meaning it does not know.
+follows the installed torch. The native code rejects fields that it does not interpret.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def _shape(hint: Any) -> str:
     if origin is dict and arguments[0] is str:
         return "map " + _shape(arguments[1])
     if isinstance(hint, str):
-        return hint  # Python 3.10 does not look up names within `dict[str, "..."]`
+        return hint  # Python 3.10 does not resolve names inside `dict[str, "..."]`
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
         return "int"
     return _SIMPLE.get(hint) or str(hint.__name__)
 
 
 def _members(hint: Any) -> dict[int, Any] | None:
-    """Return {int: member} for the enumeration in a type hint; None when there is none in it."""
+    """Return {int: member} for the enumeration in a type hint, or None."""
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
         return {member.value: member for member in hint}
     return next(filter(None, map(_members, typing.get_args(hint))), None)
@@ -50,7 +50,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def _default(field: dataclasses.Field[Any]) -> str | None:
-    """Return the default of a field as JSON; None when the field has none."""
+    """Return the default of a field as JSON, or None."""
     if field.default_factory is not dataclasses.MISSING:
         return json.dumps(field.default_factory())
     return None if field.default is dataclasses.MISSING else json.dumps(field.default)
@@ -69,7 +69,7 @@ def describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None
 
 @dataclasses.dataclass
 class NodeSource:
-    """A `torch.fx.traceback.NodeSource` as the JSON in the metadata "from_node" stores it."""
+    """A `torch.fx.traceback.NodeSource` as stored in the JSON of the metadata "from_node"."""
 
     name: str | None = None
     target: str | None = None
@@ -90,7 +90,7 @@ TYPES["NodeSource"] = NodeSource
 
 SCHEMA = _native.Schema([describe(cls) for cls in TYPES.values()])
 
-# The native code numbers the types in its own order, and takes their classes in that order.
+# The native code numbers the types itself, and requires their classes in that order.
 _BY_POSITION = [TYPES[name] for name in SCHEMA.type_names()]
 _ENUMERATIONS = {
     cls: {name: members for name, hint in _hints(cls).items() if (members := _members(hint))}

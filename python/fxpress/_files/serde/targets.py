@@ -1,4 +1,4 @@
-"""Resolve the texts in a file to operators, functions and classes, without importing or running."""
+"""Resolve texts of a file to operators, functions and classes, without running code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _operator(text: str) -> Any:
         case ["torch", "ops", "higher_order", name]:
             found = getattr(torch.ops.higher_order, name, None)
         case ["torch", "ops", namespace, name, overload]:
-            if not compat.has_operator(namespace, name):  # a failed look-up would stay in torch.ops
+            if not compat.has_operator(namespace, name):  # torch.ops would keep a failed look-up
                 return None
             packet = getattr(getattr(torch.ops, namespace), name, None)
             found = getattr(packet, overload, None)
@@ -72,7 +72,7 @@ def find_target(text: str) -> Any:
 
 
 def find_allowed(text: str, allowed: frozenset[str]) -> Any:
-    """Return what `find_target` does, if the file may call it; else raise RefusedOperatorError."""
+    """Return `find_target(text)` if the file may call it; otherwise raise RefusedOperatorError."""
     found = find_target(text)
     is_torchs = isinstance(found, torch_fx.HigherOrderOperator) and compat.is_of_torch(found)
     reason = refusal(text, allowed, is_torchs=is_torchs)
@@ -82,7 +82,7 @@ def find_allowed(text: str, allowed: frozenset[str]) -> Any:
 
 
 def describe_target(target: Any) -> tuple[Any, Described]:
-    """Return a target that nodes are read with, and its description."""
+    """Return a target for reading nodes, with its description."""
     if not callable(target):
         raise compat.SerializeError(_UNREGISTERED.format(target))
     described = describe_operator(target)
@@ -92,7 +92,7 @@ def describe_target(target: Any) -> tuple[Any, Described]:
 
 
 def _member(owner: Any, name: str) -> Any:
-    """Return the member of a module or class, without running any code; None when it has none."""
+    """Return the member of a module or class, without running code; None if it is missing."""
     if isinstance(owner, types.ModuleType):
         found = vars(owner).get(name)
         is_elsewhere = isinstance(found, types.ModuleType) and not compat.is_torchs(found)
@@ -104,7 +104,7 @@ def _member(owner: Any, name: str) -> Any:
 
 
 def source_function(text: str) -> Any:
-    """Return the function that an entry of "source_fn_stack" names; the text if it is not found."""
+    """Return the function in an entry of "source_fn_stack"; the text if it is not found."""
     if text in _FUNCTIONS:
         return _FUNCTIONS[text]
     if text.startswith("#"):
@@ -125,10 +125,10 @@ class _ReadingError(compat.SerializeError):
 
 
 def reading_failed(node: Any, error: Exception) -> None:
-    """Raise an exception that names the node of the schema that could not be read."""
-    # An error of a nested graph names its node already. An InternalError is a bug of fxpress.
-    said = (UnsupportedError, InternalError, RefusedOperatorError, _ReadingError)
-    if isinstance(error, said) or not is_about_input(error):
+    """Raise an exception that names the schema's node that could not be read."""
+    # An error in a nested graph names its node already. An InternalError is a bug of fxpress.
+    unchanged = (UnsupportedError, InternalError, RefusedOperatorError, _ReadingError)
+    if isinstance(error, unchanged) or not is_about_input(error):
         raise error
     if isinstance(error, LimitError):
         raise LimitError(

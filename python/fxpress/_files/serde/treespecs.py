@@ -1,4 +1,4 @@
-"""Convert tree specs to and from their text in files, without importing any class."""
+"""Convert tree specs to and from their text in files, without importing modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULTDICT_KEYS = {"default_factory_module", "default_factory_name", "dict_con
 
 
 class TreeSpecWriter:
-    """Writes tree specs; `fields` collects the fields of named tuples by their stored name."""
+    """Write tree specs; `fields` collects the fields of named tuples by their stored name."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -50,7 +50,7 @@ class TreeSpecWriter:
 
 
 def _imported(module: str, path: str) -> Any:
-    """Return a class of a module that is imported already; UnknownNameError for other names."""
+    """Return a class of a module that is already imported; UnknownNameError for other names."""
     found: Any = sys.modules.get(module)
     for name in path.split("."):
         found = vars(found).get(name) if hasattr(found, "__dict__") else None
@@ -77,7 +77,7 @@ def _defaultdict_context(stored: Any) -> Any:
         raise compat.SerializeError(f"the context of a defaultdict is damaged: {stored!r}")
     module, name = stored["default_factory_module"], stored["default_factory_name"]
     factory = _imported(str(module), str(name))
-    # The defaultdict calls its factory for each missing key, so that no other code may be named.
+    # A defaultdict calls its factory for each missing key, so only these factories are allowed.
     if factory not in _FACTORIES and factory not in compat.SUPPORTED_SERIALIZED_TYPES:
         raise compat.SerializeError(
             f"a tree spec names {module}:{name} as the default_factory of a defaultdict; it may be "
@@ -108,7 +108,7 @@ def _spec(stored: Any, budget: Budget) -> Any:
 
 
 def load_treespec(text: str, budget: Budget) -> Any:
-    """Return the tree spec that a text describes, as `torch.utils._pytree.treespec_loads` does."""
+    """Return the tree spec of a text, as `torch.utils._pytree.treespec_loads` does."""
     if text.count("children_spec") > budget.limits.elements:
         raise LimitError("elements", "a tree spec")
     with damage_is_named("a tree spec"):

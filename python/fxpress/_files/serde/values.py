@@ -1,4 +1,4 @@
-"""Make the numbers, symbols and fake tensors of a graph that is read from a file."""
+"""Create the numbers, symbols and fake tensors of a graph that is read from a file."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _Range = tuple[int | None, int | None]
 Location: TypeAlias = torch.device | str | dict[str, str] | None
 
 
-def located(location: Location, kind: str, index: int | None) -> torch.device:
-    """Return the device that a stored device is mapped to."""
+def map_device(location: Location, kind: str, index: int | None) -> torch.device:
+    """Return the device to which a stored device is mapped."""
     name = kind if index is None else f"{kind}:{index}"
     if isinstance(location, dict):
         return torch.device(location.get(name, name))
@@ -33,8 +33,8 @@ class Values:
     """The symbols and values of one program. Only one thread at a time may use an instance.
 
     `ranges` maps symbols or expressions to (lowest, highest), None for no limit. `location` is the
-    device for all tensors, or a dict of devices by stored device; None: the stored ones. The file
-    may also call the operators that `allowed` names; see `torch_facts.refusal`.
+    device for all tensors, or a dict from stored devices to others; None: the stored ones. The file
+    may additionally call the operators in `allowed`; see `torch_facts.refusal`.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class Values:
         self.symbols: dict[str, Any] = {}
         self.ranges = {name: value_range(*limits) for name, limits in ranges.items()}
         self._treespecs: dict[str, Any] = {}
-        self._input_treespecs: set[str] = set()  # specs of inputs that have passed the gate
+        self._input_treespecs: set[str] = set()  # specs that have passed the gate
         self.unbacked_symbols: set[Any] = set()
-        self._of_offsets: set[Any] = set()  # unbacked symbols that only storage offsets have
-        self._outer: list[set[Any]] = []  # unbacked symbols of the graphs around the open one
+        self._of_offsets: set[Any] = set()  # unbacked symbols that only occur in storage offsets
+        self._outer: list[set[Any]] = []  # unbacked symbols of the enclosing graphs
         compat.reserve_unbacked_names(self.shape_env, ranges)
 
     def device(self, kind: str, index: int | None) -> torch.device:
-        """Return the device that a stored device is mapped to, as `located` does."""
-        return located(self.location, kind, index)
+        """Return the device to which a stored device is mapped; see `map_device`."""
+        return map_device(self.location, kind, index)
 
     def find_target(self, text: str) -> Any:
-        """Return the operator or function that the file names, if it may call that."""
+        """Return the operator or function that the file names, if the file may call it."""
         return targets.find_allowed(text, self._allowed)
 
     def resolve_target(self, text: str) -> tuple[Any, Described]:
@@ -76,7 +76,7 @@ class Values:
         self.unbacked_symbols = set()
 
     def leave_graph(self) -> None:
-        """Close the open graph; the graph around it is open again."""
+        """Close the open graph; the enclosing graph is open again."""
         self.unbacked_symbols = self._outer.pop()
 
     def end_graph(self, graph: torch.fx.Graph) -> None:
@@ -93,7 +93,7 @@ class Values:
                 bindings = compat.unbacked_bindings(value, self.shape_env, pending)
                 if bindings:
                     node.meta["unbacked_bindings"] = bindings
-        # An offset may have symbols of values that were traced, but are in no graph any more.
+        # An offset may contain symbols of traced values that are not in any graph any more.
         if undefined := pending - self._of_offsets:
             names = sorted(map(str, undefined))
             raise compat.SerializeError(f"no node of the graph defines the symbols {names}")
@@ -129,14 +129,14 @@ class Values:
         return expression
 
     def expression(self, text: str | sympy.Basic, hint: Any = None, is_offset: bool = False) -> Any:
-        """Return an expression, given as such or as text, after adding it to the environment."""
+        """Return an expression, or the parsed text, after adding it to the shape environment."""
         with self.budget.symbolic:
             if isinstance(text, str):
                 text = expressions.parse(text, self.symbols, self.budget)
             return self._note(text, hint, is_offset)
 
     def number(self, kind: str, text: str, hint: Any, is_offset: bool = False) -> Any:
-        """Return a "SymInt", "SymFloat" or "SymBool"; symbols of an offset need no definition."""
+        """Return a "SymInt", "SymFloat" or "SymBool"; symbols in offsets need no definition."""
         with self.budget.symbolic:
             self.budget.check_time_before("the symbolic numbers")
             return self._number(kind, text, hint, is_offset)
@@ -150,7 +150,9 @@ class Values:
         if kind == "SymFloat":
             return self.shape_env.create_symfloatnode(expression, hint=hint)
         if hint is not None and type(hint) is not int:
-            raise compat.SerializeError(f"the hint of an integer has to be an int, not {hint!r}")
+            raise compat.SerializeError(
+                f"expected the hint of an integer to be an int, got {hint!r}"
+            )
         return self.shape_env.create_symintnode(expression, hint=hint)
 
     def fake_state(self, device: torch.device) -> dict[str, Any]:
@@ -168,7 +170,7 @@ class Values:
         device: torch.device,
         requires_grad: bool,
     ) -> Any:
-        """Return a fake tensor with symbolic sizes, or one that starts inside of its storage."""
+        """Return a fake tensor with symbolic sizes or a storage offset."""
         made: torch.Tensor
         with self.budget.symbolic, self.fake_mode:
             self.budget.check_time_before("the sizes of a tensor")
@@ -209,9 +211,9 @@ class Values:
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     def constrain(self, node: torch.fx.Node) -> None:
-        """Apply a node's assertions on symbols, and the ranges that it gives them."""
+        """Apply a node's assertions about symbols, and the ranges that follow."""
         with self.budget.symbolic:
-            self.budget.check_time_before("what the graph asserts of its symbols")
+            self.budget.check_time_before("the graph's assertions about its symbols")
             self._constrain(node)
 
     def _constrain(self, node: torch.fx.Node) -> None:
@@ -224,13 +226,13 @@ class Values:
             compat.constrain_size(self.shape_env, value.node.expr)
 
     def treespec(self, text: str) -> Any:
-        """Return the tree spec with this text. The errors are those of `load_treespec`."""
+        """Return the tree spec of a text; raises the errors of `load_treespec`."""
         if text not in self._treespecs:
             self._treespecs[text] = load_treespec(text, self.budget)
         return self._treespecs[text]
 
     def input_treespec(self, text: str) -> Any:
-        """Return a tree spec of inputs; the gate checks its keys, which become source code."""
+        """Return a tree spec of inputs, after the gate has checked its keys, which become code."""
         spec = self.treespec(text)
         if text not in self._input_treespecs:
             gate.check_input_keys(spec)

@@ -1,4 +1,4 @@
-"""Copy tensors, on the device that they are on or to another one, in parts if somebody watches."""
+"""Copy tensors, on their device or to another one; in parts if progress is shown."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def _values(tensors: Any) -> list[torch.Tensor]:
 
 
 def _like(tensors: Any, results: list[torch.Tensor]) -> Any:
-    """Return the results in the kind of container that the tensors came in."""
+    """Return the results in the type of container of the tensors: a dict or a list."""
     return dict(zip(tensors, results, strict=True)) if isinstance(tensors, Mapping) else results
 
 
 def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor that is more than a view of a storage."""
+    """Return a copy of a tensor that is not a plain view of a storage."""
     return as_was(tensor.detach().clone(), tensor)
 
 
 def as_was(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor as the original was: a Parameter or not, with gradients or not."""
+    """Return a new tensor like the original: a Parameter or not, requires_grad or not."""
     if isinstance(original, torch.nn.Parameter):
         return torch.nn.Parameter(made, original.requires_grad)
     return made.requires_grad_(original.requires_grad)
@@ -57,20 +57,20 @@ def _sizes(_: Any, tensors: Any, *__: Any, **___: Any) -> dict[str, int]:
 def clone(tensors: Any, *, progress: Progress = False) -> Any:
     """Return copies of tensors, which share storages where the originals do.
 
-    Sizes, strides, Parameters and requires_grad are kept; history and attributes that were set on
-    tensors are not copied. On the CPU, only the part of a storage that the tensors see is copied.
-    torch has no such function.
+    Sizes, strides, Parameters and requires_grad are kept; autograd history and attributes of
+    tensors are not copied. On the CPU, only the part of a storage that the tensors cover is copied.
+    torch does not have this function.
 
     Args:
         tensors: a mapping, or a sequence.
-        progress: where it shows its progress, in bytes: True or a function of (done, total, what).
+        progress: how to show progress, in bytes: True or a function of (done, total, what).
 
     Returns:
-        A dict, or a list; a tensor that occurs twice is one copy.
+        A dict, or a list; equal objects have one copy.
 
     Raises:
         TypeError: a value is not a tensor, or `progress` is of another type.
-        ImportError: `progress` needs what is not installed.
+        ImportError: `progress` needs a package that is not installed.
 
     Example:
         >>> from fxpress import state
@@ -92,30 +92,30 @@ def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return copies of tensors on other devices, or that are more than a view of a storage."""
-    # A tensor on the CPU that was left over is more than a view, or a mode watches it.
+    """Return copies of tensors on other devices, or that are not plain views of a storage."""
+    # A CPU tensor that was left over is not a plain view, or a mode is active.
     return _copy_storages(values, None, but_on=_CPU, alone=_copy_alone)
 
 
 @operation("state.move", _sizes)
 def move(tensors: Any, device: torch.device | str, *, progress: Progress = False) -> Any:
-    """Return the tensors on another device, sharing storages there where the originals do.
+    """Return the tensors on another device, where they share storages as the originals do.
 
-    As with `Tensor.to`, a tensor that is on the device already is returned itself. The work is
-    ordered with the work of the device's current stream. torch has no such function.
+    As with `Tensor.to`, a tensor on that device is returned unchanged. The copies are ordered with
+    the work of the device's current stream. torch does not have this function.
 
     Args:
         tensors: a mapping, or a sequence.
         device: the device of the results.
-        progress: where it shows its progress, in bytes: True or a function of (done, total, what).
+        progress: how to show progress, in bytes: True or a function of (done, total, what).
 
     Returns:
         A dict, or a list.
 
     Raises:
-        RuntimeError: there is no such device.
-        TypeError: there is something else than tensors, or `progress` is of another type.
-        ImportError: `progress` needs what is not installed.
+        RuntimeError: the device does not exist.
+        TypeError: a value is not a tensor, or `progress` is of another type.
+        ImportError: `progress` needs a package that is not installed.
 
     Example:
         >>> from fxpress import state
@@ -123,7 +123,7 @@ def move(tensors: Any, device: torch.device | str, *, progress: Progress = False
         [tensor(..., device='meta', size=(2,))]
     """
     check_progress(progress)
-    goal = torch.empty(0, device=device).device  # with its index; an error for no device
+    goal = torch.empty(0, device=device).device  # with its index; raises if it does not exist
 
     values = _values(tensors)
     for value in values:
@@ -150,7 +150,7 @@ def _copy_storages(
     but_on: torch.device,
     alone: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Return copies of tensors on `device`, None for theirs, made by copying whole storages."""
+    """Return copies of tensors on `device`, or their own if None, by copying entire storages."""
 
     def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return to_device(storages_of(first), device)
@@ -167,8 +167,8 @@ def on_other_storages(
 ) -> list[torch.Tensor]:
     """Return tensors that share storages from `make` where `values` share theirs.
 
-    `make` gets a tensor of each storage, and returns tensors of bytes. `alone` copies, once for
-    each object, a tensor of a subclass or on the device `but_on`.
+    `make` gets a tensor of each storage and returns byte tensors. `alone` copies, once per object,
+    a tensor of a subclass or on the device `but_on`.
     """
     with _native.GcPause():
         numbers = storage_numbers(values, but_on)
@@ -187,7 +187,7 @@ def on_other_storages(
 
 
 def sharing(values: list[Any]) -> list[list[int]]:
-    """Return the positions of the tensors on each storage that several values are views of."""
+    """Return, for each storage that several values view, the positions of these values."""
     numbers = storage_numbers(values)
     if max(numbers, default=-1) + 1 + numbers.count(-1) == len(numbers):
         return []
@@ -215,7 +215,7 @@ def copy_in_parts(
 ) -> list[Any]:
     """Return `copy(*columns)`, called for parts of the rows if progress is shown.
 
-    `columns[0]` has the values. Values that share a storage, and equal objects, are in one part.
+    `columns[0]` contains the values. Values on one storage, and equal objects, are in one part.
     """
     if progress is False:
         return copy(*columns)
@@ -240,7 +240,7 @@ class _Part:
 
 
 def _groups(values: list[Any]) -> list[_Part]:
-    """Return the parts that cannot be divided."""
+    """Return the smallest parts."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     places = dict(zip(map(id, tensors), storage_places(tensors)[0], strict=True))
     groups: dict[tuple[str, int], _Part] = {}
@@ -255,7 +255,7 @@ def _groups(values: list[Any]) -> list[_Part]:
 
 
 def _parts(groups: list[_Part]) -> list[_Part]:
-    """Return the groups put together, up to about the size of a part."""
+    """Return the groups merged into parts of about `_PART` bytes."""
     parts: list[_Part] = []
     for group in groups:
         if parts and parts[-1].size + group.size <= _PART:

@@ -1,8 +1,8 @@
-"""Copy bytes from one device to another, in few steps however many tensors there are.
+"""Copy bytes from one device to another, in few steps even for many tensors.
 
-Bytes go between the host and a device through pinned buffers of bounded size. Tensors of bytes are
-of dtype uint8 and have one dimension. Many small tensors go together, in one copy between host and
-device and few launches on the device.
+Bytes are copied between the host and a device through pinned buffers of bounded size. A byte tensor
+has dtype uint8 and one dimension. Many small tensors share one copy between host and device, and
+few launches on the device.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import torch
 from fxpress._torch.aten import allocate_bytes
 from fxpress._torch.fx import foreach_copy
 
-_LARGE = 1 << 20  # bytes from which a tensor gets a copy of its own
+_LARGE = 1 << 20  # bytes from which a tensor is copied separately
 _PIECE = 1 << 25  # bytes of a buffer
-_BUFFERS = 4  # that are filled while others are copied
-_STREAMS = 2  # one copies while the other one hands out what it has copied
-_FEW = 32  # tensors in a buffer that get a copy each
+_BUFFERS = 4  # filled while others are copied
+_STREAMS = 2  # one copies while the other distributes the previous copy
+_FEW = 32  # tensors in a buffer that are copied one by one
 
 
 def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:
-    """Return copies of tensors of bytes (uint8, one dimension) on a device; None: on their own."""
+    """Return copies of byte tensors on a device; None: on their own devices."""
     made: dict[int, torch.Tensor] = {}
     for here in {source.device for source in storages}:
         positions = [i for i, source in enumerate(storages) if source.device == here]
@@ -37,7 +37,7 @@ def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> 
 
 
 def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Copy tensors of bytes on one device, not meta, to others of the same sizes on one device."""
+    """Copy byte tensors on one device, not meta, to others of the same sizes on one device."""
     here, there = sources[0].device, targets[0].device
     if there.type == "meta":
         return
@@ -79,7 +79,7 @@ def _from_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor])
             fill,
         )
     finally:
-        if any(pinned):  # the sources may be freed now
+        if any(pinned):  # the caller may free the sources after this
             torch.accelerator.current_stream(targets[0].device).synchronize()
 
 
@@ -89,14 +89,14 @@ def _to_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -
 
 
 class Part(NamedTuple):
-    """Some bytes of one of several tensors."""
+    """A range of bytes of one of several tensors."""
 
     position: int  # of the tensor
-    start: int  # bytes
+    start: int  # in bytes
     size: int
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the bytes of the part."""
+        """Return the bytes of the range."""
         tensor = tensors[self.position]
         if self.size == tensor.numel():
             return tensor
@@ -104,20 +104,20 @@ class Part(NamedTuple):
 
 
 def _parts(sizes: Sequence[int]) -> list[list[Part]]:
-    """Return the contents of each buffer, in order: whole tensors, or a piece of a large one."""
+    """Return the contents of each buffer, in order: entire tensors, or a range of a large one."""
     result: list[list[Part]] = []
-    component = 0
+    space = 0
     for position, size in enumerate(sizes):
         if size > _PIECE:
             starts = range(0, size, _PIECE)
             result += [[Part(position, start, min(_PIECE, size - start))] for start in starts]
-            component = 0
+            space = 0
         elif size:
-            if size > component:
+            if size > space:
                 result.append([])
-                component = _PIECE
+                space = _PIECE
             result[-1].append(Part(position, 0, size))
-            component -= size
+            space -= size
     return result
 
 
@@ -127,20 +127,20 @@ def split(buffer: torch.Tensor, parts: list[Part]) -> tuple[torch.Tensor, ...]:
 
 
 def addresses(buffer: torch.Tensor, parts: list[Part]) -> list[int]:
-    """Return the address at which the bytes of each part begin in a buffer."""
+    """Return the address of the bytes of each part in a buffer."""
     ends = itertools.accumulate((part.size for part in parts), initial=buffer.data_ptr())
     return list(ends)[:-1]
 
 
 class _Ring:
-    """Buffers that are used in turn, and streams that copy after the caller's stream."""
+    """Buffers that are used in turn, and streams that run after the caller's stream."""
 
     def __init__(self, device: torch.device, batches: list[list[Part]], streams: int) -> None:
         self.sizes = [sum(part.size for part in parts) for parts in batches]
         count = min(_BUFFERS, len(batches))
         largest = max(self.sizes)
         self._buffers = [
-            # The device is named because a default device may be set.
+            # Overrides a default device.
             torch.empty(largest, dtype=torch.uint8, pin_memory=True, device="cpu")
             for _ in range(count)
         ]
@@ -160,7 +160,7 @@ class _Ring:
         return len(self._buffers)
 
     def buffer(self, number: int) -> torch.Tensor:
-        """Return the buffer of a batch, after waiting for the copies that were started on it."""
+        """Return the buffer of a batch, after waiting for the previous copies from or to it."""
         event = self._events[number % len(self)]
         if event is not None:
             event.synchronize()
@@ -174,11 +174,11 @@ class _Ring:
             self._events[number % len(self)] = stream.record_event()
 
     def staging(self, number: int) -> torch.Tensor:
-        """Return device memory for a batch of many parts. Copies on its stream may use it."""
+        """Return device memory for a batch of many parts, for use by copies on its stream."""
         return self._staging[number % len(self._staging)][: self.sizes[number]]
 
     def finish(self) -> None:
-        """Wait for all copies. Buffers and tensors may be freed afterwards."""
+        """Wait for all copies. Then buffers and tensors may be freed."""
         for stream in self._streams:
             stream.synchronize()
 
@@ -186,7 +186,7 @@ class _Ring:
 def upload(
     targets: Sequence[torch.Tensor], fill: Callable[[list[Part], torch.Tensor], None]
 ) -> None:
-    """Fill tensors of bytes on one device; `fill` writes the parts' bytes into a host buffer."""
+    """Fill byte tensors on one device; `fill` writes the bytes of parts into a host buffer."""
     batches = _parts([target.numel() for target in targets])
     if not batches:
         return
@@ -212,7 +212,7 @@ def upload(
 
 
 def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torch.Tensor]]:
-    """Yield parts of tensors on one device, with bytes that are valid until the next step."""
+    """Yield parts of tensors on one device; their bytes are valid until the next step."""
     batches = _parts([source.numel() for source in sources])
     if not batches:
         return
@@ -236,7 +236,7 @@ def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torc
         for number in range(len(ring) - 1):
             start(number)
         for number, parts in enumerate(batches):
-            start(number + len(ring) - 1)  # into the buffer that was given last
+            start(number + len(ring) - 1)  # into the buffer that was yielded last
             yield parts, ring.buffer(number)
     finally:
         ring.finish()
