@@ -43,10 +43,8 @@ def main(layers: int = 16) -> None:
     exported(), faster()  # what a process does once, such as imports, belongs to no step
     program = compare("export", exported, faster)
     fxpress.save(program, file)
-    data = file.getvalue()
-    compare(
-        "load", lambda: torch.export.load(io.BytesIO(data)), lambda: fxpress.load(bytearray(data))
-    )
+    data = bytearray(file.getvalue())
+    compare("load", lambda: torch.export.load(io.BytesIO(data)), lambda: fxpress.load(data))
     compare("decompose", program.run_decompositions, lambda: decompose.run_decompositions(program))
     flat = compare("module", program.module, lambda: export.module(program))
     place = {node: i * 4 // len(flat.graph.nodes) for i, node in enumerate(flat.graph.nodes)}.get

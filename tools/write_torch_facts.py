@@ -28,9 +28,10 @@ _NAMESPACES = ("aten", "prims", "quantized", "_c10d_functional", "mkldnn", "indu
 _HIGHER_ORDER = """
     _export_tracepoint aoti_call_delegate associative_scan auto_functionalized
     auto_functionalized_v2 autograd_function_apply call_torchbind cond executorch_call_delegate
-    flat_apply flex_attention flex_attention_backward foreach_map hints_wrapper invoke_quant
-    invoke_quant_packed invoke_subgraph local_map_hop map_impl out_dtype print run_const_graph scan
-    strict_mode switch tag_activation_checkpoint triton_kernel_wrapper_functional while_loop
+    flat_apply flex_attention flex_attention_backward flex_gemm foreach_map hints_wrapper
+    invoke_quant invoke_quant_packed invoke_subgraph local_map_hop map_impl out_dtype print
+    run_const_graph scan strict_mode switch tag_activation_checkpoint
+    triton_kernel_wrapper_functional while_loop
     while_loop_stack_output with_effects wrap wrap_activation_checkpoint wrap_with_autocast
     wrap_with_set_grad_enabled
 """

@@ -28,7 +28,7 @@ def test_compiled_models(tmp_path: Path) -> None:
     archive.verify(path)
     data = Path(path).read_bytes()
     with open(path, "rb") as file:
-        for source in (path, file, io.BytesIO(data), data):
+        for source in (path, file, io.BytesIO(data), bytearray(data)):
             contents = archive.load_pt2(source, allow_compiled=True)
             torch.testing.assert_close(contents.aoti_runners["model"](x), expected)
     other = {name: value.detach() * 2 for name, value in program.state_dict.items()}
