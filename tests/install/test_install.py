@@ -417,7 +417,7 @@ def test_a_component_that_this_torch_does_not_allow(component, use, tmp_path, mo
     with caplog.at_level("INFO", "fxpress"), installed():
         assert component.torch.cut("g") == ("ours", "g", 0)
         assert component.torch.helper() == "torch's helper"
-    assert f"{TORCH} stays torch's: other methods" in caplog.text
+    assert f"{TORCH} is not replaced: other methods" in caplog.text
 
 
 def test_a_name_that_this_torch_lacks_leaves_one_component_to_it(
@@ -431,7 +431,7 @@ def test_a_name_that_this_torch_lacks_leaves_one_component_to_it(
         assert component.torch.helper() == "torch's helper"
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
-    assert said[0].startswith(f"{TORCH} stays torch's: torch ")
+    assert said[0].startswith(f"{TORCH} is not replaced: torch ")
     assert "cannot import name 'renamed' from 'torch.fx'" in said[0]
 
 

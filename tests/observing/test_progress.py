@@ -81,7 +81,7 @@ def test_exceptions_of_functions_pass_through(
 def test_what_shows_no_progress_is_refused(
     operation: Operation, wrong: Any, program: ExportedProgram, path: Path
 ) -> None:
-    with pytest.raises(TypeError, match="progress is a bool, a function"):
+    with pytest.raises(TypeError, match="progress must be a bool, a function"):
         operation.call(program, path, progress=wrong)
 
 

@@ -21,7 +21,7 @@ def check_program(value: Any, name: str) -> None:
 def check_table(value: Any, name: str) -> None:
     """Raise TypeError unless the value is a dict, another mapping, or None."""
     if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"{name} is a dict, not a {type(value).__name__}")
+        raise TypeError(f"{name} must be a dict, not {type(value).__name__}")
 
 
 def check_opset_version(value: Any) -> None:
@@ -29,12 +29,12 @@ def check_opset_version(value: Any) -> None:
     check_table(value, "opset_version")
     for name, version in (value or {}).items():
         if not isinstance(name, str) or not isinstance(version, int):
-            raise TypeError(f"opset_version has numbers by name, not {name!r}: {version!r}")
+            raise TypeError(f"opset_version must map str to int, not {name!r} to {version!r}")
 
 
 def check_pickle_protocol(value: Any) -> None:
     """Raise TypeError unless the value is an int; ValueError for one unknown to this Python."""
     if not isinstance(value, int):
-        raise TypeError(f"pickle_protocol is an int, not a {type(value).__name__}")
+        raise TypeError(f"pickle_protocol must be an int, not {type(value).__name__}")
     if not 0 <= value <= pickle.HIGHEST_PROTOCOL:
-        raise ValueError(f"pickle_protocol is 0 to {pickle.HIGHEST_PROTOCOL}, not {value}")
+        raise ValueError(f"pickle_protocol must be 0 to {pickle.HIGHEST_PROTOCOL}, not {value}")

@@ -109,7 +109,7 @@ class Installation:
         if is_disabled():
             if not self._announced:
                 self._announced = True
-                log.info("FXPRESS_DISABLE is set: torch is left as it is")
+                log.info("FXPRESS_DISABLE is set: install() replaces nothing")
             return policy, [], [], []
         # Import without the lock: a module that calls install() when imported could deadlock.
         loaded = self._load()
@@ -154,7 +154,7 @@ class Installation:
             else:
                 continue
             refused.add(component)
-            log.info("%s stays torch's: %s", entry.module, reason)
+            log.info("%s is not replaced: %s", entry.module, reason)
         return loaded
 
     def _concrete(self, entry: Entry, original: Any, ours: Any) -> Patch:

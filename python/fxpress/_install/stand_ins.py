@@ -124,7 +124,7 @@ def function_stand_in(
         except UnsupportedError as error:
             if policy == "raise":
                 raise
-            log.warning("%s.%s: left to torch: %s", entry.module, entry.name, error, stacklevel=2)
+            log.warning("%s.%s: calling torch: %s", entry.module, entry.name, error, stacklevel=2)
         # Outside of the handler, so that an exception of torch does not get ours as __context__.
         with installation.left_to_torch():
             return original(*args, **kwargs)

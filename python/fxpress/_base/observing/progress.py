@@ -41,7 +41,7 @@ def check_progress(progress: Progress) -> None:
         if package in packages
     )
     raise TypeError(
-        f"progress is a bool, a function of (done, total, what) or None, not {found}{remedy}"
+        f"progress must be a bool, a function of (done, total, what) or None, not {found}{remedy}"
     )
 
 

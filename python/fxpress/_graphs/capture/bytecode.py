@@ -49,13 +49,13 @@ class InputProcessor:
             codegen = self.root.graph._codegen
             if not isinstance(codegen, _DynamoBytecodeCodeGen):
                 raise AssertionError(
-                    f"the module's code is not made from bytecode: {type(codegen)}"
+                    f"expected a code generator for Dynamo's bytecode, found {type(codegen)}"
                 )
             own = getattr(codegen.dynamo_bytecode_flatten, "input_processor", None)
             if own is None:
-                raise AssertionError("what flattens the module's inputs has no input_processor")
+                raise AssertionError("the module's dynamo_bytecode_flatten has no input_processor")
             if own is not self:
-                raise AssertionError("the input_processor is that of another module")
+                raise AssertionError("the input_processor belongs to another module")
         return (self.root, *args), kwargs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InputProcessor:
@@ -135,7 +135,7 @@ class DynamoBytecodeFlatten(_Replay):
         except Yield as ended:
             (self.gm_inputs,) = ended.args
             return ended.args[0]  # another thread may have changed gm_inputs
-        raise RuntimeError("the captured bytecode ended without a call of its graph")
+        raise RuntimeError("the captured bytecode ended without calling its graph")
 
 
 class DynamoBytecodeUnflatten(_Replay):

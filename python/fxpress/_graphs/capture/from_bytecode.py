@@ -161,8 +161,8 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
         hidden = [name for name in sorted(own) if name.startswith("_")]
         if hidden or not isinstance(meta, dict):
             raise UnsupportedError(
-                "a captured module keeps things of its own in the attributes "
-                f"{hidden or ['meta']}, which the traced one has too: rename them"
+                "the captured and the traced module both have the attributes "
+                f"{hidden or ['meta']}: rename them in the traced module"
             )
         module.meta = {**meta, **module.meta}
     vars(module).update({k: v for k, v in vars(root).items() if k not in kept})
@@ -177,7 +177,9 @@ def _set_traced_hooks_aside(module: GraphModule) -> None:
         return
     wrapped = getattr(module, "_wrapped_call", None)
     if not isinstance(wrapped, WrappedCall) or wrapped.cls_call is not None:
-        raise AssertionError(f"the class of the captured module has a call of its own: {wrapped}")
+        raise AssertionError(
+            f"the class of the captured module must not define __call__: {wrapped}"
+        )
     # Keep the hooks in the module's tables, because the bytecode reads values through them.
     wrapped.cls_call = _call_without_hooks
 
@@ -189,7 +191,7 @@ def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
     # Observers of the call get this module, so its tables are empty until `forward` runs. As in
     # torch, several threads must not call it at the same time.
     if "forward" in vars(self):
-        raise AssertionError("a captured module has no forward of its own")
+        raise AssertionError("a captured module with hooks must not have an attribute forward")
     hooks = (self._forward_hooks, self._forward_pre_hooks)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -231,7 +233,7 @@ def op_wrapper(op: Any) -> Callable[..., Any]:
     try:
         signature = inspect.Signature([_parameter(each) for each in arguments])
     except ValueError as error:
-        raise UnsupportedError(f"{op} cannot be a function of Python: {error}") from None
+        raise UnsupportedError(f"{op} has no Python signature: {error}") from None
     passed = ", ".join(f"{each.name}={each.name}" for each in arguments)
     names: dict[str, Any] = {"op": op}
     exec(f"def op_overload_wrapper{signature}:\n    return op({passed})\n", names)

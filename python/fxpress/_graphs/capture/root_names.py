@@ -107,7 +107,7 @@ def clean_targets(graph_module: GraphModule, ops: tuple[str, ...]) -> None:
             continue
         old = node.target
         if not isinstance(old, str):
-            raise AssertionError(f"the target of {node} is no str but {type(old)}")
+            raise AssertionError(f"the target of {node} must be a str, not {type(old)}")
         new = clean_export_root_string(old)
         if new == old:
             continue

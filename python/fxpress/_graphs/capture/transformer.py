@@ -32,8 +32,7 @@ def check_dims(flat_inputs: list[Any], dynamic_dims: list[set[int]]) -> None:
     """Raise AssertionError unless there is a set of dimensions for each input."""
     if len(dynamic_dims) != len(flat_inputs):
         raise AssertionError(
-            f"there are dynamic dimensions of {len(dynamic_dims)} inputs, "
-            f"and {len(flat_inputs)} inputs"
+            f"expected dynamic dimensions of {len(flat_inputs)} inputs, got {len(dynamic_dims)}"
         )
 
 

@@ -82,11 +82,11 @@ def around(
 def _wanted(ops: Iterable[str | Callable[..., Any]]) -> set[str | Callable[..., Any]]:
     # Rejects a string and a packet too, which are iterable: over letters and names of overloads.
     if isinstance(ops, str) or callable(ops):
-        raise TypeError(f"around: ops is a list of ops, got {ops!r} alone")
+        raise TypeError(f"around: ops must be a list of ops, got the single op {ops!r}")
     wanted = set(ops)
     for op in wanted:
         if not isinstance(op, str) and not callable(op):
-            raise TypeError(f"around: an op is a name or something callable, got {op!r}")
+            raise TypeError(f"around: each op must be a name or a callable, got {op!r}")
     return wanted
 
 

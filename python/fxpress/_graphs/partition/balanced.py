@@ -59,11 +59,11 @@ def balanced(
         <SplitCallback balanced(n=2, by='parameters'): 22 nodes in 2 partitions>
     """
     if by != "nodes" and by not in _SIZE:
-        raise ValueError(f'balanced: by is "parameters", "bytes" or "nodes", got {by!r}')
+        raise ValueError(f'balanced: by must be "parameters", "bytes" or "nodes", got {by!r}')
     nodes = list(operations(m))
     if not 1 <= n <= len(nodes):
         raise ValueError(
-            f"balanced: cannot make {n} stages, none of them empty, of {len(nodes)} nodes"
+            f"balanced: n must be 1 to {len(nodes)} (the operations in the graph), got {n}"
         )
     weights = [1] * len(nodes)
     if by != "nodes":

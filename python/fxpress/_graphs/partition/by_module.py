@@ -48,7 +48,7 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
         <SplitCallback by_module(depth=1): 22 nodes in 2 partitions>
     """
     if depth < 1:
-        raise ValueError(f"by_module: depth counts path components from 1, got {depth}")
+        raise ValueError(f"by_module: depth must be at least 1, got {depth}")
     modules: dict[tuple[str, ...], str | None] = {}
     ids: dict[Node, int] = {}
     current: str | None = None

@@ -87,9 +87,9 @@ def draw(
         '<?xml'
     """
     if not isinstance(split, GraphModule):
-        raise TypeError(f"draw: split is the GraphModule of a split, got {type(split).__name__}")
+        raise TypeError(f"draw: split must be a GraphModule, got {type(split).__name__}")
     if format not in (None, "svg"):
-        raise ValueError(f'draw: format is None or "svg", got {format!r}')
+        raise ValueError(f'draw: format must be None or "svg", got {format!r}')
     graphviz, pictures = _import_graphviz()
     state = StateReader(split, signature, state_dict)
     # Node ids are numbers, because Graphviz parses the part of a name after a colon as a port.
