@@ -121,7 +121,7 @@ def _decomposed(
     expected, _ = traced(ep, overridden, *rest, remembers=False, naming=checked)
     found = difference(made, expected)
     if found is not None:
-        raise InternalError(f"a program with stamped calls is not the traced one: {found}")
+        raise InternalError(f"the program from templates differs from a full trace: {found}")
     return expected
 
 

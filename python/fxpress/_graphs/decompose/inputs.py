@@ -50,7 +50,7 @@ def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     specs = program.graph_signature.input_specs
     if len(placeholders) != len(specs):
-        raise UnsafeError("a signature that does not fit the graph")
+        raise UnsafeError("a signature that does not match the graph")
     parameters, buffers, given = [], [], []
     targets: list[str] = []  # of the state, in the order of the signature
     for old, spec in zip(placeholders, specs, strict=True):
@@ -124,12 +124,12 @@ class _Reader:
         """Return the value or number of a user input; None for a constant."""
         if isinstance(seen, torch.Tensor):
             if type(seen) is not compat.FakeTensor or type(spec.arg) is not TensorArgument:
-                raise UnsafeError("an input of another class")
+                raise UnsafeError("a tensor input that is not a plain fake tensor")
             return self._value(seen, number)
         if type(seen) is torch.SymInt and type(spec.arg) is SymIntArgument:
             expression = torch_symbols.expression_of(seen, self._shape_env)
             if expression is None or not torch_symbols.is_symbol(expression):
-                raise UnsafeError("an input that is no symbol alone")
+                raise UnsafeError("a SymInt input that is not a single symbol")
             return Number(expression, int, number)
         if type(spec.arg) is not ConstantArgument or type(seen) not in _PLAIN:
             raise UnsafeError(f"an input of type {type(seen).__name__}")
@@ -229,7 +229,7 @@ def _text(key: Any) -> str:
         return str(key.idx)
     if isinstance(key, pytree.GetAttrKey):
         return str(key.name)
-    raise UnsafeError("inputs within a container of an unknown kind")
+    raise UnsafeError("inputs in a container of an unknown type")
 
 
 def argument_names(program: ExportedProgram) -> list[str]:
@@ -237,7 +237,7 @@ def argument_names(program: ExportedProgram) -> list[str]:
     calls = program.module_call_graph
     signature = calls[0].signature if calls and calls[0].fqn == "" else None
     if signature is None or signature.in_spec.type is not tuple:
-        raise UnsafeError("a program without the structure of its inputs")
+        raise UnsafeError("a program without the tree spec of its inputs")
     spec = signature.in_spec
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     values = (*args, *kwargs.values())
@@ -254,7 +254,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
     given = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
     wanted = argument_names(program)
     if len(wanted) != len(given):
-        raise UnsafeError("inputs that do not fit their structure")
+        raise UnsafeError("inputs that do not match their tree spec")
     names = [""] * len(inputs)
     annotated: set[str] = set()  # torch copies annotations of nodes with these names to inputs
     for place, name in zip(given, wanted, strict=True):

@@ -48,12 +48,12 @@ class Ahead:
         if found is None:
             found = self._made[node] = self._of(node.meta.get("val"))
         if not isinstance(found, Value):
-            raise UnsafeError("no plain tensor")
+            raise UnsafeError("not a plain tensor")
         return found
 
     def _of(self, old: Any) -> Value:
         if type(old) is not compat.FakeTensor:
-            raise UnsafeError("no plain tensor")
+            raise UnsafeError("not a plain tensor")
         facts: Facts = facts_of(old, self._shape_env, False)
         storage = old.untyped_storage()
         place = self._storages.get(storage._cdata)
@@ -132,7 +132,7 @@ class Plan:
                 self._try_calls(recorder, only_writing=False)
             node = nodes[self._position]
             if any(used not in self._environment for used in node.all_input_nodes):
-                raise UnsafeError("a node that stands before its input")
+                raise UnsafeError("a node that precedes its input")
             if node.op == "output":
                 self.output = self._argument(node.args[0])
             elif node.target is operator.getitem:
@@ -154,7 +154,7 @@ class Plan:
         source, index = node.args
         whole: Any = self._environment[source] if type(source) is Node else None
         if type(whole) not in (tuple, list) or type(index) is not int:
-            raise UnsafeError("an item of what is no list")
+            raise UnsafeError("an item of a value that is not a list")
         return whole[index]
 
     def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
@@ -178,7 +178,7 @@ class Plan:
         template, call = self._template_of(node, self._position, self._environment, recorder)
         if template.is_from_cache and any(storage.has_moved for storage in call.storages):
             # The content of the cache depends on the metadata in torch's first run.
-            what = "the cache of fake tensors decides where its result lies"
+            what = "the cache of fake tensors determines the storage of its result"
             raise UnsafeError(f"{node.target}: {what}")
         return self._stamp(node, template, call)
 
@@ -279,7 +279,7 @@ def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]
             found.append(())
             continue
         if node.op != "call_function":
-            raise UnsafeError(f"a node of kind {node.op}")
+            raise UnsafeError(f"a node with op {node.op!r}")
         if target not in checked:
             _check_target(target, refused)
             checked.add(target)

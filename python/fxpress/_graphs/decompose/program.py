@@ -57,7 +57,9 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
     for value in returned:
         base = bases.get(value.storage)
         if base is not None and not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
-            raise UnsafeError("a view is returned, and symbols decide whether it is the whole")
+            raise UnsafeError(
+                "a returned view, and symbols determine whether it is its entire base"
+            )
 
 
 def _bases(plan: Plan, wanted: set[Storage]) -> Iterator[tuple[Storage, Facts]]:
@@ -104,7 +106,7 @@ def stamped(
     """Return the decomposed program, built from templates, and the plan of its trace."""
     _check(program)
     if naming is not None and naming.known is None:
-        raise UnsafeError("its sizes are symbols, and no equal program was traced before")
+        raise UnsafeError("its sizes are symbolic, and no equal program was traced before")
     mode = _fake_mode(program)
     if sizes.has_symbols(mode.shape_env):
         with mode:
@@ -158,7 +160,7 @@ def _trace(
 def _check(program: ExportedProgram) -> None:
     """Raise UnsafeError for programs that need a full trace."""
     if compat.has_modes():
-        raise UnsafeError("a mode of the user's is active")
+        raise UnsafeError("a mode of the user is active")
     if setting := compat.changed_setting():
         raise UnsafeError(f"the setting {setting}")
     signature = program.graph_signature

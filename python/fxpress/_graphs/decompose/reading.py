@@ -143,7 +143,7 @@ class Reading:
         nodes = self._nodes_of(needed_numbers(added, returned.values()))
         items = [node.args for node in added if node.target is _getitem]
         if len(set(items)) != len(items):
-            raise UnsafeError(f"{self._target}: the trace takes one item twice")
+            raise UnsafeError(f"{self._target}: the trace reads one item twice")
         self._returned = returned
         read = self._result(result)
         tracer = self._recorder.tracer
@@ -194,7 +194,7 @@ class Reading:
     def _expression(self, number: Any) -> Any:
         expression = sizes.expression_of(number, self._env)
         if expression is None:
-            raise self._refuse("the trace makes a number without a value")
+            raise self._refuse("the trace creates a number without an expression")
         return expression
 
     def _refuse(self, why: str) -> UnsafeError:
@@ -212,7 +212,7 @@ class Reading:
         uses = []
         for used in node.all_input_nodes:
             if used not in self._numbers:
-                raise self._refuse("the trace uses a value from elsewhere")
+                raise self._refuse("the trace uses a value of another call")
             uses.append(self._numbers[used])
         _check_constants(self._target, (node.args, node.kwargs))
         value = self._value(node.meta.get("val"))
@@ -239,7 +239,7 @@ class Reading:
         if key == "original_aten":
             is_size = item is None and type(value) is NumberSpec
             if not isinstance(item, compat.OpOverload) and not is_size:
-                raise self._refuse("the trace calls an operator of higher order")
+                raise self._refuse("the trace calls a higher-order operator")
             return key, kinds.LITERAL, item
         if key == "is_functional_regenerated" and item is True:
             return key, kinds.LITERAL, item
@@ -249,7 +249,7 @@ class Reading:
             return key, kinds.COUNTED, self._counted(item)
         if key == "custom" and key not in self._meta and _is_plain(item):
             return key, kinds.COPIED_LITERAL, item  # decompositions annotate their nodes
-        raise self._refuse(f"the trace makes {key!r}")
+        raise self._refuse(f"the trace adds {key!r} to meta")
 
     def _counted(self, item: Any) -> tuple[Any, int]:
         """Return the function that a node's `torch_fn` names, and the number of its call."""
@@ -263,18 +263,18 @@ class Reading:
             and int(count) <= calls
         ]
         if len(found) != 1:
-            raise self._refuse("the trace does not tell which function it called")
+            raise self._refuse("the function that the trace called is unknown")
         return found[0], int(count)
 
     def _value(self, value: Any) -> Any:
         """Describe the value of a node."""
         if isinstance(value, torch.Tensor):
             if type(value) is not compat.FakeTensor or value.fake_mode is not self._recorder.mode:
-                raise self._refuse("the trace makes a tensor of another class")
+                raise self._refuse("the trace creates a tensor of another class")
             if value.requires_grad or isinstance(value, torch.nn.Parameter):
-                raise self._refuse("the trace makes a tensor that requires gradients")
+                raise self._refuse("the trace creates a tensor that requires gradients")
             if value.constant is not None or value.real_tensor is not None:
-                raise self._refuse("the trace makes a constant")
+                raise self._refuse("the trace creates a constant")
             facts = facts_of(value, self._env)
             self._is_symbolic |= facts.is_symbolic
             storage = self._storage(value)
@@ -288,7 +288,7 @@ class Reading:
         if type(value) in sizes.KINDS:
             self._is_symbolic = True
             return NumberSpec(self._expression(value), sizes.KINDS[type(value)])
-        raise self._refuse(f"the trace makes a {type(value).__name__}")
+        raise self._refuse(f"the trace creates a {type(value).__name__}")
 
     def _storage(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
@@ -322,7 +322,7 @@ class Reading:
         if type(result) is not compat.FunctionalTensor:
             raise self._refuse(f"the call returns a {type(result).__name__}")
         if compat.was_written(result):  # functionalization would create its later views again
-            raise self._refuse("the call returns what it wrote to")
+            raise self._refuse("the call returns a tensor that it wrote to")
         inner = compat.inner(result)
         number = self._number_of(inner)
         if type(inner) is not compat.FakeTensor or inner.constant is not None:

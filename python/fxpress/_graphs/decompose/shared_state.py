@@ -165,7 +165,7 @@ def _whole_storage(group: list[_Held], program: ExportedProgram, number: int) ->
         names = ", ".join(repr(each.spec.target) for each in group)
         raise UnsupportedError(
             f"{names} are views of one storage that the program writes, in several dtypes or of "
-            "parts of a parameter: register the whole tensor as a buffer too"
+            "parts of a parameter: register the entire tensor as a buffer too"
         )
     nodes = _native.list_nodes(program.graph)
     taken = {*program.state_dict, *program.constants, *(node.name for node in nodes)}

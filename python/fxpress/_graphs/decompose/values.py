@@ -117,7 +117,7 @@ def size_of(number: Any, shape_env: Any) -> Size:
         return known
     expression = compat.expression_of(number, shape_env)
     if expression is None:
-        raise UnsafeError("a size without a value, or from elsewhere")
+        raise UnsafeError("a size without an expression, or of another environment")
     return expression
 
 

@@ -181,7 +181,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             unimplemented(
                 gb_type="Unsupported key type for nn.Module.__getitem__",
                 context=f"mp_subscript_impl: {self} {key}",
-                explanation="A module is subscripted with something that is no constant.",
+                explanation="The key of a module's subscript is not a constant.",
                 hints=[],
             )
         return register_child(tx, self, module[place], place, GetItemSource(self.source, place))
@@ -223,7 +223,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             unimplemented(
                 gb_type="getattr with no source",
                 context=f"{GET_ATTRIBUTE} {self} {name}",
-                explanation="An attribute of an nn.Module without a source was asked for.",
+                explanation="The program reads an attribute of an nn.Module without a source.",
                 hints=[*graph_break_hints.DYNAMO_BUG],
             )
         if name == "__dict__":
@@ -307,7 +307,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             unimplemented(
                 gb_type="torch.nn.Module with a non-function custom __getattr__",
                 context=f"{GET_ATTRIBUTE} {self} {name}",
-                explanation="The `__getattr__` of this `nn.Module` is no Python function.",
+                explanation="The `__getattr__` of this `nn.Module` is not a Python function.",
                 hints=["Write `__getattr__` as a Python function.", *graph_break_hints.SUPPORTABLE],
             )
         method = bound_method(function, self, AttrSource(obj_source, "__getattr__"))

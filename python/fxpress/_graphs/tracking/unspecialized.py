@@ -262,7 +262,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Identity
 
     def get_id(self, tx: Translator) -> int | None:
-        note_once(tx, "which object a module is")
+        note_once(tx, "the identity of a module")
         found: int | None = super().get_id(tx)
         return found
 

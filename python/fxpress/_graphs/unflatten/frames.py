@@ -87,7 +87,8 @@ class _ModuleFrame:
     ) -> None:
         if parent is not None or module is None:
             raise UnsupportedError(
-                "_ModuleFrame: only the root frame can be made; run_outer() makes those below it"
+                "_ModuleFrame: expected parent=None and a module: only the root frame can be built,"
+                " and run_outer() outlines the frames below it"
             )
         self.flat_graph = flat_graph
         self.nodes = nodes
@@ -186,7 +187,7 @@ class _ModuleFrame:
     @staticmethod
     def _one_go(name: str) -> UnsupportedError:
         return UnsupportedError(
-            f"_ModuleFrame.{name}: the native pass outlines a graph in one go, see run_outer()"
+            f"_ModuleFrame.{name}: the native pass outlines a graph in one step; call run_outer()"
         )
 
     def print(self, *args: Any, **kwargs: Any) -> None:

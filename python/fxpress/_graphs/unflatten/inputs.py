@@ -160,8 +160,8 @@ def _leaves(proxy: Any, spec: TreeSpec) -> list[Any]:
             keys = list(part.context)
         else:
             raise UnsupportedError(
-                f"symbolic tracing of an unflattened program whose inputs hold a {part.type}: "
-                "trace a module that calls it with flat arguments"
+                f"symbolic tracing: expected inputs in tuples, lists and dicts, found {part.type}; "
+                "trace a module that calls the program with flat arguments"
             )
         children = zip(keys, part.children(), strict=True)
         open_.extend((value[key], child) for key, child in reversed(list(children)))

@@ -206,7 +206,7 @@ class Journal:
 
         def register_attr_or_module(target: Any, *names: Any, **options: Any) -> Any:
             if is_constant_of_program(options.get("source")):
-                once.append("what a function returns that is run while tracing")
+                once.append("the result of a function that runs while tracing")
             return register(target, *names, **options)
 
         vars(output)["add_fqn_info_for_inlined_modules"] = add_fqn_info

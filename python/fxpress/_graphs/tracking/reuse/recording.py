@@ -49,7 +49,7 @@ class Call:
         self.path = variable.get_nn_module_stack_source()
         self.journal = journal
         if id(self.module) in journal.known:  # an earlier call may have distinguished it
-            raise NotAlike("an earlier call looks at the module")
+            raise NotAlike("an earlier call has read the module")
         if journal.has_open_generator():
             raise NotAlike("a generator is open")
         self.mutations = journal.mutations

@@ -101,7 +101,7 @@ class Template:
         if other.tracked != mine.tracked or other.met != mine.met:
             raise NotAlike("it shares a part with what was traced before")
         if not mine.state.check():
-            raise NotAlike("torch's global state is another")
+            raise NotAlike("torch's global state has changed")
         for (number, name), old, new in zip(
             mine.structure.names, mine.structure.values, other.structure.values, strict=True
         ):
@@ -111,7 +111,7 @@ class Template:
         for size, source in self.sizes:
             name = same.source(source).name
             if size.merged_by_another(name) != size.merged:
-                raise NotAlike(f"{name} was another before")
+                raise NotAlike(f"{name} had another value before")
 
     def _is_read(self, number: int, name: str) -> bool:
         return (
@@ -188,7 +188,7 @@ class Template:
                 if guard_key(guard) not in before:
                     raise NotAlike(f"the first call that reads {guard.name}")
             if asks_for_identity(guard) and self._is_of_call(guard.originating_source):
-                raise NotAlike(f"it asks which object {guard.name} is")
+                raise NotAlike(f"it depends on the identity of {guard.name}")
             if guard.originating_source in inputs:
                 found.append((guard, (guard.originating_source, guard_kind(guard))))
             elif is_repeatable(guard):
@@ -220,7 +220,7 @@ class Template:
         """Return a function that builds the result of an equal call from its `_Stamp`."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
-                raise NotAlike("its result is not looked at")
+                raise NotAlike("its result is not realized")
             variable = variable.realize()
         for place, each in enumerate(self.call.arguments.tensors):
             if each is variable:
