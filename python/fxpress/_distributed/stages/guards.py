@@ -27,7 +27,7 @@ class Guards(NamedTuple):
 
     checked: list[
         list[str]
-    ]  # of each stage, the guards of which it is the first to have all inputs
+    ]  # for each stage, the guards of which it is the first to have all inputs
     unchecked: list[str]  # the guards of which no stage has all inputs
 
 

@@ -1,4 +1,4 @@
-"""What the command `fxpress` takes, and how it fails."""
+"""The options of the command `fxpress`, and its exit status."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _not_printed(_: click.Context, __: click.Parameter, target: Path | None) -> 
 
 
 def _import_modules(context: click.Context, _: click.Parameter, modules: tuple[str, ...]) -> None:
-    if not modules or context.resilient_parsing:  # a shell completes the line
+    if not modules or context.resilient_parsing:  # the latter: a shell completes the line
         return
     with working(_STARTING):
         from fxpress._tools.cli.loading import import_module
@@ -57,7 +57,7 @@ def _import_modules(context: click.Context, _: click.Parameter, modules: tuple[s
 
 
 class _Failures:
-    """How an error is shown."""
+    """The setting of --debug."""
 
     are_shown_whole = False
 
@@ -363,7 +363,7 @@ for _name, _command in app.commands.items():
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command of `arguments`, None: of this process, and return the exit status."""
+    """Run a command, by default with the arguments of this process; return the exit status."""
     _Failures.are_shown_whole = False
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -377,17 +377,17 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return _nobody_reads()
     except SystemExit as error:
-        if error.code == 1:  # as click and rich say that nobody reads any more
+        if error.code == 1:  # click and rich: the reader has closed the pipe
             return _nobody_reads()
-        raise  # completion has printed what it found
+        raise  # completion has printed its results
     except (Error, OSError) as error:
         return _failed(error)
     except click.Abort:
         return 128 + signal.SIGINT
-    except click.ClickException as error:  # arguments that are wrong
+    except click.ClickException as error:  # wrong arguments
         try:
             error.show()
-        except OSError:  # nobody reads it
+        except OSError:  # the reader has closed the pipe
             _discard_output(sys.stderr)
         return 2
     except Exception as error:
@@ -396,7 +396,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Discard the output that is still buffered, or Python fails when it exits."""
+    """Discard the output that is still buffered; otherwise Python fails when it exits."""
     with suppress(OSError, ValueError):  # not all streams have a descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -412,14 +412,14 @@ def _failed(error: Exception) -> int:
 
         _report(printable_lines("".join(traceback.format_exception(error)).rstrip()))
         return 2
-    text = str(error).partition("\n")[0]  # --debug shows what torch said
+    text = str(error).partition("\n")[0]  # --debug shows all lines
     if isinstance(error, OSError) and error.strerror is not None:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    elif not isinstance(error, Error):  # nothing that a command knows of
+    elif not isinstance(error, Error):  # unexpected
         text = f"{type(error).__name__}: {text} (fxpress --debug shows where)"
     try:
         sys.stdout.flush()
-    except OSError:  # such as a full disk, which is what failed
+    except OSError:  # for example a full disk, which may be the error itself
         _discard_output(sys.stdout)
     _report(shortened(printable(f"fxpress: {text}")))
     return 2
