@@ -188,7 +188,7 @@ def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.T
 def _refuse_values(weights: Weights, kind: Form) -> None:
     if weights.values:
         raise ValueError(
-            f"{next(iter(weights.values))!r} is no tensor, which the form {kind!r} cannot hold"
+            f"{next(iter(weights.values))!r} is not a tensor, which the form {kind!r} cannot hold"
         )
 
 

@@ -206,7 +206,7 @@ def stage_files(folder: AnyPath, limits: Limits | Budget | None) -> list[StageFi
 
 def _beside(folder: AnyPath, name: str) -> AnyPath:
     if not is_file_name(name, ".pt2"):
-        raise ValueError(f"{name!r} is no file of the folder")
+        raise ValueError(f"{name!r} is not a file of the folder")
     return folder / name
 
 

@@ -61,5 +61,5 @@ def add_by_index(weights: Weights, path: AnyPath, said: Any, budget: Budget) -> 
 def beside(index: AnyPath, name: str) -> AnyPath:
     """Return the path of a file that an index names; ArchiveError for one in another folder."""
     if not is_file_name(name, SUFFIX):
-        raise ArchiveError(f"{index} is damaged: {name!r} is no file beside it")
+        raise ArchiveError(f"{index} is damaged: {name!r} is not a file next to it")
     return index.with_name(name)

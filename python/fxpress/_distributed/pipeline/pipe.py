@@ -134,11 +134,11 @@ def _check_values(whole: Cut) -> None:
             if not isinstance(value, torch.Tensor):
                 if is_given:
                     raise StageError(
-                        f"the input {node} is no tensor: the stages of torch's Pipe take tensors"
+                        f"the input {node} is not a tensor: stages of torch's Pipe take tensors"
                     )
                 raise StageError(
-                    f"{node} passes from stage {whole.maker[node]} to {stage.number}, and is no "
-                    "tensor: torch's Pipe sends tensors only"
+                    f"{node} passes from stage {whole.maker[node]} to {stage.number}, and is not a"
+                    " tensor: torch's Pipe sends tensors only"
                 )
             if stage.number and not _has_plain_sizes(value):
                 maker = 0 if is_given else whole.maker[node]

@@ -98,7 +98,7 @@ class Fields:
         return self._values.get(name)
 
     def _refuse(self, what: str) -> NoReturn:
-        raise StageError(f"this {self._kind} is damaged: {what} is not what it has to be")
+        raise StageError(f"this {self._kind} is damaged: {what} is invalid")
 
 
 def digest_of(content: dict[str, Any]) -> str:
@@ -117,9 +117,9 @@ def read(text: str | bytes, kind: str, version: int, budget: Budget | None = Non
     try:
         values = load_json(text) if budget is None else budget.load_json(text, f"the {kind}")
     except (ValueError, TypeError):
-        raise StageError(f"this is no {kind}: it is no JSON") from None
+        raise StageError(f"this is not of the format {kind!r}: it is not JSON") from None
     if not isinstance(values, dict) or values.get("format") != kind:
-        raise StageError(f"this is no {kind}")
+        raise StageError(f"this is not of the format {kind!r}")
     fields = Fields(kind, values)
     fields.text("format")
     if fields.integer("version") != version:

@@ -127,7 +127,7 @@ def _grid() -> Table:
 
 def _program(program: Program, wanted: Wanted) -> Table:
     grid = _grid()
-    writer = f"torch {program.torch_version}" if program.torch_version else "a torch it names not"
+    writer = f"torch {program.torch_version}" if program.torch_version else "an unknown torch"
     dialect = ", ".join(program.dialect)
     head = f"by {writer}, schema {program.schema_version}{', ' + dialect if dialect else ''}"
     for name, part in (
