@@ -86,7 +86,7 @@ class Large(torch.nn.Module):  # type: ignore[misc]
 
 
 def measure_large(size: int, rounds: int) -> list[Figure]:
-    """Measure files of `size` bytes, beside a plain write with fsync and a plain read."""
+    """Measure files of `size` bytes, compared with a plain write with fsync and a plain read."""
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
         return _measure_large(size, rounds, Path(folder))
 
@@ -119,7 +119,7 @@ def _measure_large(size: int, rounds: int, folder: Path) -> list[Figure]:
         return tensors
 
     def from_nothing(call: Callable[[], Any]) -> Action:
-        """Return an action that times a call when no file is there and the disk is idle."""
+        """Return an action that times a call when the file does not exist and the disk is idle."""
 
         def action() -> float:
             path.unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def _measure_large(size: int, rounds: int, folder: Path) -> list[Figure]:
 def _peaks(program: ExportedProgram, path: Path, size: int) -> dict[str, float]:
     """Return the MiB that calls need besides the weights, without the file's pages.
 
-    The dict is empty where the system keeps no high-water mark.
+    The dict is empty if the system has no high-water mark.
     """
     calls: dict[str, tuple[Callable[[], Any], int]] = {
         "peak of save": (lambda: archive.save(program, path), 0),

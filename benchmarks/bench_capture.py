@@ -50,7 +50,7 @@ class Model:
 
 
 def measure(layers: int, rounds: int, depths: Depths, *, every_model: bool) -> list[Figure]:
-    """Measure the function of the guards, the rewrite, whole captures and strict exports.
+    """Measure the function of the guards, the rewrite, complete captures and strict exports.
 
     Args:
         layers: the number of layers of the transformer.
@@ -310,7 +310,7 @@ ROWS = (
 
 
 def settled(call: Callable[[], Any]) -> Action:
-    """Return an action that times a call of which the like came before: caches are filled.
+    """Return an action that times a call after a similar one, so that caches are filled.
 
     Dynamo drops some of its caches when fxpress is installed and removed.
     """

@@ -21,9 +21,9 @@ WARM_UP = 40  # nodes
 
 
 def measure(case: Case, rounds: int) -> list[Figure]:
-    """Measure in new processes that take turns; each exports the model of `case` again.
+    """Measure in alternating new processes, each of which exports the model of `case` again.
 
-    The times belong to the models of other processes, so that equality is shown on `case` here.
+    The models of the other processes are not compared; here, equality is checked for `case`.
     """
     assert_same_split(splits.ours(case), splits.torch_default(case), case.inputs)
     seconds: dict[str, list[float]] = {name: [] for name in SPLITS}
@@ -44,7 +44,7 @@ def measure(case: Case, rounds: int) -> list[Figure]:
 
 
 def work(name: str) -> float:
-    """Return the seconds of the first split and forward, after those of an unrelated tiny graph."""
+    """Return the seconds of the first split and forward after the split of a tiny other graph."""
     torch.set_num_threads(1)
     split = SPLITS[name]
     with torch.no_grad():

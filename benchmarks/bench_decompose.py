@@ -1,4 +1,4 @@
-"""Compare decompositions of programs with torch's, after showing that both give one program."""
+"""Compare decompositions of programs with torch's, after a check that the results are equal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Case:
     program: ExportedProgram
     default: Goal
     empty: Goal
-    whole: bool = False  # whether the program is traced as a whole, with stamps in it
+    whole: bool = False  # whether the entire program is traced, with repeated parts in it
 
 
 def _over(bound: float) -> Goal:
@@ -79,7 +79,7 @@ def _further(blocks: int) -> list[_Case]:
 
 
 def _dynamic(layers: int) -> _Case:
-    """A transformer whose batch and sequence are symbols, and whose names are known."""
+    """Return a transformer with symbolic batch and sequence sizes, whose names are cached."""
     shapes = [{0: Dim("batch"), 1: Dim("sequence")}]
     inputs = (torch.randn(2, 8, graphs.WIDTH),)
     program = torch.export.export(_layers(layers), inputs, dynamic_shapes=shapes, strict=False)
@@ -89,7 +89,7 @@ def _dynamic(layers: int) -> _Case:
 
 
 def _half_clean(layers: int) -> _Case:
-    """A transformer of which every second layer gets an input that something writes to."""
+    """Return a transformer in which every second layer gets an input that is written."""
 
     class Half(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -166,7 +166,7 @@ def _measure_table(case: _Case, table: str, given: Any, rounds: int, goal: Goal)
 
 
 def _measure_growth(rounds: int) -> Figure:
-    """Measure the time for a node as programs grow."""
+    """Measure the time per node for programs of several sizes."""
     times: dict[int, list[float]] = {}
     for layers in (32, 64, 128):
         program, _ = graphs.transformer_program(layers)
@@ -191,7 +191,7 @@ def processor_time(program: ExportedProgram, table: Any) -> Action:
 
 
 def installed(program: ExportedProgram, table: Any, *, keep: bool) -> Action:
-    """Return an action that times ours in torch's place, with or without kept templates."""
+    """Return an action that times the installed function, with or without kept templates."""
     timed = processor_time(program, table)
 
     def action() -> float:

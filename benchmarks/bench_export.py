@@ -34,7 +34,7 @@ def measure(layers: int, rounds: int, *, every_model: bool) -> list[Figure]:
 
 
 def measure_program(program: Program, rounds: int) -> list[Figure]:
-    """Measure `module()`, and `module()` with the code of its graph, which torch always makes."""
+    """Measure `module()`, without and with the code of its graph, which torch always generates."""
     exported = program.program
     assert_same_module(module(exported), exported.module(), program.inputs)
     seconds = interleaved(

@@ -18,7 +18,7 @@ from programs import Program
 from timing import interleaved, per_node, ratio, stopwatch
 
 DEPTH = 32  # layers of the models measured here
-REPEATS = 4  # runs in one measurement, so that reading the clock takes little of its time
+REPEATS = 4  # runs in one measurement, so that reading the clock is a small part of its time
 INTERPRETER_ROUNDS = 5
 
 NO_GRAD = Goal(0.7, aim=0.55)
@@ -29,7 +29,7 @@ Run = Callable[[], Any]
 
 
 class Model:
-    """A program unflattened, as a flat module, and the eager module that it was exported from."""
+    """A program as an unflattened and as a flat module, and the eager module of its export."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -114,7 +114,7 @@ def _repeated(run: Run) -> Callable[[], float]:
             run()
 
     timed = stopwatch(repeat)
-    run()  # the garbage collection before has emptied the caches
+    run()  # warms up the caches, which the preceding garbage collection has emptied
 
     def action() -> float:
         run()

@@ -1,4 +1,4 @@
-"""Time copies to, from and on a GPU beside single large ones, and programs whose state is there."""
+"""Time copies to, from and on a GPU, compared with single large copies, and programs on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LAYERS = 32
 
 
 def measure(size: int, rounds: int) -> list[Figure]:
-    """Measure copies of `size` bytes, and a transformer on the GPU; nothing where there is none."""
+    """Measure copies of `size` bytes, and a transformer on the GPU; nothing without a GPU."""
     if not torch.cuda.is_available():
         print("no GPU: its copies are not measured")
         return []
@@ -53,7 +53,7 @@ def measure(size: int, rounds: int) -> list[Figure]:
 
 
 def _finished(call: Callable[[], Any]) -> Action:
-    """Return an action that times a call and what it has left the device to do."""
+    """Return an action that times a call and the work of the device that it has started."""
 
     def action() -> float:
         torch.cuda.synchronize()
@@ -74,7 +74,7 @@ def _rates(model: str, what: str, size: int, seconds: dict[str, list[float]], go
 
 
 def _measure_large(size: int, rounds: int) -> list[Figure]:
-    """Measure copies of a few large tensors beside one copy of all their bytes."""
+    """Measure copies of a few large tensors, compared with one copy of all their bytes."""
     figures = []
     host = torch.rand(size // 4).pin_memory()
     device = host.cuda()
@@ -106,7 +106,7 @@ def _measure_large(size: int, rounds: int) -> list[Figure]:
 
 
 def _measure_small(rounds: int) -> list[Figure]:
-    """Measure copies of many small tensors beside loops."""
+    """Measure copies of many small tensors, compared with loops."""
     figures = []
     host = [torch.rand(256) for _ in range(SMALL)]
     device = [value.cuda() for value in host]
@@ -143,7 +143,7 @@ def _measure_small(rounds: int) -> list[Figure]:
 
 
 def _measure_load(size: int, rounds: int) -> list[Figure]:
-    """Measure loading a file in the page cache onto the GPU, beside one copy and torch's load."""
+    """Measure loading a cached file onto the GPU, compared with one copy and torch's load."""
     program = export(Large(size), (torch.ones(1),))
     pinned = torch.rand(size // 4).pin_memory()
     target = torch.empty_like(pinned, device="cuda")

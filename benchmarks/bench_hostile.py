@@ -41,11 +41,11 @@ class Cost(NamedTuple):
     size: int  # bytes
     outcome: str  # the class that was raised, "loads", or how the process ended
     memory: int  # bytes over what the process had before
-    seconds: float  # of the processor
+    seconds: float  # processor time
 
     @property
     def share(self) -> float:
-        """Return the cost as a share of the promised cost; 1 is all of it."""
+        """Return the cost as a fraction of the promised maximum."""
         memory = self.memory / (10 * self.size + 256 * _MEGABYTE)
         return max(memory, self.seconds / promised_seconds(self.size))
 

@@ -82,7 +82,7 @@ def _of_llama(
 
 
 def _run(way: str, folder: Path, shape: str, *, train: bool) -> list[dict[str, Any]]:
-    """Return what each rank says of a run."""
+    """Return the report of each rank about a run."""
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def one(rank: int) -> Any:
@@ -97,7 +97,7 @@ def _run(way: str, folder: Path, shape: str, *, train: bool) -> list[dict[str, A
 def _times(
     name: str, what: str, key: str, runs: Runs, goal: Goal | None = None, operation: str = ""
 ) -> Figure:
-    """Return the time until the last rank has its batch, or the time of all ranks together."""
+    """Return the time until the last rank has its batch, or the sum of all ranks' times."""
     over = max if key == "wall" else sum
     seconds = {way: [over(rank[key] for rank in each) for each in runs[way]] for way in runs}
     medians = {way: statistics.median(each) for way, each in seconds.items()}
@@ -109,14 +109,14 @@ def _times(
 
 
 def _sizes(name: str, runs: Runs, sizes: list[int], files: list[int]) -> list[Figure]:
-    """Return the most that a rank needs and reads, over the bytes of its stage."""
+    """Return the maximum memory and bytes read of a rank, over the bytes of its stage."""
     figures = []
     for key, what, of, goal in (
         ("peak", "peak memory of a rank / weights of its stage", sizes, PEAK),
         ("read", "bytes read by a rank / file of its stage", files, READ),
     ):
         if any(rank[key] is None for each in runs["ours"] for rank in each):
-            continue  # the system keeps no high-water mark
+            continue  # the system has no high-water mark
         over = {
             way: [
                 rank[key] / size for each in runs[way] for rank, size in zip(each, of, strict=True)

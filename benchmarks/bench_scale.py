@@ -50,10 +50,10 @@ def measure(size: int, rounds: int, torch_rounds: int) -> Point:
 
 
 def work(size: int, rounds: int, torch_rounds: int) -> Point:
-    """Measure one size: memory first, because the process has freed nothing, equality, then time.
+    """Measure one size: memory first, before the process frees anything, then equality and time.
 
-    Without rounds of torch's splits (they take minutes for the largest graphs) equality is not
-    shown at this size, but at the smaller ones of the same make; here nodes are counted.
+    Without rounds of torch's splits (which take minutes for the largest graphs) equality is checked
+    for smaller graphs of the same construction only; here nodes are counted.
     """
     torch.set_num_threads(1)
     tiny = hand_built(100)
@@ -72,7 +72,7 @@ def work(size: int, rounds: int, torch_rounds: int) -> Point:
             "torch": stopwatch(lambda: splits.torch_default(case)),
             "lazy": stopwatch(lambda: splits.torch_lazy(case)),
         }
-        del action, split  # living objects slow down torch's garbage collections
+        del action, split  # live objects slow down torch's garbage collections
         seconds |= interleaved(others, torch_rounds)
     return Point(
         size,
@@ -86,7 +86,7 @@ def work(size: int, rounds: int, torch_rounds: int) -> Point:
 
 
 def _calls(case: Case, split: torch.fx.GraphModule) -> int:
-    """Return the number of nodes of the partitions that stand for a source node."""
+    """Return the number of nodes in partitions that are copies of a source node."""
     targets = {node.target for node in case.ids}
     graphs = [module.graph for module in graph_modules(split)[1:]]
     return sum(n.target in targets for g in graphs for n in g.nodes if n.op == "call_function")
@@ -117,7 +117,7 @@ def _point_figures(point: Point) -> list[Figure]:
         )
     ]
     for name, what in (("torch", "torch / split"), ("lazy", "torch lazy / split")):
-        if name in times:  # it is measured in other rounds, so that there are no pairs to compare
+        if name in times:  # measured in other rounds, so there are no pairs to compare
             lines.append(Figure(model, what, "us/node", times["ours"], times[name]))
     if point.beyond is not None:
         lines.append(Figure(model, "peak beyond result", "bytes/node", point.beyond, goal=MEMORY))

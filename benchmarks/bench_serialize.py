@@ -158,7 +158,7 @@ def _floor(exported: ExportedProgram) -> Action:
 
 
 def measure_phases(program: Program, rounds: int) -> list[Figure]:
-    """Measure the phases, beside the time for only creating the resulting objects."""
+    """Measure the phases, compared with the time for only creating the resulting objects."""
     exported = program.program
     written = serialize(exported, **ALONE).exported_program
     stored = SerializedArtifact(written, exported.state_dict, exported.constants, b"")
@@ -207,7 +207,7 @@ def measure_phases(program: Program, rounds: int) -> list[Figure]:
 
 
 def _new_fake(value: FakeTensor) -> FakeTensor:
-    """Return a copy of a fake tensor, made without FakeTensor's constructor."""
+    """Return a copy of a fake tensor, created without FakeTensor's constructor."""
     real = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     made = torch.Tensor._make_subclass(
         FakeTensor,

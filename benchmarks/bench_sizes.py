@@ -1,4 +1,4 @@
-"""Measure operations on transformers of several sizes, beside torch, for plots against nodes."""
+"""Measure operations on transformers of several sizes, and torch's, for plots against nodes."""
 
 from __future__ import annotations
 

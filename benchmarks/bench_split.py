@@ -19,7 +19,7 @@ Split = Callable[[Case], GraphModule]
 
 
 def measure_split(case: Case, rounds: int) -> list[Figure]:
-    """Measure the call alone, against torch's two kinds of split."""
+    """Measure only the call, against torch's two types of split."""
     split = splits.ours(case)
     assert_same_split(split, splits.torch_default(case), case.inputs)
     assert_same_split(split, splits.torch_lazy(case), case.inputs)

@@ -105,7 +105,7 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
 
 
 def measure_state(rounds: int) -> list[Figure]:
-    """Measure copies of state, beside memcpy into new memory."""
+    """Measure copies of state, compared with memcpy into new memory."""
     tensors = [torch.randn(STATE_BYTES // 64) for _ in range(16)]
     arrays = [tensor.numpy() for tensor in tensors]
     copies = aten.clone_separately(tensors, [True] * len(tensors))

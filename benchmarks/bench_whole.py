@@ -1,4 +1,4 @@
-"""Compare decompositions that cannot be stamped with torch's: they must never take longer."""
+"""Compare decompositions without repeated parts with torch's: they must never be slower."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NEVER_SLOWER = Goal(1, more_is_better=True)
 
 
 def measure(rounds: int, progress: Progress) -> list[Figure]:
-    """Measure `run_decompositions` of programs that write, branch, or ask for data.
+    """Measure `run_decompositions` of programs that write, branch, or depend on data.
 
     Args:
         rounds: how often each is measured.
-        progress: is told of each program.
+        progress: is called for each program.
     """
     figures = []
     for name, program in whole_programs.all_of_them():
@@ -61,5 +61,5 @@ def measure_table(
 
 
 def _targets(program: ExportedProgram) -> list[Any]:
-    """Return what a program calls, in order."""
+    """Return the targets of a program's calls, in order."""
     return [n.target for n in program.graph.nodes if n.op == "call_function"]

@@ -1,4 +1,4 @@
-"""Compare two splits, which a benchmark does before it times them."""
+"""Compare two splits, before a benchmark times them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def assert_same_split(
         inputs: the arguments for calling both and comparing the outputs.
 
     Raises:
-        AssertionError: they differ; the message names the place.
+        AssertionError: they differ; the message names the location.
     """
     assert list(ours._modules) == list(theirs._modules), "children"
     pairs = zip(graph_modules(ours), graph_modules(theirs), strict=True)
@@ -60,7 +60,7 @@ def assert_same_graph(ours: Graph, theirs: Graph, *, with_provenance: bool = Tru
     """Assert that two graphs are equal, node by node.
 
     Args:
-        with_provenance: compare `from_node` too, whose notes may have the ids of the graphs.
+        with_provenance: compare `from_node` too, whose records may contain the ids of the graphs.
     """
     for mine, other in zip(ours.nodes, theirs.nodes, strict=True):
         _assert_same_node(mine, other, set() if with_provenance else {"from_node"})

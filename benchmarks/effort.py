@@ -64,5 +64,5 @@ FULL = Effort(
     weight_bytes=2**32,
     captured_layers=32,
     decomposed_layers=32,
-    depths=(0, 20, 60),  # the time of making guards depends on the depth of the stack
+    depths=(0, 20, 60),  # the time of creating guards depends on the depth of the stack
 )

@@ -56,7 +56,7 @@ class Figure:
         rounds: the number of measurements behind the medians.
         goal: the goal for the figure.
         operation: the name of the operation, if this line is its headline; "" otherwise.
-        nodes: the nodes by which the time is counted, where a plot needs them; 0 otherwise.
+        nodes: the number of nodes for a plot; 0 if no plot needs it.
     """
 
     model: str
@@ -106,7 +106,7 @@ class Figure:
 
 
 def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:
-    """Return the time per node of the largest hand-built graph over that of the smallest.
+    """Return the ratio of the times per node of the largest and the smallest hand-built graph.
 
     Args:
         times: nodes -> seconds a node, of each round.
@@ -125,7 +125,7 @@ def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:
 
 
 def growth_over_floor(what: str, ratios: dict[int, Ratio], rounds: int) -> Figure:
-    """Return the ratio to the floor of the largest hand-built graph over that of the smallest.
+    """Return the ratio of the times over the floor of the largest and the smallest graph.
 
     Args:
         ratios: nodes -> time over the floor's at that size.

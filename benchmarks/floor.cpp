@@ -1,4 +1,4 @@
-// The least possible time of an operation: the time that creating the objects of its result takes.
+// The minimum time of an operation: the time for creating the objects of its result.
 // benchmarks/floor.py compiles this file together with csrc/core, csrc/fx and csrc/py.
 
 #include <pybind11/stl.h>
@@ -25,7 +25,7 @@ using core::Op;
 
 namespace {
 
-// Holds what is needed to create a graph's nodes again; the graph must not change meanwhile.
+// The parts that are needed to create a graph's nodes again; the graph must not change meanwhile.
 class GraphCopier {
  public:
   explicit GraphCopier(PyObject* graph)

@@ -1,4 +1,4 @@
-"""The floor: seconds that creating the objects of a result takes, and nothing else.
+"""The floor: the seconds for only creating the objects of a result.
 
 `floor.cpp` is compiled with the sources of fxpress's graphs, once, into the folder `build`. Like
 the build of fxpress itself, this needs a C++20 compiler and Python's headers.
@@ -35,7 +35,7 @@ def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
 def plain_creation_times(modules: Sequence[torch.nn.Module], repeats: int) -> list[float]:
     """Return `creation_times` of modules that run their `graph`: a Graph and nn.Module each.
 
-    Modules without a graph are left out.
+    Modules without a graph are skipped.
     """
     times: list[float] = _extension().plain_creation_times(modules, repeats)
     return times
@@ -46,7 +46,7 @@ def _extension() -> ModuleType:
     """Return the compiled `floor.cpp`, which works with the tables of `_native`."""
     path = _ROOT / "build" / f"_floor{sysconfig.get_config_var('EXT_SUFFIX')}"
     path.parent.mkdir(exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:  # processes may come here at once
+    with path.with_suffix(".lock").open("w") as lock:  # several processes may compile at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         _compile(path)
     spec = importlib.util.spec_from_file_location("_floor", path)

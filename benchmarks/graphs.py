@@ -1,4 +1,4 @@
-"""Make the graphs to measure: exported models and hand-built graphs, each with partitions."""
+"""Create the graphs to measure: exported models and hand-built graphs, each with partitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Case:
 
     Attributes:
         name: its name in the table.
-        module: the module to split; benchmarks leave it as it is.
+        module: the module to split; benchmarks do not change it.
         inputs: positional arguments of `module` and of its splits.
         ids: partition id of every node that can be in a partition.
     """
@@ -154,7 +154,7 @@ def hand_built(size: int) -> Case:
     graph = Graph()
     nodes = [graph.placeholder("x")]
     enabled = gc.isenabled()
-    gc.disable()  # building takes twice as long with it
+    gc.disable()  # with the collector, building is half as fast
     for i in range(size):
         arity = i % len(KERNELS) + 1
         recent = nodes[-REACH:]
@@ -168,7 +168,7 @@ def hand_built(size: int) -> Case:
     ids = {node: i // BLOCK for i, node in enumerate(nodes[1:])}
     module = GraphModule(nn.Module(), Graph())
     graph.owning_module = module
-    module._graph = graph  # the setter would generate code that nobody calls
+    module._graph = graph  # the setter would generate code, which is never called
     return Case(f"hand-built, {size:,} nodes", module, (torch.randn(4),), ids)
 
 

@@ -19,8 +19,8 @@ class Memory:
     """The bytes that a call needed.
 
     Attributes:
-        result: resident memory with the result alive, minus resident memory before the call.
-        beyond: highest resident memory during the call, minus that with the result alive.
+        result: resident memory while the result is live, minus resident memory before the call.
+        beyond: peak of resident memory during the call, minus resident memory with the result.
     """
 
     result: int
@@ -30,11 +30,11 @@ class Memory:
 def measure(call: Callable[[], Result]) -> tuple[Result, Memory | None]:
     """Run a call; return its result, and the memory that it needed.
 
-    The memory is None where the system keeps no high-water mark.
+    The memory is None if the system has no high-water mark.
 
-    The allocator's free memory is given back before and after, as far as it lies in whole pages:
-    before, so that the call cannot hide in it; after, so that it does not count as result. Measure
-    in a process that has freed little before.
+    The allocator's free memory is returned to the system before and after, as far as it consists of
+    entire pages: before, so that the call cannot use it without being measured; after, so that it
+    does not count as result. Measure in a process that has freed little before.
     """
     _settle()
     before = _status("VmRSS")

@@ -1,8 +1,8 @@
 """Run one rank of a pipeline, from a file to its first batch: in torch's own way, or from stages.
 
 torch: build the model, trace and split it with `torch.distributed.pipelining.pipeline`, load the
-whole state dict, build the stage of the rank. fxpress: load the stage, which was saved before.
-Times and memory begin when everything is imported and the ranks are connected.
+entire state dict, build the stage of the rank. fxpress: load the stage, which was saved before.
+Time and memory are measured after all imports, when the ranks are connected.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import memory
 
 
 class Shape(NamedTuple):
-    """How the weights of a Llama are shared out: tracing costs layers, loading costs bytes."""
+    """The sizes of a Llama: the cost of tracing depends on layers, the cost of loading on bytes."""
 
     layers: int
     hidden: int
     inner: int
-    heads: int  # twice as many as there are of keys and values
+    heads: int  # twice the number of key-value heads
 
 
 SHAPES = {"deep": Shape(32, 640, 1728, 10), "wide": Shape(12, 1024, 2752, 16)}
@@ -40,8 +40,8 @@ MODEL, STAGES, RESULT = "model.pt", "stages", "result_{}.pt"
 class Layer(nn.Module):  # type: ignore[misc]
     """A layer of a Llama that computes its rotary embedding itself.
 
-    In transformers' own models all layers take it from the first. torch's stages do not train where
-    a value skips a stage, so that there would be nothing to compare with.
+    In transformers' own models, all layers take it from the first one. torch's stages cannot train
+    if a value skips a stage, so there would be nothing to compare with.
     """
 
     def __init__(self, config: Any, number: int) -> None:
@@ -87,7 +87,7 @@ class Llama(nn.Module):  # type: ignore[misc]
 
 
 def llama(shape: Shape) -> Llama:
-    """Return a Llama whose parameters are whatever is in memory."""
+    """Return a Llama with uninitialized parameters."""
     from transformers.initialization import no_init_weights
 
     with no_init_weights():
@@ -102,7 +102,7 @@ def example() -> torch.Tensor:
 
 
 def batch() -> torch.Tensor:
-    """Return the tokens of a batch, which has a line for each part."""
+    """Return the tokens of a batch, which has a row for each part."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, VOCABULARY, (PARTS, LENGTH), generator=generator)
 
@@ -124,7 +124,7 @@ def _torchs(
     state = torch.load(folder / MODEL, weights_only=True)
     module = pipe.get_stage_module(rank)
     own = {name: value for name, value in state.items() if name in module.state_dict()}
-    module.load_state_dict(own, strict=False)  # what is not in the file is as it was built
+    module.load_state_dict(own, strict=False)  # state that is not in the file stays as built
     del state, own
     lap("load")
     stage = pipe.build_stage(rank, torch.device("cpu"))
@@ -151,7 +151,7 @@ WAYS = {"ours": _ours, "torch": _torchs}
 def work(
     way: str, folder: Path, shape: Shape, rank: int, size: int, port: int, *, train: bool
 ) -> dict[str, Any]:
-    """Return seconds by what was done, and bytes that were read and needed."""
+    """Return the seconds of each part, and the bytes that were read and needed."""
     _import_everything()
     torch.set_num_threads(1)
     store = distributed.TCPStore("127.0.0.1", port, is_master=False)
@@ -180,7 +180,7 @@ def work(
         distributed.barrier()
         if last and not train:
             torch.save(result, folder / RESULT.format(way))
-        return made, cpu  # the former is alive until memory is measured
+        return made, cpu  # `made` is live until memory is measured
 
     read = _bytes_read()
     (made, cpu), needed = memory.measure(run)
@@ -197,14 +197,14 @@ def work(
 
 
 def _import_everything() -> None:
-    """Import and start what both ways use, so that neither its time nor its memory counts."""
+    """Import and start the parts that both ways use, whose time and memory do not count."""
     import torch._dynamo
     import torch.distributed.tensor  # noqa: F401
     from transformers.models.llama import modeling_llama  # noqa: F401
 
     import fxpress.pipeline  # noqa: F401
 
-    # Start the libraries of kernels: their pages are no memory of a stage.
+    # Start the libraries of kernels: their pages must not count as memory of a stage.
     made = Llama(Shape(1, 64, 128, 4))
     loss_of(made(batch()), batch()).backward()
 

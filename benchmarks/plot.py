@@ -1,7 +1,7 @@
 """Draw time against the number of nodes, and how many times as fast each operation is.
 
-`python benchmarks/plot.py RESULTS.json FOLDER` draws a picture for each operation that a saved run
-(`run.py --groups sizes`) has several sizes of.
+`python benchmarks/plot.py RESULTS.json FOLDER` draws a picture for each operation of which a saved
+run (`run.py --groups sizes`) has several sizes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _OTHERS = {"split / floor": "floor", "torch / split": "torch", "torch lazy / spl
 
 
 def draw(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
-    """Write every picture that the lines have enough for; return the files."""
+    """Write all pictures for which there are enough lines; return the files."""
     return [*_draw_times(lines, stem), *_draw_speeds(lines, stem.with_name(f"{stem.name}-speed"))]
 
 
 def _draw_speeds(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
     """Write a bar for each operation that has a headline to `stem`.svg."""
-    # The first of an operation, as in the table.
+    # The first line of each operation, as in the table.
     headlines = list({line.operation: line for line in reversed(lines) if line.operation}.values())
     headlines.reverse()
     if not headlines:
@@ -62,7 +62,7 @@ def _draw_speeds(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
 
 
 def _equal_files() -> AbstractContextManager[Any]:
-    """Return a block in which equal pictures are equal files, with texts as texts."""
+    """Return a block in which equal pictures give equal files, with text as text."""
     from matplotlib import rc_context
 
     settings: AbstractContextManager[Any] = rc_context(
@@ -72,7 +72,7 @@ def _equal_files() -> AbstractContextManager[Any]:
 
 
 def draw_sizes(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
-    """Write a picture for each operation: seconds against nodes, with torch's beside them.
+    """Write a picture for each operation: seconds against nodes, of fxpress and torch.
 
     Args:
         records: figures, as a run saves them.

@@ -1,4 +1,4 @@
-"""Make exported programs to unflatten, each with the eager module that was exported."""
+"""Create exported programs to unflatten, each with the eager module that was exported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Program:
 
 
 class Experts(nn.Module):  # type: ignore[misc]
-    """A Mixture-of-Experts layer whose experts are modules of their own; all of them run."""
+    """A Mixture-of-Experts layer whose experts are separate modules; all of them run."""
 
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Experts(nn.Module):  # type: ignore[misc]
 
 
 def transformer(layers: int = graphs.LAYERS, width: int = graphs.WIDTH, length: int = 8) -> Program:
-    """Return the default model, or a model like it of another size."""
+    """Return the default model, or a similar model of another size."""
     torch.manual_seed(0)
     eager = nn.Sequential(*(graphs.Layer(width, graphs.HEADS) for _ in range(layers))).eval()
     inputs = (torch.randn(2, length, width),)
@@ -93,7 +93,7 @@ def mixture_of_experts() -> Program:
 
 
 def hand_built(size: int) -> Program:
-    """Return a program like export's, of about `size` nodes in layers of `LAYER_CALLS` calls."""
+    """Return a program as from export, of about `size` nodes in layers of `LAYER_CALLS` calls."""
     graph = torch.fx.Graph()
     layers = max(1, size // (LAYER_CALLS + 1))
     value = torch._subclasses.FakeTensorMode().from_tensor(torch.randn(4))

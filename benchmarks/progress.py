@@ -14,8 +14,8 @@ class Progress:
     Attributes:
         start: seconds since the epoch when the run began.
         done: expected seconds of the groups that have been measured.
-        left: expected seconds of the other groups, the present one included.
-        group_start: seconds since the epoch when the present group began.
+        left: expected seconds of the other groups, including the current one.
+        group_start: seconds since the epoch when the current group began.
     """
 
     start: float

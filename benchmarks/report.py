@@ -49,7 +49,7 @@ def show(figures: Sequence[Figure], *, goals: bool) -> None:
 
 
 def _headlines(figures: Sequence[Figure]) -> Table:
-    """Return a table with a line for each operation, on the first model that it is measured on."""
+    """Return a table with a line for each operation: its first figure."""
     table = Table(title="fxpress beside torch", box=SIMPLE_HEAD, title_justify="left")
     table.add_column("operation", no_wrap=True)
     table.add_column("model")
@@ -101,7 +101,7 @@ def _cells(figure: Figure) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    """Return a number as text with three digits, from 100 on as a whole number."""
+    """Return a number as text with three digits, or without decimals from 100 on."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

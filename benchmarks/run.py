@@ -60,7 +60,7 @@ def _measure(names: Sequence[str], effort: Effort, *, full: bool) -> list[Figure
 
 
 def _start_process() -> ProcessPoolExecutor:
-    """Start the process of a group; it imports torch while the group before it is measured."""
+    """Start the process of a group; it imports torch while the previous group is measured."""
     process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     process.submit(_prepare)
     return process

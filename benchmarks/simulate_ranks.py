@@ -38,12 +38,12 @@ from fxpress._files.archive.package import _write_program
 from fxpress._files.format import names
 from fxpress.archive import PT2ArchiveReader
 
-CALLS = 10  # in a layer, which has one weight besides
+CALLS = 10  # calls in a layer, which also has one weight
 BATCH = 8
 
 
 class HoleyArchive:
-    """Writes an archive whose large records are holes of a file; stands in for the real writer."""
+    """Replaces the real writer: writes an archive whose large records are holes in the file."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
@@ -51,7 +51,7 @@ class HoleyArchive:
         self._names: list[str] = []
 
     def write_memory(self, parts: list[Any]) -> None:
-        """Write zeros for records, whatever is in memory."""
+        """Write zeros for records, independently of their memory."""
         for part in parts:
             self._begin(part.name, part.whole, _checksum_of_zeros(part.whole))
             self._file.seek(part.whole, 1)
@@ -157,7 +157,7 @@ def _timed(figures: dict[str, Any], name: str) -> Iterator[None]:
 def save(folder: Path, nodes: int, gigabytes: float, stages: int) -> dict[str, Any]:
     """Plan a program, and write its stages; return the seconds."""
     figures: dict[str, Any] = {}
-    gc.disable()  # nothing of the program is garbage
+    gc.disable()  # the program has no garbage
     with _timed(figures, "build"):
         program = program_of(nodes, gigabytes)
     figures["nodes"] = len(program.graph.nodes)
@@ -180,7 +180,7 @@ def save(folder: Path, nodes: int, gigabytes: float, stages: int) -> dict[str, A
 
 def _write(path: Path, program: ExportedProgram, whole: Any, stage: Any) -> dict[str, Any]:
     made = build(program, whole.ends, stage)
-    for name, value in made.state_dict.items():  # memory that nothing touches
+    for name, value in made.state_dict.items():  # memory that is never accessed
         made.state_dict[name] = torch.nn.Parameter(torch.empty(value.shape))
     archive: Any = HoleyArchive(path)
     _write_program(archive, names.MODEL, made, None, 2, None)
@@ -192,9 +192,9 @@ def _write(path: Path, program: ExportedProgram, whole: Any, stage: Any) -> dict
 
 
 def load(folder: Path, stages: int) -> list[dict[str, float]]:
-    """Load each stage, with its weights mapped; return what each rank takes."""
+    """Load each stage, with its weights mapped; return the cost for each rank."""
     torch.set_num_threads(1)
-    pipeline.load_stage(folder, 0, mmap=True)  # what is imported late
+    pipeline.load_stage(folder, 0, mmap=True)  # for late imports
     gc.collect()
     gc.freeze()
     found = []

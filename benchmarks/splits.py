@@ -1,4 +1,4 @@
-"""Call the kinds of split that are measured."""
+"""The measured variants of split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time actions in turn, so that a slow spell of the machine affects all of them."""
+"""Time actions alternately, so that a slow period of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Name = TypeVar("_Name")
 
 
 def stopwatch(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> Action:
-    """Return an action that times a call, without the time for dropping its result.
+    """Return an action that times a call, without the time for freeing its result.
 
     Args:
         clock: `time.process_time` for long calls of one thread, where other programs matter less.
@@ -33,7 +33,7 @@ def stopwatch(call: Callable[[], Any], clock: Callable[[], float] = time.perf_co
 def interleaved(actions: Mapping[_Name, Action], rounds: int) -> dict[_Name, list[float]]:
     """Run the actions in turn, `rounds` times, each after a full garbage collection.
 
-    Every other round goes backwards, so that no action always follows one other action.
+    Every second round is in reverse order, so that no action always follows the same other action.
 
     Returns:
         Seconds by name, in order of the rounds.

@@ -1,4 +1,4 @@
-"""Programs whose decomposition cannot be stamped, for they write, branch, or ask for data."""
+"""Programs whose decomposition cannot be repeated: they write, branch, or depend on data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _layers() -> nn.ModuleList:
 
 
 class _Layers(nn.Module):  # type: ignore[misc]
-    """Layers that are clean, and something else behind them."""
+    """Layers without effects, and something else after them."""
 
     def __init__(self, last: Callable[[Tensor, Tensor], Any]) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def _number_of_data(_given: Tensor, x: Tensor) -> Tensor:
 
 
 class _Caches(nn.Module):  # type: ignore[misc]
-    """Layers that each write to a buffer of their own, and read it."""
+    """Layers that each write and read a separate buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _Caches(nn.Module):  # type: ignore[misc]
 
 
 class _WithoutGradients(nn.Module):  # type: ignore[misc]
-    """Layers in a block without gradients, which becomes an operator of higher order."""
+    """Layers in a block without gradients, which becomes a higher-order operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class _WithoutGradients(nn.Module):  # type: ignore[misc]
 
 
 class _Unlike(nn.Module):  # type: ignore[misc]
-    """Layers of which no two have one size: a template serves once."""
+    """Layers with distinct sizes: each template is used once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Run parts of benchmarks in a fresh process, by calling a script again with --worker."""
+"""Run parts of benchmarks in a new process, by calling a script again with --worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export a model before and after a refactoring, and see whether the program is still the same."""
+"""Export a model before and after a refactoring, and check whether the programs are equal."""
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ class Attention(nn.Module):
 
 
 class Refactored(Attention):
-    """After: a method of its own, and other names. The calls are in another order."""
+    """After: a separate method, and other names. The calls are in another order."""
 
     scale = 4.0
 
@@ -32,7 +32,7 @@ class Refactored(Attention):
 
 
 class Slipped(Refactored):
-    """A slip: the scale is the width now, not its root."""
+    """A mistake: the scale is the width, not its square root."""
 
     scale = 16.0
 

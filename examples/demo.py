@@ -1,4 +1,4 @@
-"""Do the same with torch and with fxpress, compare the results, and print both times."""
+"""Run operations with torch and with fxpress, compare the results, and print both times."""
 
 import io
 import sys
@@ -28,7 +28,7 @@ def compare(name: str, theirs: Callable[[], Any], ours: Callable[[], Any]) -> An
 
 @torch.no_grad()
 def main(layers: int = 16) -> None:
-    torch.set_num_threads(1)  # so small a model gains nothing from threads
+    torch.set_num_threads(1)  # threads do not speed up such a small model
     layer = nn.TransformerEncoderLayer(32, 4, 128, batch_first=True, norm_first=True)
     model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).eval()
     x, file = torch.randn(2, 8, 32), io.BytesIO()
@@ -40,7 +40,7 @@ def main(layers: int = 16) -> None:
         with fxpress.installed():
             return exported()
 
-    exported(), faster()  # what a process does once, such as imports, belongs to no step
+    exported(), faster()  # one-time work of the process, such as imports, is not measured
     program = compare("export", exported, faster)
     fxpress.save(program, file)
     data = bytearray(file.getvalue())

@@ -1,4 +1,4 @@
-"""Train a model in stages, one on each rank; a run that was interrupted goes on."""
+"""Train a model in stages, one on each rank; an interrupted run continues."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, x.roll(1, dims=1)
 
 
-def state(begin: int) -> dict[str, dict[str, object] | int]:  # by the names of the whole model
+def state(begin: int) -> dict[str, dict[str, object] | int]:  # by the names of the entire model
     weights, moments = get_state_dict(stage.module, optimizer, options=FLAT)
     return {"model_state_dict": weights, "optim_state_dict": moments, "begin": begin}
 
@@ -33,7 +33,7 @@ if distributed.get_rank() == 0 and not (FOLDER / "stages").exists():
     program = export(model, batch(0)[:1], dynamic_shapes=({0: Dim("batch", min=2)},))
     pipeline.save_stages(program, FOLDER / "stages", distributed.get_world_size())
 distributed.barrier()
-(stage,) = pipeline.load_stages(FOLDER / "stages", "1F1B")  # reads this stage, and nothing else
+(stage,) = pipeline.load_stages(FOLDER / "stages", "1F1B")  # reads only this stage
 schedule = pipeline.build_schedule("1F1B", stage, 4, loss_fn=nn.functional.mse_loss)
 optimizer, begin = torch.optim.AdamW(stage.module.parameters(), 0.01), 0
 if (FOLDER / "checkpoint").exists():
@@ -46,9 +46,9 @@ for step in range(begin, STEPS):
     optimizer.step()
     optimizer.zero_grad()
     dcp.save(state(step + 1), storage_writer=ArchiveWriter(FOLDER / "checkpoint"))
-    if losses:  # of the microbatches; the last stage has them
+    if losses:  # the losses of the microbatches, on the rank of the last stage
         print(f"step {step}: loss {sum(losses) / 4:.7f}", flush=True)
-optimizer = torch.optim.AdamW(model.parameters(), 0.01)  # and now the same in one piece
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)  # the same training without stages
 for x, target in map(batch, range(STEPS)):
     nn.functional.mse_loss(model(x), target).backward()
     optimizer.step()

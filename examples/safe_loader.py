@@ -1,4 +1,4 @@
-"""A web service that tells what an uploaded file of exported programs holds, and runs none of it.
+"""A web service that describes an uploaded file of exported programs, without running its code.
 
 python safe_loader.py 8000
 curl -T model.pt2 http://127.0.0.1:8000/inspect
@@ -15,20 +15,20 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 
-MOST_BYTES = int(os.environ.get("MOST_BYTES", "67108864"))  # of an upload
-MEMORY = 1 << 30  # bytes that reading may take
-SECONDS = 10  # of processor time
-READERS = asyncio.Semaphore(2)  # at a time
+MOST_BYTES = int(os.environ.get("MOST_BYTES", "67108864"))  # the maximum size of an upload
+MEMORY = 1 << 30  # bytes that reading may use
+SECONDS = 10  # processor time
+READERS = asyncio.Semaphore(2)  # two at a time
 
 app = FastAPI()
 
 
 @app.put("/inspect")
 async def inspect(request: Request) -> Any:
-    """Take a file as the body of a request, and say what it holds."""
+    """Describe the file in the body of a request."""
     with tempfile.NamedTemporaryFile(suffix=".pt2") as upload:
         async for chunk in request.stream():
-            if upload.tell() + len(chunk) > MOST_BYTES:  # whatever length the client has named
+            if upload.tell() + len(chunk) > MOST_BYTES:  # independent of the client's header
                 raise HTTPException(413, f"more than {MOST_BYTES} bytes")
             upload.write(chunk)
         upload.flush()
@@ -37,7 +37,7 @@ async def inspect(request: Request) -> Any:
 
 
 async def summary(path: str) -> Any:
-    """Return what `fxpress inspect` says. It needs no torch, and opens no pickle."""
+    """Return the output of `fxpress inspect`, which does not import torch or open pickles."""
     command = (sys.executable, "-m", "fxpress", "inspect", "--json", path)
     pipe = asyncio.subprocess.PIPE
     reader = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)

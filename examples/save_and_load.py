@@ -11,7 +11,7 @@ import fxpress
 
 
 class Logits(torch.nn.Module):
-    """A model without what a program cannot return: its cache, and its class of results."""
+    """A model without outputs that a program cannot return: its cache, and its result class."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ def main() -> None:
     tokens = torch.randint(0, 256, (2, 16))
 
     start = time.perf_counter()
-    with fxpress.installed():  # torch.export.export is as it was, and faster
+    with fxpress.installed():  # makes torch.export.export faster
         program = torch.export.export(model, (tokens,))
     print(f"exported {len(program.graph.nodes)} nodes in {time.perf_counter() - start:.1f} s")
 
@@ -45,7 +45,7 @@ def main() -> None:
         fxpress.save(program, path)  # the bytes that torch.export.save writes
         print(f"saved {path.stat().st_size:,} bytes in {time.perf_counter() - start:.2f} s")
         start = time.perf_counter()
-        loaded = fxpress.load(path)  # nothing of the file runs
+        loaded = fxpress.load(path)  # no code in the file is run
         print(f"loaded in {time.perf_counter() - start:.2f} s")
 
     assert fxpress.graph_hash(loaded) == fxpress.graph_hash(program)

@@ -1,4 +1,4 @@
-"""Make modules of an exported program again, and put quantized layers into them."""
+"""Unflatten an exported program into modules, and replace layers by quantized ones."""
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ class QuantizedLinear(nn.Module):
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Return whether a module only calls linear; the classes of the user are not in a program."""
+    """Return whether a module only calls linear; a program does not have the user's classes."""
     nodes = module.graph.nodes if hasattr(module, "graph") else ()
     return [n.target for n in nodes if n.op.startswith("call")] == [torch.ops.aten.linear.default]
 
@@ -41,7 +41,7 @@ def main() -> None:
     with fxpress.installed():
         program = torch.export.export(model, (x,))
 
-    module = unflatten(program)  # the tree of modules that the user wrote, with a copy of the state
+    module = unflatten(program)  # the user's tree of modules, with a copy of the state
     before, swapped = state_bytes(module), 0
     for name, child in list(module.named_modules()):
         if is_linear(child):

@@ -2,8 +2,8 @@
 # Shows which lines of Python and C++ the tests run: tools/coverage.sh [files or folders of
 # tests]. Without arguments it runs all but the deep tests, which takes half an hour on two cores. The
 # reports are build/coverage/{python,cpp}.txt. Needs `pip install coverage pytest-cov gcovr`, the
-# packages that tools/sanitized_pytest.sh needs, and Python 3.12 or newer: before, coverage is a trace
-# function, and where one is set, the engine leaves calls to Python.
+# packages that tools/sanitized_pytest.sh needs, and Python 3.12 or newer: in older releases, coverage
+# sets a trace function, and then the engine leaves calls to Python.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,8 +30,8 @@ export PYTHONPATH=$build/package
 
 ctest --preset coverage
 status=0
-# A process for each component, without xdist: its workers may be killed before they have written what ran.
-# Signals would stop coverage while it holds its lock, and it keeps memory for each new code object.
+# A process for each component, without xdist, whose workers may be killed before they write their data.
+# Signals would stop coverage while it holds its lock, and it uses memory for each new code object.
 rm -f "$build"/data.*
 [ $# -gt 0 ] || set -- tests/*/
 printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Downloads what the extensions need of each release of torch: tools/fetch_torch.sh FOLDER [PIP OPTION...].
-# Prints the folders, separated by colons, as FXPRESS_TORCH takes them.
+# Downloads the parts of each release of torch that the extensions need: tools/fetch_torch.sh FOLDER [PIP OPTION...].
+# Prints the folders, separated by colons, for FXPRESS_TORCH.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -9,7 +9,7 @@ found=()
 while read -r version; do
   torch=$folder/$version/torch
   if [ ! -d "$torch" ]; then
-    # Any Python's wheel serves; one for 3.12 exists for every release.
+    # The wheel of any Python is suitable; every release has one for 3.12.
     pip download -q --no-deps --only-binary :all: --python-version 3.12 -d "$folder/$version" \
       "torch==$version" "$@" >&2
     python3 -m zipfile -e "$folder/$version"/torch-*.whl "$folder/$version/whole"

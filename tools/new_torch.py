@@ -1,10 +1,10 @@
 """Reports what a release of torch changed for fxpress: `python tools/new_torch.py 2.16.0`.
 
-The release is installed into an environment of its own (gigabytes; `--python` names one that has
-it), and compared with the torch of this Python: the names that fxpress takes from torch, the
-schema, the operators, the sources of the modules that fxpress stands in for, and the features
-that `fxpress._torch.versions` probes. `--tests` also builds fxpress there, runs the tests, and
-lists the rows of docs/fidelity.md whose tests fail. The report is Markdown on the standard output.
+The release is installed into a new environment (gigabytes; `--python` names one that has it), and
+compared with the torch of this Python: the names that fxpress uses of torch, the schema, the
+operators, the sources of the modules that fxpress replaces, and the features that
+`fxpress._torch.versions` probes. `--tests` also builds fxpress there, runs the tests, and lists the
+rows of docs/fidelity.md whose tests fail. The report is Markdown on the standard output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MODULES = (
     "torch._dynamo.variables.nn_module",
 )
 
-# Runs in both environments, prints JSON, and needs nothing of fxpress.
+# Runs in both environments, prints JSON, and does not need fxpress.
 COLLECT = """
 import dataclasses, importlib, inspect, json, sys
 names, modules = json.load(sys.stdin)
@@ -94,8 +94,8 @@ json.dump({
     "sources": {module: source(module) for module in modules},
 }, sys.stdout)
 """
-# The same: prints the names of all operators, and the names and types of their arguments. Modules
-# of torch that may register operators are imported; torch's own tests are left out.
+# Likewise; prints the names of all operators, and the names and types of their arguments. Modules
+# of torch that may register operators are imported, except torch's own tests.
 OPERATORS = r"""
 import importlib, json, pathlib, re, sys
 import torch
@@ -183,7 +183,7 @@ def ask(python: str, script: str, *arguments: str, given: str = "") -> Any:
 
 
 def install(version: str, folder: Path) -> str:
-    """Make an environment with a release of torch, and return its Python."""
+    """Create an environment with a release of torch, and return its Python."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = str(folder / "bin" / "python")
     pip = [python, "-m", "pip", "install", "-q", f"torch=={version}", "numpy"]
@@ -192,7 +192,7 @@ def install(version: str, folder: Path) -> str:
 
 
 def report_names(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """Yield the names that are gone, and those whose signature or members differ."""
+    """Yield the names that are gone, and the names whose signatures or members differ."""
     both = {name: (old[name], new[name]) for name in old if "missing" not in old[name]}
     gone = {name: now["missing"] for name, (_, now) in both.items() if "missing" in now}
     yield f"\n## Names that are gone: {len(gone)}\n"
@@ -226,7 +226,7 @@ def report_schema(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def report_sources(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
-    """Yield the differences of the modules that fxpress stands in for."""
+    """Yield the differences of the modules that fxpress replaces."""
     yield "\n## Sources\n"
     for module in MODULES:
         lines = list(
@@ -240,8 +240,8 @@ def report_sources(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
             yield from ("```diff", *lines, "```")
 
 
-# torch compares the sizes, strides and offset in a call of these with the storage or the tensor, or
-# makes a new storage for them.
+# torch compares the sizes, strides and offset in a call of these operators with the storage or the
+# tensor, or creates a new storage for them.
 _STRIDES_ARE_CHECKED = re.compile(
     "as_strided(_|_copy|_scatter)?|new_empty_strided|_assert_tensor_metadata"
 )
@@ -249,7 +249,7 @@ _SIZES, _STRIDES = {"size", "shape", "nested_size"}, {"stride", "strides", "nest
 
 
 def reach_outside(operator: str, arguments: list[list[str]]) -> str | None:
-    """Return how a call of an operator may reach outside of its arguments, by their types."""
+    """Return how a call of an operator may access more than its arguments, by their types."""
     name = operator.split(".")[1]
     for argument, kind in arguments:
         if found := re.search("Storage|RRef|Future", kind):
@@ -266,7 +266,7 @@ def reach_outside(operator: str, arguments: list[list[str]]) -> str | None:
 
 
 def report_operators(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """Yield the operators that are new, by what a file may call, and namespaces without a rule."""
+    """Yield the new operators, by whether a file may call them, and namespaces without a rule."""
     rules = json.loads((PACKAGE / "_files" / "format" / "torch.json").read_text())["rules"]
     listed = {name for _, names in rules["callable"] for name in names}
     ruled = {"may be called by a file": [], "are refused": [], "have no rule": []}
@@ -288,7 +288,7 @@ def report_operators(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def report_features(found: dict[str, Any]) -> Iterator[str]:
-    """Yield what differs from the newest release of the table, as a row of it would have it."""
+    """Yield the features that differ from the newest release of the table, and a new row."""
     newest, has = found["newest"], found["found"]
     yield f"\n## Features, beside those of torch {newest}\n"
     for name, value in has.items():

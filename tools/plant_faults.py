@@ -1,10 +1,10 @@
 """Measures the tests by planted faults: `python tools/plant_faults.py core-depth serde`.
 
 tools/faults/faults.toml lists small errors of logic. Each fault is planted alone into a copy of the
-working tree, what is in C++ is built again, and the tests that the table names run until one fails:
-a file as it is; of a folder first the fast tests, then all that `pytest` runs by default. The first
+working tree, C++ is built again, and the tests that the table names run until one fails: all tests
+of a file; for a folder, first the fast tests, then all that `pytest` runs by default. The first
 failures are written into the table. `--check` runs the recorded tests in a tree without a fault.
-Python 3.11 or newer, without an editable install of fxpress.
+Needs Python 3.11 or newer, without an editable install of fxpress.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Tree:
                 old.unlink()
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, unless it has these bytes: nothing is built again for it then."""
+        """Write a file, unless it has these bytes: a build depends on its time."""
         file = self.path / name
         if not file.is_file() or file.read_bytes() != data:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class Tree:
             file.chmod((ROOT / name).stat().st_mode)
 
     def run(self, *command: str) -> str:
-        """Return what a command prints."""
+        """Run a command; return its output."""
         options: dict[str, Any] = {"cwd": self.path, "env": self.environment, "text": True}
         return subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs Python tests with both extensions under AddressSanitizer and UBSan, in a Python that knows
-# nothing of them: tools/sanitized_pytest.sh [arguments of pytest]. Without arguments it runs a
-# subset of less than two minutes: callbacks that do what they may not, graphs and files that lie.
+# Runs Python tests with both extensions under AddressSanitizer and UBSan, in a Python that is not
+# instrumented: tools/sanitized_pytest.sh [arguments of pytest]. Without arguments it runs a subset
+# of less than two minutes: misbehaving callbacks, and inconsistent graphs and files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,8 +41,8 @@ ln -sf "$build"/_native*.so "$build"/_aten_*.so "$package/"
 
 library() { g++ -print-file-name="$1"; }
 export PYTHONPATH=$build/package PYTHONMALLOC=malloc PYTHONDONTWRITEBYTECODE=1
-# Python never frees what lives as long as the process; an allocation that is too large returns
-# null, as malloc would.
+# Leaks are not detected, because Python never frees objects that live as long as the process; an
+# allocation that is too large returns null, as malloc would.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:${ASAN_OPTIONS:-}
 export UBSAN_OPTIONS=print_stacktrace=1:${UBSAN_OPTIONS:-}
 export LD_PRELOAD="$(library libasan.so):$(library libubsan.so):$(library libstdc++.so)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs clang-tidy over csrc, without compiling it: tools/tidy.sh. It takes the Python on the PATH, and
-# clang-tidy from .ci/lint-requirements.txt there, too.
+# Runs clang-tidy over csrc, without compiling it: tools/tidy.sh. It uses the Python on the PATH, with
+# the clang-tidy of .ci/lint-requirements.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

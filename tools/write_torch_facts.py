@@ -1,11 +1,10 @@
-"""Write what the commands that do not import torch have to know of it.
+"""Write the facts about torch that commands need which do not import torch.
 
     python tools/write_torch_facts.py [PYTHON...]
 
-Run it with the newest torch that fxpress serves, and name a Python for each older one. It writes
-python/fxpress/_files/format/torch.json:
-the schema of programs in files, what operators do besides returning new values, and which a file
-may call.
+Run it with the newest torch that fxpress supports, and name a Python for each older release. It
+writes python/fxpress/_files/format/torch.json: the schema of programs in files, the effects of
+operators besides returning new values, and the operators that a file may call.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _OTHERS = (
     *("metal_prepack", "prepacked", "rpc", "semi_structured", "triton", "vulkan_prepack"),
     "xnnpack",
 )
-# Functions whose schema does not show that they reach outside -> how.
+# Functions that access more than their arguments, which their schema does not show -> how.
 _OUTSIDE = {
     "torch.export.custom_ops._call_custom_autograd_function_in_pre_dispatch": (
         "it imports the module that its first argument names"
@@ -91,7 +90,7 @@ def operators() -> dict[str, list[Any]]:
         try:
             found[text] = list(_describe(find_target(text)))
         except UnknownNameError:
-            continue  # it has an implementation, but no schema
+            continue  # an operator with an implementation, but without a schema
     return found
 
 

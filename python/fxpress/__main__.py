@@ -1,4 +1,4 @@
-"""`fxpress` and `python -m fxpress`: what a shell can ask of fxpress."""
+"""The command `fxpress`, also as `python -m fxpress`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def main() -> int:
     version = f"fxpress {_native.build_info()['version']}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", required=True)
-    doctor = commands.add_parser(
-        "doctor", help="say what works here, and what to do about the rest"
-    )
+    doctor = commands.add_parser("doctor", help="show what works here, and how to fix the rest")
     doctor.add_argument("--json", action="store_true", help="as JSON, for reports of bugs")
     arguments = parser.parse_args()
 

@@ -96,9 +96,9 @@ EDITS = {
     "a newer version": (_edit(OURS, "version", value=2), "version 2"),
     "a file elsewhere": (
         _edit(OURS, "files", 0, 0, value="../../etc/passwd.safetensors"),
-        "no file beside it",
+        "not a file next to it",
     ),
-    "a device": (_edit(OURS, "files", 0, 0, value="/dev/zero"), "no file beside it"),
+    "a device": (_edit(OURS, "files", 0, 0, value="/dev/zero"), "not a file next to it"),
     "a file's size": (_edit(OURS, "files", 0, 1, value=17), "17 by the index"),
     "no such dtype": (_edit(OURS, "tensors", "a", 0, value="F99"), "damaged"),
     "another dtype": (_edit(OURS, "tensors", "a", 0, value="I32"), "by the index"),
@@ -151,11 +151,14 @@ def test_indexes(name: str, tmp_path: Path) -> None:
         ("{", "damaged"),
         ("[]", "no weight_map"),
         ('{"weight_map": 3}', "no weight_map"),
-        ('{"weight_map": {"a": "../a.safetensors"}}', "no file beside it"),
+        ('{"weight_map": {"a": "../a.safetensors"}}', "not a file next to it"),
         ('{"weight_map": {"a": "a.safetensors"}}', "No such file"),
         ("[" * 100_000, "limit 'depth'"),
-        ('{"weight_map": {"a": "a\\u0000.safetensors"}}', "no file beside it"),
-        ('{"weight_map": {"a": "\\u001b[31m.safetensors"}}', "'\\x1b[31m.safetensors' is no file"),
+        ('{"weight_map": {"a": "a\\u0000.safetensors"}}', "not a file next to it"),
+        (
+            '{"weight_map": {"a": "\\u001b[31m.safetensors"}}',
+            "'\\x1b[31m.safetensors' is not a file",
+        ),
     ],
 )
 def test_texts_of_an_index(text: str, said: str, tmp_path: Path) -> None:
@@ -257,7 +260,7 @@ def test_a_manifest_that_names_other_files(tmp_path: Path) -> None:
     for name in ("/etc/passwd", "../stages/stage_0.pt2", "stage_0.pt2\0", "stage_0.txt"):
         said["stages"][0]["file"] = name
         path.write_text(json.dumps(said))
-        assert "no file of the folder" in refused(tmp_path / "stages", some_state())
+        assert "not a file of the folder" in refused(tmp_path / "stages", some_state())
     path.write_text('{"format": "fxpress stages", "version": 99, "stages": []}')
     assert "of another version" in refused(tmp_path / "stages", some_state())
 

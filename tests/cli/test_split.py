@@ -83,7 +83,7 @@ def test_how_it_is_planned(
     assert len(shown.splitlines()) == 1
     times.write_text("no profile")
     assert app.run([*given, "-o", str(tmp_path / "fourth")]) == 2
-    assert "this is no fxpress profile" in capsys.readouterr().err
+    assert "this is not of the format 'fxpress profile'" in capsys.readouterr().err
     assert not (tmp_path / "fourth").exists()
 
 

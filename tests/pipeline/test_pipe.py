@@ -103,12 +103,12 @@ def test_torch_runs_the_stages(tmp_path: Path) -> None:
 
 
 def test_numbers_cannot_pass() -> None:
-    with pytest.raises(StageError, match="passes from stage 0 to 1, and is no tensor"):
+    with pytest.raises(StageError, match="passes from stage 0 to 1, and is not a tensor"):
         to_pipe(tied(), 2)
 
 
 class Scaled(nn.Module):
-    """Two layers, and an input that is no tensor."""
+    """Two layers, and an input that is not a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,14 +122,14 @@ class Scaled(nn.Module):
 def test_inputs_that_are_no_tensors(dynamic: bool) -> None:
     shapes = {"x": None, "scale": Dim.DYNAMIC if dynamic else None}
     program = export(Scaled(), (torch.ones(4, 8), 3), dynamic_shapes=shapes)
-    with pytest.raises(StageError, match="the input scale is no tensor") as caught:
+    with pytest.raises(StageError, match="the input scale is not a tensor") as caught:
         to_pipe(program, 2)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_an_input_that_is_left_out() -> None:
     program = export(Scaled(), (torch.ones(4, 8), None))
-    with pytest.raises(StageError, match="the input scale is no tensor"):
+    with pytest.raises(StageError, match="the input scale is not a tensor"):
         to_pipe(program, 2)
     pipe = to_pipe(program, 1)  # whose only stage does not take it
     x = torch.randn(4, 8)

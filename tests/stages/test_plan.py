@@ -169,10 +169,10 @@ def test_a_plan_that_cuts_where_no_cut_may_be() -> None:
         ((), "the plan has no stages"),
         ((3,), "the last stage of the plan ends at operation 3, and not at 12"),
         ((2, 17), "the last stage of the plan ends at operation 17, and not at 12"),
-        ((2.0, 12), "ends is not what it has to be"),
-        ((-1, 12), "ends is not what it has to be"),
-        ((True, 12), "ends is not what it has to be"),
-        ((12,), "weights is not what it has to be"),  # there are two
+        ((2.0, 12), "ends is invalid"),
+        ((-1, 12), "ends is invalid"),
+        ((True, 12), "ends is invalid"),
+        ((12,), "weights is invalid"),  # there are two
         (None, "a field of another type"),
         (7, "a field of another type"),
     ],

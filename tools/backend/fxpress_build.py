@@ -1,9 +1,9 @@
 """Builds fxpress against the torch that will run it: a build backend around scikit-build-core's.
 
-pip builds in an environment of its own, where it would install another torch, of gigabytes and
-perhaps of another release. This backend looks for torch where the package will be installed, and
-asks for torch as a requirement of the build only where there is none. The environment variable
-FXPRESS_TORCH names other folders of torch, separated by colons: an extension is built for each.
+pip builds in an isolated environment, where it would install another torch, of gigabytes and
+perhaps of another release. This backend searches for torch where the package will be installed, and
+makes torch a requirement of the build only if there is none. The environment variable FXPRESS_TORCH
+names other folders of torch, separated by colons: an extension is built for each.
 
 Run as a program, it prints the folders, separated by semicolons.
 """
@@ -25,7 +25,7 @@ _Settings = dict[str, Any] | None
 
 
 def torch_folders() -> list[str]:
-    """Return the folders of torch to build against; empty when there is no torch."""
+    """Return the folders of torch to build against; empty if there is no torch."""
     named = os.environ.get("FXPRESS_TORCH")
     if named:
         return [folder for folder in named.split(os.pathsep) if folder]
@@ -33,7 +33,7 @@ def torch_folders() -> list[str]:
 
 
 def _installed() -> Iterator[str]:
-    # In pip's environment these are still those of the environment that pip installs into.
+    # In pip's isolated environment, these paths are still in the environment of the installation.
     places = [sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
     if site.ENABLE_USER_SITE:
         places.append(site.getusersitepackages())
@@ -52,10 +52,10 @@ def _settings(given: _Settings) -> dict[str, Any]:
 
 
 def _keep_objects() -> None:
-    """Let a build reuse the object files of a build whose environment pip has removed since.
+    """Keep the object files of an earlier build whose environment pip has removed since.
 
-    scikit-build-core deletes them along with CMake's cache. They are valid without that cache: the
-    compiler's commands name nothing of the environment, and Ninja compares commands and times.
+    scikit-build-core would delete them along with CMake's cache. They are valid without that cache:
+    the compiler's commands do not contain the environment, and Ninja compares commands and times.
     """
     for record in Path("build").glob("*/.skbuild-info.json"):
         info = json.loads(record.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What is raised for programs that cannot be cut, and for stages that cannot be loaded or run."""
+"""Errors for programs that cannot be cut, and for stages that cannot be loaded or run."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class PipelineError(Error):
 
 
 def described(error: BaseException) -> str:
-    """Return an exception as one line, without the name of our own: it is raised again."""
+    """Return an exception as one line; PipelineError without its name, since it is raised again."""
     line = next(iter(str(error).strip().splitlines()), "")
     return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"

@@ -1,5 +1,5 @@
-"""What people run and look at.
+"""Tools for users.
 
-`inspect` reads files without torch, `view` makes pages and graphs of programs, `cli` is the command
-line, `doctor` checks an installation, and `profile` shows what operations did.
+`inspect` reads files without torch, `view` writes pages and graphs of programs, `cli` is the
+command line, `doctor` checks an installation, and `profile` records and shows operations.
 """

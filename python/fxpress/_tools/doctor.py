@@ -1,4 +1,4 @@
-"""Says what of fxpress works in this environment, and what to do about the rest."""
+"""Check which parts of fxpress work in this environment, and how to fix the others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fxpress._install.installation import is_disabled
 from fxpress._torch import versions
 from fxpress._torch.probes import COMPONENTS, is_known
 
-# Not a public module: part of the extension for one minor version of torch.
+# Not a public module, but it is checked: it needs the extension for one minor version of torch.
 _ENGINE = "fxpress._graphs.engine"
 
 
 def examine() -> dict[str, Any]:
-    """Return versions and the state of components, native code, devices and `install` for JSON."""
+    """Return versions and the state of components, native code, devices and `install`, for JSON."""
     return {
         "versions": {
             "fxpress": _native.build_info()["version"],
@@ -39,7 +39,7 @@ def examine() -> dict[str, Any]:
 def _component(module: str) -> dict[str, Any]:
     try:
         importlib.import_module(module)
-    except Exception as error:  # any kind: the report must not end with the first fault
+    except Exception as error:  # of any type: the report must not end with the first fault
         return {"works": False, "reason": f"{type(error).__name__}: {error}"}
     return {"works": True, "reason": None}
 
@@ -73,7 +73,7 @@ def _installation() -> dict[str, Any]:
 
 
 def run(as_json: bool) -> int:
-    """Print the report; return 0 when every component works with this torch, else 1."""
+    """Print the report; return 0 if all components work with this torch, else 1."""
     report = examine()
     print(json.dumps(report, indent=2) if as_json else show(report))
     return 0 if all(component["works"] for component in report["components"].values()) else 1

@@ -1,4 +1,4 @@
-"""`fxpress.profile`: what operations did, and how long it took."""
+"""`fxpress.profile`: record operations and their durations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TITLES = ("", "calls", "wall", "processor", "")
 
 @dataclasses.dataclass
 class _Row:
-    """Events of one name that happened during the same events, or during events of one row."""
+    """Events of one name with the same parent event, or with parents in one row."""
 
     name: str
     depth: int
@@ -165,7 +165,7 @@ class Profile:
         return sorted(self._taken, key=attrgetter("number"))
 
     def table(self, *, each_call: bool = True) -> str:
-        """Return a table: calls, their phases, wall and processor time, and what was worked on.
+        """Return a table: calls, their phases, wall and processor time, and sizes.
 
         Args:
             each_call: False: calls of one operation share a row.
@@ -197,18 +197,18 @@ class Profile:
 
 
 def profile() -> Profile:
-    """Return a block that notes how long operations in it take, phase by phase.
+    """Return a context manager that records the duration of operations, phase by phase.
 
-    torch has no such function. Calls of all threads that begin and end within the block are noted.
-    While no profile runs, a call costs one test of a flag more. The blocks may be nested; a
-    profile that is entered again goes on.
+    torch has no such function. It records calls of all threads that begin and end within the
+    block. While no profile runs, the overhead of a call is one test of a flag. The blocks may be
+    nested; a profile that is entered again continues.
 
     Returns:
         A profile: `str(profile)` is a table, `profile.events` a list of `Event`, and
         `profile.save("trace.json")` writes a trace for Chrome or Perfetto.
 
     Raises:
-        RuntimeError: a profile that runs is entered.
+        RuntimeError: a running profile is entered.
 
     Example:
         >>> with fxpress.profile() as profile:

@@ -1,7 +1,7 @@
 """torch's names for archives.
 
-torch's module of archives imports Inductor, which takes a second. It is imported only by the
-functions that need it.
+torch's module of archives imports Inductor, which costs a second. Only the functions that need it
+import it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def contents_class() -> Any:
 
 
 def compiled_model_class() -> Any:
-    """Return the class of objects that run the code that AOTInductor made."""
+    """Return the class of objects that run code compiled by AOTInductor."""
     from torch.export.pt2_archive._package import AOTICompiledModel
 
     return AOTICompiledModel
@@ -37,7 +37,7 @@ def compiled_model_class() -> Any:
 def load_compiled_model(
     path: str, model: str, *options: Any, use_stream_affinity: bool = False
 ) -> Any:
-    """Load the code that AOTInductor made of a model from an archive, and return it."""
+    """Load and return a model compiled by AOTInductor from an archive."""
     from torch._inductor.codecache import get_device_information
 
     if use_stream_affinity and not features.compiled_models_follow_streams:

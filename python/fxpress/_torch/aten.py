@@ -1,9 +1,9 @@
-"""Load the part that needs libtorch, which is built once for each minor version of torch.
+"""Load the extension that needs libtorch, which is built for each minor version of torch.
 
 Raises:
-    UnsupportedTorchError: fxpress has no such part for the running torch. One of another minor
-        version could crash the process: libtorch's C++ interface changes with each.
-    ImportError: fxpress was built without such parts.
+    UnsupportedTorchError: fxpress has no such extension for the running torch. An extension for
+        another minor version could crash the process, because libtorch's C++ interface changes.
+    ImportError: fxpress was built without such extensions.
 """
 
 import importlib

@@ -58,7 +58,7 @@ def _nothing() -> Any:
 
 
 def _compile(original: Any, self: OutputGraph, *args: Any, **kwargs: Any) -> Any:
-    """Make a module of the graph, which has no code yet, and hand it to the backend."""
+    """Build a module from the graph, without generating code, and pass it to the backend."""
     graph = self.graph
     vars(graph)["python_code"] = lambda *_, **__: _nothing()
     try:
@@ -71,7 +71,7 @@ _compilation = Replacement(OutputGraph, "compile_and_call_fx_graph", _compile)
 
 
 def unwritten_code() -> contextlib.AbstractContextManager[None]:
-    """Return a block in which captured modules get no code; the caller generates it if needed."""
+    """Return a block in which captured modules get no code; the caller generates it on demand."""
     if graph_code_log.isEnabledFor(logging.DEBUG) or traces_are_written():
         return contextlib.nullcontext()
     return _compilation.block()
@@ -91,11 +91,11 @@ delete_attribute = _del_attr
 log = torch_capture.log
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
-# A call of a module asks this. The newer function is false while tracing is paused.
+# A call of a module checks this function. The newer one returns False while tracing is paused.
 _is_tracing: Callable[[], object] = (
     torch._C._is_tracing if features.calls_ask_whether_tracing else torch._C._get_tracing_state
 )
-# The name with which a NodeSource says that this pass made a node.
+# The name of this pass in the NodeSource of a node that it creates.
 TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
 # The keys of `Node.meta` that `Interpreter` copies, besides those that a tracer copies.
 VALUE_KEYS = ("val", "example_value", "unbacked_bindings")
@@ -108,12 +108,12 @@ def untraced(function: _Function) -> _Function:
 
 
 def check_inputs(leaves: list[Any]) -> None:
-    """Raise UserError for leaves that no graph can have as inputs."""
+    """Raise UserError for leaves that cannot be inputs of a graph."""
     check_user_input_output(leaves, UserErrorType.INVALID_INPUT)
 
 
 def reset() -> None:
-    """Forget everything that was compiled."""
+    """Discard all compiled code and Dynamo's state."""
     torch._dynamo.reset()
 
 
@@ -124,7 +124,7 @@ def settings(**config: Any) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def timed() -> Iterator[None]:
-    """Return a block whose time is recorded in Dynamo's metrics as that of a capture."""
+    """Run a block, and record its time in Dynamo's metrics as a capture."""
     with get_metrics_context(), dynamo_timed("fullgraph_capture"):
         yield
 
@@ -149,7 +149,7 @@ def installs_free_tensors() -> bool:
 
 
 def with_shape_guards_only(captured: Any) -> Any:
-    """Return a copy of the capture with the guards on sizes alone, which check the constraints."""
+    """Return a copy of the capture with only the guards on sizes, which check the constraints."""
     made = copy.copy(captured)
     made.output_graph = copy.copy(captured.output_graph)
     shapes = [g for g in made.output_graph.guards if g.create_fn_name() == "SHAPE_ENV"]
@@ -158,8 +158,8 @@ def with_shape_guards_only(captured: Any) -> Any:
 
 
 def traces_are_written() -> bool:
-    """Return whether torch writes what it traces into files."""
-    # It installs a handler without a folder, which removes itself at the first record.
+    """Return whether torch writes its traces into files."""
+    # torch also installs a handler without a folder, which removes itself at the first record.
     return any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)
 
 
@@ -167,13 +167,13 @@ _GUARD_LOGS = ("", ".__guards", ".__verbose_guards")
 
 
 def guards_are_logged() -> bool:
-    """Return whether a log shows the guards that are made."""
+    """Return whether a log shows new guards."""
     logs = (logging.getLogger(f"torch._dynamo.guards{name}") for name in _GUARD_LOGS)
     return traces_are_written() or any(each.isEnabledFor(logging.DEBUG) for each in logs)
 
 
 def is_relaxed(constraint: object) -> bool:
-    """Return whether a constraint leaves the size of its dimension open."""
+    """Return whether a constraint leaves the size of its dimension unspecified."""
     return isinstance(constraint, _RelaxedConstraint)
 
 
@@ -202,7 +202,7 @@ def bound_spec(
         return None
     whole = dynamic_shapes if isinstance(dynamic_shapes, ShapesSpec) else ShapesSpec(dynamic_shapes)
     leaves, flat_inputs, in_spec = _bind_spec_to_args(called, args, kwargs, whole)
-    # What Dynamo traces takes the flat inputs as its only parameter.
+    # The function that Dynamo traces takes the flat inputs as its only parameter.
     flat = ShapesSpec(ParamsSpec({"*args": leaves}), assumptions=whole._assumptions or None)
     return flat, flat_inputs, in_spec
 
@@ -214,7 +214,7 @@ def tracing_context(fake_mode: Any, tensor_to_context: Any) -> Any:
 
 
 def birth_rules() -> dict[str, object]:
-    """Return how torch's tracers fill a new node's meta: the fields of `BirthRules` in C++."""
+    """Return torch's rules for the meta of new nodes: the fields of `BirthRules` in C++."""
     keeps_sequence = fx_traceback._is_preserving_node_seq_nr()
     overlay: dict[str, Any] = {}
     if (replayed := fx_traceback.get_current_replay_node()) is not None:
@@ -242,7 +242,7 @@ def _line_of(code: types.CodeType, name: str) -> int:
 
 
 def as_traced_by_torch(forward: _Function) -> _Function:
-    """Give a `forward` the file and line of torch's, which stack traces of nodes then name."""
+    """Give a `forward` the file and line of torch's, so that stack traces of nodes are equal."""
     torchs = torch_capture.ModuleToTrace.forward.__code__
     code = cast(types.FunctionType, forward).__code__
     shift = _line_of(torchs, "_export_root") - _line_of(code, "_export_root")

@@ -1,8 +1,8 @@
-"""torch's names in the files of its checkpoints. They are compared, and never looked up."""
+"""torch's names in the files of its checkpoints. The names are compared, but never looked up."""
 
 from __future__ import annotations
 
-# The classes that the file `.metadata` is made of, by module.
+# The classes in the file `.metadata`, by module.
 METADATA_CLASSES = {
     "torch.distributed.checkpoint.metadata": (
         *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex"),
@@ -11,7 +11,7 @@ METADATA_CLASSES = {
     "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
 }
 LAYOUT = ("torch.serialization", "_get_layout")
-# The functions that make a tensor of (storage, offset, sizes, strides, ...).
+# The functions that build a tensor from (storage, offset, sizes, strides, ...).
 TENSORS = (("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3"))
 # The classes of storages -> the dtype of their elements.
 STORAGES = {

@@ -1,4 +1,4 @@
-"""torch's names for tracing single calls of a program, and for what a decomposed program has."""
+"""torch's names for tracing single calls of a program, and for parts of decomposed programs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PREFIXES: dict[Any, str] = export_utils.placeholder_prefixes
 ParamInput = descriptors.ParamAOTInput
 BufferInput = descriptors.BufferAOTInput
 PlainInput = descriptors.PlainAOTInput
-# torch guards the calls of these in a pass of its own.
+# torch guards the calls of these operators in a separate pass.
 GUARDED_CONVERSIONS = (
     torch.ops.aten.to.device,
     torch.ops.aten.to.dtype,
@@ -67,7 +67,7 @@ tensor_metadata: Callable[[torch.Tensor], TensorMetadata] = _extract_tensor_meta
 
 
 def guards_code(shape_env: Any, module: torch.fx.GraphModule) -> list[str]:
-    """Return the code of the guards that a program gets from the environment of its symbols."""
+    """Return the code of the guards that a program gets from its shape environment."""
     if shape_env is None or not shape_env.guards:
         return []
     code: list[str] = exported_program._convert_guards_to_code(module)
@@ -101,7 +101,7 @@ def changed_setting() -> str | None:
     for config, names in _SETTINGS:
         for name in names:
             entry = config._config.get(name)
-            # `_is_default` is False after `patch` has restored a setting.
+            # `_is_default` cannot be used: it is False after `patch` has restored a setting.
             if entry is not None and getattr(config, name) != entry.default:
                 return f"{config.__name__}.{name}"
     return None
@@ -127,7 +127,7 @@ def surroundings() -> tuple[Any, ...]:
 
 
 def traits_of(mode: Any) -> tuple[Any, ...]:
-    """Return what a trace may see of a fake mode, as a key."""
+    """Return the properties of a fake mode on which a trace may depend, as a key."""
     return (
         mode.shape_env is None,
         mode.allow_fallback_kernels,
@@ -140,17 +140,17 @@ def traits_of(mode: Any) -> tuple[Any, ...]:
 
 
 def is_of_torch(operator: Any) -> bool:
-    """Return whether an operator is torch's own, so that nobody registers another one for it."""
+    """Return whether an operator is torch's own, so that other code does not register it again."""
     return not isinstance(operator, OpOverload) or library_utils.is_builtin(operator)
 
 
 def is_view(target: Any) -> bool:
-    """Return whether the result of an operator is a view of its input, by the schema."""
+    """Return whether an operator returns a view of its input, by its schema."""
     return isinstance(target, OpOverload) and target.is_view
 
 
 def is_composite(target: Any) -> bool:
-    """Return whether torch has a kernel for an operator that is made of other operators."""
+    """Return whether an operator has a composite kernel, which calls other operators."""
     kind = torch._C.DispatchKey.CompositeImplicitAutograd
     return isinstance(target, OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
         target.name(), kind
@@ -158,7 +158,7 @@ def is_composite(target: Any) -> bool:
 
 
 def called_in_forward() -> bool:
-    """Return whether a function named `forward` is running: torch would take its stack trace."""
+    """Return whether a function `forward` is running, whose stack trace torch would record."""
     frame = sys._getframe()
     while frame is not None:
         code = frame.f_code
@@ -174,7 +174,7 @@ def _anchors() -> set[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[FunctionalTensorMode]:
-    """Set the state of the process in which torch traces a program that it decomposes."""
+    """Set the state in which torch traces a program to decompose it."""
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         enter(fake_mode)
@@ -200,7 +200,7 @@ def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[Funct
 
 
 class _Traced(BaseException):
-    """Ends a trace whose graph nobody wants as a module."""
+    """Ends a trace before torch builds a module, which is not needed."""
 
 
 def trace(
@@ -209,7 +209,7 @@ def trace(
     table: dict[Any, Callable[..., Any]],
     custom_triton_ops: bool,
 ) -> None:
-    """Call `body(tracer, functional mode)` where torch would run the nodes of a program."""
+    """Call `body(tracer, functional mode)` in the trace in which torch would run a program."""
     decompositions = {**aot_autograd.aot_autograd_decompositions, **table}
 
     def run() -> None:
@@ -240,21 +240,21 @@ def trace(
 
 
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
-    """Give new nodes the meta of a node that torch's interpreter would run."""
+    """Return a block whose new nodes get the meta of a node that torch's interpreter would run."""
     block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
         node, INTERPRETER
     )
     return block
 
 
-# The interpreter that runs the nodes of a program, and how records of sources call it.
+# The interpreter that runs the nodes of a program, and its name in records of sources.
 RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
 INTERPRETER = "Interpreter_PropagateUnbackedSymInts"
 TRACED = provenance_rules(INTERPRETER, NodeSourceAction.CREATE)
 
 
 def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
-    """Make a placeholder for a tensor in the graph of a trace; return the node."""
+    """Create a placeholder for a tensor in the graph of a trace; return the node."""
     with without_stack():
         proxy = tracer.create_proxy("placeholder", name, (), {})
     proxy_tensor.track_tensor(tensor, proxy, constant=None, tracer=tracer)
@@ -262,13 +262,13 @@ def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
 
 
 def node_of(tensor: torch.Tensor, tracer: Any) -> tuple[Any, Any]:
-    """Return a traced tensor's node and its constant value, if it has one; (None, None)."""
+    """Return a traced tensor's node, and its constant value or None; (None, None) if untraced."""
     slot = proxy_tensor.get_proxy_slot(tensor, tracer, None)
     return (None, None) if slot is None else (slot.proxy.node, slot.constant)
 
 
 def functional(tensor: torch.Tensor, requires_grad_like: torch.Tensor | None) -> Any:
-    """Wrap a fake tensor; the wrapper requires gradients as another tensor does, if given."""
+    """Wrap a fake tensor; the wrapper requires gradients if `requires_grad_like` does."""
     wrapped = functional_utils.to_fun(tensor)
     if requires_grad_like is not None:
         torch._mirror_autograd_meta_to(requires_grad_like, wrapped.elem)
@@ -277,12 +277,12 @@ def functional(tensor: torch.Tensor, requires_grad_like: torch.Tensor | None) ->
 
 
 def inner(wrapped: FunctionalTensor) -> Any:
-    """Return the fake tensor within a functional one."""
+    """Return the fake tensor in a functional tensor."""
     return functional_utils.from_fun(wrapped)
 
 
 def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
-    """Return whether a call changed one of its inputs: its data, its metadata, its storage."""
+    """Return whether a call changed one of its inputs: its data, metadata or storage."""
     return (
         functional_utils.has_data_mutation(wrapped)
         or torch._functionalize_has_metadata_mutation(wrapped.elem)
@@ -292,7 +292,7 @@ def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
 
 
 def was_written(wrapped: FunctionalTensor) -> bool:
-    """Return whether something wrote to the storage of a functional tensor."""
+    """Return whether the storage of a functional tensor was written."""
     return torch._functionalize_mutation_counter(wrapped.elem) > 0  # type: ignore[no-any-return]
 
 
@@ -309,18 +309,18 @@ def have_own_storages(result: Any, given: list[Any]) -> bool:
 
 
 class Candidates:
-    """Notes what the names of a trace's nodes are made from."""
+    """Records the candidates from which a trace's namespace creates the names of nodes."""
 
     def __init__(self, tracer: Any) -> None:
         self._namespace = tracer.graph._graph_namespace
         self._candidates: dict[str, str] = {}
 
     def of(self, name: str) -> str:
-        """Return what a name was made from."""
+        """Return the candidate of a name."""
         return self._candidates[name]
 
     def note(self) -> None:
-        """Begin to note."""
+        """Start to record."""
         create_name = self._namespace.create_name
 
         def note_candidate(candidate: str, obj: Any) -> str:
@@ -331,12 +331,12 @@ class Candidates:
         self._namespace.create_name = note_candidate
 
     def stop(self) -> None:
-        """Note no more."""
+        """Stop recording."""
         del self._namespace.create_name
 
 
 def tracer() -> Any:
-    """Return the tracer of the trace that this thread is in, or None."""
+    """Return the tracer of this thread's trace, or None."""
     mode = proxy_tensor.get_proxy_mode()
     return None if mode is None else mode.tracer
 
@@ -349,13 +349,13 @@ def set_node(tensor: torch.Tensor, node: Any, of: Any) -> None:
 
 @contextlib.contextmanager
 def without_dispatch() -> Iterator[None]:
-    """Return a block in which operators run their kernels, whatever modes are active."""
+    """Run a block in which operators run their kernels, independently of active modes."""
     with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
         yield
 
 
 class Fakes:
-    """Makes fake tensors of one mode from their metadata."""
+    """Builds fake tensors of one mode from their metadata."""
 
     def __init__(self, mode: Any) -> None:
         self.mode = mode
@@ -371,7 +371,7 @@ class Fakes:
         storage: Any,
         requires_grad: bool,
     ) -> Any:
-        """Return a fake tensor in a storage; None stands for a new one."""
+        """Return a fake tensor in a storage; None: a new storage."""
         plain = without_data(shape, strides, offset, dtype, storage)
         return fake_of(plain, requires_grad, device, self.attributes(device))
 
@@ -385,7 +385,7 @@ class Fakes:
 
     def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:
         """Return a storage without memory."""
-        if type(nbytes) is not int:  # UntypedStorage would ask for its value
+        if type(nbytes) is not int:  # UntypedStorage would specialize the symbol
             return torch.empty((nbytes,), dtype=torch.uint8, device=META).untyped_storage()
         if real is None:
             return torch.UntypedStorage(nbytes, device=META)
@@ -398,7 +398,7 @@ class Fakes:
         return known
 
 
-# Functions that make fake tensors, by role.
+# Functions that create fake tensors, by role.
 TOOLS: dict[str, Any] = {"empty": torch.empty, "empty_strided": torch.empty_strided, "meta": META}
 outside_of_modes = _disable_current_modes
 DisableTorchFunction = torch._C.DisableTorchFunction
@@ -411,12 +411,12 @@ def _caches(mode: Any) -> list[dict[Any, Any]]:
 
 
 def cached_results(mode: Any) -> list[dict[Any, Any]]:
-    """Return what a fake mode and its environment of symbols have in their caches."""
+    """Return copies of the caches of a fake mode and its shape environment."""
     return [dict(cache) for cache in _caches(mode)]
 
 
 def restore_cached_results(mode: Any, cached: list[dict[Any, Any]]) -> None:
-    """Give a fake mode and its environment the caches that they had."""
+    """Restore the caches of a fake mode and its shape environment."""
     for cache, before in zip(_caches(mode), cached, strict=True):
         cache.clear()
         cache.update(before)
@@ -426,17 +426,17 @@ without_tracing = proxy_tensor.disable_proxy_modes_tracing
 
 
 def stays(node: torch.fx.Node) -> bool:
-    """Return whether torch keeps a node though nobody uses it, while it traces a program."""
+    """Return whether torch keeps an unused node when it traces a program."""
     return bool(node.is_impure(inductor_config.fallback_random))
 
 
 def source_in_trace(node: Any) -> NodeSource:
-    """Return the record of a node that torch's interpreter makes of another."""
+    """Return the source of a node that torch's interpreter would create from another."""
     return NodeSource(node, INTERPRETER, [NodeSourceAction.CREATE])
 
 
 class Traced:
-    """What stands for a node of `ep.module()`'s graph, which is not made."""
+    """A substitute for a node of `ep.module()`'s graph, which is not built."""
 
     __slots__ = ("graph", "meta", "name", "target")
 
@@ -453,7 +453,7 @@ _NO_NODE = Traced("", "", None, {"stack_trace": "none"})
 
 
 def next_sequence_number() -> int | None:
-    """Return the number that torch gives nodes now."""
+    """Return the sequence number that torch would give the next node."""
     return fx_proxy._get_seq_nr() if hasattr(fx_proxy, "_get_seq_nr") else None
 
 
@@ -465,7 +465,7 @@ def append(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> torch.fx.Node:
-    """Append a node with a name that the graph's namespace knows already."""
+    """Append a node with a name that is already in the graph's namespace."""
     node = torch.fx.Node(graph, name, op, target, args, kwargs, None)
     graph._graph_namespace._obj_to_name[node] = name
     graph._insert(node)
@@ -478,5 +478,5 @@ outside_of_fake_mode: Callable[[], contextlib.AbstractContextManager[Any]] = uns
 
 
 def materialized(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Return a table as a dict of the caller's own, with all operators of a default table."""
+    """Return a table as a new dict, with all operators of a default table."""
     return table.materialize() if isinstance(table, CustomDecompTable) else dict(table)

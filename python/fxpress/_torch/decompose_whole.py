@@ -1,4 +1,4 @@
-"""torch's building blocks for tracing a whole program, inference and joint graphs."""
+"""torch's building blocks for tracing an entire program: inference and joint graphs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def fake_mode_of(module: torch.fx.GraphModule) -> Any:
 
 
 def returns_a_tuple(module: torch.fx.GraphModule) -> None:
-    """Make `ep.module()` return a tuple, which a trace needs."""
+    """Change `ep.module()` to return a tuple, which a trace needs."""
     codegen = module.graph._codegen
     assert isinstance(codegen, _PyTreeCodeGen)
     spec = module._out_spec
@@ -67,7 +67,7 @@ def returns_a_tuple(module: torch.fx.GraphModule) -> None:
 
 @contextlib.contextmanager
 def tracing_of(mode: Any, examples: Any) -> Iterator[None]:
-    """Set what torch sets around the trace of a program; modules among the inputs are allowed."""
+    """Set torch's contexts for the trace of a program; modules are allowed as inputs."""
     with (
         mode,
         non_strict_utils._enable_graph_inputs_of_type_nn_module(examples),
@@ -99,7 +99,7 @@ def trace_inference(
 
 
 def verify_meta(module: torch.fx.GraphModule, signature: Any) -> None:
-    """Raise SpecViolationError for meta, or names of placeholders, that no program may have."""
+    """Raise SpecViolationError for invalid meta or names of placeholders."""
     export_trace._verify_nn_module_stack(module)
     export_trace._verify_stack_trace(module)
     export_trace._verify_placeholder_names(module, signature)
@@ -113,7 +113,7 @@ def trace_joint(
     custom_triton_ops: bool,
     overridden: contextlib.AbstractContextManager[None],
 ) -> tuple[torch.fx.GraphModule, Any]:
-    """Return a traced joint graph, or the forward and backward of a module, with its signature."""
+    """Trace a joint graph, or a module's forward and backward; return it with its signature."""
     mode = detect_fake_mode(values)
     with contextlib.ExitStack() as stack:
         stack.enter_context(export_trace._ignore_backend_decomps())
@@ -135,7 +135,7 @@ def trace_joint(
 
 
 class Names:
-    """Gives nodes names that no placeholder has, by torch's rules."""
+    """Gives nodes names that differ from all placeholders', by torch's rules."""
 
     def __init__(self) -> None:
         self._new: dict[str, str] = {}
@@ -143,19 +143,19 @@ class Names:
         self._used: set[str] = set()
 
     def take(self, name: str) -> None:
-        """A placeholder has the name."""
+        """Reserve the name of a placeholder."""
         self._new[name] = name
         export_utils._build_cache(name, self._highest, self._used)
 
     def give(self, name: str) -> str:
-        """Return a name for a node that wants one."""
+        """Return an unused name for a node, derived from `name`."""
         tables = (self._new, self._highest, self._used)
         given: str = export_utils._rename_without_collisions(*tables, name, name)
         return given
 
 
 def assert_at_run_time(module: torch.fx.GraphModule, shape_env: Any) -> None:
-    """Add nodes that assert what the trace assumed of symbols."""
+    """Add nodes that assert the trace's assumptions about symbols."""
     if dynamo_config.do_not_emit_runtime_asserts or shape_env is None:
         return
     trace = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
@@ -168,7 +168,7 @@ def assert_at_run_time(module: torch.fx.GraphModule, shape_env: Any) -> None:
 
 
 def shape_env_of(module: torch.fx.GraphModule) -> Any:
-    """Return the shape environment of a graph's values; None without one."""
+    """Return the shape environment of a graph's values, or None."""
     values = [n.meta["val"] for n in module.graph.nodes if n.meta.get("val") is not None]
     mode = detect_fake_mode(values)
     if mode is not None:

@@ -27,24 +27,24 @@ own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decom
     for code in export_utils._get_decomp_for_cia.__code__.co_consts
     if isinstance(code, types.CodeType)
 )
-# What torch collects once for a process.
+# torch collects these once for a process.
 collected_aten_composites: Any = export_utils._collect_all_valid_cia_ops_for_aten_namespace
 
 
 def registered_composites() -> list[str]:
-    """Return the names of all operators that C++ registered as composite, in their order."""
+    """Return the names of all operators that C++ registered as composite, in order."""
     names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE.name)
     return names
 
 
 def namespaces() -> list[tuple[str, Any]]:
-    """Return the namespaces of operators that were used so far."""
+    """Return the namespaces of operators that were used before."""
     found = ((name, getattr(torch.ops, name)) for name in torch.ops._dir)
     return [(n, space) for n, space in found if isinstance(space, torch._ops._OpNamespace)]
 
 
 def load_composites() -> None:
-    """Make torch's operators of all names that C++ registered as composite."""
+    """Create `torch.ops` objects for all operators that C++ registered as composite."""
     for name in registered_composites():
         space, _, operator = name.partition("::")
         packet, _, overload = operator.partition(".")
@@ -52,7 +52,7 @@ def load_composites() -> None:
 
 
 def overloads(space: Any) -> Iterator[Any]:
-    """Yield the operators of a namespace that were used so far."""
+    """Yield the operators of a namespace that were used before."""
     for name in list(space):
         yield from getattr(space, name).op_overloads()
 
@@ -68,7 +68,7 @@ def is_own_decomposition(function: Any, operator: Any) -> bool:
 
 
 def overridden(operator: Any, function: Callable[..., Any]) -> tuple[dict[Any, Any], Any]:
-    """Return the Python kernels of a composite operator while a function decomposes it."""
+    """Return the Python kernels and the rule of a composite operator that a function decomposes."""
     kernels = dict(operator.py_kernels)
     original = own_decomposition(operator)
     for key in _AUTOGRAD_KEYS:
@@ -83,13 +83,13 @@ def overridden(operator: Any, function: Callable[..., Any]) -> tuple[dict[Any, A
 
 
 def _call_original(original: Callable[..., Any], mode: Any, _: Any, *args: Any, **kw: Any) -> Any:
-    """Run an operator's own decomposition on fake tensors, whatever a table says."""
+    """Run an operator's own decomposition on fake tensors, independently of the table."""
     with mode:
         return original(*args, **kw)
 
 
 def fake_rule(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule for fake tensors of an operator that is overridden."""
+    """Return the rule for fake tensors of an overridden operator."""
     return functools.partial(_call_original, original)
 
 

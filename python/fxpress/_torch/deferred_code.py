@@ -1,10 +1,10 @@
 """Generate the Python code of GraphModules when it is first read.
 
-The modules that fxpress makes are ordinary `torch.fx.GraphModule`s whose class has descriptors in
-the places of the generated `forward`, `_code` and so on. The first access to any of them calls
+The modules that fxpress creates are ordinary `torch.fx.GraphModule`s whose class has descriptors in
+place of the generated `forward`, `_code` and so on. The first access to any of them calls
 `materialize`, which generates the code from the current graph and leaves the class exactly as
 `GraphModule.recompile` would have. In the blocks of `deferring`, torch's own modules get such
-classes too: its passes recompile a module after each step, and nobody reads most of that code.
+classes too: its passes recompile a module after each step, and most of that code is never read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _lock = threading.RLock()
 
 
 def _forget_lock() -> None:
-    """Give a forked child a new lock, because a thread of its parent may hold the old one."""
+    """Give a forked child a new lock, because a thread of the parent may hold the old one."""
     global _lock
     _lock = threading.RLock()
 
@@ -46,7 +46,7 @@ def _holder(cls: type) -> type | None:
 
 @functools.cache
 def _writes_as_torch() -> bool:
-    """Return whether the native generator writes what the installed torch writes, for samples."""
+    """Return whether the native generator and the installed torch write equal code for samples."""
     return all(
         map(_is_written_as_torch, (torch_fx.sample_graph(), torch_fx.sample_graph_with_trees()))
     )
@@ -59,7 +59,7 @@ def _is_written_as_torch(graph: Graph) -> bool:
     *parts, _, _ = native
     try:
         code = torch_fx.PythonCode(*parts)
-    except TypeError:  # this torch keeps other facts about code
+    except TypeError:  # PythonCode has other fields in this torch
         return False
     return bool(code.src == graph.python_code("self").src)
 
@@ -72,7 +72,7 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
     ):
         native = _native.python_source(graph)
     if native is None:
-        # torch writes the code of other generators and of annotations, for a module used only here.
+        # torch writes the code if the graph has another generator or annotations.
         return torch_fx.recompile_aside(graph)
     *parts, shape, names = native
     code = torch_fx.PythonCode(*parts)
@@ -82,19 +82,19 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
     return code, forward, {**torch_fx.tree_specs(graph), **state}
 
 
-# Layers of a model give sources that differ in names only: CPython compiles the first one, which is
-# most of the cost of a first call, and the others get its code with names of their own.
+# Sources of equal layers differ only in names. CPython compiles the first one, which is most of the
+# cost of a first call; the others get its code object with their own names.
 # Shape of a source -> the code, and the numbers of its local names in the order of `co_varnames`.
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
-# compile() refuses these names for locals, but CPython runs code that has them.
+# compile() refuses these names for locals, but a code object with such names would run.
 _RESERVED = frozenset((*keyword.kwlist, "__debug__"))
 
 
 def _compiled(
     code: torch_fx.PythonCode, shape: bytes | None, names: tuple[str, ...], graph: Graph
 ) -> Any:
-    """Return the function of `code`. The caller holds `_lock`."""
+    """Return the function of `code`. The caller must hold `_lock`."""
     if shape is None or not _RESERVED.isdisjoint(names):
         return torch_fx.forward_from_source(code.src, code.globals, graph)
     known = _codes.get(shape)
@@ -117,7 +117,7 @@ def _compiled(
 def _publish(
     holder: type, module: torch.fx.GraphModule, forward: Any, state: dict[str, Any]
 ) -> None:
-    """Set module and class as `recompile` does; other threads find every name at each step."""
+    """Set module and class as `recompile` does; at each step, other threads find every name."""
     _native.insert_after(module.__dict__, torch_fx.GRAPH_SLOT, state)
     values = {"_wrapped_call": torch_fx.wrapped_call(holder), "forward": forward}
     for name, placeholder in BODY.items():
@@ -141,7 +141,7 @@ def _materialize(cls: type) -> torch_fx.PythonCode | None:
         try:
             code, forward, state = _generated(module.graph)
         except AttributeError as error:
-            # nn.Module would take an AttributeError for a missing attribute and hide the reason.
+            # nn.Module would report an AttributeError as a missing attribute and hide the reason.
             raise RuntimeError(f"cannot generate the code of {holder.__name__}: {error}") from error
         _publish(holder, module, forward, state)
         return code
@@ -153,7 +153,7 @@ def materialize(cls: type) -> None:
 
 
 def refresh(module: torch.fx.GraphModule) -> None:
-    """Regenerate the code of a module and of those below whose graph was edited since."""
+    """Regenerate the code of a module and its submodules if their graphs were edited."""
     open_ = [module]
     while open_:
         each = open_.pop()
@@ -171,7 +171,7 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
         return torch.fx.GraphModule.recompile(self)
     if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not BODY["forward"]:
         _materialize(type(self))
-        return torch.fx.GraphModule.recompile(self)  # takes the place of a forward set by hand
+        return torch.fx.GraphModule.recompile(self)  # replaces a forward that was set by hand
     code = _materialize(type(self))
     if code is None:
         return torch.fx.GraphModule.recompile(self)
@@ -187,8 +187,8 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
 
 
 # The namespace of a class whose code is deferred. `__deepcopy__`, `__reduce__` and
-# `__reduce_package__` walk through the instance's state, to which no other thread may add the code
-# meanwhile; `__prepare_scriptable__` is what torch.jit.script asks for before it does the same.
+# `__reduce_package__` iterate over the instance's state, to which other threads must not add the
+# code meanwhile; torch.jit.script reads `__prepare_scriptable__` before it does the same.
 BODY: dict[str, Any] = {
     "recompile": _recompile,
     **{
@@ -207,7 +207,7 @@ BODY: dict[str, Any] = {
 
 
 def _is_deferrable(module: torch.fx.GraphModule) -> bool:
-    """Return whether torch made the class for this module alone, and the graph is a plain one."""
+    """Return whether torch created the class for this module only, and the graph is a plain one."""
     cls = type(module)
     return (
         cls.__bases__ == (torch.fx.GraphModule,)
@@ -234,7 +234,7 @@ for _field in fields(torch_fx.PythonCode):
 
 
 def _defer(original: Any, self: torch.fx.GraphModule) -> Any:
-    """Do for `GraphModule.recompile` what does not depend on the code."""
+    """Run the part of `GraphModule.recompile` that does not depend on the code."""
     if not _is_deferrable(self):
         return original(self)
     torch_fx.set_specs(self)
@@ -255,7 +255,7 @@ _recompilation = Replacement(torch.fx.GraphModule, "recompile", _defer)
 
 
 def deferring() -> contextlib.AbstractContextManager[None]:
-    """Return a block in which this thread's `GraphModule.recompile` generates no code yet."""
+    """Return a block in which this thread's `GraphModule.recompile` defers generating code."""
     if torch_fx.enriches_profiler_metadata() or torch_fx.shows_meta_in_source():
         return contextlib.nullcontext()
     return _recompilation.block()

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def is_divisible(
     outputs: Iterable[Any], inputs: Iterable[Any], parameters: Iterable[torch.Tensor]
 ) -> bool:
-    """Return whether the gradients of the parameters come out right in two parts."""
+    """Return whether torch computes all gradients if it splits the backward in two parts."""
     ends, roots, weights = map(_nodes, (inputs, outputs, parameters))
     return not loses_gradients(roots, ends) and not runs_twice(roots, ends, weights)
 
@@ -42,7 +42,7 @@ def loses_gradients(roots: list[Node], ends: list[Node]) -> bool:
     left, seen = [node for node in roots if not meets[node]], set()
     while left:
         node = left.pop()
-        if hasattr(node, "variable"):  # it adds to the gradient of a parameter
+        if hasattr(node, "variable"):  # the node accumulates the gradient of a parameter
             return True
         for child, _ in node.next_functions:
             if child is not None and not meets[child] and child not in seen:
@@ -69,7 +69,7 @@ def runs_twice(roots: list[Node], ends: list[Node], weights: list[Node]) -> bool
 
 
 def _below(group: dict[str, Any], wanted: set[Node]) -> set[Node]:
-    """Return the nodes that the backward of a group runs: those on the way to its parameters."""
+    """Return the nodes on the paths to a group's parameters, which the group's backward runs."""
     found: set[Node] = set()
     left = list(group["intermediates"])
     while left:
@@ -95,7 +95,7 @@ V_SCHEDULES = (schedules.ScheduleZBVZeroBubble, schedules.ScheduleDualPipeV)
 
 
 def schedule_class(name: str) -> Any:
-    """Return the class of a schedule by its name, in letters of either case."""
+    """Return the class of a schedule by its case-insensitive name."""
     if not isinstance(name, str):
         raise ValueError(f"a schedule is given by its name, such as '1F1B', and not {name!r}")
     found: Any = schedules.get_schedule_class(name)
@@ -105,7 +105,7 @@ def schedule_class(name: str) -> Any:
 
 
 def store_of(group: Any) -> Any:
-    """Return the part of the default store for a process group; None is the default group."""
+    """Return the default store with a prefix for a process group; None is the default group."""
     name = (distributed.group.WORLD if group is None else group).group_name
     return distributed.PrefixStore(f"fxpress/pipeline/{name}", _default_store())
 
@@ -124,7 +124,7 @@ def new_group(ranks: list[int], seconds: float) -> Any:
         except Exception as error:
             failed.append(error)
 
-    # Gloo may wait several timeouts where a rank dies, so the thread is abandoned after one.
+    # Gloo may wait several timeouts if a rank dies, so the thread is abandoned after one.
     making = threading.Thread(target=make, name=CONNECTING, daemon=True)
     making.start()
     making.join(seconds)
@@ -137,13 +137,13 @@ def new_group(ranks: list[int], seconds: float) -> Any:
 
 def hang_up(schedule: Any, error: BaseException) -> None:
     """Close the connections of a failed schedule, so that waiting ranks fail too."""
-    # Gloo closes them when stages, and frames of torch in the error, no longer refer to the group.
+    # Gloo closes them when stages, and torch's frames in the traceback, do not refer to the group.
     stages = [schedule._stage] if isinstance(schedule, SingleSchedule) else schedule._stages
     group = stages[0].group
     if group is None:
         return
     for stage in stages:
-        for name, value in list(vars(stage).items()):  # each version has groups by other names
+        for name, value in list(vars(stage).items()):  # the names of groups depend on the version
             if _is_group(value):
                 setattr(stage, name, None)
             elif isinstance(value, dict) and any(map(_is_group, value.values())):
@@ -152,7 +152,7 @@ def hang_up(schedule: Any, error: BaseException) -> None:
     while seen is not None:
         for frame, _ in traceback.walk_tb(seen.__traceback__):
             if str(frame.f_globals.get("__name__")).startswith("torch.distributed."):
-                with contextlib.suppress(RuntimeError):  # it runs
+                with contextlib.suppress(RuntimeError):  # the frame is running
                     frame.clear()
         seen = seen.__cause__ or seen.__context__
     with contextlib.suppress(Exception):  # the first error is the one to raise
@@ -164,7 +164,7 @@ def _is_group(value: object) -> bool:
 
 
 def trains(schedule: Any) -> bool:
-    """Return whether the step of a schedule that runs now has a backward: not that of `eval`."""
+    """Return whether the running step of a schedule has a backward; `eval` has none."""
     return bool(schedule._has_backward)
 
 
@@ -180,7 +180,7 @@ def see_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
 
 
 def tell_loss(schedule: Any, doing: Callable[[str], None]) -> None:
-    """Let a schedule tell when it computes a loss, also when torch infers shapes with one."""
+    """Make a schedule report that it computes a loss, also when torch infers shapes with one."""
     compute = schedule._loss_fn
     if compute is None:
         return
@@ -196,7 +196,7 @@ def tell_loss(schedule: Any, doing: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def without_loss(schedule: Any) -> Iterator[None]:
-    """Return a block in which a schedule computes no loss, which it does in `eval` too."""
+    """Run a block in which a schedule does not compute a loss, which it would in `eval` too."""
     kept, schedule._loss_fn = schedule._loss_fn, None
     try:
         yield
@@ -205,11 +205,11 @@ def without_loss(schedule: Any) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Stand for the rest of a backward that was taken at once."""
+    """Do nothing: the substitute for the rest of a backward that was not split."""
 
 
 class _Zeros(TorchDispatchMode):  # type: ignore[misc]
-    """Fills new memory with zeros: what a program writes there by indices may leave gaps."""
+    """Fills new memory with zeros, because writes by indices may leave gaps."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -227,7 +227,7 @@ _EMPTY = {
 class Stage(PipelineStage):  # type: ignore[misc]
     """torch's stage, which infers shapes without effects on buffers, and reports its activity.
 
-    torch asks two consecutive stages of one rank for gradients in `eval` too, which has none.
+    For two consecutive stages on one rank, torch reads gradients in `eval` too, which has none.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class Stage(PipelineStage):  # type: ignore[misc]
         copies = {name: value.detach().clone() for name, value in module.named_buffers()}
         with _Zeros():
             made = torch.func.functional_call(module, copies, args, kwargs)
-        # With a builder, torch takes the whole backward at once.
+        # With a builder, torch does not split the backward.
         outputs = made if isinstance(made, tuple) else (made,)
         is_whole = not self.is_first and not is_divisible(outputs, args, module.parameters())
         self.dw_builder = (lambda: _nothing) if is_whole else None
@@ -278,16 +278,16 @@ class Stage(PipelineStage):  # type: ignore[misc]
         return made
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        """Run the rest of a microbatch's backward, that of the parameters."""
+        """Run the rest of a microbatch's backward: the gradients of the parameters."""
         self._doing(f"backward of weights of microbatch {bwd_chunk_id}")
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._doing("")
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
-        """Return the gradients for the stage before, on the same rank."""
+        """Return the gradients for the previous stage, on the same rank."""
         return super().get_local_bwd_output(mb_index) if self.has_backward else ()
 
     def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
-        """Take the gradients of the next stage, on the same rank."""
+        """Accept the gradients of the next stage, on the same rank."""
         if self.has_backward:
             super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)

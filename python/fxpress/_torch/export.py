@@ -1,4 +1,4 @@
-"""torch's names for exported programs, and for the modules that unflattening makes of them."""
+"""torch's names for exported programs, and for unflattened modules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fxpress._torch.fx import GRAPH_SLOT
 
 
 def not_a_frame(function: Callable[..., Any]) -> None:
-    """Keep Dynamo from compiling a function on its own; tracing into it from others goes on."""
+    """Keep Dynamo from compiling a function as a frame; it is still traced into from others."""
     frames = torch._C._dynamo.eval_frame
     skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
@@ -51,7 +51,7 @@ def print_readable(module: Any, title: str, *flags: bool) -> str:
 
 
 def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
-    """Return the program itself when it has no effect tokens, else a copy without the tokens."""
+    """Return the program itself if it has no effect tokens, else a copy without the tokens."""
     # The kinds are compared by identity, because hashing a member of an Enum calls Python code.
     token = InputKind.TOKEN
     specs = program.graph_signature.input_specs
@@ -136,7 +136,7 @@ def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         for name, child in module._modules.items()
         if isinstance(child, torch.fx.GraphModule)
     }
-    # A new module generates the code of its children anew: these must not be the original ones.
+    # A new module regenerates the code of its children: these must not be the original ones.
     root = torch.nn.Module()
     vars(root).update(vars(module), _modules={**module._modules, **copies})
     result = torch.fx.GraphModule(root, copy.deepcopy(module.graph))
@@ -147,12 +147,12 @@ def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 GraphPickler: Any = _graph_pickler.GraphPickler
 
-# A pickler that takes any operator, and all of a node's meta.
+# Options of a pickler that accepts any operator, and all of a node's meta.
 PICKLE_ALL = _graph_pickler.Options(ops_filter=None, node_metadata_key_filter=None)
 
 
 class GraphCarrier(torch.fx.GraphModule):  # type: ignore[misc]
-    """A module that only holds a graph, because `GraphPickler` cannot pickle a graph alone."""
+    """A module that only has a graph, because `GraphPickler` cannot pickle a graph alone."""
 
     def recompile(self) -> None:
         """Generate no code: pickling calls this method, but only the graph is needed."""
@@ -169,6 +169,6 @@ def fake_mode_of_its_own() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
-# Operators that read an inner tensor of a tensor subclass. export puts their nodes before the
+# Operators that read an inner tensor of a tensor subclass. torch.export puts their nodes before the
 # nodes of all modules.
 INNER_TENSOR_TARGETS = frozenset({torch.ops.export.access_subclass_inner_tensor.default})

@@ -1,4 +1,4 @@
-"""Fake tensors made of their parts, without the Python code of FakeTensor's constructor."""
+"""Fake tensors built from their parts, without the Python code of FakeTensor's constructor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ META = torch.device("meta")
 
 
 def protects_data(attributes: dict[str, Any]) -> bool:
-    """Return whether asking for the data of fake tensors is an error: their mode says so."""
+    """Return whether accessing the data of fake tensors is an error, by a setting of their mode."""
     return not getattr(attributes["fake_mode"], "_allow_unsafe_data_ptr_access", False)
 
 
 def without_data(
     shape: Any, strides: Any, offset: Any, dtype: torch.dtype, storage: Any
 ) -> torch.Tensor:
-    """Return a tensor on the meta device, in a storage; None stands for a new one."""
+    """Return a tensor on the meta device, in a storage; None: a new storage."""
     if storage is None:
         return torch.empty_strided(shape, strides, dtype=dtype, device=META)
     return torch.empty(0, dtype=dtype, device=META).set_(storage, offset, shape, strides)

@@ -41,11 +41,11 @@ from torch.utils._pytree import TreeSpec as TreeSpec
 
 from fxpress._torch.versions import features
 
-CAST = torch.ops.aten._to_copy.default  # to another type
+CAST = torch.ops.aten._to_copy.default  # to another dtype
 
 _T = TypeVar("_T")
 
-# A torch that has the newer name logs a warning when the older name is used.
+# With the newer name, torch logs a warning for the use of the older name.
 is_opaque_value: Callable[[Any], bool] = (
     opaque_object.is_custom_class_obj
     if features.opaque_values_are_custom_classes
@@ -91,11 +91,11 @@ def uses_lazy_graph_modules() -> bool:
     return issubclass(lazy_graph_module._get_graph_module_cls(), LazyGraphModule)
 
 
-# A GraphModule made by this torch: fxpress makes its classes and instances after this pattern.
+# A GraphModule of this torch: the pattern for the classes and instances that fxpress creates.
 PATTERN = torch.fx.GraphModule({}, torch.fx.Graph())
 _PATTERN_CLASS = type(PATTERN)
 
-# The function itself that torch installs, because Dynamo recognizes and skips it by its file.
+# torch's own function, because Dynamo recognizes and skips it by its file.
 CALL_WRAPPED = vars(_PATTERN_CLASS)["__call__"]
 CLASS_QUALNAME: str = _PATTERN_CLASS.__qualname__
 CLASS_MODULE: str = _PATTERN_CLASS.__module__
@@ -113,7 +113,7 @@ def wrapped_call(cls: type) -> object:
 
 
 def forward_from_source(source: str, namespace: dict[str, Any], graph: torch.fx.Graph) -> Any:
-    """Compile generated source and return its function, known to `linecache` as torch's are."""
+    """Compile generated source, register it with `linecache` as torch does; return the function."""
     return fx_graph_module._forward_from_src(source, namespace, getattr(graph, "_co_fields", {}))
 
 
@@ -132,7 +132,7 @@ def forward_from_code(
 
 
 def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """Return a copy of a graph, whose nodes torch's code generator may rename."""
+    """Return a copy of a graph, because torch's code generator may rename nodes."""
     twin = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
@@ -148,7 +148,7 @@ def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 class _Aside(torch.fx.GraphModule):  # type: ignore[misc]
-    """A module whose code is generated even where that of torch's modules is deferred."""
+    """A module whose code is generated even if the code of torch's modules is deferred."""
 
 
 def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
@@ -175,7 +175,7 @@ def shows_meta_in_source() -> bool:
 
 
 def sample_graph() -> torch.fx.Graph:
-    """Return a graph with each kind of statement and argument that the native generator writes."""
+    """Return a graph with every type of statement and argument of the native generator."""
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     y = graph.placeholder("y", default_value=1)
@@ -205,7 +205,7 @@ def tree_inputs(codegen: Any) -> tuple[list[str], list[str], list[str] | None, b
     """Return parameters, positional ones, keywords or None, and whether there is an output spec."""
     info = codegen.pytree_info
     if info is None or "self" in info.orig_args:
-        # torch has to write the code.
+        # Only torch's generator supports these graphs.
         return None
     names, spec = list(info.orig_args), info.in_spec
     children = spec.children() if spec.type is tuple else []
@@ -252,12 +252,12 @@ def _base_globals(_registered: int) -> dict[str, Any]:
 
 
 def base_globals() -> dict[str, Any]:
-    """Return the globals that every generated source has, which an empty graph has too."""
+    """Return the globals of every generated source, which are an empty graph's."""
     return _base_globals(len(fx_graph._custom_builtins))
 
 
 def parse_name(name: str) -> tuple[str, str, str]:
-    """Return candidate, base and number ("" for none) of a name, as `_Namespace.create_name`."""
+    """Split a name like `_Namespace.create_name`: candidate, base, and number or ""."""
     candidate = name
     match = fx_graph._name_regex.match(candidate)
     if match is None:
@@ -283,7 +283,7 @@ NodeSourceAction = fx_traceback.NodeSourceAction
 
 
 def provenance_rules(pass_name: str, *actions: Any) -> dict[str, object]:
-    """Return how a pass notes where nodes come from: `ProvenanceRules` of csrc/fx/provenance.h."""
+    """Return how a pass records sources of nodes: `ProvenanceRules` of csrc/fx/provenance.h."""
     sample = torch.fx.Graph().placeholder("sample")
     source = fx_traceback.NodeSource(sample, pass_name, list(actions))
     return {
@@ -295,7 +295,7 @@ def provenance_rules(pass_name: str, *actions: Any) -> dict[str, object]:
 
 
 def _copies_of_notes(notes: Iterable[Any]) -> list[Any]:
-    """Return deep copies: `copy.deepcopy` takes long for the notes of thousands of nodes."""
+    """Return deep copies of records: `copy.deepcopy` is slow for thousands of nodes."""
     return [*map(_copy_of_note, notes)]
 
 
@@ -304,7 +304,7 @@ def _copy_of_note(note: Any) -> Any:
         return copy.deepcopy(note)
     made = object.__new__(fx_traceback.NodeSource)
     fields = made.__dict__
-    fields.update(note.__dict__)  # nothing changes a note but the caches within it
+    fields.update(note.__dict__)  # except for their caches, records never change
     fields["action"] = [*note.action]
     if note.node_info is not None:
         info = fields["node_info"] = object.__new__(type(note.node_info))
@@ -314,7 +314,7 @@ def _copy_of_note(note: Any) -> Any:
 
 
 def pytree_codegen(names: list[str], in_spec: Any, out_spec: Any) -> Any:
-    """Return the generator of code that flattens inputs and builds outputs by tree specs."""
+    """Return a code generator that flattens inputs and builds outputs by tree specs."""
     return fx_graph._PyTreeCodeGen(fx_graph._PyTreeInfo(names, in_spec, out_spec))
 
 

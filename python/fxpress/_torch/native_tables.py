@@ -1,8 +1,8 @@
 """Fill the table of the native code for graphs: the objects in `csrc/fx/symbols.def`.
 
-A module that calls native code for graphs calls `fx` once, at its top; the first call fills the
-table. The tables of the engine and of serde are filled in the same way by `_graphs.engine` and
-`_files.serde.native_table`.
+A module that uses native code for graphs calls `fx` at import; the first call fills the table. In
+the same way, `_graphs.engine` and `_files.serde.native_table` fill the tables of the engine and of
+serde.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _lock = threading.RLock()
 
 
 def _forget_lock() -> None:
-    """A forked child starts with a lock that no thread of its own holds."""
+    """Give a forked child a new lock, because a thread of the parent may hold the old one."""
     global _lock
     _lock = threading.RLock()
 
@@ -27,7 +27,7 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 def fill_once(fill: Callable[[], None]) -> Callable[[], None]:
-    """Make a function that fills its table once, also when several threads call it."""
+    """Return a function that calls `fill` once, also if several threads call it."""
     filled = False
 
     @functools.wraps(fill)
@@ -43,7 +43,7 @@ def fill_once(fill: Callable[[], None]) -> Callable[[], None]:
 
 @functools.cache
 def tensor_part_symbol(name: str) -> object:
-    """Return what the part that needs libtorch has; None: there is no part for this torch."""
+    """Return an attribute of the extension that needs libtorch; None: none for this torch."""
     try:
         from fxpress._torch import aten
     except ImportError:
@@ -63,6 +63,6 @@ def fx() -> None:
             deferred_body=deferred_code.BODY,
             materialize=deferred_code.materialize,
             errors={"internal_error": InternalError},
-            fake_like=functools.partial(tensor_part_symbol, "fake_like"),  # loaded at need
+            fake_like=functools.partial(tensor_part_symbol, "fake_like"),  # loaded on first use
         )
     )

@@ -1,4 +1,4 @@
-"""Which functions are torch's alone, and which operators have kernels and rules that are not."""
+"""Find functions that are entirely torch's, and operators with kernels or rules of other code."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _CONTAINERS = (tuple, list, set, frozenset)
 
 
 def is_torchs(function: Any) -> bool:
-    """Return whether a function's code, and all functions that it holds, are torch's."""
-    # Attributes such as `__module__` do not count, because `functools.wraps` copies them.
+    """Return whether a function's code, and all functions that it refers to, are torch's."""
+    # Attributes such as `__module__` are ignored, because `functools.wraps` copies them.
     todo, seen = [function], {}
     while todo:
         value = todo.pop()
         if id(value) not in seen:
-            seen[id(value)] = value  # keeps it, so that its address is not another's
+            seen[id(value)] = value  # the reference keeps the address from being reused
             parts = _parts(value)
             if parts is None:
                 return False
@@ -45,7 +45,7 @@ def is_torchs(function: Any) -> bool:
 
 
 def _parts(value: Any) -> Iterable[Any] | None:
-    """Return what a value holds that may run; None for a value that is not torch's."""
+    """Return the objects in a value that may run; None for a value that is not torch's."""
     kind = type(value)
     if kind in _PLAIN:
         return ()
@@ -67,7 +67,7 @@ def _parts(value: Any) -> Iterable[Any] | None:
         return () if _namespace(value) in BUILTIN else None
     if isinstance(value, (enum.Enum, inspect.Signature)):
         return (kind,)
-    # A module has state, and is there to have it.
+    # A module is refused because of its state.
     if not _is_known(kind, ()) or isinstance(value, torch.nn.Module):
         return None
     if hasattr(value, "__dict__"):
@@ -82,13 +82,13 @@ def _parts_of_function(function: types.FunctionType) -> list[Any] | None:
     for cell in function.__closure__ or ():
         try:
             held.append(cell.cell_contents)
-        except ValueError:  # nothing has been put into it
+        except ValueError:  # the cell is empty
             continue
     return held
 
 
 def _parts_of_native(function: types.BuiltinFunctionType) -> tuple[Any, ...] | None:
-    """Return what a function of C or C++ is bound to, unless that is a module."""
+    """Return the object to which a function of C or C++ is bound, unless it is a module."""
     owner = function.__self__
     if owner is not None and not isinstance(owner, types.ModuleType):
         return (owner,)
@@ -104,7 +104,7 @@ def _is_harmless(cls: type) -> bool:
 
 
 def _is_known(cls: type, others: Iterable[str]) -> bool:
-    """Return whether a class stands where it says, in torch or another of the packages given."""
+    """Return whether a class is found under its own name, in torch or one of `others`."""
     name = str(cls.__module__)
     found: Any = sys.modules.get(name)
     for part in cls.__qualname__.split("."):
@@ -119,13 +119,13 @@ def _namespace(operator: Any) -> str:
     return str(operator._qualified_op_name).partition("::")[0]
 
 
-# A line that `_dispatch_dump` writes for a kernel of Python: the key, and where the library that
-# registered it was made.
+# A line of `_dispatch_dump` for a Python kernel: the key, and the file and line where the library
+# that registered it was created.
 _KERNEL = re.compile(
     r"^(\w+)(?:\[alias\])?(?: \(inactive\))?: registered at (.+\.py):(\d+) ::", re.MULTILINE
 )
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd.name
-# Keys whose kernels compute an operator's result, and do not take its place in a trace.
+# Keys whose kernels compute an operator's result, and do not replace the operator in a trace.
 _RESULTS = frozenset(
     {"Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
 )
@@ -133,7 +133,7 @@ _RESULTS = frozenset(
 
 @functools.cache
 def _is_backend(key: str) -> bool:
-    """Return whether the kernels of a dispatch key run on data, which a trace has not."""
+    """Return whether the kernels of a dispatch key run on data, which a trace does not have."""
     parsed = torch._C._dispatch_key_parse(key)
     if torch._C._dispatch_is_alias_key(parsed) or parsed == DispatchKey.Meta:
         return False
@@ -141,20 +141,20 @@ def _is_backend(key: str) -> bool:
 
 
 def _kernels(operator: str) -> list[tuple[str, bool]]:
-    """Return the keys of the kernels of Python that a trace may run, and which are torch's."""
+    """Return the keys of Python kernels that a trace may run, and whether each is torch's."""
     found = _KERNEL.findall(torch._C._dispatch_dump(operator))
     return [(k, _is_of_torch(file, int(line))) for k, file, line in found if not _is_backend(k)]
 
 
 def _is_of_torch(file: str, line: int) -> bool:
-    """Return whether kernels are torch's, by the file and line where their library was made."""
+    """Return whether kernels are torch's, by the file and line where their library was created."""
     for_others = file == library.__file__ and line in _lines_for_others()
     return file.startswith(HOME) and not for_others
 
 
 @functools.cache
 def _lines_for_others() -> frozenset[int]:
-    """Return the lines of `torch.library` in which libraries are made for kernels of callers."""
+    """Return the lines of `torch.library` that create libraries for callers' kernels."""
     lines: set[int] = set()
     todo = [library._impl.__code__, inspect.unwrap(library._scoped_library).__code__]
     while todo:
@@ -171,8 +171,8 @@ class _Libraries:
         self._known: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
 
     def user_kernel(self) -> str:
-        """Return an operator of torch's for which somebody else's kernel is registered, or ''."""
-        # Only their finalizers know all libraries.
+        """Return an operator of torch for which other code has registered a kernel, or ''."""
+        # Only the registry of finalizers lists all libraries.
         for info in list(getattr(weakref.finalize, "_registry").values()):  # noqa: B009
             made = info.weakref() if info.func is library._del_library else None
             if made is not None and made.m is not None:
@@ -197,7 +197,7 @@ class _Libraries:
                 verdict = "" if owners == {True} else name
                 self._known[made] = (len(made._op_impls), verdict)
                 return verdict
-            shared = name  # one kernel is torch's and one is not: which is this library's?
+            shared = name  # torch's and other kernels: which is this library's is unknown
         if not shared:
             self._known[made] = (len(made._op_impls), "")
         return shared
@@ -220,7 +220,7 @@ def is_replaced(operator: Any) -> bool:
 
 
 def fake_rules() -> tuple[Any, ...]:
-    """Return what else decides about fake results of torch's operators, to compare it later on."""
+    """Return all other registrations that affect fake results of torch's operators, to compare."""
     registered = simple_registry.singleton._data
     return (
         dict(fake_impls.op_implementations_dict),

@@ -1,7 +1,8 @@
-"""Check what a component needs of torch when it is imported: one sentence for an unknown torch.
+"""Check, when a component is imported, that torch has the functions and arguments it needs.
 
-A name that is gone fails by itself. The table has the functions to which a component passes
-arguments: a call with other arguments would fail much later, in the middle of a user's work.
+The result for an unsupported torch is one clear error. A missing name fails at import anyway. The
+table lists the functions to which a component passes arguments: with other parameters, a call would
+only fail much later, when the user runs it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ COMPATIBILITY_MARKS: list[dict[Any, None]] = [
 ]
 
 # Component -> the functions that it calls or overrides, with an underscore for each positional
-# argument, and the names of the others. Methods take the object first.
+# argument, and the names of the other arguments. The first argument of a method is the object.
 _CALLS = {
     "split_module": """
         torch.fx.graph_module:GraphModule(_, _)
@@ -164,7 +165,7 @@ _CALLS = {
     """,
 }
 COMPONENTS = tuple(_CALLS)  # by the name of their module
-# The components that a component is built on.
+# Component -> the components that it uses.
 _STANDS_ON = {
     "unflatten": ("split_module",),
     "export": ("split_module",),
@@ -203,7 +204,7 @@ def is_known() -> bool:
 
 
 def is_due_to_torch(error: Exception) -> bool:
-    """Return whether an import failed due to torch, as any failure with an unknown release."""
+    """Return whether an import failed because of torch: always with an unknown release."""
     lacks_name = isinstance(error, (ImportError, AttributeError)) and is_of_torch(error)
     return lacks_name or isinstance(error, UnsupportedError) or not is_known()
 

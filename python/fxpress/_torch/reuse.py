@@ -39,8 +39,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
-# The tables of an output graph that a call may only leave as they are if others shall be like it:
-# what it is -> how long its table is. Not every release has each of them.
+# The tables of an output graph that a call must not change if it is to be repeated: description ->
+# names of the tables. Not every release has each of them.
 _LASTING = {
     "a name among the globals": ("installed_globals",),
     "a hook for the end of the trace": ("cleanup_hooks",),
@@ -62,7 +62,7 @@ _NAMES = tuple((why, name) for why, names in _LASTING.items() for name in names)
 
 
 def lasting_state(output: Any) -> tuple[int, ...]:
-    """Return numbers that change when a call changes more of the trace than a stamp repeats."""
+    """Return numbers that change when a call changes parts of the trace that cannot be repeated."""
     own = vars(output)
     effects = output.side_effects
     shapes = output.shape_env
@@ -72,7 +72,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
         len(effects.tensor_hooks),
         len(effects.save_for_backward),
         len(tracer.bound_symbols),
-        # The first result of an operator has other expressions than later ones, from the cache.
+        # The first result of an operator has other expressions than later results, from the cache.
         FakeTensorMode.cache_misses if tracer.bound_symbols else 0,
         len(shapes.guards),
         shapes._version_counter,
@@ -82,7 +82,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
 
 
 def lasting_change(before: tuple[int, ...], after: tuple[int, ...]) -> str:
-    """Return what differs between two states, in words."""
+    """Describe the difference between two states."""
     for (why, _), old, new in zip(_NAMES, before, after, strict=False):
         if old != new:
             return why
@@ -90,7 +90,7 @@ def lasting_change(before: tuple[int, ...], after: tuple[int, ...]) -> str:
 
 
 def surroundings(tx: Any) -> tuple[Any, ...]:
-    """Return what a call depends on besides its module, its arguments and torch's global state."""
+    """Return the state on which a call depends besides module, arguments and torch's globals."""
     modes = tx.symbolic_torch_function_state
     streams = getattr(tx, "symbolic_stream_state", None)
     return (
@@ -107,10 +107,10 @@ def surroundings(tx: Any) -> tuple[Any, ...]:
 
 
 def is_plain_trace(tx: Any) -> bool:
-    """Return whether nothing is traced that a stamp could not repeat, such as an exception."""
+    """Return whether a trace has nothing that cannot be repeated, such as an exception."""
     return (
         tx.output.current_tracer.parent is None
-        and tx.distributed_state is None  # sizes of other ranks make numbers dynamic
+        and tx.distributed_state is None  # sizes on other ranks make numbers dynamic
         and not any(getattr(torch.compiler.config, name, "") for name in _BY_SOURCE)
         and getattr(config, "_dynamic_shapes_spec", None) is None
         and not len(tx.exn_vt_stack)
@@ -121,20 +121,20 @@ def is_plain_trace(tx: Any) -> bool:
     )
 
 
-# Settings that list sources by their names.
+# Settings that list sources by name.
 _BY_SOURCE = ("dynamic_sources", "unbacked_sources", "static_sources")
 
 
 class SeenSize(NamedTuple):
-    """A number or the sizes of a tensor, as Dynamo keeps them to find what changes."""
+    """A number or the sizes of a tensor, which Dynamo records to find changing sizes."""
 
     tx: Any
-    name: str  # of the source
+    name: str  # the name of the source
     given: Any
-    merged: Any  # with what was known from earlier traces
+    merged: Any  # merged with sizes from earlier traces
 
     def merged_by_another(self, name: str) -> Any:
-        """Return what equal sizes at another source would be merged into."""
+        """Return the result of merging equal sizes at another source."""
         code = pgo.CodeId.make(self.tx.f_code, self.tx.closure)
         known = pgo.get_code_state()[code].automatic_dynamic.get(name)
         if known is None or not config.automatic_dynamic_shapes:
@@ -144,12 +144,12 @@ class SeenSize(NamedTuple):
         return merged
 
     def note(self, name: str) -> None:
-        """Let Dynamo keep equal sizes of another source."""
+        """Make Dynamo record equal sizes for another source."""
         builder.process_automatic_dynamic(self.tx, name, self.given)
 
 
 def process_sizes(note: Callable[[SeenSize], None]) -> Any:
-    """Return a function that does what Dynamo's `process_automatic_dynamic` does, and notes it."""
+    """Return a wrapper of Dynamo's `process_automatic_dynamic` that reports to `note`."""
     process = builder.process_automatic_dynamic
 
     def noted(tx: Any, name: str, given: Any, **options: Any) -> Any:
@@ -164,19 +164,19 @@ _TRACES = "_fxpress_traces_all"
 
 
 class _Restart(RestartAnalysis):  # type: ignore[misc]
-    """The trace begins again, and traces every call."""
+    """Restarts the trace, which then traces every call."""
 
 
 def restart_without_reuse(output: Any, reason: str) -> NoReturn:
-    """Let Dynamo begin again with a frame, and trace what was stamped."""
+    """Make Dynamo restart a frame, and trace the calls that were repeated."""
     log = output.root_tx.speculation_log
-    log.clear()  # the next attempt has other places
+    log.clear()  # speculation is at other instructions in the next attempt
     vars(log)[_TRACES] = True
     raise _Restart(restart_reason=reason)
 
 
 def traces_all(tx: Any) -> bool:
-    """Return whether the trace has begun again since it stamped what it could not."""
+    """Return whether `restart_without_reuse` has restarted this trace."""
     return _TRACES in vars(tx.speculation_log)
 
 
@@ -184,12 +184,12 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def expression_of(size: Any) -> Any:
-    """Return what is equal for sizes that are known to be equal: a number or an expression."""
+    """Return a number or an expression, which is equal for sizes that are known to be equal."""
     return size.node.expr if isinstance(size, SYMBOLIC) else size
 
 
 def symbols_of(value: Any) -> list[Any]:
-    """Return the symbolic ones among the sizes of a tensor, or a symbolic number itself."""
+    """Return the symbolic sizes of a tensor, or a symbolic number itself."""
     sizes = [value]
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage()
@@ -198,48 +198,48 @@ def symbols_of(value: Any) -> list[Any]:
 
 
 def copy_symbol(size: Any) -> Any:
-    """Return an equal symbolic number that is another object to the cache of fake tensors."""
+    """Return an equal symbolic number that is a distinct object for the cache of fake tensors."""
     return type(size)(copy.copy(size.node))
 
 
 def items_of(container: Any) -> tuple[VariableTracker, ...]:
-    """Return the variables in a container: of a dict the keys and the values in turn."""
+    """Return the variables in a container; for a dict, keys and values alternate."""
     if isinstance(container, variables.ConstDictVariable):
         return tuple(each for key, value in container.items.items() for each in (key.vt, value))
     return tuple(container.items)
 
 
 def is_changed(variable: VariableTracker) -> bool:
-    """Return whether the program changed a container that it did not make."""
+    """Return whether the program changed a container that it did not create."""
     kind = variable.mutation_type
     return isinstance(kind, ValueMutationExisting) and kind.is_modified
 
 
 def outlives_call(variable: VariableTracker) -> bool:
-    """Return whether a change of the object is seen outside of the trace."""
+    """Return whether a change of the object is visible outside of the trace."""
     return isinstance(variable.mutation_type, (ValueMutationExisting, AttributeMutationExisting))
 
 
 def changed_objects(effects: Any) -> list[VariableTracker]:
-    """Return the variables of the objects that outlive the trace and that it has changed so far."""
+    """Return the variables of objects that outlive the trace and were changed in it."""
     stored = [each for each in effects.store_attr_mutations if outlives_call(each)]
     return stored + list(filter(is_changed, effects.id_to_variable.values()))
 
 
 def within(objects: list[VariableTracker], effects: Any) -> dict[int, VariableTracker]:
-    """Return the variables of objects, and of what they hold directly or not, by their ids."""
+    """Return the variables of objects, and recursively of the objects in them, by id."""
     found: dict[int, VariableTracker] = {}
     VariableTracker.visit(lambda each: found.update({id(each): each}), objects, None, effects)
     return found
 
 
 def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a variable for a new result that is like that of an alike call."""
+    """Return a variable for a new result, copied from an identical call's."""
     return variable.clone(proxy=proxy, mutation_type=_new_of(variable))
 
 
 def copy_number(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a variable for a new number of a node that is equal to that of an alike call."""
+    """Return a variable for a new number of a node that repeats an identical call."""
     return SymNodeVariable(proxy, proxy.node.meta["example_value"])
 
 
@@ -274,26 +274,26 @@ def input_variable(output: Any, node: torch.fx.Node) -> tuple[torch.Tensor, Any]
 
 
 def is_generator(variable: VariableTracker) -> bool:
-    """Return whether a variable is of a generator that was made while tracing."""
+    """Return whether a variable is a generator that was created while tracing."""
     # isinstance() would realize a lazy variable, which adds guards.
     return issubclass(type(variable), variables.LocalGeneratorObjectVariable)
 
 
 def is_exhausted(generator: Any) -> bool:
-    """Return whether a generator that was made while tracing has nothing left to run."""
-    for name in ("_frame_state_finished", "_is_generator_exhausted"):  # by release
+    """Return whether a generator that was created while tracing is exhausted."""
+    for name in ("_frame_state_finished", "_is_generator_exhausted"):  # depends on the release
         if hasattr(generator, name):
             return bool(getattr(generator, name)())
     return False
 
 
 def note_proxyable(tracer: Any, variable: VariableTracker) -> None:
-    """Note a variable where a tracer notes those that it makes."""
+    """Record a variable with the tracer, as a variable that the tracer created."""
     tracer.record_proxyable_vt(variable)
 
 
 class CallSite:
-    """Where a call stands: the translators, innermost first, and their places."""
+    """The location of a call: the translators, innermost first, and their instructions."""
 
     def __init__(self, tx: Any) -> None:
         self._frames: list[tuple[Any, Any, int]] = []
@@ -304,7 +304,7 @@ class CallSite:
         self._text: str | None = None
 
     def is_same(self, other: CallSite) -> bool:
-        """Return whether both stand at one place of the program."""
+        """Return whether both are the same location in the program."""
         return len(self._frames) == len(other._frames) and all(
             mine[0].f_code is its[0].f_code
             and mine[2] == its[2]
@@ -313,7 +313,7 @@ class CallSite:
         )
 
     def text(self) -> str:
-        """Return the stack trace that Dynamo gives a node of this place."""
+        """Return the stack trace that Dynamo gives a node at this location."""
         if self._text is None:
             hidden = uninteresting_files()
             summaries = []
@@ -333,7 +333,7 @@ class CallSite:
 
 
 def map_source(source: Source, known: dict[Source, Source]) -> Source:
-    """Return a source whose parts are replaced as the table says; what it finds is added there."""
+    """Return a source with its parts replaced by the table, to which results are added."""
     found = known.get(source)
     if found is None:
         found = source
@@ -352,23 +352,23 @@ def map_source(source: Source, known: dict[Source, Source]) -> Source:
 
 
 def guard_kind(guard: Guard) -> Any:
-    """Return the function that makes a guard, without its arguments."""
+    """Return the function that creates a guard, without its arguments."""
     function = guard.create_fn
     return function.func if isinstance(function, functools.partial) else function
 
 
 def is_constant_of_program(source: Any) -> bool:
-    """Return whether a source is of what a function returned that Dynamo runs, not traces."""
+    """Return whether a source is the result of a function that Dynamo runs instead of tracing."""
     return isinstance(source, ConstantSource)
 
 
 def asks_for_identity(guard: Guard) -> bool:
-    """Return whether a guard checks which object it is."""
+    """Return whether a guard checks the identity of an object."""
     return guard_kind(guard) is GuardBuilder.ID_MATCH
 
 
 def is_of_variable(guard: Guard) -> bool:
-    """Return whether Dynamo makes a guard with the variable of its source, and never again."""
+    """Return whether Dynamo creates a guard only once, with the variable of its source."""
     return guard.create_fn is GuardBuilder.TYPE_MATCH
 
 
@@ -376,7 +376,7 @@ _REPEATED = (bool, int, float, str, bytes, type(None), type, types.CodeType)
 
 
 def _given(guard: Guard) -> tuple[Any, ...]:
-    """Return the arguments of the function that makes a guard."""
+    """Return the arguments of the function that creates a guard."""
     function = guard.create_fn
     if not isinstance(function, functools.partial):
         return ()
@@ -384,7 +384,7 @@ def _given(guard: Guard) -> tuple[Any, ...]:
 
 
 def is_repeatable(guard: Guard) -> bool:
-    """Return whether a guard reads its source alone: another source can be guarded alike."""
+    """Return whether a guard reads only its source, so that it can be repeated for another."""
     function = guard.create_fn
     return isinstance(function, (functools.partial, types.FunctionType)) and all(
         isinstance(each, (*_REPEATED, Source)) for each in _given(guard)
@@ -397,14 +397,14 @@ def guard_arguments(guard: Guard) -> list[Any]:
 
 
 def guard_key(guard: Guard) -> tuple[Any, ...]:
-    """Return what is equal for guards that check the same."""
+    """Return a key that is equal for guards that check the same."""
     return guard.originating_source, guard_kind(guard), *guard_arguments(guard)
 
 
 def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
-    """Return a guard like another one on the source that the table gives in place of its source.
+    """Return a copy of a guard for the source that replaces its source in the table.
 
-    It has no stack yet: guards of one source and one stack are one guard to Dynamo.
+    The copy has no stack yet: for Dynamo, guards with one source and one stack are equal.
     """
     function = guard.create_fn
     if isinstance(function, functools.partial):
@@ -426,14 +426,14 @@ _GUARD_FLAGS = [
 
 
 class _GuardsApart(GuardsSet):  # type: ignore[misc]
-    """Guards that are looked up, not installed: the stack of the program is not taken."""
+    """Guards that are looked up, not installed, so that no stack is extracted."""
 
     def add(self, guard: Guard, **options: Any) -> None:
         self.inner.add(guard)
 
 
 class separate_guards:  # noqa: N801
-    """A `with` block whose guards are kept apart: a table by source and kind."""
+    """A `with` block whose guards are collected separately, in a table by source and kind."""
 
     def __init__(self, output: Any) -> None:
         self._context = output.tracing_context.guards_context

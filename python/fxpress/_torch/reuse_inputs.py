@@ -1,4 +1,4 @@
-"""Fake tensors and inputs of a graph that are like others: made without asking Dynamo for each."""
+"""Copies of fake tensors and of inputs of a graph, created without Dynamo's code for each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fxpress._torch.fakes import without_data
 
 
 def copy_fake(like: Any, shares: torch.Tensor | None, symbol: Callable[[Any], Any]) -> torch.Tensor:
-    """Return a fake tensor like another one, without autograd's part; `symbol` maps its sizes."""
+    """Copy a fake tensor, without autograd's metadata; `symbol` maps its sizes."""
     size, stride = tuple(map(symbol, like.shape)), tuple(map(symbol, like.stride()))
     offset = symbol(like.storage_offset())
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -42,7 +42,7 @@ def copy_fake(like: Any, shares: torch.Tensor | None, symbol: Callable[[Any], An
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor of its sizes and strides, made anew, has as large a storage."""
+    """Return whether a new tensor of these sizes and strides has a storage of this size."""
     if any(type(each) is not int for each in (*tensor.shape, *tensor.stride())):
         return False  # comparing would put guards on symbols
     needed = _native.bytes_needed(tensor.shape, tensor.stride(), 0, tensor.element_size())
@@ -50,7 +50,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 
 def can_copy_parameter(fake: Any) -> bool:
-    """Return whether Dynamo makes fake parameters of fixed sizes that own their storages."""
+    """Return whether Dynamo creates such fake parameters: fixed sizes, with their own storage."""
     return (
         config.force_parameter_static_shapes
         and type(fake) is FakeTensor
@@ -62,7 +62,7 @@ def can_copy_parameter(fake: Any) -> bool:
 
 
 def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return a fake parameter copied from one like it; None: Dynamo has to make it."""
+    """Copy a fake parameter for another parameter; None: Dynamo has to create it."""
     mode = fake.fake_mode
     converter = mode.fake_tensor_converter
     meta = converter.meta_converter
@@ -87,17 +87,17 @@ def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
 
 @dataclasses.dataclass
 class Input:
-    """A parameter that becomes an input of the graph, as another one is."""
+    """A parameter that becomes an input of the graph, like another one."""
 
-    variable: Any  # the variable of the other one
-    like: torch.Tensor  # the other one
+    variable: Any  # the variable of the other parameter
+    like: torch.Tensor  # the other parameter
     parameter: Any
     fake: torch.Tensor  # its fake tensor
-    source: Source  # where the program finds it
+    source: Source  # its source in the program
 
 
 def add_placeholder(tx: Any, given: Input) -> VariableTracker:
-    """Give the graph a placeholder for a parameter; return the variable."""
+    """Add a placeholder for a parameter to the graph; return the variable."""
     output, parameter, source = tx.output, given.parameter, given.source
     name = re.sub(r"[^a-zA-Z0-9]+", "_", source.name)
     proxy = output.root_tracer.create_graph_input(name, type(parameter), given.fake, source=source)
@@ -113,7 +113,7 @@ def add_placeholder(tx: Any, given: Input) -> VariableTracker:
 def add_attribute(
     tx: Any, given: Input, make_node: Callable[[str, dict[str, Any]], torch.fx.Node]
 ) -> VariableTracker:
-    """Give the graph a node that reads a parameter; return the variable."""
+    """Add a node that reads a parameter to the graph; return the variable."""
     output, parameter, source = tx.output, given.parameter, given.source
     name = output.module_key_name(source.name)
     name = get_unique_name_wrt(name, output.nn_modules, output.global_scope)
@@ -130,7 +130,7 @@ def add_attribute(
 
 
 def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
-    """Return the variable of an input, and note it wherever Dynamo notes inputs."""
+    """Return the variable of an input, and record it in all of Dynamo's tables of inputs."""
     output, parameter, source = tx.output, given.parameter, given.source
     _note_fake(output, given.like, parameter, given.fake, source)
     install_guard(source.make_guard(guard))
@@ -142,14 +142,14 @@ def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
 
 
 class _RealValues(dict):  # type: ignore[type-arg]
-    """Values of nodes; a parameter is copied when a trace reads it, not beforehand as in Dynamo."""
+    """Values of nodes; unlike in Dynamo, a parameter is copied only when a trace reads it."""
 
     def __init__(self, values: dict[Any, Any]) -> None:
         super().__init__(values)
         self._pending: dict[Any, tuple[torch.Tensor, Any]] = {}
 
     def add(self, node: torch.fx.Node, value: torch.Tensor, fake_mode: Any) -> None:
-        """Note the value of a node, which is copied when somebody asks."""
+        """Record the value of a node, which is copied when it is read."""
         self._pending[node] = value, fake_mode
 
     def __contains__(self, node: object) -> bool:
@@ -178,7 +178,7 @@ def _real_values(tracer: Any) -> _RealValues:
 
 
 def can_copy_input(variable: Any) -> bool:
-    """Return whether a variable of an input is of the plain kind."""
+    """Return whether a variable of an input is a plain TensorVariable."""
     return type(variable) is TensorVariable
 
 

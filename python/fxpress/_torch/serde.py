@@ -64,9 +64,9 @@ from fxpress import _native
 from fxpress._base.errors import Error
 from fxpress._torch.versions import features
 
-OPS = "torch._ops"  # the module that operators name
+OPS = "torch._ops"  # the `__module__` of operators
 INDUCTOR = "torch._inductor.ir"  # looked up in sys.modules, because importing it is slow
-# Whether Triton kernels can be written here; where torch knows them, those of its CPU backend too.
+# Whether Triton kernels can be written on this machine, also by its CPU backend if torch checks it.
 can_use_triton: Callable[[], bool] = (
     functools.partial(has_triton, include_cpu=True) if features.triton_on_cpu else has_triton
 )
@@ -100,7 +100,7 @@ class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[mis
     """A program cannot be written, or a file is damaged, or a file names something unknown.
 
     It is a subclass of `torch._export.serde.serialize.SerializeError`, so that code that catches
-    torch's class catches it too. torch's own functions raise torch's class, which is no
+    torch's class catches it too. torch's own functions raise torch's class, which is not an
     `fxpress.Error`.
 
     Example:
@@ -115,7 +115,7 @@ class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[mis
     __module__ = "fxpress"
 
 
-# The verifiers whose checks fxpress knows. Other dialects have verifiers of their own.
+# The verifiers whose checks fxpress implements. Other dialects have other verifiers.
 VERIFIERS = (_Verifier, TrainingIRVerifier)
 
 make_union_tag = type(schema.SymInt.create(as_int=0).type).create
@@ -140,7 +140,7 @@ assert_scalar = torch.ops.aten._assert_scalar.default
 ScriptObject = torch._C.ScriptObject
 
 
-# Functions on numbers that programs call too, and that torch refuses to save.
+# Further functions on numbers that programs call, and that torch refuses to save.
 _FURTHER_SYM_OPS = (
     *(math.ceil, math.floor, round, abs, operator.abs, operator.not_),
     *(torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless),
@@ -148,7 +148,7 @@ _FURTHER_SYM_OPS = (
 
 
 def sym_ops() -> Iterator[Any]:
-    """Yield the functions on numbers that a file may name; torch's table may grow."""
+    """Yield the functions on numbers that a file may name, including torch's current table."""
     yield from SYM_OPS
     yield from _FURTHER_SYM_OPS
 
@@ -186,7 +186,7 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 class module_inputs:  # noqa: N801
-    """A `with` block in which pytree, for all threads, knows the classes of modules in inputs."""
+    """A `with` block in which pytree has the classes of modules in inputs, for all threads."""
 
     def __init__(self, example_inputs: Any) -> None:
         self._inputs = example_inputs
@@ -195,7 +195,7 @@ class module_inputs:  # noqa: N801
     def __enter__(self) -> None:
         classes = set()
         waiting = [self._inputs]
-        while waiting:  # tree_leaves() passes each leaf through all levels above it
+        while waiting:  # tree_leaves() would yield each leaf through all levels above it
             at = waiting.pop()
             if isinstance(at, torch.nn.Module):
                 classes.add(type(at))
@@ -223,7 +223,7 @@ class module_inputs:  # noqa: N801
                 self._used.discard(cls)
 
     def __del__(self) -> None:
-        for _ in range(10):  # a signal handler may interrupt every attempt; nothing would try later
+        for _ in range(10):  # a signal handler may interrupt an attempt; there is no later one
             if not getattr(self, "_used", None):
                 break
             with suppress(BaseException):
@@ -239,7 +239,7 @@ def _register_module(cls: Any) -> None:
 
 
 def _deregister_module(cls: type) -> None:
-    """Remove the entries of a class that exist: registering and removing may be interrupted."""
+    """Remove all existing entries of a class: an interrupt may have left only some of them."""
     spec = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
     if spec is not None:
         pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(spec.serialized_type_name, None)
@@ -277,7 +277,7 @@ def is_effectful(target: Any) -> bool:
 def is_composite(target: Any) -> bool:
     """Return whether an overload is composed of other operators, any of which may return a view."""
     name, key = target.name(), "CompositeImplicitAutograd"
-    # The dispatcher does not know the operators of the JIT alone, and raises for them.
+    # For operators that only the JIT has, the dispatcher raises.
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(torch._C._dispatch_has_kernel(name) and has_kernel(name, key))
 
@@ -293,7 +293,7 @@ def special_operators() -> frozenset[Any]:
 
 
 def dump_treespec(spec: Any) -> str:
-    """Return the text of a tree spec in a file."""
+    """Return the text of a tree spec for a file."""
     return str(pytree.treespec_dumps(spec, schema.TREESPEC_VERSION))
 
 
@@ -335,7 +335,7 @@ _OTHER_FUNCTIONS = """
 
 
 def allowed_functions() -> Iterator[Any]:
-    """Yield the functions besides those on numbers that torch's verifier accepts as targets."""
+    """Yield the functions that torch's verifier accepts as targets, except functions on numbers."""
     for path in _OTHER_FUNCTIONS.split():
         found: Any = torch
         for name in path.split(".")[1:]:
@@ -418,7 +418,7 @@ def has_operator(namespace: str, name: str) -> bool:
 
 
 def is_of_torch(operator: Any) -> bool:
-    """Return whether torch's own code, its tests aside, has the class of an operator."""
+    """Return whether torch's own code, except its tests, defines the class of an operator."""
     module = type(operator).__module__
     return module.startswith("torch.") and not module.startswith("torch.testing.")
 
@@ -446,7 +446,7 @@ class InvalidTensorError(ValueError):
 
 
 def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of torch that makes a view of a storage, and would enlarge the storage."""
+    """Wrap a function of torch that rebuilds a tensor, so that it does not enlarge the storage."""
 
     def checked(storage: Any, offset: Any, sizes: Any, strides: Any, *others: Any) -> Any:
         dtype = next((each for each in others if isinstance(each, torch.dtype)), storage.dtype)
@@ -460,10 +460,10 @@ def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
 
 def _valid_sparse_tensor(layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
     """Return a checked sparse tensor from a file, for the arguments of `_rebuild_sparse_tensor`."""
-    # The flag and the list for torch's own checks are shared by threads, which may reset them.
+    # torch's own checks use a flag and a list that all threads share and may reset.
     is_coo = layout is torch.sparse_coo
     *indices, values, size = data[:3] if is_coo else data
-    is_coalesced = data[3] if is_coo and len(data) > 3 else None  # older files do not say it
+    is_coalesced = data[3] if is_coo and len(data) > 3 else None  # older files do not have it
     try:
         if is_coo:
             made = torch.sparse_coo_tensor(*indices, values, size, is_coalesced=is_coalesced)
@@ -522,7 +522,7 @@ def _nested_tensor(given: dict[str, Any]) -> nested_tensor.NestedTensor:
 
 @functools.lru_cache(maxsize=1)
 def _allowed_globals() -> dict[str, Any]:
-    """Return torch's table of allowed globals, with functions of ours that check tensors."""
+    """Return torch's table of allowed globals, with our functions that check tensors."""
     table = {
         name: value
         for name, value in _weights_only_unpickler._get_allowed_globals().items()
@@ -538,9 +538,9 @@ def _allowed_globals() -> dict[str, Any]:
 
 
 def load_with(function: Callable[..., Any], archive: Any, location: Any = None) -> Any:
-    """Do `torch.load(archive, location, weights_only=True)` with `function` for fake tensors."""
+    """Run `torch.load(archive, location, weights_only=True)` with `function` for fake tensors."""
     name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
-    # torch's context manager for allowed functions would change a table for all threads.
+    # torch's context manager for allowed functions would change the table of all threads.
     by_user = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
     by_torch = _allowed_globals()
     plain = _weights_only_unpickler.Unpickler
@@ -557,7 +557,7 @@ def load_with(function: Callable[..., Any], archive: Any, location: Any = None) 
     return serialization._load(archive, location, pickles, encoding="utf-8")
 
 
-# The constructor would check a valid program again. For a torch whose programs have other fields
+# The constructor would check a valid program again. If programs of this torch have other fields
 # than these, fxpress calls the constructor.
 _FIELDS = """
     _graph_module _graph_signature _state_dict _range_constraints _module_call_graph
@@ -582,7 +582,7 @@ def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
 
 
 def replaced(program: ExportedProgram, **fields: Any) -> ExportedProgram:
-    """Return a program of which some arguments of `make_program` are replaced."""
+    """Return a copy of a program with some arguments of `make_program` replaced."""
     same = {
         "state_dict": program.state_dict,
         "range_constraints": program.range_constraints,

@@ -31,12 +31,12 @@ _COMPUTED = frozenset(
     for function in vars(module).values()
     if callable(function)
 ) | {torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int, torch.sym_not, torch.sym_ite}
-# What torch writes where it adds nodes for the sizes of inputs.
+# The stack trace that torch gives nodes that it adds for the sizes of inputs.
 TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
 
 
 def computes(function: Any) -> bool:
-    """Return whether a function computes a number of numbers."""
+    """Return whether a function computes a number from numbers."""
     try:
         return function in _COMPUTED
     except TypeError:
@@ -44,7 +44,7 @@ def computes(function: Any) -> bool:
 
 
 def expression_of(number: Any, shape_env: Any) -> Any:
-    """Return the expression of a symbolic number; None for a constant, no value or another env."""
+    """Return the expression of a symbolic number; None: constant, unbacked or of another env."""
     node = number.node
     if type(node) is not SymNode or node.shape_env is not shape_env or node.constant is not None:
         return None
@@ -55,12 +55,12 @@ def expression_of(number: Any, shape_env: Any) -> Any:
 
 
 def as_int(number: Any) -> int | None:
-    """Return an int, or what stands for one; None for a symbol."""
+    """Return the value of an int or of a constant SymInt; None for a symbol."""
     return number if type(number) is int else number.node.maybe_as_int()
 
 
 def symbol_read(number: Any) -> Any:
-    """Return the symbol that a size of an input was given first; None if it is no symbol."""
+    """Return the original symbol of an input's size; None if the size is not a symbol."""
     expression = None if type(number) is int else number.node._expr
     return expression if expression is not None and expression.is_Symbol else None
 
@@ -74,7 +74,7 @@ def known_equality(one: Any, other: Any) -> bool | None:
 
 
 def is_symbol(expression: Any) -> bool:
-    """Return whether an expression is a symbol alone."""
+    """Return whether an expression is a single symbol."""
     return bool(expression.is_Symbol)
 
 
@@ -84,7 +84,7 @@ def has_symbols(shape_env: Any) -> bool:
 
 
 def knowledge(shape_env: Any) -> tuple[Any, ...]:
-    """Return what a trace may know of symbols, as a key."""
+    """Return the facts about symbols that a trace may use, as a key."""
     if not has_symbols(shape_env):
         return ()
     values = vars(shape_env)
@@ -100,7 +100,7 @@ def knowledge(shape_env: Any) -> tuple[Any, ...]:
 
 
 def state(shape_env: Any) -> tuple[Any, ...]:
-    """Return what changes when a trace adds a guard, a symbol or an assertion."""
+    """Return numbers that change when a trace adds a guard, a symbol or an assertion."""
     if shape_env is None:
         return ()
     return (
@@ -118,7 +118,7 @@ def state(shape_env: Any) -> tuple[Any, ...]:
 
 
 def without_guards(shape_env: Any) -> contextlib.AbstractContextManager[None]:
-    """Return a block in which questions about sizes add no guards."""
+    """Return a block in which comparisons of sizes add no guards."""
     if shape_env is None:
         return contextlib.nullcontext()
     block: contextlib.AbstractContextManager[None] = shape_env.suppress_guards()
@@ -131,13 +131,13 @@ def number_of(expression: Any, kind: type, shape_env: Any) -> Any:
 
 
 def forget_numbers(tracer: Any) -> None:
-    """Make a tracer forget which nodes stand for numbers."""
+    """Clear a tracer's tables of nodes for numbers."""
     tracer.symnode_tracker.sym_node_dict.clear()
     tracer.sympy_expr_tracker.clear()
 
 
 def track_number(number: Any, tracer: Any, name: str, meta: Any) -> Any:
-    """Make a placeholder for a number in the graph of a trace; return the node."""
+    """Create a placeholder for a number in the graph of a trace; return the node."""
     with meta:
         proxy = tracer.create_proxy("placeholder", name, (), {})
     proxy.node.meta["val"] = number
@@ -146,7 +146,7 @@ def track_number(number: Any, tracer: Any, name: str, meta: Any) -> Any:
 
 
 def node_of_number(number: Any, tracer: Any) -> Any:
-    """Return the node that stands for a number in a trace; it is made if there is none yet."""
+    """Return the node of a number in a trace, which is created if there is none."""
     return proxy_tensor.get_proxy_slot(number, tracer).force().node
 
 
@@ -154,7 +154,7 @@ _Parts = list[tuple[Any, torch.fx.Node]]
 
 
 def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
-    """Add nodes to a graph that compute an expression as torch does where it needs one."""
+    """Add nodes to a graph that compute an expression, as torch would add them."""
     parts: _Parts = []
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
     symbols = sorted(expression.free_symbols, key=str)
@@ -166,7 +166,7 @@ def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | 
 
 
 def _compute(expression: Any, graph: torch.fx.Graph, known: dict[Any, Any], parts: _Parts) -> bool:
-    """Return whether each part became one node, at most."""
+    """Add the nodes of an expression; return whether each part became at most one node."""
     if expression in known:
         return True
     given = []
@@ -191,11 +191,11 @@ def function_of(target: Any) -> tuple[str, str]:
 
 
 def describe_size_node(node: torch.fx.Node) -> None:
-    """Give a node that reads a size of an input the meta that torch gives it."""
+    """Set the meta of a node that reads a size of an input, as torch does."""
     metadata_hook._node_metadata_hook(node, metadata={"stack_trace": TRACE})
 
 
 def state_of_caches(shape_env: Any) -> tuple[Any, ...]:
-    """Return what decides how often torch computes sizes with symbols, as a key."""
+    """Return the state that determines how often torch computes sizes with symbols, as a key."""
     tables = [vars(shape_env).get(name, {}) for name in ("fake_tensor_cache", "_symop_cache")]
     return knowledge(shape_env), frozenset(map(hash, tables[0])), len(tables[1])

@@ -54,12 +54,12 @@ def _pristine_module_init() -> object:
     return init if init.__module__ == nn_module.__name__ else None
 
 
-# A Graph has its own instance of each.
+# Each Graph has its own instance of these classes.
 _PARTS_OF_GRAPH = (fx_graph._Namespace, fx_graph.CodeGen, fx_graph._FindNodesLookupTable)
 
 
 def _is_known_graph(attributes: dict[str, Any]) -> bool:
-    """Return whether native code can make the attributes of an empty Graph as torch makes them."""
+    """Return whether native code can create the attributes of an empty Graph as torch does."""
     init = torch.fx.Graph.__init__
     known = dict(attributes)
     root, insert = known.pop("_root", None), known.pop("_insert", None)
@@ -79,8 +79,8 @@ def _is_known_part(value: Any) -> bool:
     return value is None or type(value) in (int, str)
 
 
-# Operators that a module whose signature is preserved computes again when export has shared their
-# result with another module, because the value cannot be passed. The list is that of
+# Operators that a module with a preserved signature computes again if export has shared their
+# result with another module, because the value cannot be passed. The list is the same as in
 # `_ModuleFrame.remap_input`.
 _RECOMPUTABLE = frozenset(
     {
@@ -95,7 +95,7 @@ _RECOMPUTABLE = frozenset(
 
 
 def _of_class_statements() -> dict[str, object]:
-    """Return what Python's class statement, from 3.13 on, gives a class and `type()` does not."""
+    """Return the attributes that Python 3.13's class statement sets and `type()` does not."""
     made = vars(type(PATTERN))
     return {
         name: made[name] for name in ("__firstlineno__", "__static_attributes__") if name in made
@@ -226,7 +226,7 @@ def native_symbols(
 
 
 def living_overload(overload: OpOverload) -> OpOverload:
-    """Return the overload that is registered now under the name of another overload."""
+    """Return the overload that is currently registered under the name of an overload."""
     space, _, name = overload._name.partition("::")
     try:
         packet = getattr(getattr(torch.ops, space), name.partition(".")[0])

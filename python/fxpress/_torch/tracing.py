@@ -33,14 +33,14 @@ from torch.fx.proxy import _STACK_TRACE_ANCHORS
 trace_for_training = _export_for_training
 TRACERS = (PythonKeyTracer, _ModuleStackTracer)
 ProxyTensor = _ProxyTensor
-STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS  # files and names of functions that are shown, too
+STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS  # further functions in stack traces: file, name
 describe_tensor = _extract_tensor_metadata
 preserves_meta = fx_traceback.has_preserved_node_meta
 DisableTorchFunction = torch._C.DisableTorchFunction
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 DisablePythonDispatcher = torch._C._DisablePythonDispatcher
 
-# Where torch looks up the functions that are replaced while tracing: owner and name.
+# Owner and name of the functions that are replaced while tracing.
 DISPATCH = (library_utils, "handle_dispatch_mode")
 SET_META = (proxy_tensor, "set_meta")
 TRACK_TENSOR = (proxy_tensor, "track_tensor")
@@ -58,7 +58,7 @@ _SPECIAL = (
 
 
 def is_traced_plainly(function: OpOverload) -> bool:
-    """Return whether a call of an operator becomes a node of that operator, and nothing else."""
+    """Return whether a call of an operator becomes exactly one node of that operator."""
     return (
         type(function) is OpOverload
         and function not in _SPECIAL
@@ -69,7 +69,7 @@ def is_traced_plainly(function: OpOverload) -> bool:
 
 
 def function_modes() -> int:
-    """Return how many modes see the functions that are called now."""
+    """Return the number of active modes that intercept functions."""
     if not torch._C._is_torch_function_mode_enabled():
         return 0
     count: int = torch._C._len_torch_function_stack()
@@ -77,7 +77,7 @@ def function_modes() -> int:
 
 
 def has_foreign_function_modes() -> bool:
-    """Return whether one of the modes is not torch's."""
+    """Return whether any mode is not torch's."""
     stack = (
         torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())
     )
@@ -85,7 +85,7 @@ def has_foreign_function_modes() -> bool:
 
 
 def kept_meta() -> dict[str, Any] | None:
-    """Return the meta that new nodes get from a block of `preserve_node_meta`; None outside."""
+    """Return the meta of new nodes in a block of `preserve_node_meta`; None outside."""
     if not fx_traceback.has_preserved_node_meta():
         return None
     meta: dict[str, Any] = fx_traceback.get_current_meta()
@@ -93,7 +93,7 @@ def kept_meta() -> dict[str, Any] | None:
 
 
 def has_new_symbols(mode: FakeTensorMode) -> bool:
-    """Return whether an operator has made symbols that torch now looks for in its outputs."""
+    """Return whether an operator has created symbols that torch expects in its outputs."""
     env = mode.shape_env
     return env is not None and bool(
         env.pending_fresh_unbacked_symbols or env.ignorable_fresh_unbacked_symbols
@@ -101,7 +101,7 @@ def has_new_symbols(mode: FakeTensorMode) -> bool:
 
 
 def is_watched() -> bool:
-    """Return whether more than the graph is asked for: each call of torch is seen or noted."""
+    """Return whether calls of torch have to be visible: to modes, or to debugging options."""
     return bool(
         has_foreign_function_modes()
         or FakeTensorConfig.debug

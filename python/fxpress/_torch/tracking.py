@@ -77,13 +77,13 @@ Args: TypeAlias = list[VariableTracker]
 Kwargs: TypeAlias = dict[str, VariableTracker]
 TorchNNModuleVariable: TypeAlias = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable: TypeAlias = torch_tracking.UnspecializedNNModuleVariable
-# The fields of the variable itself, which the traced program does not see.
+# The fields of the variable itself, which the traced program cannot access.
 PLAIN_FIELDS_OF_UNSPECIALIZED = frozenset(TorchUnspecializedNNModuleVariable._nonvar_fields)
 TorchUnspecializedBuiltinNNModuleVariable: TypeAlias = (
     torch_tracking.UnspecializedBuiltinNNModuleVariable
 )
 TorchFSDPManagedNNModuleVariable: TypeAlias = torch_tracking.FSDPManagedNNModuleVariable
-# torch's classes of variables that stand for a module. fxpress derives its own from them.
+# torch's classes of variables for modules. fxpress derives its own from them.
 TRACKED_MODULES = (TorchNNModuleVariable, TorchUnspecializedNNModuleVariable)
 UserDefinedObjectVariable = variables.UserDefinedObjectVariable
 
@@ -94,7 +94,7 @@ def raise_observed(tx: Translator, kind: type[Exception], *args: str) -> NoRetur
 
 
 def guard_all(source: Source, names: tuple[str, ...], kind: Any) -> None:
-    """Install guards of one kind on attributes. The stack of the traced program is taken once."""
+    """Install guards of one kind on attributes; extract the traced program's stack only once."""
     stack = TracingContext.extract_stack()
     guards = [AttrSource(source, name).make_guard(kind) for name in names]
     for guard in guards:
@@ -130,18 +130,18 @@ def no_traced_hooks(builder: Any, guard: Guard) -> None:
     )
 
 
-# Dynamo takes from this name how to compare the guarded value: it need only exist.
+# By this name, Dynamo compares the guarded value: it only has to exist.
 no_traced_hooks.__name__ = "NOT_NONE_MATCH"
 
 
 def is_captured(tx: Translator) -> bool:
-    """Return whether the graph outlives the process that traces: exported, or kept in a file."""
+    """Return whether the graph outlives the tracing process: exported, or stored in a file."""
     compiler = getattr(tx.output.compiler_fn, "__qualname__", "")
     return compiler.startswith("_fullgraph_capture_frame.") or tx.output.package is not None
 
 
 def size_hint(size: Any) -> int | None:
-    """Return the value of a size that the traced example has; None where it has none."""
+    """Return the value of a size in the traced example; None if it has none."""
     hint = size.node.hint if isinstance(size, torch.SymInt) else size
     return hint if isinstance(hint, int) else None
 
@@ -161,6 +161,6 @@ def tracker_caches(ours: tuple[type, ...]) -> list[Callable[[], object]]:
 
 
 def unlist_trackers(*trackers: type) -> None:
-    """Take classes off the list of all kinds of variables, which torch shows to its developers."""
+    """Remove classes from torch's list of all variable classes, which is for its developers."""
     for tracker in trackers:
         VariableTrackerMeta.all_subclasses.remove(tracker)

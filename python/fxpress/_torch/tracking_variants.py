@@ -1,7 +1,7 @@
-"""What Dynamo's variables for modules are named in each release, with the variants side by side.
+"""Names of the methods of Dynamo's variables for modules in each release, next to each other.
 
-Newer releases name the methods of variables after CPython's slots, and list the methods that a
-variable answers itself in a table.
+Newer releases name the methods of variables after CPython's slots, and list in a table the methods
+that a variable implements itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SLOTS = (
         "contains": "",
     }
 )
-# The name of the method that looks up attributes; messages of graph breaks begin with it.
+# The name of the method that looks up attributes, with which messages of graph breaks begin.
 GET_ATTRIBUTE = _SLOTS["get_attribute"]
 # Looks up an attribute of a variable for any object: (variable, translator, name).
 plain_get_attribute = getattr(variables.UserDefinedObjectVariable, GET_ATTRIBUTE)
@@ -69,7 +69,7 @@ def attribute_of(variable: Any, tx: Any, name: str) -> Any:
 
 
 def method_table(names: frozenset[str]) -> dict[str, Any]:
-    """Return a table of the methods that a variable answers by `call_listed_method`."""
+    """Return a table of the methods that a variable implements by `call_listed_method`."""
     if not features.modules_tracked_by_slots:
         return {}
     from torch._dynamo.variables.base import Method
@@ -81,7 +81,7 @@ def method_table(names: frozenset[str]) -> dict[str, Any]:
 
 
 # The methods that torch's variable for a module lists. Other methods that take only tensors are
-# guessed to be computations.
+# assumed to be computations.
 LISTED_METHODS: frozenset[str] = frozenset(
     torch_tracking.NNModuleVariable.tp_methods if features.modules_tracked_by_slots else ()
 )
@@ -96,7 +96,7 @@ def bound_method(function: Any, owner: Any, source: Source | None) -> Any:
     """Return the variable for a method."""
     if not features.methods_are_bound_to_variables:
         return variables.UserMethodVariable(function, owner, source=source)
-    # Not by the builder, which would guard on the function before it is used.
+    # The builder is not used, because it would guard on the function before its use.
     of_function = AttrSource(source, "__func__") if source else None
     if inspect.getattr_static(function, "_torchdynamo_inline", False):
         inlined = variables.WrapperUserFunctionVariable(
@@ -112,7 +112,7 @@ def bound_method(function: Any, owner: Any, source: Source | None) -> Any:
 
 
 def storage_of(table: Any) -> Any:
-    """Return the variable that holds the items of a user's subclass of dict."""
+    """Return the variable with the items of a user's subclass of dict."""
     return getattr(table, "_base_vt", table)
 
 
@@ -140,7 +140,7 @@ def guard_partial(module_source: Source, mod: Any, source: Source, partial: Any)
     if not features.partial_forwards_are_guarded_by_parts:
         install_guard(source.make_guard(GuardBuilder.CLOSURE_MATCH))
         return
-    # A partial of a partial is open work too: the depth is the user's.
+    # Partials may be nested to any depth, so this is a loop, not a recursion.
     open_ = [(source, partial)]
     while open_:
         place, value = open_.pop()
@@ -173,7 +173,7 @@ def _kind_of_guard(
     return GuardBuilder.CONSTANT_MATCH if is_safe_constant(value) else GuardBuilder.ID_MATCH
 
 
-# Where torch looks for a changed module before it lists its state.
+# The methods for which torch checks whether the module was changed before it lists its state.
 _LISTERS = frozenset(
     {"named_parameters", "parameters", "named_buffers", "buffers", "named_modules", "modules"}
 )

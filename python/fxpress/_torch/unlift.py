@@ -20,7 +20,7 @@ from torch.utils._sympy.solve import try_solve
 
 from fxpress._torch.fx import NodeSourceAction, provenance_rules
 
-# The class that a module derives from; it cannot be called.
+# The base class of modules; it cannot be called.
 StatefulGraphModule: type[torch.fx.GraphModule] = _unlift._StatefulGraphModule
 GuardsFn: type[torch.nn.Module] = _unlift.GuardsFn
 # torch.export recognizes this hook by its identity.
@@ -36,16 +36,16 @@ deregister_modules_as_nodes = non_strict_utils._exit_enable_graph_inputs_of_type
 first_stack: Callable[[torch.fx.Graph], Any] = fx_utils.first_call_function_nn_module_stack
 range_as_ints: Callable[[Any], tuple[Any, Any]] = range_pass._convert_range_to_int
 
-# Some tools want no call of guards in the graph. They are known by the files of the callers.
+# Some tools require a graph without calls of guards. torch recognizes them by the callers' files.
 guards_are_welcome: Callable[[], bool] = _unlift._ok_to_generate_guards_fn
 
-# What the notes of `ExportedProgram.module` say.
+# The sources of nodes that `ExportedProgram.module` creates.
 CREATED = provenance_rules("ExportedProgram.module()", NodeSourceAction.CREATE)
 REPLACED = provenance_rules(
     "ExportedProgram.module().unlift()", NodeSourceAction.CREATE, NodeSourceAction.REPLACE
 )
 
-# What the code of guards may name.
+# The names that the code of guards may use.
 GUARD_NAMES: dict[str, Any] = {**SYMPY_INTERP, "math": math, "inf": float("inf")}
 
 
@@ -60,13 +60,13 @@ def equation_as_code(left: sympy.Expr, right: sympy.Expr) -> str:
 
 
 def solved_for(equation: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr | None:
-    """Return what a symbol is by an equation; None when torch's solver does not find it."""
+    """Solve an equation for a symbol; None if torch's solver finds no solution."""
     solution = try_solve(equation, symbol)
     return None if solution is None else solution[1]
 
 
 def is_of_training(program: ExportedProgram) -> bool:
-    """Return whether the program is as exported: its dead code and effect tokens stay."""
+    """Return whether the program is in the training dialect: dead code and effect tokens stay."""
     return bool(program.verifiers[0].dialect == "TRAINING")
 
 
@@ -75,16 +75,16 @@ def guards_of_trace(program: ExportedProgram) -> list[str]:
 
 
 def used_names(graph: torch.fx.Graph) -> list[str]:
-    """Return the names that no new node of a graph may get, in order of their numbers."""
+    """Return the names that new nodes of a graph must not get, in order of their numbers."""
     return sorted(graph._graph_namespace._used_names, key=lambda name: (len(name), name))
 
 
 def new_graph_like(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """Return a graph without nodes, of the tracer of another graph."""
+    """Return a graph without nodes, with the tracer class of another graph."""
     return torch.fx.Graph(tracer_cls=graph._tracer_cls)
 
 
 def tracer_to_keep(graph: torch.fx.Graph) -> type | None:
-    """Return the tracer that a GraphModule remembers: not a local class, which has no pickle."""
+    """Return the tracer class that a GraphModule stores; None for a local class, for pickling."""
     tracer = graph._tracer_cls
     return None if tracer is None or "<locals>" in tracer.__qualname__ else tracer

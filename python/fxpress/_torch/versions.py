@@ -78,14 +78,14 @@ class Features:
 
     @cached_property
     def calls_ask_whether_tracing(self) -> bool:
-        """True if a call of a module asks `_is_tracing`, which a pause of tracing turns off."""
+        """True if a call of a module checks `_is_tracing`, which is False in a pause of tracing."""
         from torch.nn import Module
 
         return "_is_tracing" in Module._call_impl.__code__.co_names
 
     @cached_property
     def fake_tensors_of_cpp(self) -> bool:
-        """True if torch's C++ has fake tensors that are no instances of `FakeTensor`."""
+        """True if torch's C++ has fake tensors that are not instances of `FakeTensor`."""
         import torch
 
         return hasattr(torch._C, "_is_fake_tensor")
@@ -94,7 +94,7 @@ class Features:
 
     @cached_property
     def operators_raise_plain_errors(self) -> bool:
-        """True if a C++ exception of an operator that is none of torch's is a RuntimeError."""
+        """True if an operator's C++ exception that is not torch's becomes a RuntimeError."""
         import torch
 
         try:
@@ -164,21 +164,21 @@ class Features:
 
     @cached_property
     def functionalization_may_keep_writes(self) -> bool:
-        """True if functionalization leaves writes to inputs in place, unless it is told not to."""
+        """True if functionalization keeps writes to inputs in place by default."""
         from torch._subclasses.functional_tensor import FunctionalTensorMode
 
         return "_keep_input_mutations" in signature(FunctionalTensorMode).parameters
 
     @cached_property
     def nested_compilations_are_eager(self) -> bool:
-        """True if calls of compiled functions run as they are while a program is traced."""
+        """True if compiled functions run eagerly while a program is traced."""
         from torch._dynamo import eval_frame
 
         return hasattr(eval_frame, "_use_eager_on_nested_compile")
 
     @cached_property
     def traced_numbers_have_values(self) -> bool:
-        """True if an input of a trace that is a number has a value in its meta."""
+        """True if a trace's input that is a number has a value in its meta."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         graph = make_fx(lambda number: number)(1.5).graph
@@ -199,7 +199,7 @@ class Features:
 
     @cached_property
     def containers_answer_by_slots(self) -> bool:
-        """True if a tracked container of modules answers `in` and others by slots."""
+        """True if a tracked container of modules implements `in` and other operations by slots."""
         return _tracks_modules_by("sq_contains_impl")
 
     @cached_property
@@ -225,12 +225,12 @@ class Features:
 
 
 def _of_torch(cls: type[Any]) -> type[Any]:
-    """Return torch's own class where `fxpress.install` has put another one in its place."""
+    """Return torch's own class, also if `fxpress.install` has replaced it."""
     return getattr(cls, "_fxpress_original", cls)
 
 
 def _is_written(value: object, declared: object) -> bool:
-    """Return whether torch's serializer has a place for an argument of a declared type."""
+    """Return whether torch's serializer accepts an argument of a declared type."""
     from torch._export.serde.serialize import GraphModuleSerializer, SerializeError
 
     serializer = object.__new__(_of_torch(GraphModuleSerializer))
@@ -242,7 +242,7 @@ def _is_written(value: object, declared: object) -> bool:
 
 
 def _tracks_modules_by(*methods: str) -> bool:
-    """Return whether Dynamo's variable of a module has methods of its own by these names."""
+    """Return whether Dynamo's variable for modules itself defines methods of these names."""
     from torch._dynamo.variables.nn_module import NNModuleVariable
 
     return all(method in vars(_of_torch(NNModuleVariable)) for method in methods)
@@ -288,7 +288,7 @@ _2_15 = _2_14 | {
 EXPECTED: dict[str, frozenset[str]] = {"2.13": _2_13, "2.14": _2_14, "2.15": _2_15}
 
 
-# What to do when fxpress has no extension for the running torch.
+# The remedy if fxpress has no extension for the running torch.
 REBUILD = (
     "install a newer fxpress, or build it for this torch with "
     "`pip install --no-deps --force-reinstall --no-binary fxpress fxpress`"
@@ -303,7 +303,7 @@ def minor() -> str:
 
 
 def built_for() -> tuple[str, ...]:
-    """Return the minor versions of torch that fxpress has an `_aten` extension for, in order."""
+    """Return the minor versions of torch for which fxpress has an `_aten` extension, in order."""
     return tuple(
         known
         for known in dict.fromkeys([*EXPECTED, minor()])

@@ -1,7 +1,7 @@
-"""Calls of operations and their phases, told to those who watch.
+"""Report calls of operations and their phases to watchers.
 
-Three may watch: a profile (`fxpress.profile`), the logger `fxpress.operations`, and torch's
-profiler. While nobody does, a call of an operation costs three tests and a phase one.
+A watcher is a profile (`fxpress.profile`), the logger `fxpress.operations`, or torch's profiler.
+Without watchers, a call of an operation costs three tests, and a phase one.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ log = logging.getLogger("fxpress.operations")
 
 
 class Watcher(Protocol):
-    """Takes the events of all threads while it is in `watchers`."""
+    """Receives the events of all threads while it is in `watchers`."""
 
     def take(self, event: Event) -> None:
-        """Take an event that has ended."""
+        """Receive an event that has ended."""
 
 
-# Changed by `append` and `remove` alone, which other threads see as one step.
+# Changed only by `append` and `remove`, which are atomic for other threads.
 watchers: list[Watcher] = []
 
 
 class _Here(threading.local):
-    event: Event | None = None  # that runs in this thread and is watched
+    event: Event | None = None  # the innermost watched event that runs in this thread
 
 
 _here = _Here()
@@ -81,7 +81,7 @@ class _Watched:
             self._range.__enter__()
         event.processor_start = time.thread_time()
         event.start = time.perf_counter()
-        _here.event = event  # last: an interrupt before leaves no trace
+        _here.event = event  # last: after an earlier interrupt, nothing has to be undone
         return event
 
     def __exit__(
@@ -98,14 +98,14 @@ class _Watched:
         if self._range is not None:
             self._range.__exit__(kind, error, traceback)
         for watcher in self._watchers:
-            if watcher in watchers:  # else it has gone meanwhile
+            if watcher in watchers:  # it may have been removed meanwhile
                 watcher.take(event)
         if not event.is_operation:
             log.debug("fxpress.%s in %s", event.path, _Duration(event.wall))
 
 
 class _Duration:
-    """The text of a time, made when a log wants it."""
+    """The text of a duration, formatted only if a log record is written."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -148,7 +148,7 @@ def operation(
 
 
 def _tell(event: Event) -> None:
-    """Log a call that has ended: those that others made are told to those who debug."""
+    """Log a call that has ended: outermost calls at INFO, nested calls at DEBUG."""
     level = logging.INFO if event.parent is None else logging.DEBUG
     if not log.isEnabledFor(level):
         return

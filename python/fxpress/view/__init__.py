@@ -6,12 +6,12 @@ In scripts and in notebooks:
 >>> fxpress.view.show(program)  # doctest: +SKIP
 >>> fxpress.view.write_page("page.html", program)
 
-Model Explorer finds the adapter by itself, when it is given the name of this module::
+Model Explorer finds the adapter by the name of this module::
 
     model-explorer --extensions=fxpress.view model.pt2
 
-Nothing of a file runs, weights are not read, and torch is not needed for files. The extra `view`
-brings Model Explorer.
+No code in a file is run, weights are not read, and torch is not needed for files. The extra `view`
+installs Model Explorer.
 """
 
 import sys
@@ -31,7 +31,7 @@ _REPLACED = {
 
 
 def __getattr__(name: str) -> Any:
-    """Name the replacement of what was removed, until the next release."""
+    """Name the replacement of a removed function, until the next release."""
     if name in _REPLACED:
         raise AttributeError(f"fxpress.view.{name} was removed: use {_REPLACED[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,14 +27,14 @@ class ProgramAdapter(Adapter):  # type: ignore[misc]
 
         Raises:
             OSError: the file cannot be read.
-            fxpress.Error: it is no file of exported programs, or it is damaged.
+            fxpress.Error: it is not a file of exported programs, or it is damaged.
         """
-        del settings  # of the page
+        del settings  # the settings of Model Explorer's page
         return {"graphs": [_as_objects(graph) for graph in graphs_of_file(model_path)]}
 
 
 class _Plain:
-    """Plain data for Model Explorer, whose `dataclasses.asdict` would copy each node."""
+    """Plain data that Model Explorer's `dataclasses.asdict` does not copy."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -1,1 +1,1 @@
-"""Checkpoints of torch.distributed in files of fxpress, and from one kind to another."""
+"""Checkpoints of torch.distributed in files of fxpress, and conversion between their formats."""

@@ -1,8 +1,9 @@
-"""Which bytes of a tensor in a file a part of it needs, and how they are copied into a tensor.
+"""Read boxes of tensors in files: find the bytes of a box, and copy them into a tensor.
 
-A box is a part of a tensor: a begin and a length in each dimension. The elements of a tensor in a
-file have strides. A box is read as runs of bytes: the innermost dimensions that lie densely enough
-are a run, and the outer ones say where the runs begin. Only a run's gaps are read besides the box.
+A box is a part of a tensor: an offset and a length in each dimension. The elements of a tensor in
+a file have strides. A box is read as runs of bytes: the innermost dimensions whose gaps are small
+enough form a run, and the outer dimensions determine the offsets of the runs. Besides the elements
+of the box, only the gaps within runs are read.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ import torch
 from fxpress import _native
 from fxpress._files.remote.ranges import Checked, File
 
-_MOST = 1 << 25  # bytes that are read before they are copied to where they belong
+_MOST = 1 << 25  # bytes that are read at once, before they are copied to the target
 
 
 class Extent(NamedTuple):
     """A tensor in a file."""
 
     file: File
-    begin: int  # the place of its first element, in bytes
+    begin: int  # the offset of its first element in the file, in bytes
     dtype: torch.dtype  # of its elements
     strides: tuple[int, ...]  # in elements
-    # The part of the file that holds it and has a checksum; None where there is none.
+    # The part of the file that has a checksum and contains the tensor; None if there is none.
     checked: Checked | None = None
-    is_whole: bool = False  # whether it is all of that part, in order
+    is_whole: bool = False  # whether the tensor is that entire part, contiguous
 
 
 class _Run(NamedTuple):
-    """How the runs of a box lie. Dimensions are ordered by their strides."""
+    """The layout of the runs of a box. Dimensions are ordered by their strides."""
 
     span: int  # elements of a run
     outer: tuple[int, ...]  # the dimensions over which runs repeat, the outermost first
@@ -57,7 +58,7 @@ def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap
 def _parts(
     sizes: Sequence[int], order: Sequence[int], whole: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield begins and sizes of boxes that make up a box of `whole` bytes, in their order."""
+    """Divide a box of `whole` bytes; yield the offsets and sizes of the parts in order."""
     steps = list(sizes)
     for dim in order:
         if whole <= _MOST:
@@ -113,11 +114,11 @@ def read_box(
 def _read_part(
     extent: Extent, place: int, sizes: tuple[int, ...], order: Sequence[int], target: torch.Tensor
 ) -> torch.Tensor:
-    """Copy a box at an element of a file into a tensor, and return the tensor of what was read."""
+    """Copy a box at an element of a file into a tensor, and return a tensor of the bytes read."""
     strides, item = extent.strides, extent.dtype.itemsize
     run = _run(sizes, strides, order, extent.file.gap / item)
     total = run.span * math.prod(sizes[dim] for dim in run.outer)
-    in_memory = list(strides)  # of what is read
+    in_memory = list(strides)  # the strides of the bytes that are read
     step = total
     for dim in run.outer:
         step //= sizes[dim]

@@ -1,4 +1,4 @@
-"""`convert_weights`: from one kind of checkpoint to another, tensor by tensor."""
+"""`convert_weights`: convert a checkpoint to another format, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def convert_weights(
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> None:
-    """Write the weights of a checkpoint as a checkpoint of another kind.
+    """Write the weights of a checkpoint as a checkpoint of another format.
 
     One tensor at a time is in memory; tensors that share memory are in memory together. The target
-    is there when it is complete, or not at all. It has the names of the source.
+    appears when it is complete, or not at all. It has the names of the source.
 
     Args:
         source: what `ArchiveReader` reads, or a folder that torch's FileSystemWriter wrote.
@@ -71,23 +71,22 @@ def convert_weights(
         program: for "pt2" and "stages", the program that gets the weights: a `.pt2` file, whose own
             weights need not be there, or an ExportedProgram; for "stages" also a folder of stages.
         stages: the number of stages into which `program` is cut.
-        by: what stages share out, as for `fxpress split`.
-        missing: what a weight of the program gets that the source does not have. "error": none,
-            SerializeError is raised; "program": the value that it has in the program, such as a
-            count that no stage uses and that is in no file of a stage.
+        by: what stages balance, as for `fxpress split`.
+        missing: the value of a weight of the program that the source does not have. "error":
+            SerializeError is raised; "program": the weight's value in the program. A counter that
+            no stage uses, for example, is not in the file of any stage.
         model: the name of the program in a source that is a `.pt2` file.
         file_bytes: the size at which "safetensors" begins another file.
-        allow_pickle: unpickle tensors of classes of their own in the source, which may run any
-            code.
+        allow_pickle: unpickle tensors of custom classes in the source, which may run any code.
         allow_operators: operators or namespaces that `program` may call, if it is cut; see
             `fxpress.load`.
         limits: the limits on the cost of reading; None: the defaults, see `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+        progress: how to report progress, in bytes: True, False or a function of (done, total,
             what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
-        OSError: a file cannot be read or written; a FileExistsError for a folder that is there and
-            not empty, unless it has a checkpoint that `ArchiveWriter` wrote and gets another.
+        OSError: a file cannot be read or written; FileExistsError if the target folder exists and
+            is not empty, unless a checkpoint replaces one that `ArchiveWriter` wrote.
         fxpress.ArchiveError: a file is damaged.
         fxpress.LimitError: reading would cost more than the limits allow.
         fxpress.SerializeError: the program has a weight that the source has not, or that has
@@ -96,8 +95,8 @@ def convert_weights(
         fxpress.UnsupportedError: the target cannot hold a tensor or a value of the source.
         fxpress.Error: the program cannot be cut like this.
         TypeError: an argument is of a wrong type.
-        ValueError: `form` has another value, or an argument is missing or of no use.
-        ImportError: `progress` needs what is not installed.
+        ValueError: `form` has another value, or an argument is missing or has no effect.
+        ImportError: `progress` needs a package that is not installed.
 
     Exceptions of `progress` pass through. torch has no such function.
 
@@ -160,7 +159,7 @@ def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> 
 
 
 def _check_program(kind: Form, program: Any, stages: int | None) -> None:
-    """Raise for a program that is missing, of no use, or none."""
+    """Raise for a program that is missing, has no effect, or has a wrong type."""
     if not isinstance(program, ExportedProgram) and program is not None and not is_path(program):
         raise TypeError(f"program is an ExportedProgram or a path, not a {type(program).__name__}")
     if kind in ("safetensors", "torch"):
@@ -189,12 +188,12 @@ def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.T
 def _refuse_values(weights: Weights, kind: Form) -> None:
     if weights.values:
         raise ValueError(
-            f"{next(iter(weights.values))!r} is no tensor, which the form {kind!r} cannot hold"
+            f"{next(iter(weights.values))!r} is not a tensor, which the form {kind!r} cannot hold"
         )
 
 
 def _program_file(program: Any) -> Path | io.BytesIO:
-    """Return a file with a program, whose weights do not matter."""
+    """Return a file with a program, whose weights are not read."""
     if not isinstance(program, ExportedProgram):
         return Path(os.fsdecode(program))
     file = io.BytesIO()
@@ -206,7 +205,7 @@ def _program_file(program: Any) -> Path | io.BytesIO:
 def _stages(
     program: Any, count: int | None, by: By, place: Path, loading: dict[str, Any]
 ) -> Iterator[Path]:
-    """Yield a folder of stages, whose weights do not matter; what is made for it is in a place."""
+    """Yield a folder of stages, whose weights are not read; a new one is created in `place`."""
     if count is None:
         yield Path(os.fsdecode(program))
         return
@@ -219,13 +218,13 @@ def _stages(
 
 
 def _with_zeros(program: ExportedProgram) -> ExportedProgram:
-    """Give a program without weights zeros, which take no memory as long as nobody writes them."""
+    """Give a program without weights zeros, which use no memory until they are written."""
 
     def zeros(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return [_zeros(each.untyped_storage().nbytes()) for each in first]
 
     state = program.state_dict
-    # A tensor of a class of its own was unpickled, with its values.
+    # The last function returns tensors of custom classes: unpickling gave them their values.
     made = on_other_storages(list(state.values()), zeros, lambda value: value)
     state.update(zip(state, made, strict=True))
     return program

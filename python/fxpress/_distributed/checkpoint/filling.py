@@ -1,4 +1,4 @@
-"""Write a `.pt2` file that is another one with the weights of a checkpoint."""
+"""Write a copy of a `.pt2` file with the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _Source: TypeAlias = Callable[[torch.Tensor], None]
 
 
 class Filling(NamedTuple):
-    """How programs are filled."""
+    """Options of `fill`."""
 
-    # Name -> the value of a weight that the checkpoint does not have, KeyError for none; None:
-    # there has to be no such weight.
+    # Returns the value of a weight that the checkpoint does not have, KeyError for an unknown name;
+    # None: such a weight is an error.
     own: Callable[[str], torch.Tensor] | None = None
     limits: Limits | None = None  # the limits on the cost of reading a program
 
@@ -81,7 +81,7 @@ def _source(
         others = (
             other
             for other, its in views.items()
-            if other in weights.tensors and its[:5] == view[:5]  # all that tells its elements
+            if other in weights.tensors and its[:5] == view[:5]  # the fields that locate elements
         )
         found = next(others, name)
     stored = weights.tensors.get(found)
@@ -138,7 +138,7 @@ def _fill(weights: Weights, name: str, tensor: torch.Tensor) -> None:
     repeats = any(
         n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)
     )
-    if repeats:  # elements share a place, into which one of them is written
+    if repeats:  # several elements share one memory location, which gets the value of one of them
         copy_values(tensor, weights.read(name))
     else:
         weights.read(name, tensor)

@@ -1,4 +1,4 @@
-"""Put the files of all ranks in their places, so that a checkpoint is there as a whole or not."""
+"""Rename the files of all ranks, so that a checkpoint is visible in full or not at all."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _replace(folder: Path, files: Mapping[str, str], index: AtomicFile) -> None:
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove the files that no index names: of the replaced one, and of savers that were killed."""
+    """Remove files that the index does not name: the replaced ones, and files of killed savers."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             match = FILE.fullmatch(name)

@@ -42,11 +42,11 @@ _File: TypeAlias = LocalFile | RemoteFile
 
 
 class Asked(NamedTuple):
-    """What the caller of a reader may choose; see `ArchiveReader`."""
+    """Options of a reader; see `ArchiveReader`."""
 
     model: str = names.MODEL
     allow_pickle: bool = False
-    # A budget is that of a checkpoint of several files, which are read together.
+    # The files of one checkpoint are read with one budget.
     limits: Limits | Budget | None = None
     # The archive that is to be read, if it is at a URL and open already.
     opened: RemoteArchive | None = None
@@ -118,7 +118,7 @@ def _bytes_there(view: View) -> int:
 def _plain(
     file: File, archive: PT2ArchiveReader, name: str, view: View, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
-    """Return a tensor that is a part of a record, and what tells the record from others."""
+    """Return a tensor that is a part of a record, and values that identify the record's content."""
     record = archive.record(view.record)
     needed = bytes_needed(view)
     said = (record.crc, record.size, view.offset, view.strides)
@@ -134,7 +134,7 @@ def _plain(
 
     def find() -> Extent:
         begin = record.offset
-        if isinstance(archive, RemoteArchive):  # a request for those that are needed only
+        if isinstance(archive, RemoteArchive):  # a request, made only if the record is needed
             begin = archive.begin_of(view.record)
         part = Checked(file, begin, record.size, record.crc, f"record {view.record!r}")
         begin += view.offset * item
@@ -146,7 +146,7 @@ def _plain(
 def _read_again(
     file: _File, before: PT2ArchiveReader, payload: Payload, asked: Asked, options: Options
 ) -> torch.Tensor:
-    """Return a tensor that has to be read as a whole."""
+    """Return a tensor that has to be read in full."""
     with before if isinstance(before, RemoteArchive) else _archive_of(file, asked) as archive:
         try:
             values = read_values(archive, [payload], names.WEIGHTS_DIR, options)
@@ -159,7 +159,7 @@ def _read_again(
 def _pickled(
     archive: PT2ArchiveReader, payload: Payload, options: Options, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
-    """Return a tensor of a class of its own. It is read once to see what it is."""
+    """Return a tensor of a custom class. It is read once to find its dtype and sizes."""
     record = archive.record(names.WEIGHTS_DIR + payload.record)
     value = read_values(archive, [payload], names.WEIGHTS_DIR, options)[payload.name]
     if not isinstance(value, torch.Tensor):
@@ -170,7 +170,7 @@ def _pickled(
 def _add_beside(
     weights: Weights, path: AnyPath, text: str, views: dict[str, View], budget: Budget
 ) -> None:
-    """Add weights that are in a safetensors file beside the archive."""
+    """Add weights that are in a safetensors file next to the archive."""
     if not text:
         raise ArchiveError("the program was saved without its weights")
     name, number = place_of(text)
@@ -206,12 +206,12 @@ def stage_files(folder: AnyPath, limits: Limits | Budget | None) -> list[StageFi
 
 def _beside(folder: AnyPath, name: str) -> AnyPath:
     if not is_file_name(name, ".pt2"):
-        raise ValueError(f"{name!r} is no file of the folder")
+        raise ValueError(f"{name!r} is not a file of the folder")
     return folder / name
 
 
 def add_stages(weights: Weights, folder: AnyPath, asked: Asked) -> None:
-    """Add the weights of all stages in a folder; those of several stages come from the first."""
+    """Add the weights of all stages in a folder; the first stage with a weight provides it."""
     asked = asked._replace(limits=Budget.of(asked.limits, 0))
     stages = stage_files(folder, asked.limits)
     files = [weights.files.file(path) for path, _ in stages]

@@ -42,30 +42,30 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     """A reader of weights in files, for `torch.distributed.checkpoint.load`.
 
     `load` fills tensors, DTensors and shards of FSDP2. Each rank reads the bytes of its shards and
-    the headers of the files, and no file as a whole. Of files at URLs, these are ranges, several of
-    which are asked for at a time. Names are those of the state of the original
-    module. As with torch's readers, a tensor of another dtype gets the values converted.
+    the headers of the files, but no entire file. Files at URLs are read by ranges, with several
+    requests at a time. Names are the keys of the original module's state. As with torch's
+    readers, values are converted to the dtype of the target.
 
-    Nothing of a file runs. What is wrong with headers, names, sizes or the files of another rank is
-    one error on all ranks, before a tensor has changed. A tensor that a rank reads as a whole is
-    compared with its checksum, where the file has one, after it was read.
+    No code in a file is run. Errors in headers, names, sizes or the files of another rank are
+    raised as one error on all ranks, before any tensor changes. A tensor that a rank reads in full
+    is compared with its checksum, if the file has one, after it was read.
 
     Args:
         path: a `.pt2` file; a folder that `fxpress split` wrote; a safetensors file; an index of
             such files (`model.safetensors.index.json`), or a folder with one, such as
-            `ArchiveWriter` writes. Or the URL of one of them, such as `s3://bucket/model.pt2`, for
-            which fsspec has what reads it; one that ends in ".pt2", ".safetensors" or ".json" is a
-            file, another one a folder.
+            `ArchiveWriter` writes. Or the URL of one of them, such as `s3://bucket/model.pt2`,
+            whose protocol fsspec supports; a URL that ends in ".pt2", ".safetensors" or ".json" is
+            a file, any other a folder.
         model: the name of the program in a `.pt2` file.
-        check: before a tensor changes, read all of the records that this rank needs parts of, and
+        check: before a tensor changes, read in full the records that this rank needs parts of, and
             compare them with their checksums.
-        allow_pickle: unpickle tensors of classes of their own, which may run any code.
+        allow_pickle: unpickle tensors of custom classes, which may run any code.
         limits: the limits on the cost of reading headers; None: the defaults, see
             `fxpress.archive.Limits`.
 
     Raises:
         TypeError: an argument is of a wrong type.
-        fxpress.UnsupportedError: nothing that is installed reads from the URL.
+        fxpress.UnsupportedError: no installed package reads from the URL.
 
     `torch.distributed.checkpoint.load` raises torch's CheckpointException on every rank, with the
     errors of each rank in `failures`:
@@ -76,8 +76,8 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     - fxpress.SerializeError: a weight needs `allow_pickle`, or two names that share memory, such
       as the names of a tied weight, have different values.
     - fxpress.UnsupportedError: a tensor is of a dtype that this torch does not have.
-    - RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
-    - AssertionError: torch's, in place of an error in a header, whose text it has.
+    - RuntimeError, ValueError: torch's, for missing names and for other sizes.
+    - AssertionError: torch's, in place of an error in a header, with the text of that error.
 
     A subclass of `torch.distributed.checkpoint.StorageReader`.
 
@@ -122,11 +122,11 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | bytes | os.PathLike[str]) -> bool:
-        """Return whether something can be the path of a checkpoint."""
+        """Return whether `checkpoint_id` can be the path of a checkpoint."""
         return is_path(checkpoint_id)
 
     def reset(self, checkpoint_id: str | bytes | os.PathLike[str] | None = None) -> None:
-        """Forget what was read, and read another path from now on if one is given."""
+        """Discard what was read; read from `checkpoint_id` from now on, unless it is None."""
         self._close()
         if checkpoint_id is not None:
             self._path = _path_of(checkpoint_id)
@@ -138,7 +138,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
             weights.close()
 
     def read_metadata(self) -> Metadata:
-        """Return what the files say that they hold: a chunk for each slice of a tensor.
+        """Return the metadata of the files: a chunk for each slice of a tensor.
 
         Raises:
             OSError: a file cannot be read.
@@ -151,7 +151,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
                 TensorProperties(
-                    # Planners need a dtype; reading a tensor of an unknown one is an error.
+                    # Planners need a dtype; reading a tensor of an unknown dtype is an error.
                     dtype=stored.dtype if isinstance(stored.dtype, torch.dtype) else torch.uint8
                 ),
                 torch.Size(stored.sizes),
@@ -168,10 +168,10 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Do nothing: what `read_metadata` found is what is read."""
+        """Do nothing: `read_metadata` has found the files."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Find the bytes that a plan needs, and check that they are there."""
+        """Find the bytes that a plan needs, and check that they exist."""
         weights = self._contents
         wanted = {
             _key(item.storage_index): item.storage_index
@@ -198,7 +198,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     def _find(self, weights: Weights, index: MetadataIndex) -> Place:
         slices = weights.tensors[index.fqn].slices
         wanted = _key(index)[1]
-        first = index.index or 0  # a hint, where there are many
+        first = index.index or 0  # a hint, which avoids a search through many slices
         for part in (*slices[first : first + 1], *slices):
             if part.offsets == wanted:
                 return part.find()
@@ -256,7 +256,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
             copy_box(place, item.storage_offsets, item.lengths, target)
 
     def _order(self, item: ReadItem) -> tuple[str, int]:
-        """Return where the bytes of an item are, so that files are read from front to back."""
+        """Return a sort key by file and offset, so that files are read from front to back."""
         place = self._places.get(_key(item.storage_index))
         return (str(place.file.path), place.begin) if isinstance(place, Extent) else ("", 0)
 
@@ -279,7 +279,7 @@ def _target(item: ReadItem, planner: LoadPlanner) -> torch.Tensor:
 
 
 def _path_of(path: str | bytes | os.PathLike[str]) -> AnyPath:
-    """Return the path that is given as such, with `file://`, or as a URL that fsspec knows."""
+    """Return the path of an argument: a path, a URL with `file://`, or a URL for fsspec."""
     url = url_of(path)
     if url is None:
         return Path(local_path(path))

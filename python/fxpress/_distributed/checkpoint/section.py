@@ -1,8 +1,8 @@
-"""The section of an index that `ArchiveWriter` adds: which slices a tensor has, and where they are.
+"""The section that `ArchiveWriter` adds to an index: the slices of tensors, and their files.
 
-Other readers of the index look at its weight_map alone, which names the tensors that are whole in
-one file. A slice is in its file under a name that no model has, so that nobody takes it for the
-tensor.
+Other readers of the index use only its weight_map, which names the tensors that are stored in full
+in one file. The name of a slice in its file is one that no model has, so that no reader mistakes a
+slice for the tensor.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from fxpress._files.remote.remote_file import AnyPath
 from fxpress._files.serde.limits import Budget
 
 KEY, FORMAT, VERSION = "fxpress", "fxpress checkpoint", 1
-_SLICE_BYTES = 300  # of the objects for a slice, as an estimate
+_SLICE_BYTES = 300  # the estimated memory of the objects for a slice
 
 
 class Part(NamedTuple):
-    """What a rank says of a slice that it has written."""
+    """A slice that a rank has written."""
 
     file: str  # the name of the file
-    temporary: str  # the name that it has until the checkpoint is complete
-    whole: int  # bytes of the file
+    temporary: str  # the name of the file until the checkpoint is complete
+    whole: int  # the size of the file, in bytes
     crc: int  # CRC-32 of the slice
 
 
 def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> str:
-    """Return the name of a slice in its file; a slice that is the whole tensor has its name."""
+    """Return the name of a slice in its file: the tensor's own name if the slice is all of it."""
     if tuple(sizes) == tuple(whole):
         return name
     return f"{name}@{','.join(map(str, offsets))}"
 
 
 def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dict[str, Any]:
-    """Return what the index of a checkpoint says."""
+    """Return the contents of the index of a checkpoint."""
     described = metadata.state_dict_metadata
     parts = [result for result in results if isinstance(result.storage_data, Part)]
     files = dict(sorted({(each.storage_data.file, each.storage_data.whole) for each in parts}))
@@ -92,7 +92,7 @@ def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dic
 
 
 def _chunk(about: TensorStorageMetadata, index: MetadataIndex) -> ChunkStorageMetadata:
-    """Return the chunk of a tensor that an index is of."""
+    """Return the chunk of a tensor that an index refers to."""
     hint = index.index
     if hint is not None and hint < len(about.chunks) and about.chunks[hint].offsets == index.offset:
         return about.chunks[hint]
@@ -100,7 +100,7 @@ def _chunk(about: TensorStorageMetadata, index: MetadataIndex) -> ChunkStorageMe
 
 
 class _Files:
-    """The files of a checkpoint, whose headers are read when something of them is needed."""
+    """The files of a checkpoint, whose headers are read on first use."""
 
     def __init__(
         self, index: AnyPath, said: dict[str, Any], weights: Weights, budget: Budget
@@ -118,7 +118,7 @@ class _Files:
         return len(self._files)
 
     def _file(self, number: int) -> TensorFile:
-        """Return a file, which has to be of the save that the index is of."""
+        """Return a file, after a check that it belongs to the same save as the index."""
         with self._lock:
             if number not in self._opened:
                 file, size = self._files[number]
@@ -134,7 +134,7 @@ class _Files:
     def find(
         self, number: int, key: str, dtype: torch.dtype, sizes: tuple[int, ...], crc: int
     ) -> Extent:
-        """Return the place of a slice; ArchiveError where the file has another tensor there."""
+        """Return the location of a slice; ArchiveError if the file has another tensor there."""
         file = self._file(number)
         extent = extent_in(file, key, crc)
         if difference := difference_of((extent.dtype, file.places[key].shape), (dtype, sizes)):
@@ -187,8 +187,9 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
         raise ValueError(f"the slices of {name!r} have {volume} elements of {math.prod(sizes)}")
     if len(slices) == 1 or volume == 0:
         return
-    # The begins of slices cut the tensor into a grid. Each cell has to be in one slice. A cell is
-    # known by its first element: hashes of tuples could be made equal.
+    # The offsets of slices cut the tensor into a grid. Each cell has to be in exactly one slice. A
+    # cell is identified by the position of its first element, an int: a file could choose tuples
+    # with equal hashes.
     edges = [sorted({0, *(each.offsets[dim] for each in slices)}) for dim in range(len(sizes))]
     strides = strides_of(sizes)
     seen: set[int] = set()
@@ -197,7 +198,7 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
             [stride * begin for begin in edge[bisect_left(edge, a) : bisect_left(edge, a + n)]]
             for a, n, edge, stride in zip(each.offsets, each.sizes, edges, strides, strict=True)
         ]
-        more = math.prod(map(len, begins)) - 1  # none where slices are those of a mesh
+        more = math.prod(map(len, begins)) - 1  # 0 if a mesh cut the tensor into these slices
         budget.charge(_SLICE_BYTES * max(more, 0), f"the slices of {name!r}")
         cells = set(map(sum, itertools.product(*begins)))
         if not seen.isdisjoint(cells):

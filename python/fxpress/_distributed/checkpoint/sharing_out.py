@@ -1,4 +1,4 @@
-"""Share out what is to be written to files, and name them."""
+"""Distribute the items of a save to files, and name the files."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ FILE = re.compile(r"model-\d{5,}-of-\d{5,}-([0-9a-f]{16})\.safetensors")
 
 
 class Work(NamedTuple):
-    """What a rank writes."""
+    """The files that a rank writes."""
 
-    number: str  # of the save, which all of its files carry
+    number: str  # the number of the save, which all of its files contain
     # The name of each file, and the positions of its items in the rank's plan.
     files: list[tuple[str, list[int]]]
 
 
 def check_item(item: WriteItem) -> None:
-    """Raise UnsupportedError for what cannot be in a safetensors file or its index."""
+    """Raise UnsupportedError for an item that cannot be in a safetensors file or its index."""
     name = item.index.fqn
     if name == METADATA or not _is_unicode(name):
         raise UnsupportedError(f"{name!r} cannot be the name of a tensor in a safetensors file")
@@ -62,14 +62,14 @@ def _bytes_of(item: WriteItem) -> int:
 
 
 def _is_needed(item: WriteItem) -> bool:
-    """Return whether there is something to write: an empty slice of other elements is nothing."""
+    """Return whether an item is written: not an empty slice of a tensor that has elements."""
     if item.type is WriteItemType.BYTE_IO:
         return False
     return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0
 
 
 def share_out(plans: list[list[WriteItem]], most: int) -> list[Work]:
-    """Return what each rank writes, in files of `most` bytes, which a larger tensor may exceed."""
+    """Return the work of each rank, in files of at most `most` bytes; a tensor may be larger."""
     number = secrets.token_hex(16)
     groups = [_groups(items, most) for items in plans]
     count = sum(map(len, groups))

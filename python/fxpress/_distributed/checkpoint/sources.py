@@ -1,4 +1,4 @@
-"""Find out what is at a path, and read what it holds."""
+"""Recognize the checkpoint at a path, and read it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fxpress._files.serde.limits import Budget, Limits
 
 
 def main_file(path: AnyPath) -> AnyPath:
-    """Return the file that says what a checkpoint has: a manifest, an index, or the file itself."""
+    """Return the file that lists a checkpoint's contents: a manifest, an index, or the file."""
     if not _is_folder(path):
         return path
     for name in (MANIFEST, tensor_files.INDEX, tensor_files.ALONE):
@@ -35,14 +35,14 @@ def main_file(path: AnyPath) -> AnyPath:
 
 
 def _is_folder(path: AnyPath) -> bool:
-    """Return whether a path is a folder. Stores of objects have none: there, names tell."""
+    """Return whether a path is a folder, at a URL by its suffix: object stores have no folders."""
     if isinstance(path, UrlPath):
         return not path.name.endswith((".pt2", ".json", tensor_files.SUFFIX))
     return path.is_dir()
 
 
 def read_weights(path: AnyPath, asked: Asked) -> Weights:
-    """Return the tensors of a checkpoint: what they are, and where their bytes are."""
+    """Return the tensors of a checkpoint: dtypes, sizes, and the locations of their bytes."""
     weights = Weights()
     try:
         _add(weights, path, asked)
@@ -81,7 +81,7 @@ def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
 
 
 def _read_json(path: AnyPath, limits: Limits | Budget | None) -> tuple[Any, Budget]:
-    """Return what a JSON file says, and the rest of the budget; ArchiveError if it is damaged."""
+    """Parse a JSON file; return its value and the budget. ArchiveError: the file is damaged."""
     text = read_path(path)
     budget = Budget.of(limits, len(text))
     try:

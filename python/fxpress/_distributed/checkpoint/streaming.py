@@ -44,7 +44,7 @@ class _Planner(SavePlanner):  # type: ignore[misc]
         """Do nothing: the state is in files."""
 
     def create_local_plan(self) -> SavePlan:
-        """Return a plan with whole tensors, and values."""
+        """Return a plan with tensors in full, and values."""
         items = [_item(name, stored) for name, stored in self._weights.tensors.items()]
         items += [
             WriteItem(MetadataIndex(name), WriteItemType.BYTE_IO) for name in self._weights.values
@@ -52,13 +52,13 @@ class _Planner(SavePlanner):  # type: ignore[misc]
         return SavePlan(items)
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Return the plan as it is, and what torch says of it."""
+        """Return the plans unchanged, and torch's metadata of them."""
         plans, metadata = create_default_global_save_plan(all_plans)
         metadata.planner_data = {name: (name,) for name in metadata.state_dict_metadata}
         return plans, metadata
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
-        """Return the plan as it is."""
+        """Return the plan unchanged."""
         return new_plan
 
     def resolve_data(self, write_item: WriteItem) -> Any:
@@ -87,7 +87,7 @@ def _item(name: str, stored: Stored) -> WriteItem:
 
 
 def save_all(weights: Weights, writer: StorageWriter) -> None:
-    """Save all of a checkpoint with a writer."""
+    """Save an entire checkpoint with a writer."""
     planner = _Planner(weights)
     with _errors_of_one_process():
         dcp.save({}, storage_writer=writer, planner=planner, no_dist=True)

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: in one alone, or in those that an index names."""
+"""Tensors in safetensors files: in a single file, or in the files that an index names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INDEX, ALONE, SUFFIX = names.TENSORS_INDEX, names.TENSORS_ALONE, ".safetensors"
 
 
 def extent_in(file: TensorFile, name: str, crc: int | None = None) -> Extent:
-    """Return the place of a tensor; ArchiveError for no tensor, UnsupportedError for its dtype."""
+    """Return the location of a tensor; ArchiveError: it is missing, UnsupportedError: its dtype."""
     place, dtype = file.place(name), file.dtype(name)
     part = None
     if crc is not None:
@@ -29,7 +29,7 @@ def extent_in(file: TensorFile, name: str, crc: int | None = None) -> Extent:
 
 
 def in_file(file: TensorFile, name: str) -> Stored:
-    """Return a tensor of a file; ArchiveError when there is none of that name."""
+    """Return a tensor of a file; ArchiveError if the file has no tensor of that name."""
     place = file.place(name)
     dtype = getattr(torch, place.dtype, place.dtype)
     return whole(dtype, place.shape, lambda: extent_in(file, name))
@@ -61,5 +61,5 @@ def add_by_index(weights: Weights, path: AnyPath, said: Any, budget: Budget) -> 
 def beside(index: AnyPath, name: str) -> AnyPath:
     """Return the path of a file that an index names; ArchiveError for one in another folder."""
     if not is_file_name(name, SUFFIX):
-        raise ArchiveError(f"{index} is damaged: {name!r} is no file beside it")
+        raise ArchiveError(f"{index} is damaged: {name!r} is not a file next to it")
     return index.with_name(name)

@@ -1,7 +1,7 @@
-"""Checkpoints that torch's FileSystemWriter has written, read without running what is in them.
+"""Read checkpoints of torch's FileSystemWriter without running code in them.
 
-Their file `.metadata` is a pickle of classes of torch. Here it makes plain objects that only keep
-the state they are given, for this file alone.
+Their file `.metadata` is a pickle of classes of torch. Here, unpickling creates plain objects that
+only keep their state, of classes that are new for each file.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from fxpress._torch.checkpoint import LAYOUT, METADATA_CLASSES, STORAGES, TENSOR
 
 METADATA = names.CHECKPOINT_METADATA
 _PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path")
-_ELEMENT = 64  # bytes that are made of an element of the metadata, as an estimate
+_ELEMENT = 64  # the estimated memory of an element of the metadata, in bytes
 _LONGEST = 1 << 16  # bytes of the pickle of a tensor
 _MOST_ELEMENTS = 1 << 10  # of the pickle of a tensor
 _BYTE_ORDER = sys.byteorder.encode()
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes objects with a `state` instead of objects of the classes that the file names."""
+    """Creates objects with a `state` instead of objects of the classes that the file names."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
@@ -70,7 +70,7 @@ class _Unpickler(pickle.Unpickler):
         }
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands in for what the file names; UnpicklingError for anything else."""
+        """Return the substitute for a class or function of torch; UnpicklingError for others."""
         kind = self._kinds.get((module, name)) or self._functions.get((module, name))
         if kind is not None:
             return kind
@@ -98,7 +98,7 @@ def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
 def _metadata(
     folder: Path, limits: Limits | Budget | None
 ) -> Iterator[tuple[dict[str, Any], Budget]]:
-    """Yield the contents of `.metadata`; what is wrong with them in the block is ArchiveError."""
+    """Yield the contents of `.metadata`; in the block, errors about them become ArchiveError."""
     path = folder / METADATA
     data = read_file(path)
     budget = Budget.of(limits, len(data))
@@ -111,7 +111,7 @@ def _metadata(
         raise
     except KeyError:  # whose text is the key, which may be as large as the file likes
         raise ArchiveError(f"{path} is damaged: a field or a part of a tensor is missing") from None
-    except Exception as error:  # whatever pickles and what they make raise when they are damaged
+    except Exception as error:  # damaged pickles, and objects built from them, raise any type
         if not is_about_input(error):
             raise
         raise ArchiveError(f"{path} is damaged: {error!r}") from None
@@ -129,7 +129,7 @@ def _form(name: str, kind: Any) -> Form | None:
 
 def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -> None:
     files: dict[str, File] = {}
-    # Offsets are texts, because a file could choose tuples with one hash.
+    # Offsets are strings, because a file could choose tuples with equal hashes.
     places: dict[tuple[str, str], _Saved] = {}
     for index, info in said["storage_data"].items():
         name, offset = _text(index.state["fqn"]), sizes_in([*(index.state.get("offset") or ())])
@@ -163,7 +163,7 @@ class _Saved(NamedTuple):
     budget: Budget
 
     def read(self) -> Any:
-        """Return it; ArchiveError or SerializeError when it is damaged, or would need a pickle."""
+        """Return the value; ArchiveError or SerializeError: it is damaged, or needs unpickling."""
         data = self.file.read(self.begin, self.begin + self.size)
         self.budget.charge(self.size, repr(self.name))  # parts of a file may have the same bytes
         values = Values({}, "cpu", self.budget)
@@ -203,7 +203,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 class _Part(NamedTuple):
-    """A part of a file, as the native reader of archives reads it."""
+    """A part of a file, with the interface that the native reader of archives needs."""
 
     file: File
     begin: int
@@ -214,7 +214,7 @@ class _Part(NamedTuple):
 
 
 class _Tensor:
-    """What the pickle of a tensor says."""
+    """The arguments that a tensor's pickle rebuilds it from."""
 
     def __init__(self, storage: Any, offset: int, sizes: Any, strides: Any, *others: Any) -> None:
         self.storage, self.offset = storage, offset
@@ -222,11 +222,11 @@ class _Tensor:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Makes a `_Tensor` of the pickle of a tensor, and refuses everything else."""
+    """Creates a `_Tensor` from the pickle of a tensor, and refuses everything else."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        # A pickle can change the attributes of a class that it names.
+        # Each pickle has its own class, because it can change attributes of a class that it names.
         self._class = type("_Tensor", (_Tensor,), {})
 
     def find_class(self, module: str, name: str) -> Any:
@@ -260,7 +260,7 @@ def extent_of(
         _, of_storage, key, _, _ = said.storage
         name = f"data/{key}"
         record, start = records[name], begin + archive.offset(name)
-    except Exception as error:  # of any type for a damaged file, which reading all of it reports
+    except Exception as error:  # any type, for a damaged file; reading it in full reports the fault
         if not is_about_input(error):
             raise
         return None
@@ -278,7 +278,7 @@ def extent_of(
 
 
 def _pickled(archive: _native.ArchiveReader, record: Record) -> bytes:
-    """Return the pickle of a tensor; ValueError for one that is damaged or no small record."""
+    """Return the pickle of a tensor; ValueError if it is damaged, compressed or too large."""
     if record.is_deflated or record.size > _LONGEST:
         raise ValueError("it is not the pickle of a tensor alone")
     data: bytes = archive.stored_bytes("data.pkl")

@@ -1,7 +1,7 @@
-"""Values that are no tensors, such as numbers and lists of an optimizer, as JSON can hold them.
+"""Values that are not tensors, such as an optimizer's numbers and lists, encoded as JSON.
 
 torch keeps such values as pickles. Reading a pickle may run code, so they are JSON here: numbers,
-texts and None as they are, and containers as an object with one key, which says the kind.
+strings and None as they are, and containers as an object with one key, which names the type.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from fxpress._base.errors import UnsupportedError
 from fxpress._files.errors import ArchiveError
 
-_DEEPEST = 64  # containers within each other
+_DEEPEST = 64  # nested containers
 _MOST_CHOSEN = 1000  # keys of a dict whose hashes a file can choose
 
 
 def as_json(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a value as JSON; UnsupportedError for a value of another kind."""
+    """Return a value as JSON; UnsupportedError for a value of another type."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if depth < _DEEPEST:
@@ -60,12 +60,12 @@ def from_json(name: str, said: Any, depth: int = 0) -> Any:
 
 
 def _has_chosen_hash(key: Any) -> bool:
-    """Return whether a file can have any number of keys like this one with one hash."""
+    """Return whether a file could contain any number of keys of this type with equal hashes."""
     return type(key) is tuple or (type(key) is int and key.bit_length() > 64)
 
 
 def pickled(value: Any) -> io.BytesIO:
-    """Return a value as planners of torch take it. It is made here, and nothing of a file."""
+    """Return the pickle of a value, which torch's planners require. It is not read from a file."""
     made = io.BytesIO()
     torch.save(value, made)
     made.seek(0)
@@ -73,7 +73,7 @@ def pickled(value: Any) -> io.BytesIO:
 
 
 def unpickled(name: str, data: io.BytesIO) -> Any:
-    """Return the value that a planner of torch gives; UnsupportedError for one of another kind."""
+    """Return the value of a pickle from torch's planner; UnsupportedError for other types."""
     data.seek(0)
     try:
         return torch.load(data, weights_only=True)

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: what they are, and where their slices are."""
+"""The tensors of a checkpoint: dtypes, sizes, and the locations of their slices."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Place: TypeAlias = Extent | Callable[[], torch.Tensor]
 
 
 class Slice(NamedTuple):
-    """A part of a tensor that is stored in one place."""
+    """A part of a tensor that is stored at one location."""
 
-    offsets: tuple[int, ...]  # where it begins in the tensor
+    offsets: tuple[int, ...]  # its first element in the tensor
     sizes: tuple[int, ...]  # its lengths
-    # Returns its place; OSError or ArchiveError for a file that does not have it.
+    # Returns its location; OSError or ArchiveError if the file does not have it.
     find: Callable[[], Place]
 
 
 class Stored(NamedTuple):
-    """A tensor of a checkpoint. Its slices do not overlap, and are all of it."""
+    """A tensor of a checkpoint. Its slices cover it without overlaps."""
 
-    dtype: Any  # a torch.dtype; the text of the file where torch has no such dtype
+    dtype: Any  # a torch.dtype; the name in the file if torch has no such dtype
     sizes: tuple[int, ...]
     slices: tuple[Slice, ...]
 
@@ -44,12 +44,11 @@ class Weights:
     """The contents of a checkpoint."""
 
     tensors: dict[str, Stored] = field(default_factory=dict)  # name -> the tensor
-    values: dict[str, Any] = field(default_factory=dict)  # name -> a value that is no tensor
+    values: dict[str, Any] = field(default_factory=dict)  # name -> a value that is not a tensor
     files: Files = field(default_factory=Files)  # the files that are read
-    # What tells one checkpoint from another: JSON that is equal on all ranks that look at the same
-    # files.
+    # Identifies the checkpoint: JSON that is equal on all ranks that read the same files.
     facts: list[Any] = field(default_factory=list)
-    # Called with the bytes of each whole tensor that was read.
+    # Called with the size in bytes of each tensor that was read in full.
     report: Callable[[int], None] | None = None
 
     def __enter__(self) -> Weights:
@@ -103,12 +102,12 @@ class Weights:
 def copy_box(
     place: Place, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
 ) -> None:
-    """Copy a box of what is stored in a place into a tensor of the same sizes."""
+    """Copy a box of a stored slice into a tensor of the box's sizes."""
     if isinstance(place, Extent):
         read_box(place, offsets, sizes, target)
         return
     found = place()
-    # torch copies nothing from a tensor without values.
+    # Copying from a tensor without values leaves the target unchanged, without an error.
     if found.layout is not torch.strided or found.is_meta or holds_fake(found):
         raise ArchiveError("a tensor of the checkpoint is sparse, or has no values")
     for dim, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
@@ -117,25 +116,25 @@ def copy_box(
 
 
 def whole(dtype: torch.dtype, sizes: tuple[int, ...], find: Callable[[], Place]) -> Stored:
-    """Return a tensor that is stored in one place."""
+    """Return a tensor that is stored as one slice."""
     return Stored(dtype, sizes, (Slice((0,) * len(sizes), sizes, find),))
 
 
 def charge_repeats(name: str, stored: Stored, bytes_there: int, budget: Budget) -> None:
-    """Charge the bytes of a tensor that its file does not have: elements that share a place."""
+    """Charge the bytes that a tensor needs beyond its file: elements that share a location."""
     size = stored.dtype.itemsize * math.prod(stored.sizes)
     if size > bytes_there:
         budget.charge(size - bytes_there, f"the elements of {name!r} that share memory")
 
 
 def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether elements with these strides lie in order and without gaps."""
+    """Return whether elements with these strides are contiguous."""
     wanted = strides_of(sizes)
     return all(n == 1 or a == b for n, a, b in zip(sizes, strides, wanted, strict=True))
 
 
 def add(weights: Weights, name: str, stored: Stored, where: str) -> None:
-    """Add a tensor that may be in several files, and has to be the same in each."""
+    """Add a tensor; if several files have it, dtype and sizes have to be equal in each."""
     known = weights.tensors.setdefault(name, stored)
     if difference := difference_of((stored.dtype, stored.sizes), (known.dtype, known.sizes)):
         raise ArchiveError(f"{where}: {name!r} is {difference} in a file before it")

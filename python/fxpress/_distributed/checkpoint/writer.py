@@ -30,21 +30,21 @@ from fxpress._files.format.tensor_header import NUMBER
 class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     """A writer of safetensors files and their index, for `torch.distributed.checkpoint.save`.
 
-    Each rank writes what torch's planner gives it: whole tensors, and slices of DTensors. The
+    Each rank writes what torch's planner assigns to it: entire tensors, and slices of DTensors. The
     folder gets `model.safetensors.index.json`, which names the files; `ArchiveReader` reads it and
-    gives each rank its new slices. Tensors that are whole in one file are where safetensors and
-    transformers look for them. Values that are no tensors are in the index: None, bool, int, float,
-    str, and lists, tuples and dicts of them.
+    gives each rank its new slices. safetensors and transformers can read the tensors that are
+    stored in full in one file. Values that are not tensors are in the index: None, bool, int,
+    float, str, and lists, tuples and dicts of them.
 
-    The index is written last, by the coordinator, when the files of all ranks are on the disk.
-    Until then, and when a rank dies, what was there before stays as it was. The next save removes
-    what killed ranks have left, and the files that only the replaced index named. All ranks need to
-    see the same folder.
+    The coordinator writes the index last, when the files of all ranks are on the disk. Until then,
+    and when a rank is killed, the previous checkpoint stays valid. The next save removes files that
+    killed ranks have left, and files that only the replaced index named. All ranks need to see the
+    same folder.
 
     Args:
-        path: the folder, which is made if it is missing.
-        file_bytes: a rank begins a new file when one would have more bytes; a larger tensor has a
-            file of its own.
+        path: the folder, which is created if it is missing.
+        file_bytes: a rank begins a new file when one would have more bytes; a larger tensor gets a
+            separate file.
 
     Raises:
         TypeError: an argument is of a wrong type.
@@ -54,7 +54,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     errors of each rank in `failures`:
 
     - OSError: a file cannot be written.
-    - FileExistsError: the folder has a checkpoint of another kind.
+    - FileExistsError: the folder has a checkpoint of another format.
     - fxpress.UnsupportedError: safetensors has no such dtype, a value is another object, or ranks
       write without a coordinator.
 
@@ -83,7 +83,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         self._path = Path(os.fsdecode(path))
         self._file_bytes = file_bytes
         self._is_coordinator = False
-        self._number = ""  # of the save, on the coordinator
+        self._number = ""  # the number of the save, on the coordinator
         self._written: list[AtomicFile] = []
 
     @property
@@ -93,7 +93,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | bytes | os.PathLike[str]) -> bool:
-        """Return whether something can be the folder of a checkpoint."""
+        """Return whether `checkpoint_id` can be the folder of a checkpoint."""
         return is_path(checkpoint_id) and "://" not in os.fsdecode(checkpoint_id)
 
     def storage_meta(self) -> StorageMeta:
@@ -101,13 +101,13 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         return StorageMeta(self._path)
 
     def reset(self, checkpoint_id: str | bytes | os.PathLike[str] | None = None) -> None:
-        """Remove what a failed save has left, and write to another folder if one is given."""
+        """Remove what a failed save has left; write to `checkpoint_id` unless it is None."""
         self._discard()
         if checkpoint_id is not None:
             self._path = Path(os.fsdecode(checkpoint_id))
 
     def _discard(self) -> None:
-        """Remove the files that are not in their places."""
+        """Remove the temporary files."""
         while self._written:
             self._written.pop().discard()
 
@@ -121,7 +121,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         self._discard()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Check that what a rank is to write can be in such files."""
+        """Check that a rank's items can be in safetensors files and their index."""
         if not plan.usable:
             raise UnsupportedError(
                 "plans that planners keep from save to save (enable_plan_caching)"
@@ -144,7 +144,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write the files of a rank, tensor by tensor. They are not in their places yet.
+        """Write the files of a rank under temporary names, tensor by tensor.
 
         Raises:
             OSError: a file cannot be written.
@@ -191,7 +191,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         return [WriteResult(index, size, Part(*at, crc)) for index, size, crc in parts]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Put the files of all ranks in their places, and write the index, which makes them valid.
+        """Rename the files of all ranks, and write the index, which makes them valid.
 
         Raises:
             OSError: a file cannot be written, or a rank's file is not in the folder.
@@ -209,7 +209,7 @@ def _value(item: WriteItem, planner: SavePlanner) -> Any:
 def _plain(
     key: str, found: torch.Tensor, dtype: torch.dtype, sizes: tuple[int, ...]
 ) -> torch.Tensor:
-    """Return a tensor as its bytes are written; ValueError unless it is what was planned."""
+    """Return a tensor with the elements to write; ValueError unless it has the planned sizes."""
     plain = tensors.elements_of(key, found)
     if difference := difference_of((plain.dtype, tuple(plain.shape)), (dtype, sizes)):
         raise ValueError(f"{key!r} is {difference} by the plan")

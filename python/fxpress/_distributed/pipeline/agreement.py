@@ -18,15 +18,15 @@ from fxpress._distributed.pipeline.parallel import all_keys, check_keys
 from fxpress._distributed.stages.manifest import fxpress_version
 from fxpress._torch.distributed import store_of
 
-_MARGIN = 2.0  # seconds that the others wait longer than the rank that judges
-_ROUND = "round"  # the key of the number of the round in which rank 0 is, or will be next
-# Values of a rank's key of a round in place of an answer:
+_MARGIN = 2.0  # seconds that the other ranks wait longer than rank 0
+_ROUND = "round"  # the key of the number of rank 0's current or next round
+# Values of a rank's key of a round, other than an answer:
 _JOINED = "joined"  # the rank takes part, and will answer
 _TAKEN = "taken"  # rank 0 has read the answer, so that the rank cannot change it any more
 
 
 class Explain(Protocol):
-    """What finds the error that all ranks raise; see `Watch`."""
+    """Finds the error that all ranks raise; see `Watch`."""
 
     patience: float
 
@@ -35,13 +35,13 @@ class Explain(Protocol):
 
 @dataclasses.dataclass
 class Answer:
-    """What a rank says of itself."""
+    """The stages, versions and settings of a rank, or its error."""
 
     stages: list[int]  # the numbers of the stages that it runs
-    digest: str = ""  # of the files
+    digest: str = ""  # the digest of the files
     graph: str = ""  # the hash of the program that was cut
-    plan: str = ""  # the digest of the plan that it was cut by
-    settings: str = ""  # of the schedule, for an error
+    plan: str = ""  # the digest of the plan by which the program was cut
+    settings: str = ""  # the settings of the schedule, for an error
     trains: bool = False  # whether the schedule has a loss function
     scale_grads: bool = True  # whether the schedule divides gradients by the number of microbatches
     # Names of the tensor-parallel plan -> whether a stage here has a module for each.
@@ -50,7 +50,7 @@ class Answer:
     cuts: dict[str, str] = dataclasses.field(default_factory=dict)
     fxpress: str | None = dataclasses.field(default_factory=fxpress_version)
     torch: str = torch.__version__
-    error: str = ""  # what went wrong on this rank; "" if nothing
+    error: str = ""  # the error of this rank; "" if there is none
 
 
 def agree(
@@ -61,7 +61,7 @@ def agree(
     cause: BaseException | None = None,
     explain: Explain | None = None,
 ) -> None:
-    """Wait for the answers of all ranks, which raise the same PipelineError if they differ.
+    """Wait for the answers of all ranks; all ranks raise the same PipelineError if they differ.
 
     Every rank of the group has to call it. `cause` is the error's cause on this rank; `explain`
     finds the errors of ranks that failed before this call.
@@ -94,7 +94,7 @@ def told(group: Any, stages: list[int]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        with contextlib.suppress(RuntimeError):  # the store has gone
+        with contextlib.suppress(RuntimeError):  # the store is closed
             _refuse(Answer(stages=stages, error=described(error)), group)
         raise
 
@@ -136,13 +136,13 @@ def join_round(group: Any, patience: float = _MARGIN) -> int:
 
 
 def _end_round(store: Any, number: int, verdict: str) -> None:
-    """Give the verdict of a round; who has read it finds that the next round is the current one."""
+    """Write the verdict of a round, after its end: a rank that reads it finds the next round."""
     store.add(_ROUND, 1)
     store.set(f"agree/{number}/verdict", verdict)
 
 
 def _decoded(text: str) -> Answer:
-    """Return the answer in a text; for another version, its field `fxpress` lists what differs."""
+    """Parse an answer; for another version's, the field `fxpress` lists the other field names."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):
@@ -156,19 +156,19 @@ def _decoded(text: str) -> Answer:
 
 
 def out_of_reach(names: list[str]) -> str:
-    """Return the error for a store that does not answer. Mostly it is rank 0 that keeps it."""
+    """Return the error for a store that does not answer. Usually rank 0 hosts the store."""
     return f"the store cannot be reached: {names[0]} has died, or the network is cut"
 
 
 def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
-    """Wait for ranks that answered: rank 0 may keep the store, and end after an error."""
+    """Wait until all ranks have read the verdict: rank 0 may host the store, and exit after it."""
     end = time.monotonic() + min(timeout, _MARGIN)
     while store.add(f"{key}/read", 0) < size - 1 and time.monotonic() < end:
         time.sleep(0.01)
 
 
 def _hear(store: Any, key: str, names: list[str], timeout: float, explain: Explain | None) -> str:
-    """Return the verdict of rank 0, which begins to wait for others when it has come itself."""
+    """Return the verdict of rank 0. Its timeout for other ranks begins with its own answer."""
     late = f"{names[0]} did not answer within {timeout:g} s"
     if text_of(store, f"{key}/0", explain.patience if explain else timeout) is None:
         return late if explain is None else explain.settled(late, is_late=True)
@@ -182,7 +182,7 @@ def _hear(store: Any, key: str, names: list[str], timeout: float, explain: Expla
 def _verdict(
     store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
 ) -> str:
-    """Return what is wrong with the answers of all ranks; "" for nothing."""
+    """Return the error in the answers of all ranks; "" if there is none."""
     end = time.monotonic() + (explain.patience if explain else timeout)
     answers: list[Answer | None] = []
     for rank in range(len(names)):
@@ -205,25 +205,25 @@ def _answer_in(store: Any, key: str, end: float) -> Answer | None:
 
 
 def text_of(store: Any, key: str, seconds: float) -> str | None:
-    """Return the value of a key, None after some seconds; RuntimeError for an unreachable store."""
+    """Return the value of a key, None after `seconds`; RuntimeError for an unreachable store."""
     try:
         store.wait([key], datetime.timedelta(seconds=seconds))
     except distributed.DistStoreError:
         return None
     except RuntimeError:
-        store.check([key])  # it answers, so that a FileStore's time is over
+        store.check([key])  # the store answers: the error was the timeout of a FileStore
         return None
     return str(store.get(key).decode())
 
 
 def name_of(rank: int, stages: list[int]) -> str:
-    """Return how errors name a rank."""
+    """Return the name of a rank in errors."""
     numbers = ", ".join(str(stage) for stage in stages)
     return f"rank {rank} (stage{'s' if len(stages) > 1 else ''} {numbers or 'unknown'})"
 
 
 def _fault(answers: list[Answer | None], names: list[str], timeout: float) -> str:
-    for rank, answer in enumerate(answers):  # what failed comes before who is late for it
+    for rank, answer in enumerate(answers):  # an error first: it may be why other ranks are late
         if answer is not None and answer.error:
             return f"{name_of(rank, answer.stages)}: {answer.error}"
     late = [names[rank] for rank, answer in enumerate(answers) if answer is None]

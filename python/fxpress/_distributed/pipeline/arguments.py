@@ -1,4 +1,4 @@
-"""Refuse arguments before anything is read or agreed on, and batches before anything is sent."""
+"""Check arguments before anything is read or agreed on, and batches before anything is sent."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from fxpress._distributed.errors import PipelineError
 from fxpress._torch.decompose import pytree
 
-_Facts = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # of tensors, by their places
+_Facts = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # path of a tensor -> dtype, shape
 
 
 def check_stage(stage: int, count: int, name: str) -> None:
-    """Refuse the number of a stage."""
+    """Raise PipelineError unless there is a stage of this number."""
     if type(stage) is not int or not 0 <= stage < count:
         raise PipelineError(f"there is no stage {stage!r}: {name} has {count}, from 0")
 
 
 def check_device(device: Any) -> None:
-    """Refuse a device."""
+    """Raise TypeError or ValueError unless the argument is a device, its name, or None."""
     if not isinstance(device, (torch.device, str, type(None))):
         raise TypeError(f"device is a torch.device or its name, not a {type(device).__name__}")
     try:
@@ -34,7 +34,7 @@ def check_device(device: Any) -> None:
 
 
 def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
-    """Refuse a mesh that a stage cannot be cut over, and what is no tensor-parallel plan."""
+    """Raise ValueError unless a stage can be cut over the mesh by the tensor-parallel plan."""
     if (mesh is None) != (plan is None):
         raise ValueError("mesh and plan belong together")
     if mesh is None:
@@ -51,7 +51,7 @@ def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
 
 
 def check_group(group: Any) -> None:
-    """Refuse a process group."""
+    """Raise ValueError unless this rank is in the process group."""
     if not distributed.is_available() or not distributed.is_initialized():
         raise ValueError("torch.distributed is not initialized: init_process_group does that")
     if distributed.get_rank(group) < 0:
@@ -59,29 +59,29 @@ def check_group(group: Any) -> None:
 
 
 def check_timeout(timeout: float) -> None:
-    """Refuse a number of seconds."""
+    """Raise ValueError unless the timeout is a positive number of seconds."""
     is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if not is_number or not 0 < timeout < math.inf:
         raise ValueError(f"the timeout is a number of seconds above 0, not {timeout!r}")
 
 
 def check_loss(loss_fn: Callable[..., Any] | None) -> None:
-    """Refuse a loss function."""
+    """Raise TypeError unless the loss function is callable or None."""
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"loss_fn is a function, not a {type(loss_fn).__name__}")
 
 
 def check_parts(number: int) -> None:
-    """Refuse a number of microbatches."""
+    """Raise ValueError unless the number of microbatches is a positive int."""
     if type(number) is not int or number < 1:
         raise ValueError(f"n_microbatches is a whole number above 0, not {number!r}")
 
 
 class Given:
-    """Checks that the arguments of a schedule's steps have parts of equal sizes on this rank."""
+    """Checks that all microbatches of a schedule's steps have equal sizes on this rank."""
 
     def __init__(self, parts: int) -> None:
-        # torch sends tensors of the sizes of the first part for all parts, without an error.
+        # torch sends all microbatches with the sizes of the first one, without an error.
         self._parts, self._trains = parts, False
         self._before: dict[str, _Facts] = {}
 
@@ -124,7 +124,7 @@ class Given:
         return f"{name} is {_text(found[0])} in a microbatch, and {_text(other)} in another"
 
     def _compare(self, kind: str, found: _Facts) -> None:
-        """Compare with what the first step was given."""
+        """Compare with the first step's arguments."""
         before = self._before.setdefault(kind, found)
         if found.keys() != before.keys():
             names, others = (", ".join(sorted(each)) or "no tensor" for each in (found, before))

@@ -36,12 +36,12 @@ from fxpress._torch.watching import operation
 
 
 class LoadedStage:
-    """A stage of a program, ready to run, which `load_stage` makes. torch has no such class.
+    """A stage of a program, ready to run; `load_stage` returns it. torch has no such class.
 
     Attributes:
-        module: takes what the stage before gives, and gives what the next takes. Its state has the
-            names of the whole program's.
-        number: of the stage, from 0.
+        module: takes the tensors of the previous stage, and returns the inputs of the next. Its
+            state has the names of the original program's.
+        number: the number of the stage, from 0.
         count: the number of all stages.
         shared: the names of state that other stages have a copy of -> the numbers of these stages.
 
@@ -64,17 +64,17 @@ class LoadedStage:
         self.number, self.count = number, len(source.manifest.stages)
         self.shared = _shared(source.manifest, number, state)
         self.source = source
-        self.plan_keys: dict[str, bool] = {}  # of a tensor-parallel plan: whether it has a module
+        self.plan_keys: dict[str, bool] = {}  # name in a tensor-parallel plan -> has it a module?
         self._limits, self._out_spec = limits, None
 
     def __repr__(self) -> str:
         return f"<stage {self.number} of {self.count}, {self.source.name}>"
 
     def results(self, given: Any) -> Any:
-        """Return what the program returns, from what the last stage gives.
+        """Build the program's result from the outputs of the last stage.
 
         Args:
-            given: what the module of the last stage returns, or a schedule.
+            given: the outputs of the last stage's module, or the result of a schedule.
 
         Raises:
             PipelineError: this is not the last stage.
@@ -110,33 +110,33 @@ def load_stage(
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> LoadedStage:
-    """Return one stage of a program; of the file, only what belongs to the stage is read.
+    """Return one stage of a program; only the stage's records are read from the file.
 
-    No code in the file is run. What is read is compared with its checksums (but weights with
+    No code in the file is run. The records are compared with their checksums (except weights with
     `mmap`), and with the manifest: a file that was changed since is refused.
 
     Args:
         path: a folder or an archive that `save_stages` has written; or its URL, such as
-            `s3://bucket/stages`, for which fsspec has what reads it. A URL that ends in ".pt2" is
-            an archive, of which the ranges that the stage needs are read.
+            `s3://bucket/stages`, whose protocol fsspec supports. A URL that ends in ".pt2" is an
+            archive, of which the ranges that the stage needs are read.
         stage: the number of the stage, from 0.
         device: the device for all tensors; None: the devices that they were saved from.
         mmap: read weights from the file when they are used; see `fxpress.load`. Weights at a
             URL are read at once.
         load_weights: False: the state has tensors on the meta device, to be filled from a
             checkpoint; see `fxpress.checkpoint`.
-        mesh: devices to cut the modules of the stage over, of one dimension. Of each weight, a rank
-            reads its shard only.
+        mesh: a one-dimensional mesh of devices to cut the modules of the stage over. A rank reads
+            only its shard of each weight.
         plan: for a mesh, a plan of `torch.distributed.tensor.parallel` for the names of the
-            original model. A name that no module of this stage has is for another: `build_schedule`
-            refuses one that no stage has, where torch only warns.
+            original model. A name without a module in this stage may belong to another stage:
+            `build_schedule` refuses a name that no stage has, where torch only warns.
         check_guards: check the inputs by the guards of the program, as `ExportedProgram.module`
-            does, and not by ranges alone: an AssertionError for inputs that the traced branch does
-            not hold for. The first stage that has all inputs of a guard checks it. The first of all
-            is given all inputs, and checks what no other can.
+            does, and not only by ranges: AssertionError for inputs for which the traced branch is
+            not valid. The first stage that has all inputs of a guard checks it. Stage 0 gets all
+            inputs, and checks the guards that no other stage can check.
         allow_operators: operators or namespaces that the stage may call; see `fxpress.load`.
         limits: the limits on the cost of reading; None: the defaults.
-        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+        progress: how to report progress, in bytes: True, False or a function of (done, total,
             what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
@@ -145,11 +145,11 @@ def load_stage(
             they are read, or the plan cannot be applied or divided by the mesh, cuts the names of
             one weight differently, or cuts a value that passes from this stage to another.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
-        fxpress.UnsupportedError: the stage has something that fxpress cannot read, or nothing that
-            is installed reads from the URL.
+        fxpress.UnsupportedError: the stage has something that fxpress cannot read, or no installed
+            package reads from the URL.
         TypeError: the device is neither a device nor a name.
-        ValueError: there is a plan without a mesh, or a mesh without a plan, the mesh has not
-            one dimension, the plan has something else than styles, or torch has no such device.
+        ValueError: there is a plan without a mesh, or a mesh without a plan, the mesh has more
+            than one dimension, a value of the plan is not a style, or torch has no such device.
 
     Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 
@@ -200,7 +200,7 @@ def load_stages(
 ) -> list[LoadedStage]:
     """Return the stages that a schedule runs on this rank, in order.
 
-    Every rank has to call it, and `build_schedule` then. Where it fails on one rank, the others
+    Every rank has to call it, and then `build_schedule`. If it fails on one rank, the other ranks
     fail in `build_schedule` with the same text.
 
     Args:
@@ -208,13 +208,13 @@ def load_stages(
         schedule: the name of one of torch's schedules, see `placement`.
         group: the process group; None: all ranks.
         timeout: seconds that a rank which fails waits for the others.
-        options: of `load_stage`.
+        options: the options of `load_stage`.
 
     Raises:
-        PipelineError: the stages cannot be loaded on this rank, or another has failed; the cause
-            is what `load_stage` has raised.
+        PipelineError: the stages cannot be loaded on this rank, or another rank has failed; the
+            cause is the error that `load_stage` has raised.
         ValueError: torch.distributed is not initialized, this rank is not in the group, or the
-            timeout is no number above 0.
+            timeout is not a number above 0.
 
     Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 

@@ -1,6 +1,7 @@
-"""The module of a stage: what it takes from the stage before, and gives to the next.
+"""The module of a stage, and the values that it receives and sends.
 
-The values that pass are found by `route`, and sent as `packed` and `unpacked` have them.
+`route` finds the values that pass between stages. `packed` converts a value to the tensor that is
+sent, and `unpacked` converts it back.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 class StageModule(nn.Module):  # type: ignore[misc]
     """A stage of a program, whose parameters, buffers and modules have the program's names.
 
-    The first stage takes the program's inputs, and another the tensors of the one before it.
+    The first stage takes the program's inputs, and any other the tensors of the previous stage.
     """
 
     def __init__(
@@ -44,9 +45,9 @@ class StageModule(nn.Module):  # type: ignore[misc]
         super().__init__()
         number_calls(program.graph)
         names = list(program.state_dict)
-        module = unflatten(program, share_state=True)  # nobody else has the program
+        module = unflatten(program, share_state=True)  # nothing else refers to the program
         restore_order(module, names)
-        # Both have the same state, under the same names: the other module is not a child.
+        # Both modules share their state, under the same names, so `module` is not a child.
         object.__setattr__(self, "program", module)
         self._parameters, self._buffers = module._parameters, module._buffers
         self._modules = module._modules
@@ -61,7 +62,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self.takes = tuple(taken[number])
         self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
         self._guards = _guards_at(manifest, number) if check_guards else _NONE
-        self._has_values = True  # not in the next call, for which `fill` has written something
+        self._has_values = True  # False for the call after `fill`, whose inputs are made up
         self._is_filled = False
         self._is_first, self._is_last = number == 0, number + 1 == len(taken)
 
@@ -87,12 +88,12 @@ class StageModule(nn.Module):  # type: ignore[misc]
             return super().load_state_dict(state_dict, strict, assign)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Change all tensors, as `to_empty` and others do; tied weights stay one."""
+        """Apply a function to all tensors, as `to_empty` and others do; keep weights tied."""
         with kept(self):
             return super()._apply(fn, recurse)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the stage's values as a tuple; the last stage returns a single value as it is."""
+        """Return the stage's outputs as a tuple; the last stage returns a single value itself."""
         if not self._is_filled:
             self._check_state()
         values = self._first(args, kwargs) if self._is_first else self._received(args)
@@ -117,7 +118,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self._is_filled = True
 
     def _first(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        """Return the inputs of the whole program by name."""
+        """Return the inputs of the entire program by name."""
         try:
             ordered = reorder_kwargs(kwargs, self._in_spec)
         except ValueError as error:
@@ -140,11 +141,11 @@ class StageModule(nn.Module):  # type: ignore[misc]
         return {facts.name: unpacked(tensor, facts) for facts, tensor in pairs}
 
     def given_fakes(self) -> list[Any]:
-        """Return what the metadata says of each value that the program of the stage takes."""
+        """Return the metadata of each input of the stage's program."""
         return [self._fakes[each.name] for each in self.facts.inputs]
 
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        """Write to tensors in place of what the stage takes something that it runs with."""
+        """Write values to uninitialized input tensors with which the stage can run."""
         fill(tensors, self.takes, self._fakes)
         self._has_values = False
 
@@ -157,7 +158,7 @@ def _guards_at(manifest: Manifest, number: int) -> tuple[tuple[str, ...], tuple[
     types = {each.name: each.type for each in manifest.inputs}
     guards = manifest.stages[number].guards
     if number == 0:
-        # The first stage has all inputs, and checks the guards that no single stage can.
+        # The first stage has all inputs, and checks the guards that no other stage can check.
         others = manifest.unchecked_guards
         guards = (*(each for each in others if inputs_in(each, types) is not None), *guards)
     names = sorted(set().union(*(inputs_in(each, types) or () for each in guards)))
@@ -165,12 +166,12 @@ def _guards_at(manifest: Manifest, number: int) -> tuple[tuple[str, ...], tuple[
 
 
 def _line(spec: Any) -> str:
-    """Return a tree spec as one line: errors of other ranks have no more."""
+    """Return a tree spec as one line, because ranks exchange only the first line of an error."""
     return " ".join(str(spec).split())
 
 
 def _results(manifest: Manifest) -> tuple[Value, ...]:
-    """Return the results of the whole program that are computed, each once."""
+    """Return the values among the program's results, each once."""
     known = {each.name: each for each in manifest.inputs}
     for stage in manifest.stages:
         known.update((each.name, each) for each in stage.outputs)
@@ -193,7 +194,7 @@ def _by_plain_name(
 
 
 def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
-    """Give the state of further calls of modules its original names in a state dict."""
+    """Rename, in a state dict, the state of further calls of modules to the original names."""
     for name in [name for name in state if name.startswith(prefix) and plain(name) != name]:
         value = state.pop(name)
         state.setdefault(plain(name), value)
@@ -227,12 +228,12 @@ def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, 
 
 
 def _local(value: Any) -> Any:
-    """Return the part of a tensor that this rank has."""
+    """Return this rank's part of a tensor."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 def route(manifest: Manifest) -> list[list[Value]]:
-    """Return the values that each stage takes from the one before, in the order of creation."""
+    """Return the values that each stage takes from the previous one, in the order of creation."""
     made: dict[str, tuple[int, Value]] = {each.name: (0, each) for each in manifest.inputs}
     for number, stage in enumerate(manifest.stages):
         made.update((each.name, (number, each)) for each in stage.outputs)
@@ -254,7 +255,7 @@ def route(manifest: Manifest) -> list[list[Value]]:
 
 
 def fakes_of(program: ExportedProgram) -> dict[str, Any]:
-    """Return what the metadata says of each value that a stage takes, by name."""
+    """Return the metadata of each input of a stage, by name."""
     return {
         node.name: node.meta["val"]
         for node in program.graph.nodes
@@ -276,7 +277,7 @@ def fill(tensors: Sequence[torch.Tensor], takes: Sequence[Value], fakes: dict[st
     with torch.no_grad():
         for facts, tensor in zip(takes, tensors, strict=True):
             fake = fakes.get(facts.name)
-            # Zeros are valid indices. Numbers match the sizes of the tensors.
+            # Zeros are valid indices. Symbolic numbers have to match the sizes of the tensors.
             tensor.fill_(0 if facts.type == "tensor" else _number(fake, known))
 
 
@@ -288,7 +289,7 @@ def _number(fake: Any, known: dict[Any, Any]) -> Any:
 
 
 class _Received(torch.autograd.Function):  # type: ignore[misc]
-    """Passes a tensor on; its gradient is sent back, and so has to be contiguous."""
+    """The identity, whose backward makes the gradient contiguous: it is sent to another rank."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -300,7 +301,7 @@ class _Received(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Given(torch.autograd.Function):  # type: ignore[misc]
-    """A tensor as another object, because torch detaches a stage's results in place."""
+    """The identity, with a new tensor object: torch detaches a stage's results in place."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -321,7 +322,7 @@ def packed(value: Any, facts: Value) -> torch.Tensor:
 
 
 def as_result(value: Any, facts: Value) -> torch.Tensor:
-    """Return a tensor for a result of the whole, with the strides that it has."""
+    """Return a tensor for a result of the program, with unchanged strides."""
     return _given(value) if isinstance(value, torch.Tensor) else packed(value, facts)
 
 
@@ -331,7 +332,7 @@ def _given(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unpacked(tensor: torch.Tensor, facts: Value) -> Any:
-    """Return what `packed` was given."""
+    """Invert `packed`."""
     if facts.type != "tensor":
         return tensor.item()
     if tensor.requires_grad:

@@ -1,4 +1,4 @@
-"""Names in a stage: of modules that are called several times, of tied weights, and their order."""
+"""Names in a stage: modules that are called several times, tied weights, and their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CALL = re.compile(r"@\d+(?=\.|$)")
 
 
 def plain(name: str) -> str:
-    """Return the original name of a module, a parameter or a buffer of one of its calls."""
+    """Return the original name of a module, parameter or buffer, without suffixes of calls."""
     return _CALL.sub("", name)
 
 
@@ -26,7 +26,7 @@ def number_calls(graph: Graph) -> None:
     if not any("@" in key for stack in stacks for key in stack):
         return
     sizes = Counter(key for stack in stacks for key in stack)
-    around: dict[str, str] = {}  # call -> the call that it is made in
+    around: dict[str, str] = {}  # call -> the call that contains it
     calls: list[dict[str, list[str]]] = []  # by depth: module -> its calls
     for stack in stacks:
         outer = ""
@@ -36,7 +36,7 @@ def number_calls(graph: Graph) -> None:
                 calls += [{} for _ in range(depth + 1 - len(calls))]
                 calls[depth].setdefault(plain(key), []).append(key)
             outer = key
-    # The largest call has the module's own name, and the others have the suffixes "@1", "@2".
+    # The largest call gets the module's name, and the others the suffixes "@1", "@2".
     numbers = {"": 0}
     for modules in calls:
         for keys in modules.values():
@@ -56,7 +56,7 @@ def _named(call: str, number: int) -> str:
 
 
 def tied(module: nn.Module) -> list[list[str]]:
-    """Return the names of each parameter and buffer that has several."""
+    """Return the names of each parameter and buffer that has several names."""
     names: dict[int, list[str]] = {}
     for prefix, each in module.named_modules(remove_duplicate=False):
         for name, tensor in (*each._parameters.items(), *each._buffers.items()):
@@ -73,14 +73,14 @@ def tensor_of(module: nn.Module, name: str) -> torch.Tensor:
 
 
 def tie(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Let a name of a parameter or a buffer mean a tensor."""
+    """Assign a tensor to the name of a parameter or a buffer."""
     path, _, own = name.rpartition(".")
     setattr(module.get_submodule(path), own, tensor)
 
 
 @contextlib.contextmanager
 def kept(module: nn.Module) -> Iterator[None]:
-    """Return a block that may replace tensors of a module, and restore ties of weights after it."""
+    """Run a block that may replace tensors of a module; then tie the tied weights again."""
     before = tied(module)
     yield
     for first, *others in before:
@@ -91,7 +91,7 @@ def kept(module: nn.Module) -> Iterator[None]:
 
 
 def restore_order(module: nn.Module, names: Iterable[str]) -> None:
-    """Sort modules, parameters and buffers as in the model, because optimizers depend on it."""
+    """Sort modules, parameters and buffers as in the model: optimizers depend on the order."""
     places: dict[str, int] = {}
     for number, name in enumerate(names):
         path = ""

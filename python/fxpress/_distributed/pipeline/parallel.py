@@ -1,4 +1,4 @@
-"""Cut the modules of a stage over a mesh of devices, and read each rank's part of the weights."""
+"""Cut the modules of a stage over a mesh of devices, and read each rank's shards of weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fxpress._distributed.pipeline.module import StageModule
 from fxpress._distributed.pipeline.names import plain, tensor_of, tie, tied
 from fxpress._torch.decompose import pytree
 
-# What styles of torch look for in a module, and handle by its weights alone.
+# Classes for which torch's styles check, and of which they use only the weights.
 _KINDS: dict[str, Any] = {
     "torch.nn.modules.linear.Linear": nn.Linear,
     "torch.nn.modules.sparse.Embedding": nn.Embedding,
@@ -58,7 +58,7 @@ def parallelize(
 
 
 def all_keys(stages: Iterable[dict[str, bool]]) -> dict[str, bool]:
-    """Return for each name of plans whether one of several stages has a module for it."""
+    """Return, for each name in plans, whether any of the stages has a module for it."""
     known: dict[str, bool] = {}
     for keys in stages:
         for name, has_module in keys.items():
@@ -67,7 +67,7 @@ def all_keys(stages: Iterable[dict[str, bool]]) -> dict[str, bool]:
 
 
 def check_keys(keys: dict[str, bool]) -> None:
-    """Refuse names of tensor-parallel plans that no stage has a module for."""
+    """Raise PipelineError for a name in a tensor-parallel plan without a module in any stage."""
     for name, has_module in keys.items():
         if not has_module:
             raise PipelineError(
@@ -76,7 +76,7 @@ def check_keys(keys: dict[str, bool]) -> None:
 
 
 def _matching(module: nn.Module, key: str) -> list[nn.Module]:
-    """Return the modules that a name of a plan means, as torch reads it: a star is in one part."""
+    """Return the modules that match a name in a plan; as in torch, `*` matches within one part."""
     wanted = key.split(".") if key else []
     found: dict[int, nn.Module] = {}
     for name, each in module.named_modules(remove_duplicate=False):
@@ -88,7 +88,7 @@ def _matching(module: nn.Module, key: str) -> list[nn.Module]:
 
 
 def _runs(module: nn.Module) -> bool:
-    """Return whether a module is called in the stage, and does not only hold a tied weight."""
+    """Return whether a module is called in the stage; others only hold a tied weight."""
     return hasattr(module, "type_name")
 
 
@@ -109,20 +109,20 @@ def _tie(module: nn.Module, names: list[str]) -> None:
 
 
 def placed(tensor: torch.Tensor) -> str:
-    """Return how a tensor is cut over a mesh, in words."""
+    """Describe how a tensor is cut over a mesh."""
     return str(tensor.placements) if isinstance(tensor, DTensor) else "not at all"
 
 
 @functools.cache
 def _also(kind: Any, base: Any) -> Any:
-    """Return a class that is both: torch's styles ask for the class of a module in eager code."""
+    """Return a subclass of both: torch's styles check for the class of the eager module."""
     return type(
         kind.__name__, (kind, base), {"__module__": kind.__module__, "extra_repr": kind.extra_repr}
     )
 
 
 def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None:
-    """Allocate the tensors of a stage on a device and read them, of a shard only its bytes."""
+    """Allocate the tensors of a stage on a device, and read only the bytes of their shards."""
     module._apply(functools.partial(_made, device=device))
     state = {
         name: tensor
@@ -144,7 +144,7 @@ def _made(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def check_crossing(module: StageModule, number: int) -> None:
     """Raise PipelineError for a plan that cuts a value which a later stage takes in full."""
     made: Any = None
-    with contextlib.suppress(Exception):  # values decide what runs, or an operator has no such form
+    with contextlib.suppress(Exception):  # data-dependent, or an operator without a meta kernel
         # The stage runs on the meta device. If it cannot, the step itself fails later.
         made = _run(module)
     if made is None:
@@ -165,7 +165,7 @@ def check_crossing(module: StageModule, number: int) -> None:
 
 
 def _run(module: StageModule) -> tuple[Any, ...]:
-    """Return what the stage gives, on the meta device."""
+    """Return the outputs of the stage on the meta device."""
     values = pytree.tree_map_only(torch.Tensor, _on_meta, module.given_fakes())
     program: Any = module.program
     real = {

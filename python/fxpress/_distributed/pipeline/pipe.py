@@ -1,4 +1,4 @@
-"""Make torch's `Pipe` of a program."""
+"""Build torch's `Pipe` from a program."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.fx import pytree_codegen
 from fxpress._torch.watching import operation
 
-_PREFIX = "submod_pp_"  # of the names that torch looks for
+_PREFIX = "submod_pp_"  # the prefix of the names for which torch searches
 
 
 @operation("pipeline.to_pipe", lambda made, *_, **__: {"stages": made.num_stages})
 def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters") -> Pipe:
-    """Return a `torch.distributed.pipelining.Pipe`, which torch's own functions take.
+    """Return a `torch.distributed.pipelining.Pipe`, which torch's own functions accept.
 
     Its stages have the modules and the names of the program, and run on fxpress's engine. Torch
-    sends a value from the stage that makes it to each stage that uses it. The first stage takes all
-    inputs of the program, and gives those that later stages use; the last gives all results.
+    sends a value from the stage that computes it to each stage that uses it. The first stage takes
+    all inputs of the program, and passes on the inputs that later stages use; the last stage
+    returns all results.
 
-    Torch's stages take the sizes of what they receive from the program, so that these have to be
-    plain numbers: export the model without dynamic sizes, and with the size of a microbatch.
+    Torch's stages get the sizes of the tensors that they receive from the program, so these have
+    to be plain numbers: export the model without dynamic sizes, and with the size of a microbatch.
 
     Args:
-        program: the program. The pipe has its weights, those of several stages as copies.
-        plan: what `plan` has returned for the program, or the number of stages to plan.
-        by: for a number of stages, what to share out, see `plan`.
+        program: the program. The pipe has its weights, with a copy in each stage that uses one.
+        plan: the result of `plan` for the program, or the number of stages to plan.
+        by: for a number of stages, what to balance, see `plan`.
 
     Raises:
-        StageError: the program cannot be cut like this; something else than a tensor passes from a
-            stage to another, or is an input; or the size of what passes is a symbol. Torch's `Pipe`
-            can have none of it; `save_stages` can.
+        StageError: the program cannot be cut like this; a value that passes between stages, or an
+            input, is not a tensor; or the size of such a tensor is a symbol. Torch's `Pipe` does
+            not support these programs; `save_stages` does.
 
     Stands in for `torch.distributed.pipelining.pipeline`.
 
@@ -87,7 +88,7 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
 
 
 def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, str]:
-    """Return which name a weight has in each stage that has a copy."""
+    """Return the name of a weight in each stage that has a copy."""
     found = {}
     for number in stages:
         own = {str(whole.ends.state[node].target) for node in whole.stages[number].state}
@@ -96,7 +97,7 @@ def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, st
 
 
 def _module(program: ExportedProgram) -> GraphModule:
-    """Return a stage that takes its inputs by place or by name."""
+    """Return a stage that takes its inputs by position or by name."""
     unflattened = unflatten(program)
     module = GraphModule(unflattened, unflattened.graph)
     if len(output := module.graph.output_node().args[0]) == 1:
@@ -106,7 +107,7 @@ def _module(program: ExportedProgram) -> GraphModule:
 
 
 def _pass_ends(whole: Cut) -> None:
-    """Let the first stage take all inputs of the program, and the last give all results."""
+    """Make the first stage take all inputs of the program, and the last return all results."""
     first, last = whole.stages[0], whole.stages[-1]
     results = [value for value, spec in whole.ends.results if not is_mutation(spec)]
     last.outputs = dict.fromkeys(value for value in results if isinstance(value, Node))
@@ -118,14 +119,14 @@ def _pass_ends(whole: Cut) -> None:
     first.inputs = dict.fromkeys(whole.ends.inputs)
     for stage in whole.stages[1:]:
         first.outputs.update((node, None) for node in stage.inputs if node in whole.ends.inputs)
-    # torch tells apart what a stage sends to another by the order alone.
+    # torch distinguishes the values that a stage sends to another only by their order.
     made = [node for stage in whole.stages for node in stage.outputs]
     for stage in whole.stages[1:]:
         stage.inputs = dict.fromkeys(node for node in made if node in stage.inputs)
 
 
 def _check_values(whole: Cut) -> None:
-    """Refuse what torch's stages fail with when they run, and only on some of the ranks."""
+    """Raise StageError for values that would make torch's stages fail at run time on some ranks."""
     for stage in whole.stages:
         for node in stage.inputs:
             value = value_of(node)
@@ -133,11 +134,11 @@ def _check_values(whole: Cut) -> None:
             if not isinstance(value, torch.Tensor):
                 if is_given:
                     raise StageError(
-                        f"the input {node} is no tensor: the stages of torch's Pipe take tensors"
+                        f"the input {node} is not a tensor: stages of torch's Pipe take tensors"
                     )
                 raise StageError(
-                    f"{node} passes from stage {whole.maker[node]} to {stage.number}, and is no "
-                    "tensor: torch's Pipe sends tensors only"
+                    f"{node} passes from stage {whole.maker[node]} to {stage.number}, and is not a"
+                    " tensor: torch's Pipe sends tensors only"
                 )
             if stage.number and not _has_plain_sizes(value):
                 maker = 0 if is_given else whole.maker[node]

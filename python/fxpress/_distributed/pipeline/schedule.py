@@ -50,20 +50,20 @@ def build_schedule(
 ) -> Any:
     """Return one of torch's schedules for the stages of this rank. Every rank has to call it.
 
-    The ranks agree on the program, its cut, the files, torch and the schedule first. From then on,
+    The ranks first agree on the program, its cut, the files, torch and the schedule. From then on,
     a rank that fails, dies or hangs makes the others fail too, with an error that names it. After a
-    step that trains, gradients of weights that several stages have are summed, and added to those
-    from before the step.
+    training step, gradients of weights that several stages have are summed, and added to the
+    gradients from before the step.
 
     Args:
         schedule: the name: "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS",
             "InterleavedZeroBubble", "ZBVZeroBubble" or "DualPipeV".
-        stages: those of this rank, see `placement`.
-        n_microbatches: the number of parts that a batch is cut into, which divides it. All batches
-            have the sizes of the first; those of `step` and those of `eval` may differ.
-        loss_fn: takes what the last stage gives and the target; None: nothing is trained. All ranks
-            give one, though only the rank of the last stage calls it; `eval` without a target does
-            not call it.
+        stages: the stages of this rank, see `placement`.
+        n_microbatches: the number of parts that a batch is cut into; it divides the batch size. All
+            batches have the sizes of the first one; batches of `step` and of `eval` may differ.
+        loss_fn: takes the outputs of the last stage and the target; None: nothing is trained. All
+            ranks pass one, though only the rank of the last stage calls it; `eval` without a target
+            does not call it.
         group: the process group; None: all ranks.
         timeout: seconds that a rank waits for another.
         options: passed on to torch's schedule.
@@ -74,9 +74,9 @@ def build_schedule(
     Raises:
         PipelineError: the ranks do not agree, torch refuses the arguments on one of them, a rank
             has died, or one has raised one of the errors below; the text is the same on all.
-        TypeError: the loss function cannot be called, or there is something else than stages.
+        TypeError: the loss function is not callable, or an element of `stages` is not a stage.
         ValueError: torch has no such schedule, this rank is not in the group, there are no stages
-            or no microbatches, or the timeout is no number above 0.
+            or no microbatches, or the timeout is not a number above 0.
 
     Stands in for the classes of schedules in `torch.distributed.pipelining`.
 
@@ -120,7 +120,7 @@ def build_schedule(
             made = [_torch_stage(each, watch, inner) for each in own]
             arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
             built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
-        except Exception as refused:  # by torch, maybe on this rank only
+        except Exception as refused:  # torch refuses an option, perhaps on this rank only
             answer.error, refusal = described(refused), refused
         agree(answer, group, timeout, names, cause=refusal, explain=watch)
     given = Given(n_microbatches)
@@ -185,7 +185,7 @@ def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
 
 
 def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[list[int]], str]:
-    """Return which stages each rank runs, and what is wrong with those of this one."""
+    """Return the numbers of each rank's stages, and the error of this rank's; "" if none."""
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     try:
         placed = placement(schedule, size, stages[0].count)
@@ -214,7 +214,7 @@ def _answer(stages: list[LoadedStage], settings: dict[str, Any], error: str) -> 
 
 
 def _cuts(stages: list[LoadedStage]) -> dict[str, str]:
-    """Return how the weights that several stages have are cut over a mesh."""
+    """Describe how a mesh cuts the weights that several stages have, by name."""
     found: dict[str, str] = {}
     for stage in stages:
         if stage.plan_keys:
@@ -236,8 +236,8 @@ def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:
 
 @contextlib.contextmanager
 def added(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
-    """Return a block whose gradients are added to the gradients from before it."""
-    # torch divides all gradients by the number of microbatches after each step.
+    """Run a block; then add the gradients from before it to the new ones."""
+    # After each step, torch divides all gradients by the number of microbatches, older ones too.
     before = [(each, each.grad) for each in parameters if each.grad is not None]
     for parameter, _ in before:
         parameter.grad = None
@@ -251,8 +251,8 @@ def added(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
 
 
 class _Shared(NamedTuple):
-    copies: list[torch.nn.Parameter]  # on this rank
-    places: tuple[int, ...]  # the ranks that have one, in the default group
+    copies: list[torch.nn.Parameter]  # the copies on this rank
+    places: tuple[int, ...]  # the ranks that have a copy, as numbers of the default group
 
 
 class SharedGradients:
@@ -280,7 +280,7 @@ class SharedGradients:
                 self._shared.append(_Shared(list(dict.fromkeys(copies)), places))
 
     def reduce(self) -> None:
-        """Give all copies the sum of their gradients, which are those of one step."""
+        """Give all copies the sum of their gradients of one step."""
         for copies, places in self._shared:
             total = torch.zeros_like(copies[0], memory_format=torch.contiguous_format)
             for each in copies:
@@ -291,11 +291,11 @@ class SharedGradients:
                 each.grad = total.clone() if each is not copies[0] else total
 
     def hang_up(self) -> None:
-        """Forget the process group, which is closed when nobody refers to it."""
+        """Release the process group, which is closed when nothing refers to it."""
         self._group = None
 
     def _sum(self, total: torch.Tensor, places: tuple[int, ...]) -> None:
-        """Add up in place what the ranks have; the first of them does it."""
+        """Sum the tensors of the ranks in place; the first rank computes the sum."""
         first, *others = places
         if self._own != first:
             distributed.send(total, first, group=self._group)

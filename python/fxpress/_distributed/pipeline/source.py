@@ -1,4 +1,4 @@
-"""Where stages are read from: a folder of files, or one archive, here or at a URL."""
+"""The source of stages: a folder of files, or one archive, at a path or a URL."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Source(os.PathLike[str]):
             return file.read_all()
 
     def _opened(self, path: Path, stack: contextlib.ExitStack) -> PT2ArchiveReader:
-        """Return a reader of an archive, of which the directory is read."""
+        """Return a reader of an archive, which has read the archive's directory."""
         if self._url is None:
             return stack.enter_context(PT2ArchiveReader(path, limits=self._limits))
         return self._remote_archive(path)
@@ -132,7 +132,7 @@ class Source(os.PathLike[str]):
 
     @contextlib.contextmanager
     def _named(self, path: Path) -> Iterator[None]:
-        """Let errors of the block say which file is damaged."""
+        """Add the path of the damaged file to errors of the block."""
         try:
             yield
         except ArchiveError as error:

@@ -1,4 +1,4 @@
-"""Find which rank made a step fail, so that every other rank can say so."""
+"""Find the rank that made a step fail, so that the errors of all ranks name it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fxpress._distributed.errors import PipelineError, described
 from fxpress._distributed.pipeline.agreement import join_round, out_of_reach, text_of
 from fxpress._torch.distributed import store_of
 
-_BEAT = 0.5  # seconds between signs of life
-_LONGEST_LOOK = 5.0  # seconds that a failed rank looks for the cause
+_BEAT = 0.5  # seconds between heartbeats
+_LONGEST_LOOK = 5.0  # seconds that a failed rank searches for the cause
 
 
 class Watch:
@@ -29,12 +29,12 @@ class Watch:
         self.patience = timeout - self._look
         self._step, self._doing, self._since = 0, "", time.monotonic()
         self._failure = ""
-        try:  # others may wait long in the store of this process
+        try:  # another thread may block the store's connection for long, so this one is a clone
             self._key = f"watch/{join_round(group)}"
             self._store = store_of(group).clone()
             own = self._store.clone()
             self._send_beat(own, 0)
-            own.check([f"{self._key}/beat/{self._rank}"])  # the store has it when ranks agree
+            own.check([f"{self._key}/beat/{self._rank}"])  # the store has it before ranks agree
         except RuntimeError as error:
             raise PipelineError(out_of_reach(names)) from error
         self._stopped = threading.Event()
@@ -44,16 +44,16 @@ class Watch:
         beats.start()
 
     def doing(self, what: str) -> None:
-        """Note what this rank has begun; "": it waits for others."""
+        """Record what this rank has begun; "": it waits for others."""
         self._doing, self._since = what, time.monotonic()
 
     def close(self) -> None:
-        """Stop the signs of life."""
+        """Stop the heartbeats."""
         self._stopped.set()
 
     def _send_beats(self, store: Any) -> None:
         number = 0
-        with contextlib.suppress(RuntimeError):  # the store has gone
+        with contextlib.suppress(RuntimeError):  # the store is closed
             while not self._stopped.wait(self._beat):
                 number += 1
                 self._send_beat(store, number)
@@ -65,7 +65,7 @@ class Watch:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Watch]:
-        """Return a block after which the signs of life go on, but not if it raises."""
+        """Run a block, and stop the heartbeats if it raises."""
         try:
             yield self
         except BaseException:
@@ -74,7 +74,7 @@ class Watch:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Return a block whose failure is raised as a PipelineError that names rank and cause."""
+        """Run a block; raise its failure as a PipelineError that names the rank and the cause."""
         if self._failure:
             raise PipelineError(self._failure)
         try:
@@ -88,13 +88,13 @@ class Watch:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Return a block that is the next step, in which a failure is explained."""
+        """Run a block as the next step, and explain its failure."""
         self._step += 1
         with self.explained():
             yield
 
     def settled(self, text: str, *, is_late: bool) -> str:
-        """Return the error of all ranks, some of which may have failed before they agreed on it."""
+        """Return the error that all ranks raise, which another rank may have found before."""
 
         def find() -> str:
             try:
@@ -108,7 +108,7 @@ class Watch:
         return self._in_time(lambda: self._explain(error))
 
     def _in_time(self, find: Callable[[], str]) -> str:
-        """Return what is found, also if the store never answers because a link is cut."""
+        """Return the result of `find`, or an error if the store does not answer in time."""
         found: list[str] = []
         asking = threading.Thread(target=lambda: found.append(find()), daemon=True)
         asking.start()
@@ -116,7 +116,7 @@ class Watch:
         return found[0] if found else out_of_reach(self._names)
 
     def _explain(self, error: Exception) -> str:
-        """Return the cause that all ranks name: the first that one of them has found."""
+        """Return the cause that all ranks report: the first one that a rank has found."""
         own, text = self._names[self._rank], described(_first(error))
         try:
             if len(self._names) == 1 or not _is_of_communication(error):
@@ -128,19 +128,19 @@ class Watch:
             return out_of_reach(self._names)
 
     def _agreed(self, found: str) -> str:
-        """Return the first cause that a rank has found, which is this one if there is none."""
+        """Write a cause into the store unless it has one; return the store's."""
         return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
 
     def _look_around(self) -> str | None:
-        """Return who has failed, or has died, or hangs, by what the others say for a while."""
+        """Return which rank has failed, died or hangs, by causes and heartbeats in the store."""
         others = [rank for rank in range(len(self._names)) if rank != self._rank]
         start = time.monotonic()
         before = self._beats(others)
         asked = time.monotonic()
-        # The rest is for the store: to end the wait, to read the signs of life again, and to write
-        # what was found. On a slow link, that takes twice as long as it took to read them.
+        # The rest is for requests to the store: to end the wait, to read the heartbeats again, and
+        # to write the cause. On a slow link, that needs twice the time of the first reading.
         rest = max(self._look * 0.4, self._look * 0.1 + (asked - start) * 2)
-        end = max(start + self._look - rest, asked + self._beat * 3)  # who lives gives two signs
+        end = max(start + self._look - rest, asked + self._beat * 3)  # time for two heartbeats
         cause = text_of(self._store, f"{self._key}/cause", end - asked)
         if cause is not None:
             return cause
@@ -162,9 +162,9 @@ class Watch:
         return None
 
     def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any]]:
-        """Return the last sign of life of ranks, all of which have given one."""
+        """Return the last heartbeats of ranks, each of which has sent at least one."""
         keys = [f"{self._key}/beat/{rank}" for rank in ranks]
-        # One request where there can be: each rank asks for all when a step fails.
+        # One request if the store can: when a step fails, each rank reads the keys of all others.
         several = self._store.has_extended_api()
         beats = self._store.multi_get(keys) if several else map(self._store.get, keys)
         return {rank: json.loads(beat) for rank, beat in zip(ranks, beats, strict=True)}
@@ -178,7 +178,7 @@ def _is_of_communication(error: BaseException) -> bool:
     )
 
 
-# What the texts of Gloo's and the stores' errors have, which are plain RuntimeErrors.
+# Parts of the messages of Gloo's and the stores' errors, which are plain RuntimeErrors.
 _WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "[c10d]")
 
 

@@ -1,4 +1,4 @@
-"""Make an exported program of a stage."""
+"""Build the exported program of a stage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fxpress._torch.symbols import KINDS
 _KINDS: tuple[tuple[type, Any], ...] = (
     (torch.Tensor, torch_signature.TensorArgument),
     (torch.SymInt, torch_signature.SymIntArgument),
-    (torch.SymFloat, torch_signature.SymFloatArgument),  # as results of the whole
+    (torch.SymFloat, torch_signature.SymFloatArgument),  # only for results of the entire program
     (torch.SymBool, torch_signature.SymBoolArgument),
 )
 _NUMBERS = tuple(KINDS)
@@ -60,14 +60,14 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
             "example_inputs": None,
             "constants": {n: v for n, v in program.constants.items() if n in names},
             "verifiers": program.verifiers,
-            "guards_code": [],  # they are in the manifest, by names of the whole
+            "guards_code": [],  # the manifest has the guards, by names of the entire program
         },
         is_valid=False,
     )
 
 
 def _names(program: ExportedProgram, ends: Ends, used: set[str]) -> set[str]:
-    """Return names of state with those on the same storages that no node of the program uses."""
+    """Add to names of state the unused names of the same storages; return all."""
     names, values = list(program.state_dict), list(program.state_dict.values())
     read = {str(s.target) for n, s in ends.state.items() if n.users or n in ends.written}
     numbers = same_data(values)
@@ -80,7 +80,7 @@ def _names(program: ExportedProgram, ends: Ends, used: set[str]) -> set[str]:
 
 
 def _graph(stage: Stage) -> tuple[Graph, dict[Node, Node]]:
-    """Return the graph of a stage, and its node for each node of the whole program."""
+    """Return the graph of a stage, and a map from the program's nodes to the graph's."""
     graph = Graph()
     made: dict[Node, Node] = {}
 
@@ -106,7 +106,7 @@ def _graph(stage: Stage) -> tuple[Graph, dict[Node, Node]]:
 
 
 def _bodies(program: ExportedProgram, made: dict[Node, Node]) -> dict[str, Any]:
-    """Return the attributes that a stage's nodes name: graphs that operators are given."""
+    """Return the attributes that a stage's nodes refer to: subgraphs of operators."""
     names = [str(node.target) for node in made if node.op == "get_attr"]
     return {name: getattr(program.graph_module, name) for name in names}
 
@@ -121,7 +121,7 @@ def _argument(node: Node) -> Any:
 def ranges_in(
     program: ExportedProgram, nodes: Iterable[Node], bodies: Iterable[Any]
 ) -> dict[Any, Any]:
-    """Return the ranges of those symbols of a program that nodes have; of others, a load warns."""
+    """Return the ranges of the symbols in nodes; loading warns about ranges of other symbols."""
     missing = set(program.range_constraints)
     for values in (_values(nodes), *map(_values_in, bodies)):
         for value in values:

@@ -1,4 +1,4 @@
-"""Find what each stage of a program takes and gives, and the state that several stages have."""
+"""Find the inputs, outputs and state of each stage of a program, and state that stages share."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from fxpress._graphs.partition.callback import SplitCallback
 
 @dataclasses.dataclass
 class Stage:
-    """What a stage takes, does and gives; nodes are those of the whole program."""
+    """The inputs, operations and outputs of a stage, as nodes of the entire program."""
 
-    number: int  # its place among the stages
+    number: int  # its position among the stages
     operations: list[Node] = dataclasses.field(default_factory=list)
-    # The placeholders of the parameters, buffers and constants that it has: those that it uses, and
-    # some that nothing uses.
+    # The placeholders of its parameters, buffers and constants: used ones, and some unused ones.
     state: dict[Node, None] = dataclasses.field(default_factory=dict)
     # The placeholders and the values of earlier stages that it takes.
     inputs: dict[Node, None] = dataclasses.field(default_factory=dict)
-    # What it writes to state and inputs: value and specification.
+    # The values that it writes to state and inputs, with their specifications.
     mutations: list[tuple[Node, OutputSpec]] = dataclasses.field(default_factory=list)
-    # The values that later stages take or that are results of the whole.
+    # The values that later stages take, or that are results of the entire program.
     outputs: dict[Node, None] = dataclasses.field(default_factory=dict)
 
 
@@ -39,13 +38,13 @@ class Cut:
     """A program in stages."""
 
     stages: list[Stage]  # in the order in which they run
-    # The stage that gives each value that passes between stages or is a result.
+    # The stage that outputs each value that passes between stages or is a result.
     maker: dict[Node, int]
-    ends: Ends  # what the whole takes and gives
+    ends: Ends  # the inputs, state and results of the entire program
 
 
 def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:
-    """Return the stages of a program; `stage_of` has the stage of each operation, from `plan`."""
+    """Return the stages of a program; `stage_of` is from a `Plan`."""
     ends = Ends(program)
     stages = [Stage(number) for number in range(stage_of.count)]
     made = Cut(stages, {}, ends)
@@ -77,7 +76,7 @@ def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:
 
 
 def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> None:
-    """Let a stage have a value that it uses."""
+    """Add a value that a stage uses to its state or inputs."""
     if source in made.ends.state:
         stage.state[source] = None
     elif source in made.ends.inputs:
@@ -89,7 +88,7 @@ def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> Non
 
 
 def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
-    """Return the stage that gives a result; for one that nothing computes, one that has it."""
+    """Return the stage that outputs a result; if no operation computes it, a stage that has it."""
     if value in stage_of:
         return made.stages[stage_of[value]]
     having = [stage for stage in made.stages if value in stage.state or value in stage.inputs]
@@ -99,7 +98,7 @@ def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
 
 
 def shared_of(lives: Lives, ends: list[int]) -> tuple[Shared, ...]:
-    """Return the state that several stages use, in the order in which the program first does."""
+    """Return the state that several stages use, in the order of the program's first use."""
     bounds = pairwise([0, *ends])
     stages = _in_several(
         (key, stage)
@@ -128,7 +127,7 @@ def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], l
 
 
 def _in_several(uses: Iterable[tuple[Hashable, int]]) -> dict[Hashable, dict[int, None]]:
-    """Return the stages of each storage that several use, in the order of first use."""
+    """Return the stages of each storage that several stages use, in the order of first use."""
     stages: dict[Hashable, dict[int, None]] = {}
     for key, stage in uses:
         stages.setdefault(key, {})[stage] = None

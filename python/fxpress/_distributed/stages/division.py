@@ -12,14 +12,14 @@ from fxpress._distributed.stages.places import places_of_modules
 from fxpress._distributed.stages.reading import Reading
 from fxpress._graphs.partition.runs import Reach, cheapest, farthest, least_limit
 
-_EVEN = 1.25  # times the weight of the heaviest stage that cuts anywhere: even enough
+_EVEN = 1.25  # cuts between modules may make the heaviest stage heavier by this factor
 
 
 class Division:
     """Finds the ends of stages among possible cuts, or raises StageError.
 
-    `before` has the weight in front of each operation, and that of all; `limits` the most bytes
-    of each stage, None for any; `slack` is a part of the least weight of the heaviest stage.
+    `before` has the total weight before each operation, and the weight of all; `limits` the maximum
+    bytes of each stage, or None; `slack` is a fraction of the least weight of the heaviest stage.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Division:
         return self._cheapest(places, reach, self._least(places, reach))
 
     def by_modules(self, places: list[int]) -> list[int]:
-        """Return the ends of stages between modules of the least depth that divides evenly."""
+        """Return the ends of stages between modules, of the least depth that allows even stages."""
         free = self._least(places, self._reach(places))
         best: tuple[int, list[int], Reach] | None = None
         most, refused = 0, None
@@ -52,7 +52,7 @@ class Division:
             try:
                 limit = self._least(allowed, reach)
             except StageError as error:
-                refused = error  # another depth may keep the limits of memory
+                refused = error  # cuts at another depth may fit into the memory limits
                 continue
             if best is None or limit < best[0]:
                 best = limit, allowed, reach
@@ -67,7 +67,7 @@ class Division:
         return self._cheapest(allowed, reach, limit)
 
     def _reach(self, places: list[int]) -> Reach:
-        """Return how far each stage goes that begins at a place, by its limit of memory."""
+        """Return, by stage and place, the last place where a stage from there fits into memory."""
         last = len(places) - 1
         if self._limits is None:
             return [[last] * last] * self._stages
@@ -83,7 +83,8 @@ class Division:
             self._refuse(places, reach)
         if all(ends is reach[0] for ends in reach):
             return limit
-        # Where limits differ, a stage may have to begin earlier than it could, to have anything.
+        # If limits differ, an earlier stage may have to be shorter than its limit allows, so that
+        # a later stage, with a smaller limit, is not empty.
         low, high, free = limit, before[-1], [0] * len(places)
         if cheapest(before, free, reach, low) is not None:
             return low
@@ -105,7 +106,7 @@ class Division:
         return [places[at] for at in found]
 
     def _refuse(self, places: list[int], reach: Reach) -> NoReturn:
-        """Raise the error for limits of memory that no division keeps."""
+        """Raise the error for memory limits into which no division fits."""
         assert self._limits is not None
         memory, last = Memory(self._lives, places), len(places) - 1
         if len({*self._limits}) == 1:
@@ -119,7 +120,7 @@ class Division:
             start, end, what = starts[stage], starts[stage] + 1, "the first operation left to it"
         elif starts[-1] < last:
             stage, start, end, what = self._stages - 1, starts[-2], last, "all that is left to it"
-        else:  # a stage could hold something, but nothing that the others can leave to it
+        else:  # every stage can hold operations, but the other stages leave one none that fit
             stage = self._limits.index(min(self._limits))
             start = min(range(last), key=lambda at: memory.of(at, at + 1))
             end, what = start + 1, "any operation"

@@ -1,4 +1,4 @@
-"""Texts that a plan or a profile is kept as. Those that are read may come from anywhere."""
+"""The JSON files of plans, profiles and manifests. Input to the reader is untrusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxpress._files.serde.limits import Budget
 
 
 class Fields:
-    """The fields of an object of a text, each of which has to have the type that is asked for."""
+    """The fields of a JSON object, with a check of the type of each field."""
 
     def __init__(self, kind: str, values: Any, path: str = "") -> None:
         self._kind, self._path = kind, path
@@ -24,13 +24,13 @@ class Fields:
         self._asked: set[str] = set()
 
     def text(self, name: str) -> str:
-        """Return a text."""
+        """Return a string."""
         value = self._value(name)
         self.require(isinstance(value, str), name)
         return str(value)
 
     def has(self, name: str) -> bool:
-        """Return whether there is a field, and it is not null."""
+        """Return whether a field exists and is not null."""
         return self._value(name) is not None
 
     def part(self, name: str) -> Fields:
@@ -38,11 +38,11 @@ class Fields:
         return Fields(self._kind, self._value(name), f"{self._path}{name}.")
 
     def plain(self, name: str) -> Any:
-        """Return whatever there is; None: there is nothing."""
+        """Return the value of a field, of any type; None if the field is missing."""
         return self._value(name)
 
     def truth(self, name: str) -> bool:
-        """Return a truth value."""
+        """Return a bool."""
         value = self._value(name)
         self.require(isinstance(value, bool), name)
         return bool(value)
@@ -54,14 +54,14 @@ class Fields:
         return int(value)
 
     def integers(self, name: str, length: int | None = None) -> tuple[int, ...]:
-        """Return integers that are not negative, as many as `length` says; None: any number."""
+        """Return non-negative integers; `length` is their number, None for any."""
         value = self._list(name)
         self.require(all(map(_is_count, value)), name)
         self.require(length is None or len(value) == length, name)
         return tuple(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return texts."""
+        """Return strings."""
         value = self._list(name)
         self.require(all(isinstance(each, str) for each in value), name)
         return tuple(value)
@@ -72,19 +72,19 @@ class Fields:
             yield Fields(self._kind, each, f"{self._path}{name}[{i}].")
 
     def require(self, holds: bool, name: str) -> None:
-        """Refuse the text for a field, unless what it has to be holds."""
+        """Raise StageError for a field, unless a condition holds."""
         if not holds:
             self._refuse(f"{self._path}{name}")
 
     def end(self) -> None:
-        """Refuse the text if it has fields that were not asked for."""
+        """Raise StageError if there are fields that were not read."""
         self.require(set(self._values) == self._asked, "an unknown field")
 
     def check_digest(self) -> None:
-        """Refuse the text unless it has the digest of its other fields."""
+        """Raise StageError unless the field `digest` is the digest of the other fields."""
         others = {name: value for name, value in self._values.items() if name != "digest"}
         digest = None
-        with contextlib.suppress(RecursionError):  # nested too deeply to be written
+        with contextlib.suppress(RecursionError):  # nested too deeply for `digest_of`
             digest = digest_of(others)
         self.require(self.text("digest") == digest, "digest")
 
@@ -98,28 +98,28 @@ class Fields:
         return self._values.get(name)
 
     def _refuse(self, what: str) -> NoReturn:
-        raise StageError(f"this {self._kind} is damaged: {what} is not what it has to be")
+        raise StageError(f"this {self._kind} is damaged: {what} is invalid")
 
 
 def digest_of(content: dict[str, Any]) -> str:
-    """Return the SHA-256 of objects that JSON can hold, whatever order their keys have."""
+    """Return the SHA-256 of JSON objects, independent of the order of keys."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a text, with their digest."""
+    """Return the fields of a JSON file, with their digest."""
     return {**content, "digest": digest_of(content)}
 
 
 def read(text: str | bytes, kind: str, version: int, budget: Budget | None = None) -> Fields:
-    """Return the fields of a text whose "format" and "version" are these."""
+    """Parse a JSON file; StageError unless it has this "format" and "version"."""
     try:
         values = load_json(text) if budget is None else budget.load_json(text, f"the {kind}")
     except (ValueError, TypeError):
-        raise StageError(f"this is no {kind}: it is no JSON") from None
+        raise StageError(f"this is not of the format {kind!r}: it is not JSON") from None
     if not isinstance(values, dict) or values.get("format") != kind:
-        raise StageError(f"this is no {kind}")
+        raise StageError(f"this is not of the format {kind!r}")
     fields = Fields(kind, values)
     fields.text("format")
     if fields.integer("version") != version:

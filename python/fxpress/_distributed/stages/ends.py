@@ -1,4 +1,4 @@
-"""State, inputs and outputs of a program, what it writes, and the bytes of values."""
+"""State, inputs and outputs of a program, the state that it writes, and the bytes of values."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NUMBER = 8  # bytes of an integer or a float
 class Ends:
     """The placeholders and results of a program, with their specifications in the signature.
 
-    `inputs` and `state` map placeholders to specifications; `results` are values with theirs, in
-    order; `written` maps a placeholder to the result that replaces its value.
+    `inputs` and `state` map placeholders to specifications; `results` are values with their
+    specifications, in order; `written` maps a placeholder to the result that replaces its value.
     """
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -47,18 +47,18 @@ class Ends:
         }
 
     def target_of(self, mutation: OutputSpec) -> Node:
-        """Return the placeholder that a result replaces the value of."""
+        """Return the placeholder whose value a result replaces."""
         is_input = mutation.kind.name == "USER_INPUT_MUTATION"
         named = self._inputs_named if is_input else self._state_named
         return named[mutation.target]
 
     def objects(self) -> set[Node]:
-        """Return the placeholders that are objects, which may change when they are used."""
+        """Return the placeholders of custom objects, which may change when they are used."""
         kind = InputKind.CUSTOM_OBJ
         return {node for node, spec in self.state.items() if spec.kind is kind}
 
     def unknown(self) -> str | None:
-        """Return the kind of an input or a result that no stage can have; None: there is none."""
+        """Return the kind of an input or a result that stages do not support; None: all are."""
         token = InputKind.TOKEN
         found = [token.name for spec in self.state.values() if spec.kind is token]
         found += [spec.kind.name for _, spec in self.results if spec.kind.name not in _OUTPUTS]
@@ -76,7 +76,7 @@ def state_of(program: ExportedProgram) -> dict[str, Any]:
 
 
 def flat_inputs(program: ExportedProgram, inputs: Any) -> list[Any] | None:
-    """Return the leaves of (args, kwargs); None when they have another structure."""
+    """Return the leaves of (args, kwargs); None if their structure is not the program's."""
     args, kwargs = inputs
     spec = program.call_spec.in_spec
     try:
@@ -88,12 +88,12 @@ def flat_inputs(program: ExportedProgram, inputs: Any) -> list[Any] | None:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a tensor, and other values themselves."""
+    """Return a copy of a tensor; return other values unchanged."""
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def value_of(node: Node) -> Any:
-    """Return what the metadata says of a node's value."""
+    """Return the metadata of a node's value."""
     return node.meta.get("val")
 
 
@@ -103,7 +103,7 @@ def bytes_of(node: Node) -> int:
 
 
 def size_of(size: Any) -> int:
-    """Return a size as a number; for a symbol, that of the example."""
+    """Return a size as a number: the hint of a symbol, or 1 if it has none."""
     if type(size) is int:
         return size
     hint = size_hint(size)
@@ -111,7 +111,7 @@ def size_of(size: Any) -> int:
 
 
 def storage_of(value: Any) -> Hashable:
-    """Return what is equal for tensors of one storage."""
+    """Return a key that is equal for tensors of one storage."""
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
         return int(value.untyped_storage()._cdata)
     return "object", id(value)

@@ -1,6 +1,6 @@
 """Guards on the inputs of a program: which stage checks them, and how.
 
-A guard is a text of Python, in which `L['name']` stands for the input of that name.
+A guard is a Python expression, in which `L['name']` stands for the input of that name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Guards(NamedTuple):
 
     checked: list[
         list[str]
-    ]  # of each stage, the guards of which it is the first to have all inputs
+    ]  # for each stage, the guards of which it is the first to have all inputs
     unchecked: list[str]  # the guards of which no stage has all inputs
 
 
 def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> Guards:
-    """Assign the guards to stages that metadata do not imply; `types` maps inputs to types."""
+    """Assign to stages the guards that metadata does not imply; `types` maps inputs to types."""
     names = [node.name for node in cut.ends.inputs]
     having = [{node.name for node in stage.inputs} & {*names} for stage in cut.stages]
     sources = [f"L[{name!r}]" for name in names]
@@ -51,7 +51,7 @@ def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> G
 
 
 def inputs_in(guard: str, types: Mapping[str, str]) -> set[str] | None:
-    """Return the names of the inputs of a guard; None for a text that is not safe to run."""
+    """Return the names of the inputs of a guard; None for an expression that is unsafe to run."""
     names = _INPUT.findall(guard)
     if len(names) != len(re.findall(r"\bL\b", guard)) or not {*names} <= types.keys():
         return None

@@ -1,4 +1,4 @@
-"""Find which values of a program are alive where, and what state each operation uses."""
+"""Find the live values at each operation of a program, and the state that the operation uses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from fxpress._distributed.stages.reading import Reading
 class Lives:
     """Bytes of values, by the number of an operation in the order of the graph."""
 
-    # Of the values that are made before an operation and taken by it or later: what a cut before it
-    # has to pass.
+    # Bytes of the values that exist before an operation and are used by it or later: a cut before
+    # the operation has to pass them.
     crossing: list[int]
-    alive: list[int]  # of the values that are in memory while an operation runs
-    # Of the new values of state that an operation makes, which stay until the stage ends.
+    alive: list[int]  # bytes of the values that are in memory while an operation runs
+    # Bytes of the new values of state that an operation computes, which are kept until the end of
+    # the stage.
     written: list[int]
     uses: list[tuple[Hashable, ...]]  # the keys of the state that each operation uses
-    state: dict[Hashable, State]  # what each key stands for
+    state: dict[Hashable, State]  # the storage of each key
     # The tensors of state that each operation is the first to use.
     brought: list[list[torch.Tensor]]
 
@@ -50,7 +51,7 @@ class _Uses(NamedTuple):
 
 
 def lives_of(reading: Reading) -> Lives:
-    """Return how long the values of a program are live; results pass on to the last stage."""
+    """Return the lifetimes of a program's values; results are passed on to the last stage."""
     results = [(value, spec) for value, spec in reading.ends.results if isinstance(value, Node)]
     returned = {value for value, spec in results if not is_mutation(spec)}
     replacing = {value for value, spec in results if is_mutation(spec)} - returned
@@ -68,7 +69,7 @@ def lives_of(reading: Reading) -> Lives:
 
 def _crossing(reading: Reading, sizes: dict[Node, int], returned: set[Node]) -> list[int]:
     count = len(reading.operations)
-    last: dict[Node, int] = {}  # number of the last operation that takes a value
+    last: dict[Node, int] = {}  # value -> the number of the last operation that uses it
     for number, sources in enumerate(reading.sources):
         for source in sources:
             last[source] = number

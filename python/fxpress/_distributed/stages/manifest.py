@@ -1,7 +1,7 @@
 """The manifest of stages, and the file of their state: only this module knows the fields.
 
-`manifest_of` describes stages that are written, and `read_manifest` reads the text, which may be
-damaged or hostile.
+`manifest_of` describes stages to be written; `read_manifest` reads a manifest, which may be damaged
+or hostile.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from fxpress._files.serde.limits import Budget
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
 
-_DIGITS = 12  # of a hash that a text shows
+_DIGITS = 12  # the digits of a hash in a repr
 FORMAT, STATE_FORMAT, VERSION = names.MANIFEST_FORMAT, "fxpress state of stages", 1
-# Manifests of earlier versions have the SHA-256 of their text, with zeros in its place, or nothing.
+# Older manifests have a SHA-256 of their text, computed with zeros in its place, or no checksum.
 _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 
 
 def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict[str, Any]]) -> Any:
-    """Return the contents of `manifest.json`, without anything as long as the program."""
+    """Return the contents of `manifest.json`; its size does not depend on the program's length."""
     ends = cut.ends
     inputs = [
         {"name": node.name, "path": path, **described(value_of(node))}
@@ -74,7 +74,7 @@ def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict
 
 
 def state_of_stages(program: ExportedProgram, cut: Cut) -> Any:
-    """Return what the file `state.json` says: the state of each stage."""
+    """Return the contents of `state.json`: the state of each stage."""
     return {
         "format": STATE_FORMAT,
         "version": VERSION,
@@ -91,7 +91,7 @@ def fxpress_version() -> str | None:
 
 
 def described(value: Any) -> dict[str, Any]:
-    """Return the type of a value, with sizes of a tensor; symbols are texts."""
+    """Return the type of a value, and a tensor's sizes, where symbols are strings."""
     if isinstance(value, torch.Tensor):
         return {
             "type": "tensor",
@@ -106,7 +106,7 @@ def described(value: Any) -> dict[str, Any]:
 
 
 def _order(value: torch.Tensor) -> dict[str, list[int]]:
-    """Return the dimensions by stride, outermost first, unless they are in this order already."""
+    """Return the dimensions by stride, outermost first, unless this is their order."""
     if value.layout is not torch.strided:
         return {}
     strides = [
@@ -119,7 +119,7 @@ def _order(value: torch.Tensor) -> dict[str, list[int]]:
 
 
 def _source(cut: Cut, node: Node) -> dict[str, Any]:
-    """Return where a value comes from: from the caller, or from a stage."""
+    """Return the source of a value: an input of the program, or an output of a stage."""
     if node in cut.ends.inputs:
         return {"input": node.name}
     return {"stage": cut.maker[node], "output": node.name}
@@ -173,7 +173,7 @@ def _stage(program: ExportedProgram, cut: Cut, stage: Stage) -> dict[str, Any]:
 
 
 def _input_paths(program: ExportedProgram) -> list[str]:
-    """Return the place of each input among the arguments, such as "args[0]"."""
+    """Return the path of each input in the arguments, such as "args[0]"."""
     spec = program.call_spec.in_spec
     numbered = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     found = []
@@ -183,7 +183,7 @@ def _input_paths(program: ExportedProgram) -> list[str]:
 
 
 def _output_paths(program: ExportedProgram, count: int) -> list[str]:
-    """Return the place of each result in what the program returns; empty for a single tensor."""
+    """Return the path of each result in the program's result; empty for a single tensor."""
     spec = program.call_spec.out_spec
     numbered = pytree.tree_unflatten(list(range(count)), spec)
     return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(numbered)[0]]
@@ -191,23 +191,23 @@ def _output_paths(program: ExportedProgram, count: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """A value that a stage or the whole program takes or gives."""
+    """An input or an output of a stage or of the entire program."""
 
-    name: str  # of its node
+    name: str  # the name of its node
     type: str  # "tensor", or the type of a number
-    dtype: str  # of a tensor, such as "float32"
-    # Of a tensor; a size that is not a number is an expression of symbols.
+    dtype: str  # the dtype of a tensor, such as "float32"
+    # The sizes of a tensor; a size that is not a number is an expression of symbols.
     shape: tuple[int | str, ...]
-    # The dimensions from the outermost in memory to the innermost; None: as they are.
+    # The dimensions from the outermost in memory to the innermost; None: they are in this order.
     order: tuple[int, ...] | None
-    # Of an input of a stage: the number of the stage that makes it, or None if the caller gives it,
-    # and its name there.
+    # For an input of a stage: the number of the stage that outputs it, or None for an input of the
+    # program, and its name there.
     source: tuple[int | None, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """A result of the whole program: a value of a stage or an input, or a constant."""
+    """A result of the entire program: a value of a stage or an input, or a constant."""
 
     source: tuple[int | None, str] | None
     constant: Any
@@ -215,33 +215,33 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class StageFacts:
-    """What a manifest says of a stage."""
+    """The entry of a stage in a manifest."""
 
-    file: str  # the name of its file; "" where all stages are in one archive
-    file_bytes: int  # of its file; 0 where all stages are in one archive
-    records: str  # the digest of the records of its file; "" where all stages are in one archive
+    file: str  # the name of its file; "" if all stages are in one archive
+    file_bytes: int  # the size of its file; 0 if all stages are in one archive
+    records: str  # the digest of the records of its file; "" if all stages are in one archive
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
-    bytes: int  # of its parameters, buffers and constants
-    guards: tuple[str, ...]  # on inputs of the whole, which it is the first to have
+    bytes: int  # the bytes of its parameters, buffers and constants
+    guards: tuple[str, ...]  # the guards of which it is the first stage to have all inputs
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a manifest says."""
+    """The contents of a manifest."""
 
     digest: str  # SHA-256 of its bytes
-    plan: str  # the digest of the plan that the program was cut by
+    plan: str  # the digest of the plan by which the program was cut
     torch: str  # the version of torch that wrote it
-    graph_hash: str  # of the whole program
-    in_spec: str  # the tree of what the program takes, as text
-    out_spec: str  # the tree of what it returns, as text
-    inputs: tuple[Value, ...]  # of the whole program, in order
-    results: tuple[Result, ...]  # of the whole program, in order
+    graph_hash: str  # the hash of the entire program
+    in_spec: str  # the serialized tree spec of the program's arguments
+    out_spec: str  # the serialized tree spec of the program's result
+    inputs: tuple[Value, ...]  # the inputs of the entire program, in order
+    results: tuple[Result, ...]  # the results of the entire program, in order
     stages: tuple[StageFacts, ...]
     # The tensors of which several stages have a copy: their names, and the stages.
     shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
-    # Guards on inputs that no stage has together; the first is given them, to pass them on.
+    # Guards whose inputs no stage uses together; the first stage gets them, to pass them on.
     unchecked_guards: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -253,7 +253,7 @@ class Manifest:
 
 
 def facts_of_file(path: Path) -> dict[str, Any]:
-    """Return what a manifest says of a stage's file; OSError, ArchiveError: it cannot be read."""
+    """Return a manifest's fields for a stage's file; OSError, ArchiveError: it cannot be read."""
     with PT2ArchiveReader(path) as reader:
         records = digest_of_records(reader, records_of(reader, names.MODEL))
     whole = hashlib.sha256()
@@ -278,7 +278,7 @@ def digest_of_records(archive: Any, records: Iterable[str]) -> str:
 
 
 def with_files(data: bytes, files: list[dict[str, Any]]) -> str:
-    """Return the text of a manifest with the facts of other files of its stages."""
+    """Return the text of a manifest, with the fields of its stages' files replaced."""
     said = load_json(data)
     for stage, file in zip(said["stages"], files, strict=True):
         stage.update(file)
@@ -287,7 +287,7 @@ def with_files(data: bytes, files: list[dict[str, Any]]) -> str:
 
 
 def read_manifest(data: bytes, budget: Budget | None = None) -> Manifest:
-    """Return what a manifest says; StageError, with the place, where it is damaged or none."""
+    """Parse a manifest; StageError, with the field, if it is damaged or not a manifest."""
     if _has_wrong_checksum(data):
         raise StageError("the manifest of the stages is damaged: its checksum is wrong")
     try:
@@ -333,7 +333,7 @@ def _manifest(fields: Fields, digest: str) -> Manifest:
 
 
 def _check_sources(made: Manifest) -> None:
-    """Raise StageError where a value comes from nowhere, or from a stage that runs later."""
+    """Raise StageError if the source of a value does not exist, or is a stage that runs later."""
     given = {each.name for each in made.inputs}
     outputs = [{each.name for each in stage.outputs} for stage in made.stages]
     wanted = [
@@ -364,7 +364,7 @@ def _optional(fields: Fields, name: str) -> str | None:
 
 
 def _texts(fields: Fields, name: str) -> tuple[str, ...]:
-    """Return texts; none of an older manifest, which does not have the field."""
+    """Return strings; none from an older manifest, which does not have the field."""
     return fields.texts(name) if fields.has(name) else ()
 
 

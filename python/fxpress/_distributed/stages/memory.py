@@ -1,4 +1,4 @@
-"""Tell what memory a stage takes, and how far one reaches with the memory that it may take."""
+"""Compute the memory that a stage uses, and how many operations fit into a memory limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from fxpress._distributed.stages.lives import Lives
 
 
 class Memory:
-    """The memory of runs of operations that begin and end at places, from 0 to their number."""
+    """The memory of runs of operations that begin and end at possible cuts.
+
+    Arguments are indices of `places`.
+    """
 
     def __init__(self, lives: Lives, places: list[int]) -> None:
         self._sizes = {key: state.nbytes for key, state in lives.state.items()}
@@ -25,12 +28,12 @@ class Memory:
             self._written.append(sum(lives.written[start:end]))
 
     def state(self, start: int, end: int) -> int:
-        """Return the bytes of the state that a run from a place to another uses."""
+        """Return the bytes of the state that a run uses."""
         used = {key for keys in self._keys[start:end] for key in keys}
         return sum(map(self._sizes.__getitem__, used))
 
     def activations(self, start: int, end: int) -> int:
-        """Return the most bytes of other values that are alive at once."""
+        """Return the peak of the bytes of other values that are live at once."""
         return max(self._alive[start:end]) + sum(self._written[start:end])
 
     def of(self, start: int, end: int) -> int:
@@ -38,11 +41,11 @@ class Memory:
         return self.state(start, end) + self.activations(start, end)
 
     def reach(self, limit: int) -> list[int]:
-        """Return for each place but the last how far a run of at most `limit` bytes goes."""
+        """Return, for each place but the last, the end of the longest run of `limit` bytes."""
         ends, end = [], 0
         held: Counter[Hashable] = Counter()
         state = written = 0
-        peaks: deque[int] = deque()  # numbers of items whose `_alive` falls from one to the next
+        peaks: deque[int] = deque()  # indices of items, with decreasing `_alive`
         for start in range(len(self._keys)):
             if end < start:
                 end, state, written = start, 0, 0
@@ -71,7 +74,7 @@ class Memory:
         return ends
 
     def least(self, stages: int) -> int:
-        """Return the least limit with which so many runs hold all operations."""
+        """Return the least limit with which `stages` runs contain all operations."""
         items = len(self._keys)
         low, high = max(self.of(item, item + 1) for item in range(items)), self.of(0, items)
         while low < high:
@@ -83,7 +86,7 @@ class Memory:
         return low
 
     def _runs(self, limit: int) -> int:
-        """Return how many runs hold all operations when each has all that the limit allows."""
+        """Return how many runs contain all operations if each is as long as the limit allows."""
         reach, place, runs = self.reach(limit), 0, 0
         while place < len(reach):
             place, runs = reach[place], runs + 1

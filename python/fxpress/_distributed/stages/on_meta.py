@@ -34,7 +34,7 @@ class Arguments:
 
 
 def call_key(node: Node) -> Hashable:
-    """Return what is equal for calls of the same operator with the same `Arguments`."""
+    """Return a key that is equal for calls of the same operator with the same `Arguments`."""
     key = (node.target, *map(_layout, node.args))
     if node.kwargs:
         key += (_layout(node.kwargs),)

@@ -1,4 +1,4 @@
-"""Find where a program may be cut, and which of its operations have to be in one stage."""
+"""Find where a program may be cut, and which of its operations one stage has to contain."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fxpress._distributed.stages.lives import Lives
 from fxpress._distributed.stages.reading import Reading
 from fxpress._graphs.partition.by_module import by_module
 
-_MOST_COMPONENTS = 100  # of a module's path
+_MOST_COMPONENTS = 100  # the maximum number of components of a module's path
 _PASSED = (torch.Tensor, torch.SymInt)  # torch's files have no other inputs of programs
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
-    """Return 0, the number of operations, and where a cut may be: before an operation."""
+    """Return the possible cuts, as numbers of the operations after them, with 0 and `count`."""
     spans = list(spans)
-    changes = [0] * (count + 1)  # of the number of spans around a place, from one to the next
+    changes = [0] * (count + 1)  # differences of the numbers of spans around consecutive places
     for span in spans:
         changes[span.first + 1] += 1
         changes[span.last + 1] -= 1
@@ -39,7 +39,7 @@ def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
 
 
 def spans_of_parameters(lives: Lives) -> Iterator[Span]:
-    """Yield the operations from the first to the last that use a parameter."""
+    """Yield, for each parameter, the span from its first to its last use."""
     first: dict[Any, int] = {}
     last: dict[Any, int] = {}
     for number, keys in enumerate(lives.uses):
@@ -53,7 +53,7 @@ def spans_of_parameters(lives: Lives) -> Iterator[Span]:
 
 
 def places_of_modules(reading: Reading, places: list[int]) -> Iterator[list[int]]:
-    """Yield those of the places where a module ends, for modules of each depth from 1 on."""
+    """Yield, for each depth of modules from 1 on, the places where a module ends."""
     nodes = reading.operations
     for depth in range(1, _deepest(nodes) + 1):
         found = by_module(reading.program.graph_module, depth=depth)
@@ -62,7 +62,7 @@ def places_of_modules(reading: Reading, places: list[int]) -> Iterator[list[int]
 
 
 def _deepest(nodes: list[Any]) -> int:
-    """Return the most components of a module's path, at least 1 and at most `_MOST_COMPONENTS`."""
+    """Return the largest number of components of a path, between 1 and `_MOST_COMPONENTS`."""
     paths = (
         path for node in nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values()
     )
@@ -71,19 +71,20 @@ def _deepest(nodes: list[Any]) -> int:
 
 
 class Span(NamedTuple):
-    """Operations between which no cut may be."""
+    """Operations between which a cut is not possible."""
 
-    first: int  # the number of the first one in the order of the graph
-    last: int  # likewise of the last one
-    reason: str  # why, for an error
+    first: int  # the number of the first operation in the order of the graph
+    last: int  # the number of the last operation
+    reason: str  # the reason, for an error
 
 
 def spans_of(reading: Reading) -> Iterator[Span]:
-    """Yield the spans of operations that one stage has to hold."""
+    """Yield the spans of operations that one stage has to contain."""
     places, ends = reading.numbers, reading.ends
     objects = ends.objects()
-    # Each stage has its own copy of state and inputs; one stage holds a written one.
-    results: dict[Node, list[Any]] = {}  # what is written to a storage at the end
+    # Each stage has its own copy of state and inputs, so one stage has to contain all uses of a
+    # storage that is written.
+    results: dict[Node, list[Any]] = {}  # the values that are written to a storage at the end
     for node, result in ends.written.items():
         results.setdefault(reading.same.get(node, node), []).append(result)
     for node, storage in reading.storages.items():

@@ -41,32 +41,32 @@ def plan(
 ) -> Plan:
     """Return where to cut a program into stages. torch has no such function.
 
-    Of the plans whose heaviest stage is at most `slack` heavier than it has to be, it is the one
-    whose cuts pass the fewest bytes, see `Plan.crossing_bytes`. Of those, each stage in turn is the
-    one that is closest to an equal share of the weight that is left.
+    Of the plans whose heaviest stage is at most `slack` heavier than the minimum, the result is one
+    whose cuts pass the fewest bytes, see `Plan.crossing_bytes`. Among these, each stage in turn is
+    as close as possible to an equal share of the remaining weight.
 
     The same program gives the same plan in every process; by "time", with the same profile.
 
     Args:
         program: the program, which is not changed.
-        stages: how many, none of them empty.
-        by: what they share out: "parameters" or "bytes" of the state that an operation is the first
-            to use, "flops" as `torch.utils.flop_counter` counts them for the sizes in the metadata,
-            or "time". By "module", they share out parameters, and a stage begins where a module
-            does: modules of the least depth that allows stages almost as even as cuts anywhere do.
-        memory: the most bytes of a stage, or of each: its state, and the values that are alive at
-            once when it runs without gradients.
-        inputs: (args, kwargs) to measure times with where there is no profile.
-        profile: the times to share out, from `measure_times`.
-        slack: how much heavier the heaviest stage may be than it has to be, as a part of its
-            weight.
-        shared: whether a parameter that several operations use may be cut between them, so that
-            several stages have a copy, which the plan lists ("list"), or not ("together").
+        stages: the number of stages, none of which is empty.
+        by: the weight to balance: "parameters" or "bytes" of the state that an operation is the
+            first to use, "flops" as `torch.utils.flop_counter` counts them for the sizes in the
+            metadata, or "time". "module" balances parameters, and each stage begins with a module:
+            modules of the least depth that allows stages almost as even as cuts anywhere do.
+        memory: the maximum bytes of every stage, or of each: its state, and the values that are
+            live at once when it runs without gradients.
+        inputs: (args, kwargs) to measure times with if there is no profile.
+        profile: the times to balance, from `measure_times`.
+        slack: how much heavier the heaviest stage may be than the minimum, as a fraction of the
+            minimum.
+        shared: whether a cut may separate operations that use one parameter, so that several
+            stages have a copy, which the plan lists ("list"), or not ("together").
 
     Raises:
-        StageError: there are fewer places to cut at than it takes, no plan keeps the limits of
-            memory, nothing has any weight, the program passes effect tokens, the profile is for
-            another program, or there are no inputs to measure times with.
+        StageError: there are too few possible cuts, no plan fits into the memory limits, all
+            weights are 0, the program passes effect tokens, the profile is for another program, or
+            there are no inputs to measure times with.
         fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
 
     Example:
@@ -79,7 +79,7 @@ def plan(
     known = graph_hash(program)
     if by == "time":
         profile = _profile_for(program, known, profile, inputs)
-    with _native.GcPause():  # it would visit every new object
+    with _native.GcPause():  # the collector would visit every new object
         reading = reading_of(program)
         _check_operations(reading, stages)
         lives = lives_of(reading)
@@ -105,15 +105,15 @@ def plan(
 
 
 def check(plan: Plan, program: ExportedProgram) -> None:
-    """Refuse a plan for another program, or one that is damaged. torch has no such function.
+    """Refuse a plan for another program, or a damaged plan. torch has no such function.
 
     Args:
         plan: the plan.
         program: the program, which is not changed.
 
     Raises:
-        StageError: the plan is for another program, cuts where no cut may be, or has a stage
-            without operations or another field that is not what it has to be.
+        StageError: the plan is for another program, cuts where a cut is not possible, or has a
+            stage without operations or another invalid field.
         fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
 
     Example:

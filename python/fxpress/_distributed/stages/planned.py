@@ -1,4 +1,4 @@
-"""A division of a program into stages, and the text that it is kept as."""
+"""A division of a program into stages, and its JSON file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shared:
     Attributes:
         names: the names of one storage, in the order in which the program first uses them.
         stages: the stages that use it.
-        is_parameter: whether one of the names is a parameter, whose gradients have to be added up.
+        is_parameter: whether one of the names is a parameter, whose gradients have to be summed.
 
     Example:
         >>> from fxpress import pipeline
@@ -47,26 +47,26 @@ class Shared:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Where a program is cut into stages. torch has no such class.
+    """The cuts of a program into stages. torch has no such class.
 
-    A stage has the operations of the program's own graph from the end of the stage before to its
-    own. Equal programs get equal plans in every process.
+    A stage has the operations of the program's own graph from the end of the previous stage to its
+    own end. Equal programs get equal plans in every process.
 
     Attributes:
-        by: what the stages share out.
+        by: the weight that the stages balance.
         graph_hash: `fxpress.graph_hash` of the program.
         operations: the number of its operations.
-        ends: for each stage, the index of the first operation behind it; the last one is
+        ends: for each stage, the index of the first operation after it; the last one is
             `operations`.
-        weights: for each stage, what it has of `by`; nanoseconds by "time", elements of parameters
+        weights: for each stage, its weight in `by`; nanoseconds by "time", elements of parameters
             by "module".
-        state_bytes: for each stage, the bytes of the parameters, buffers and constants that it
-            has; those of one storage count once.
-        activation_bytes: for each stage, the most bytes of other values that are alive at once
-            when it runs without gradients, with those that only pass through it.
+        state_bytes: for each stage, the bytes of its parameters, buffers and constants; a storage
+            with several names counts once.
+        activation_bytes: for each stage, the peak of the bytes of other values that are live at
+            once when it runs without gradients, with values that only pass through it.
         crossing_bytes: for each cut, the bytes of the values that pass it: results of operations
-            that a later stage takes, inputs of the program that a stage behind it takes, which
-            come from the first stage, and results of the program on their way to the last stage.
+            that a later stage takes, inputs of the program that a later stage takes, which come
+            from the first stage, and results of the program on their way to the last stage.
         shared: the state that several stages use.
 
     Example:
@@ -97,7 +97,7 @@ class Plan:
         return tuple(map(sum, zip(self.state_bytes, self.activation_bytes, strict=True)))
 
     def stage_of(self, program: ExportedProgram) -> SplitCallback:
-        """Return the stage of each operation, as `split_module` takes it.
+        """Return the stage of each operation, as a callback for `split_module`.
 
         Args:
             program: the program that the plan is for, see `check`.
@@ -168,28 +168,28 @@ class Plan:
         ]
         lines = []
         for each in self.shared:
-            names = ", ".join(map(json.dumps, each.names))  # whatever characters they have
+            names = ", ".join(map(json.dumps, each.names))  # escapes unprintable characters
             kind = "parameter" if each.is_parameter else "buffer or constant"
             lines.append(f"stages {', '.join(map(str, each.stages))} share the {kind} {names}")
         return columns, lines
 
     def to_json(self) -> str:
-        """Return the plan as a text, which is the same for equal plans."""
+        """Return the plan as JSON text, which is the same for equal plans."""
         return json.dumps(self.document(), indent=2) + "\n"
 
     def document(self) -> dict[str, Any]:
-        """Return the plan as objects that JSON can hold, with its digest."""
+        """Return the plan as JSON objects, with its digest."""
         return sealed(self._content())
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Return the plan that `to_json` gave a text of.
+        """Parse the result of `to_json`.
 
         Args:
-            text: the text, which may come from anywhere.
+            text: the text, which is untrusted.
 
         Raises:
-            StageError: the text is no plan, or is not as it was written.
+            StageError: the text is not a plan, or was changed.
         """
         fields = read(text, FORMAT, VERSION)
         plan = _plan_of(fields)
@@ -225,7 +225,7 @@ class Plan:
 
 
 def check_whole(plan: Plan) -> None:
-    """Refuse a plan that no text could have given: a caller may have made it field by field."""
+    """Raise StageError for a plan that `from_json` would refuse: a caller may have built it."""
     try:
         content = plan._content()
     except (AttributeError, TypeError):
@@ -234,7 +234,7 @@ def check_whole(plan: Plan) -> None:
 
 
 def _plan_of(fields: Fields) -> Plan:
-    """Return the plan of fields, which is one that a program could be cut by."""
+    """Return the plan of fields, after checks that some program could be cut by it."""
     operations = fields.integer("operations")
     ends = fields.integers("ends")
     n = len(ends)
@@ -275,7 +275,7 @@ def _check_ends(ends: tuple[int, ...], operations: int) -> None:
 
 
 def picture_of(program: ExportedProgram, stage_of: SplitCallback) -> str | None:
-    """Return the stages and the values between them as an SVG file; None where nothing draws it."""
+    """Draw the stages and the values between them as an SVG file; None without a renderer."""
     split = split_module(program.graph_module, None, stage_of, keep_original_order=True)
     try:
         return draw(

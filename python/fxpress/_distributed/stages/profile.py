@@ -1,4 +1,4 @@
-"""Times of the operations of a program, measured once and kept as a text."""
+"""Times of the operations of a program, measured once and stored as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fxpress._files.serde.hashing import graph_hash
 FORMAT, VERSION = "fxpress profile", 1
 _NANOSECONDS = 1e9
 _RUNS = 5
-_DIGITS = 12  # of a hash that a text shows
+_DIGITS = 12  # the digits of a hash in a repr
 _SHOWN = 20  # operations that a notebook shows
 
 
@@ -58,18 +58,18 @@ class OperationTimes:
         return html_table(f"{self!r}, the longest:", ("#operation", "#time"), rows)
 
     def to_json(self) -> str:
-        """Return the profile as a text."""
+        """Return the profile as JSON text."""
         return json.dumps(sealed(self._content())) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> OperationTimes:
-        """Return the profile that `to_json` gave a text of.
+        """Parse the result of `to_json`.
 
         Args:
-            text: the text, which may come from anywhere.
+            text: the text, which is untrusted.
 
         Raises:
-            StageError: the text is no profile, or is not as it was written.
+            StageError: the text is not a profile, or was changed.
         """
         fields = read(text, FORMAT, VERSION)
         profile = cls(fields.text("graph_hash"), fields.integers("nanoseconds"))
@@ -86,16 +86,16 @@ class OperationTimes:
 def measure_times(program: ExportedProgram, inputs: Any) -> OperationTimes:
     """Measure how long each operation of a program takes here. torch has no such function.
 
-    It is the median of five runs, after one that warms up. The program's state and the inputs stay
-    as they are. Two measurements differ, so that processes that plan by time need one profile.
+    A time is the median of five runs, after a run to warm up. The program's state and the inputs
+    are not changed. Two measurements differ, so processes that plan by time need the same profile.
 
     Args:
         program: the program.
         inputs: (args, kwargs) to run it with, such as `program.example_inputs`.
 
     Raises:
-        StageError: the inputs are None, they have another structure than the program's, or the
-            program does not run with them.
+        StageError: the inputs are None, their structure is not the program's, or the program does
+            not run with them.
 
     Example:
         >>> from fxpress import pipeline
@@ -113,14 +113,14 @@ def measure_times(program: ExportedProgram, inputs: Any) -> OperationTimes:
 
 
 class _Timer(torch.fx.Interpreter):  # type: ignore[misc]
-    """Runs a graph and notes the seconds of each node."""
+    """Runs a graph and records the seconds of each node."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         super().__init__(module)
         self.seconds: dict[Node, list[float]] = {}
 
     def run_node(self, n: Node) -> Any:
-        """Return the value of a node."""
+        """Run a node, and record its time."""
         start = time.perf_counter()
         value = super().run_node(n)
         self.seconds.setdefault(n, []).append(time.perf_counter() - start)

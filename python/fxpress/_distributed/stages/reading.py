@@ -1,4 +1,4 @@
-"""Read what planning needs to know of a program, once."""
+"""Read the parts of a program that planning needs, once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fxpress._graphs.partition.callback import SplitCallback, operations
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The operations of a program's own graph, and what they touch."""
+    """The operations of a program's own graph, and the storages that they access."""
 
     program: ExportedProgram
     operations: list[Node]  # in the order of `operations_of`
-    numbers: dict[Node, int]  # of each operation, its place in the order
-    # Of each operation, the nodes whose values it takes, and state that nothing uses, which goes
-    # where it does.
+    numbers: dict[Node, int]  # operation -> its position in the order
+    # For each operation, the nodes whose values it takes, and unused state that is assigned to the
+    # operation's stage.
     sources: list[list[Node]]
-    ends: Ends  # what the program takes and gives
-    storages: dict[Node, Storage]  # by the node that makes each
-    same: dict[Node, Node]  # of state: the first placeholder of its storage, where it is another
+    ends: Ends  # the inputs, state and results of the program
+    storages: dict[Node, Storage]  # by the node that creates each
+    same: dict[Node, Node]  # state -> the first placeholder of its storage, if that is another
 
 
 def reading_of(program: ExportedProgram) -> Reading:
@@ -54,9 +54,9 @@ def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
 
 
 def operations_of(module: GraphModule) -> list[Node]:
-    """Return the operations in order, but copies at the end directly after their sources."""
+    """Return the operations in order, with copies at the end moved after their sources."""
     nodes = list(operations(module))
-    # Export appends copies to buffers, which would keep all operations between in one stage.
+    # Export appends copies to buffers. They would keep all operations between in one stage.
     copies: dict[Node, list[Node]] = {}
     last = list(_last_copies(module.graph))
     for node in reversed(last):
@@ -85,7 +85,7 @@ def _last_copies(graph: Graph) -> Iterator[Node]:
 def unused_state(
     program: ExportedProgram, ends: Ends, places: SplitCallback | dict[Node, int]
 ) -> Iterator[tuple[Node, int]]:
-    """Yield placeholders of unused state, each with the first use of the state in front of it."""
+    """Yield placeholders of unused state, each with the first use of the state before it."""
     used = {node for node in ends.state if node.users or node in ends.written}
     if len(used) == len(ends.state):
         return
@@ -93,7 +93,7 @@ def unused_state(
     keys = {node: storage_of(values.get(str(spec.target))) for node, spec in ends.state.items()}
     known = {keys[node] for node in used}
     place = 0
-    found: dict[Hashable, int] = {}  # by storage: one that has several names has one place
+    found: dict[Hashable, int] = {}  # by storage, so that all its names get one place
     for node in ends.state:
         place = min((places[user] for user in node.users if user in places), default=place)
         if keys[node] not in known:

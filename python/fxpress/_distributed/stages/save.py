@@ -59,41 +59,41 @@ def save_stages(
     inputs: Any = None,
     progress: Progress = None,
 ) -> dict[str, Any]:
-    """Write a program of each stage, a manifest, and a picture. torch has no such function.
+    """Write a program for each stage, a manifest, and a picture. torch has no such function.
 
-    `manifest.json` is what each rank reads; `state.json` lists the state of each stage.
+    Each rank reads `manifest.json`; `state.json` lists the state of each stage.
 
-    They are there as a whole or not at all: they are written under another name, and renamed. A
-    folder with anything in it is refused; an archive that is there already is replaced, as by
-    `fxpress.save`. The picture is left out where it cannot be drawn.
+    The files appear together or not at all: they are written under another name, and renamed. A
+    folder that is not empty is refused; an existing archive is replaced, as by `fxpress.save`. The
+    picture is omitted if it cannot be drawn.
 
     Args:
         program: the program, which is not changed.
-        path: a folder to make, which may be there if it is empty; or an archive of all stages,
-            whose name ends in ".pt2"; or the URL of one, such as `s3://bucket/stages`. For a URL,
-            they are written into the temporary folder of this machine first, and the manifest of a
-            folder goes last.
-        plan: what `plan` has returned for the program, or the number of stages to plan.
-        by: for a number of stages, what to share out: "parameters", "bytes", "flops", "time", or
+        path: a folder to create, which may exist if it is empty; or an archive of all stages, whose
+            name ends in ".pt2"; or the URL of one, such as `s3://bucket/stages`. For a URL, the
+            files are first written into this machine's temporary folder, and a folder's manifest is
+            uploaded last.
+        plan: the result of `plan` for the program, or the number of stages to plan.
+        by: for a number of stages, what to balance: "parameters", "bytes", "flops", "time", or
             "module", see `plan`.
         inputs: (args, kwargs) to measure times with.
-        progress: where it shows its progress, in bytes of each stage: True, False or a function of
+        progress: how to report progress, in bytes of each stage: True, False or a function of
             (done, total, what); None: a bar on a terminal, after two seconds, when tqdm is
             installed.
 
     Returns:
-        What the manifest says. Its "picture" is None where the extra `draw` is missing, or the
-        program that draws. Each of its "stages" has the "guards" that `load_stage` checks there.
-        Its "unchecked_guards" are the guards of which no stage has all inputs. `load_stage` checks
-        them in the first stage, which is given all inputs; nothing checks guards on something else
-        than inputs, or any guards where the files are run by other means.
+        The contents of the manifest. "picture" is None if the extra `draw`, or the program that
+        draws, is missing. Each of the "stages" has the "guards" that `load_stage` checks there.
+        "unchecked_guards" are the guards whose inputs no stage uses together. `load_stage` checks
+        them in the first stage, which gets all inputs. Guards on other values than inputs are never
+        checked, and no guards are if the files are run by other means.
 
     Raises:
         StageError: the program cannot be cut like this, the plan is for another program or has a
             stage without operations, or the folder is not empty.
         OSError: a file cannot be written.
-        fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved, or nothing that
-            is installed writes to the URL.
+        fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved, or no installed
+            package writes to the URL.
 
     Example:
         >>> from fxpress import pipeline
@@ -133,7 +133,7 @@ def save_stages(
 def _describe(
     program: ExportedProgram, whole: Cut, plan: Plan, drawn: str | None, files: list[dict[str, Any]]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the manifest, and the texts of the files beside the programs; the manifest is last."""
+    """Return the manifest, and the texts of all files but the programs; the manifest is last."""
     picture = None if drawn is None else PICTURE
     manifest = sealed({**manifest_of(program, whole, plan, files), "picture": picture})
     texts = {} if drawn is None else {PICTURE: drawn}
@@ -164,7 +164,7 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
 
 @contextlib.contextmanager
 def uploaded(url: str, last: str) -> Iterator[Path]:
-    """Return a block whose files are uploaded after it, `last` last; StageError if files exist."""
+    """Upload the block's files after it, `last` last; StageError if files exist."""
     if urlsplit(url).scheme in ("http", "https"):
         raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")
     system, place = opened_system(url)

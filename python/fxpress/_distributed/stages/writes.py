@@ -1,4 +1,4 @@
-"""Find which nodes of a graph may touch which storages, and which of them write."""
+"""Find which nodes of a graph may access each storage, and which of them may write it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from fxpress._files.serde.operators import schema_of
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.serde import is_composite
 
-_HOLDING = (tuple, list, dict, slice)  # arguments that may hold values
+_HOLDING = (tuple, list, dict, slice)  # arguments that may contain values
 _NONE: set[Node] = set()
 
 
 @dataclasses.dataclass(slots=True)
 class Storage:
-    """What nodes do with the storage of a value, or with one that may be it."""
+    """The nodes that access the storage of a value, or a storage that may be the same."""
 
-    touching: list[Node]  # nodes that make it, read it or write it, in the order of the graph
-    writing: list[Node] = dataclasses.field(default_factory=list)  # those that may write it
-    # The results of the graph that may have it.
+    touching: list[Node]  # nodes that create, read or write it, in the order of the graph
+    writing: list[Node] = dataclasses.field(default_factory=list)  # nodes that may write it
+    # The results of the graph that may use it.
     results: list[Node] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Effects:
-    """What a call does with the storages that it is given."""
+    """The effects of a call on the storages of its arguments."""
 
-    names: tuple[str, ...] = ()  # of its arguments, in order
+    names: tuple[str, ...] = ()  # the names of its arguments, in order
     # The arguments whose storage the result may share; None: any.
     aliased: tuple[str, ...] | None = ()
     written: tuple[str, ...] | None = ()  # the arguments that it may write; None: any
     is_composite: bool = False  # whether sizes decide which of `aliased` the result shares
-    is_new: bool = False  # whether the result may have a storage of its own, too
-    # Whether it only reads, and its result has a storage of its own.
+    is_new: bool = False  # whether the result may also have a new storage
+    # Whether it only reads, and its result has a new storage.
     is_pure: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class _Effects:
 
 
 def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[Node, Storage]:
-    """Return the storages of a graph by the node that makes each: a placeholder or an operator.
+    """Return the storages of a graph by the node that creates each: a placeholder or an operator.
 
     `same` maps a placeholder to the first one on its storage. A result that may share the storage
     of an argument counts as the argument's; an operator with unknown effects may write to all.
@@ -56,7 +56,7 @@ def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[N
     same = {} if same is None else same
     shared: dict[Hashable, tuple[str, ...]] = {}
     known: dict[Any, _Effects] = {}
-    origins: dict[Node, set[Node]] = {}  # of a value: the nodes whose storage it may share
+    origins: dict[Node, set[Node]] = {}  # value -> the nodes whose storage it may share
     found: dict[Node, Storage] = {}
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -111,7 +111,7 @@ def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[N
 def _shared(
     node: Node, names: tuple[str, ...], known: dict[Hashable, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Return the arguments that share their storage with an operator's result, found by a call."""
+    """Call an operator; return the arguments that share their storage with the result."""
     key = call_key(node)
     if key not in known:
         arguments = Arguments(node)
@@ -134,7 +134,7 @@ def _reached(value: Any, origins: dict[Node, set[Node]]) -> set[Node]:
 
 
 def _effects(node: Node, known: dict[Any, _Effects]) -> _Effects:
-    """Return what a node does; `known` gets that of targets that always do the same."""
+    """Return the effects of a node; `known` caches targets whose effects are always the same."""
     target = node.target
     if node.op != "call_function":
         return _Effects()

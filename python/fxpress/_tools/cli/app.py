@@ -1,4 +1,4 @@
-"""What the command `fxpress` takes, and how it fails."""
+"""The options of the command `fxpress`, and its exit status."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _allow_operator = click.option(
     "allow_operators",
     multiple=True,
     metavar="NAME",
-    help="Let files call an operator, or all of a namespace, of torch that is else refused.",
+    help="Let files call an operator, or all of a namespace, of torch that is otherwise refused.",
 )
 _LOADING = ("verify", "hash", "diff", "convert", "split")  # the commands that may load a file
 
@@ -47,7 +47,7 @@ def _not_printed(_: click.Context, __: click.Parameter, target: Path | None) -> 
 
 
 def _import_modules(context: click.Context, _: click.Parameter, modules: tuple[str, ...]) -> None:
-    if not modules or context.resilient_parsing:  # a shell completes the line
+    if not modules or context.resilient_parsing:  # the latter: a shell completes the line
         return
     with working(_STARTING):
         from fxpress._tools.cli.loading import import_module
@@ -57,7 +57,7 @@ def _import_modules(context: click.Context, _: click.Parameter, modules: tuple[s
 
 
 class _Failures:
-    """How an error is shown."""
+    """The setting of --debug."""
 
     are_shown_whole = False
 
@@ -108,9 +108,9 @@ _import = click.option(
 )
 @_debug
 def app() -> None:
-    """Look at files of exported programs, compare, convert and split them.
+    """Inspect, compare, convert and split files of exported programs.
 
-    Nothing of a file runs, and inspect, verify and hash start without torch.
+    No code in a file is run, and inspect, verify and hash start without torch.
     """
 
 
@@ -122,13 +122,13 @@ def app() -> None:
 @click.option(
     "--node",
     metavar="NAME",
-    help="Show the nodes of this name, or at this place that diff told, instead.",
+    help="Show the nodes of this name, or at a location that diff shows, instead.",
 )
 @_json
 def inspect(
     file: Path, tree: int | None, ops: bool, weights: bool, node: str | None, as_json: bool
 ) -> int:
-    """Say what a file holds.
+    """Show the contents of a file.
 
     Weights are not read: the time does not depend on their size.
     """
@@ -142,7 +142,7 @@ def inspect(
 
 @app.command()
 @_file
-@click.option("--load", is_flag=True, help="Load it too, with torch, on the meta device.")
+@click.option("--load", is_flag=True, help="Also load it, with torch, on the meta device.")
 @_allow_pickle
 @_json
 def verify(
@@ -150,7 +150,7 @@ def verify(
 ) -> int:
     """Report all faults that the bytes of a file show.
 
-    All of it is read. Status 1: there is a fault. A note is what a load of a sound file needs.
+    The entire file is read. Status 1: there is a fault. A note is a requirement for loading.
     """
     from fxpress._tools.cli import verify as command
 
@@ -166,8 +166,8 @@ def hash_(
 ) -> int:
     """Print a hash of what each program does.
 
-    It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same. A
-    file that cannot be hashed does not keep the others from it.
+    It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same. An
+    error in one file does not stop the others.
     """
     from fxpress._tools.cli import hash as command
 
@@ -197,7 +197,7 @@ def diff(
     allow_operators: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Say where two programs differ.
+    """Show where two programs differ.
 
     Names and metadata do not count, only what is computed. Status 0: nowhere, 1: somewhere.
     """
@@ -215,9 +215,9 @@ def diff(
     type=click.Choice(["inline", "safetensors", "none"]),
     default="inline",
     show_default=True,
-    help="Where weights go: a safetensors file lies beside the target.",
+    help="Where weights are written: a safetensors file is next to the target.",
 )
-@click.option("--dtype", help="Store weights as this type, such as bfloat16, and cast them back.")
+@click.option("--dtype", help="Store weights as this dtype, such as bfloat16, and cast them back.")
 @_example_inputs
 @_allow_pickle
 def convert(
@@ -255,17 +255,17 @@ def convert(
     type=click.Choice(["parameters", "bytes", "flops", "time", "module"]),
     default="parameters",
     show_default=True,
-    help="What they get equal shares of.",
+    help="What stages balance.",
 )
-@click.option("--memory", type=click.IntRange(min=0), help="The most bytes of a stage.")
+@click.option("--memory", type=click.IntRange(min=0), help="The maximum bytes of a stage.")
 @click.option(
     "--slack",
     type=click.FloatRange(min=0),
     default=0.05,
     show_default=True,
-    help="How much heavier than it has to be, to pass fewer bytes.",
+    help="How much heavier than the minimum a stage may be, to pass fewer bytes.",
 )
-@click.option("--profile", type=_PATH, help="A file of times, which is made if it is missing.")
+@click.option("--profile", type=_PATH, help="A file of times, which is created if it is missing.")
 @click.option(
     "--output",
     "-o",
@@ -339,14 +339,14 @@ def view(
 @app.command(hidden=True, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1)
 def demo(arguments: tuple[str, ...]) -> None:
-    """Say what replaces this command, until the next release."""
+    """Report the replacement of this command, until the next release."""
     raise click.UsageError("fxpress demo was removed: run python examples/demo.py of the sources")
 
 
 @app.command()
 @_json
 def doctor(as_json: bool) -> int:
-    """Say what works here, and how to mend the rest.
+    """Show what works here, and how to fix the rest.
 
     Status 1: something does not work.
     """
@@ -363,7 +363,7 @@ for _name, _command in app.commands.items():
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command of `arguments`, None: of this process, and return the exit status."""
+    """Run a command, by default with the arguments of this process; return the exit status."""
     _Failures.are_shown_whole = False
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -377,17 +377,17 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return _nobody_reads()
     except SystemExit as error:
-        if error.code == 1:  # as click and rich say that nobody reads any more
+        if error.code == 1:  # click and rich: the reader has closed the pipe
             return _nobody_reads()
-        raise  # completion has printed what it found
+        raise  # completion has printed its results
     except (Error, OSError) as error:
         return _failed(error)
     except click.Abort:
         return 128 + signal.SIGINT
-    except click.ClickException as error:  # arguments that are wrong
+    except click.ClickException as error:  # wrong arguments
         try:
             error.show()
-        except OSError:  # nobody reads it
+        except OSError:  # the reader has closed the pipe
             _discard_output(sys.stderr)
         return 2
     except Exception as error:
@@ -396,7 +396,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _discard_output(stream: TextIO) -> None:
-    """Discard the output that is still buffered, or Python fails when it exits."""
+    """Discard the output that is still buffered; otherwise Python fails when it exits."""
     with suppress(OSError, ValueError):  # not all streams have a descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -412,14 +412,14 @@ def _failed(error: Exception) -> int:
 
         _report(printable_lines("".join(traceback.format_exception(error)).rstrip()))
         return 2
-    text = str(error).partition("\n")[0]  # --debug shows what torch said
+    text = str(error).partition("\n")[0]  # --debug shows all lines
     if isinstance(error, OSError) and error.strerror is not None:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    elif not isinstance(error, Error):  # nothing that a command knows of
+    elif not isinstance(error, Error):  # unexpected
         text = f"{type(error).__name__}: {text} (fxpress --debug shows where)"
     try:
         sys.stdout.flush()
-    except OSError:  # such as a full disk, which is what failed
+    except OSError:  # for example a full disk, which may be the error itself
         _discard_output(sys.stdout)
     _report(shortened(printable(f"fxpress: {text}")))
     return 2

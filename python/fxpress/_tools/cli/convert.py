@@ -1,4 +1,4 @@
-"""`fxpress convert`: write the program of a file into another file, in today's form."""
+"""`fxpress convert`: write the program of a file into another file, in the current format."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Weights = Literal["inline", "safetensors", "none"]
 
 
 class ConversionError(Error):
-    """A file cannot be converted as it was asked for."""
+    """A file cannot be converted as requested."""
 
 
 class CastError(Error):
-    """Weights cannot be stored in a type."""
+    """Weights cannot be stored in a dtype."""
 
 
 def convert(
@@ -58,7 +58,7 @@ def convert(
 
 
 def _check_is_alone(source: Path) -> None:
-    """Refuse a file with more than one program: the others would be lost."""
+    """Raise ConversionError for a file with several programs: the others would be lost."""
     with naming(source):
         summary = summarize(source)
     others = [each.name for each in summary.programs if each.name != "model"] + summary.compiled
@@ -72,16 +72,16 @@ def _check_is_alone(source: Path) -> None:
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ConversionError(f"{name!r} is no floating-point type of torch, such as bfloat16")
+        raise ConversionError(f"{name!r} is not a floating-point dtype of torch, such as bfloat16")
     return found
 
 
 def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
-    """Store a program's floating-point weights in a type, in place; CastError if they do not fit.
+    """Store a program's floating-point weights in a dtype, in place; CastError if they do not fit.
 
-    Each is cast to its old type before its use. Weights keep their type that the program may write,
-    returns or gives to an operator with a body, or that share storage with one of these or of
-    other sizes.
+    Each is cast to its old dtype before its use. A weight keeps its dtype if the program may write
+    it, returns it or passes it to an operator with a body, or if it shares storage with such a
+    weight or with one of other sizes.
     """
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -112,8 +112,8 @@ def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
 def _stored(
     program: ExportedProgram, kept: set[str], dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """Return the weights that change, in the new type; tied ones stay tied."""
-    groups: dict[Any, list[str]] = {}  # of names whose tensors share storage
+    """Return the weights that change, in the new dtype; tied weights stay tied."""
+    groups: dict[Any, list[str]] = {}  # storage -> names of tensors
     values = {**program.constants, **program.state_dict}
     for name, value in values.items():
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
@@ -153,7 +153,7 @@ def _cast(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _root_entry(graph: Graph) -> dict[str, Any]:
-    """Return what says of a node that the root module made it."""
+    """Return the `nn_module_stack` of a node that the root module created."""
     for node in graph.nodes:
         for key, entry in node.meta.get("nn_module_stack", {}).items():
             return {key: entry}
@@ -161,7 +161,7 @@ def _root_entry(graph: Graph) -> dict[str, Any]:
 
 
 def _written(graph: Graph) -> Iterator[Node]:
-    """Yield the inputs of a graph whose storages its nodes may write to, or give to a body."""
+    """Yield the inputs of a graph whose storages its nodes may write, or pass to a body."""
     for node, storage in storages_of(graph).items():
         is_given = any(
             isinstance(each.target, torch_fx.HigherOrderOperator) for each in storage.touching

@@ -1,4 +1,4 @@
-"""`fxpress diff`: whether two files hold programs that compute the same, and where they differ."""
+"""`fxpress diff`: check whether programs in two files compute the same, and show differences."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from fxpress._tools.inspect.nodes import module_paths
 _NODE = re.compile(r"graph_module\.graph\.nodes\[(\d+)\]")
 _STATE = re.compile(r"graph_module\.graph\.inputs\[(?:parameter|buffer) (.*?)\]")
 _MODEL = "model"
-_LONGEST = 100  # characters of a value that are shown
+_LONGEST = 100  # characters shown of a value
 _MOST = 1_000_000  # differences that are counted
 
 
 @dataclasses.dataclass
 class Place:
-    """A place where two programs differ."""
+    """A location where two programs differ."""
 
-    path: str  # the place, in the first program; in the second where only that has it
-    module: str | None  # the module whose call it was traced in; None where no module's was
-    # The names of the node in both programs; None where one has none, and for places that are not
-    # in a node.
+    path: str  # the location in the first program, or in the second if only that has it
+    module: str | None  # the path of the module whose call was traced; None: outside of modules
+    # The names of the node in both programs; None if a program has no such node, and for locations
+    # outside of nodes.
     nodes: tuple[str | None, str | None]
-    first: str  # what the first program has there, as text
-    second: str  # what the second one has
+    first: str  # the first program's value, as text
+    second: str  # the second program's value
 
 
 def show_difference(
@@ -62,7 +62,7 @@ def _hashed(path: Path, allow_operators: Sequence[str]) -> HashedText | None:
     with naming(path):
         try:
             return hash_text(path, _MODEL, allow_operators=allow_operators)
-        except UnknownOperatorError:  # the installed torch, or what --import names, may know it
+        except UnknownOperatorError:  # the installed torch, or an imported module, may have it
             from fxpress._tools.cli.loading import registered
 
             return hash_text(path, _MODEL, registered, allow_operators)
@@ -71,7 +71,7 @@ def _hashed(path: Path, allow_operators: Sequence[str]) -> HashedText | None:
 
 
 def _places(paths: tuple[Path, Path], allowed: Allowed) -> list[Place]:
-    """Return where programs differ; torch is imported for programs of different hashes."""
+    """Return where programs differ; torch is imported only if their hashes differ."""
     first, second = (_hashed(path, allowed.allow_operators) for path in paths)
     if first is not None and second is not None and first.hash == second.hash:
         return []
@@ -85,7 +85,7 @@ def _places(paths: tuple[Path, Path], allowed: Allowed) -> list[Place]:
     modules = [module_paths(path, _MODEL) for path in paths]
     places = []
     for found in differences:
-        # A node that only the second program has is counted there.
+        # The number of a node that only the second program has is its number there.
         is_seconds = found.first is None and _NODE.fullmatch(found.path) is not None
         module = _module_of(found.path, modules[is_seconds])
         path = found.path.removeprefix("graph_module.")
@@ -117,7 +117,7 @@ def _differing_weights(paths: tuple[Path, Path], allowed: Allowed) -> list[dict[
 
 
 def _module_of(path: str, of_nodes: list[str | None]) -> str | None:
-    """Return the module that a place of a program belongs to; None: to none."""
+    """Return the module that a location in a program belongs to; None: outside of modules."""
     if node := _NODE.match(path):
         number = int(node[1])
         return of_nodes[number] if number < len(of_nodes) else None
@@ -130,7 +130,7 @@ def _short(value: Any, field: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-# The fields of the schema that have the number of a dtype, a layout or a memory format.
+# Fields of the schema that contain the number of a dtype, a layout or a memory format.
 _DTYPES = ("dtype", "as_scalar_type")
 _NUMBERED = {"layout": LAYOUTS, "as_layout": LAYOUTS, "as_memory_format": MEMORY_FORMATS}
 

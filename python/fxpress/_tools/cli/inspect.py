@@ -1,4 +1,4 @@
-"""`fxpress inspect`: what a file holds, in a screen."""
+"""`fxpress inspect`: show the contents of a file on one screen."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from fxpress._tools.inspect.nodes import NodeSummary, find_nodes
 from fxpress._tools.inspect.program import Program, Value, Weight
 from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 
-_MOST_LINES = 12  # of a part, where not all of it is asked for
+_MOST_LINES = 12  # lines shown of a part, unless an option requests all
 _DEPTH = 2
 
 
 class Wanted(NamedTuple):
-    """What to show of a file."""
+    """The parts of a file to show."""
 
-    depth: int | None  # of the tree of modules; None: the first modules of a few levels
+    depth: int | None  # the depth of the tree of modules; None: first modules of a few levels
     all_operators: bool
     all_weights: bool
     as_json: bool
 
 
 def show_file(path: Path, wanted: Wanted) -> None:
-    """Print what a file, or a folder of weights, holds."""
+    """Print the contents of a file, or of a folder of weights."""
     with naming(path), working(f"reading {path}"):
         checkpoint = read_checkpoint(path)
         summary = summarize(path) if checkpoint is None else checkpoint
@@ -54,7 +54,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
 
 
 def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType]:
-    """Yield the parts of what is shown of a file or folder of weights."""
+    """Yield the output for a file or folder of weights, part by part."""
     has_stages = bool(found.stages)
     count, noun = (len(found.stages), "stage") if has_stages else (len(found.tensors), "tensor")
     head = f"{found.path}: {bytes_text(found.bytes)}, {found.kind}, {counted_text(count, noun)}"
@@ -82,7 +82,7 @@ def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType
 
 
 def show_nodes(path: Path, name: str, as_json: bool) -> int:
-    """Print the nodes of a name; return 0, or 1 when there are none."""
+    """Print the nodes of a name; return 0, or 1 if there are none."""
     with naming(path), working(f"reading {path}"):
         nodes = find_nodes(path, name)
     if as_json:
@@ -127,7 +127,7 @@ def _grid() -> Table:
 
 def _program(program: Program, wanted: Wanted) -> Table:
     grid = _grid()
-    writer = f"torch {program.torch_version}" if program.torch_version else "a torch it names not"
+    writer = f"torch {program.torch_version}" if program.torch_version else "an unknown torch"
     dialect = ", ".join(program.dialect)
     head = f"by {writer}, schema {program.schema_version}{', ' + dialect if dialect else ''}"
     for name, part in (
@@ -149,7 +149,7 @@ def _table(rows: Sequence[tuple[str, ...]], is_whole: bool, right: tuple[int, ..
     """Return rows as a table; the first ones unless all are wanted."""
     table = Table.grid(padding=(0, 2))
     shown = rows if is_whole else rows[:_MOST_LINES]
-    # rich measures an empty column as 0 and draws it as 1, which it takes from the longest cell.
+    # rich measures an empty column as 0 characters and draws 1, which the longest cell loses.
     columns = [column for column in range(len(rows[0])) if any(row[column] for row in shown)]
     for column in columns:
         table.add_column(justify="right" if column in right else "left", overflow="fold")

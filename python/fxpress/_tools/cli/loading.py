@@ -1,4 +1,4 @@
-"""Import modules that files need, and name in errors the option that a load needs."""
+"""Import the modules that files need, and name the necessary option in errors of loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fxpress._tools.inspect.hashes import unregistered_text
 
 
 class LoadError(Error):
-    """A load of a file failed."""
+    """A file cannot be loaded."""
 
 
 class ImportFailedError(Error):
@@ -37,7 +37,7 @@ def import_module(module: str) -> None:
             _import_file(Path(module).resolve())
         else:
             importlib.import_module(module)
-    except Exception as error:  # of whatever the module runs
+    except Exception as error:  # the code of the module may raise any type
         what = error.strerror if isinstance(error, OSError) else error
         text = f"{type(error).__name__}: {what}".partition("\n")[0]
         raise ImportFailedError(f"--import {module}: {text}") from error
@@ -72,7 +72,7 @@ def registered(targets: Sequence[str]) -> dict[str, Traits]:
 
 @contextmanager
 def options_named(path: Path) -> Iterator[None]:
-    """Raise LoadError, with the option that helps, for errors of a load in the block."""
+    """Raise LoadError, with the necessary option, for errors of a load in the block."""
     try:
         yield
     except Error as error:
@@ -80,7 +80,7 @@ def options_named(path: Path) -> Iterator[None]:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what is wrong, and the option that helps if there is one, as a short line."""
+    """Describe an error, with the necessary option if there is one, on one line."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UnknownNameError) and cause.name:

@@ -1,4 +1,4 @@
-"""Where commands write to, and how their errors name files."""
+"""Output of commands, and names of files in their errors."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
     from fxpress._tools.inspect.hashes import Further
 
-# rich is imported where something is drawn: `hash` and `verify` in a pipe do without it.
-_WIDE = 1_000_000  # characters of a line that nothing breaks
+# rich is imported only to draw: `hash` and `verify` in a pipe do not need it.
+_WIDE = 1_000_000  # the width of a console that breaks no lines
 _LONGEST, _CUT = 199, " ... (fxpress --debug shows it all)"  # characters of the line of an error
-_FOLDERS = re.compile(r"(?<!\S)/[^\s:]*/")  # the begin of an absolute path
-_DELAY = 0.8  # seconds before a terminal is told what is being done
+_FOLDERS = re.compile(r"(?<!\S)/[^\s:]*/")  # the folders of an absolute path
+_DELAY = 0.8  # seconds before a terminal shows the current action
 
 
 class Allowed(NamedTuple):
-    """The permissions that options of a command give a load, as arguments of `fxpress.load`."""
+    """The permissions for a load in a command's options, as arguments of `fxpress.load`."""
 
     allow_pickle: bool
     allow_operators: tuple[str, ...]
 
 
 class _Wide:
-    """A console that breaks no line, and leaves out the spaces that tables pad their rows with."""
+    """A console that breaks no lines, and omits the spaces with which tables pad their rows."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -46,7 +46,7 @@ class _Wide:
 
 
 def console(*, is_wide: bool = False) -> Console | _Wide:
-    """Return the standard output; lines are broken where a terminal needs it and not `is_wide`."""
+    """Return the standard output, which breaks lines only on a terminal and unless `is_wide`."""
     from rich.console import Console
 
     made = Console(highlight=False)
@@ -56,7 +56,7 @@ def console(*, is_wide: bool = False) -> Console | _Wide:
 
 @contextmanager
 def working(action: str) -> Iterator[None]:
-    """Return a block that says on stderr what it does, if that is a terminal and it takes long."""
+    """Run a block; if it is slow and stderr is a terminal, show the action there."""
     if not sys.stderr.isatty():
         yield
         return
@@ -77,7 +77,7 @@ def working(action: str) -> Iterator[None]:
 
 
 def registered_operators() -> Further | None:
-    """Return what knows the operators that this process has registered; None without torch."""
+    """Return a lookup of this process's registered operators; None if torch is not imported."""
     if "torch" not in sys.modules:
         return None
     from fxpress._tools.cli.loading import registered
@@ -86,7 +86,7 @@ def registered_operators() -> Further | None:
 
 
 def shortened(line: str) -> str:
-    """Return the line of an error; a long one loses the folders of paths, then its end."""
+    """Return the line of an error; shorten a long one by the folders of paths, then its end."""
     if len(line) > _LONGEST:
         line = _FOLDERS.sub(".../", line)
     return line if len(line) <= _LONGEST else line[: _LONGEST - len(_CUT)] + _CUT
@@ -94,7 +94,7 @@ def shortened(line: str) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Return a block in which an InspectionError or OSError names the file."""
+    """Run a block; add the file to its InspectionError or OSError."""
     try:
         yield
     except OSError as error:

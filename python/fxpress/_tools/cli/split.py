@@ -1,4 +1,4 @@
-"""`fxpress split`: a program a stage."""
+"""`fxpress split`: write a program for each stage."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def split(
 
 
 def _profile(path: Path, program: ExportedProgram, inputs: Any) -> OperationTimes:
-    """Return the profile in a file; where there is no file, measure one and write it."""
+    """Return the profile in a file; if there is no file, measure a profile and write it."""
     if path.exists():
         return OperationTimes.from_json(read_file(path).decode(errors="replace"))
     made = measure_times(program, inputs)

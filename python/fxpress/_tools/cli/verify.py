@@ -1,4 +1,4 @@
-"""`fxpress verify`: all faults of a file."""
+"""`fxpress verify`: report all faults of a file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fxpress._base.observing.text import printable
 from fxpress._tools.cli.output import Allowed, naming, registered_operators, shortened, working
 from fxpress._tools.inspect.verification import Fault, check_file
 
-_LOAD = "fxpress.load: "  # before the error of a load
+_LOAD = "fxpress.load: "  # the prefix of an error of a load
 
 
 def show_faults(path: Path, loads: bool, allowed: Allowed, as_json: bool) -> int:
-    """Print the faults of a file, and what a load needs; return 0, or 1 for a fault."""
+    """Print the faults of a file, and the requirements of a load; return 0, or 1 for a fault."""
     with (
         naming(path),
         reporting(None, "checking", path.stat().st_size) as bar,
@@ -38,12 +38,12 @@ def show_faults(path: Path, loads: bool, allowed: Allowed, as_json: bool) -> int
 
 
 def _faults_of_a_load(path: Path, allowed: Allowed) -> list[Fault]:
-    """Load a file onto the meta device; the records of weights were checked before."""
+    """Load a file onto the meta device; the records of weights are checked before."""
     import fxpress  # these import torch
     from fxpress._tools.cli.loading import text_of
 
     try:
         fxpress.load(path, load_weights=False, **allowed._asdict())
-    except Exception as error:  # of each type that a load may raise
+    except Exception as error:  # of any type that a load may raise
         return [Fault("", _LOAD + text_of(error))]
     return []

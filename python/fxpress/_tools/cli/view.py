@@ -1,4 +1,4 @@
-"""`fxpress view`: a page about programs in the browser or in a file, or their graphs in a file."""
+"""`fxpress view`: show programs as a page in the browser or in a file, or as graphs in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fxpress._tools.view.sources import names_of, source_of_file
 def show(paths: list[Path], graphs: Path | None, page: Path | None, opens: bool | None) -> None:
     """Write the graphs of files, a page about them, or both.
 
-    `page` "-" is the standard output; None is a temporary file, unless only graphs are wanted.
+    `page` "-" is the standard output; None is a temporary file, unless only graphs are requested.
     `opens` None opens only a temporary page in the browser.
     """
     is_printed = page == Path("-")

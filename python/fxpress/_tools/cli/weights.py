@@ -27,7 +27,7 @@ def read_all(path: Path, model: str, allow_pickle: bool) -> dict[str, Any] | Non
 
 
 def differing_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return name, absolute and relative difference, and the reason for values that differ."""
+    """Return, for values that differ: name, absolute and relative difference, and the reason."""
     found = []
     for name in {**first, **second}:
         if name not in first or name not in second:
@@ -43,7 +43,7 @@ def differing_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> li
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None:
-    """Return how two tensors differ; None: their items are equal, not-a-numbers too."""
+    """Return how two tensors differ; None: their items are equal, where NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
         return _unmeasured(f"{_text(one)} and {_text(other)}")
     if one.is_meta and other.is_meta:
@@ -81,7 +81,7 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None
 
 
 def _difference_of_parts(one: Any, other: Any) -> dict[str, Any] | None:
-    """Return how two tensors of one subclass differ: where the first of their parts does."""
+    """Return how two tensors of one subclass differ, by the first inner tensor that does."""
     (parts, context), (others, context_of_other) = (
         each.__tensor_flatten__() for each in (one, other)
     )
@@ -95,7 +95,7 @@ def _difference_of_parts(one: Any, other: Any) -> dict[str, Any] | None:
 
 
 def _distances(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return the absolute differences as float64, also of whole numbers that it cannot hold."""
+    """Return the absolute differences as float64; close 64-bit ints are subtracted as ints."""
     far = (one.double() - other.double()).abs()
     if one.dtype not in (torch.int64, torch.uint64):
         return far

@@ -1,15 +1,15 @@
-"""Read the arguments of a file's operators, as JSON: the values, graphs and constants in them."""
+"""Read operators' arguments in a file's JSON: the values, graphs and constants in them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_MOST_ITEMS = 200  # of a list that are shown
+_MOST_ITEMS = 200  # items shown of a list
 _NO_VALUES = ("as_graph", "as_custom_obj", "as_operator", "as_string", "as_strings")
 
 
 def values_in(value: Any) -> list[tuple[bool, str]]:
-    """Return the values of a graph that arguments name, and whether each is a tensor."""
+    """Return whether each value that arguments refer to is a tensor, and its name."""
     if type(value) is dict and len(value) == 1:  # most arguments: a tensor, or a constant
         ((kind, held),) = value.items()
         if type(held) is not list and type(held) is not dict:
@@ -32,17 +32,17 @@ def values_in(value: Any) -> list[tuple[bool, str]]:
 
 
 def bodies_in(value: Any) -> list[Any]:
-    """Return the graphs that are an operator's argument."""
+    """Return the graphs in an operator's argument."""
     return [held["graph"] for held in _held_in(value, "as_graph")]
 
 
 def operators_in(value: Any) -> list[str]:
-    """Return the operators that are an operator's argument; graphs are not entered."""
+    """Return the operators in an operator's argument; graphs are not entered."""
     return [held for held in _held_in(value, "as_operator") if type(held) is str]
 
 
 def _held_in(value: Any, kind: str) -> list[Any]:
-    """Return what the fields of a name hold in an argument; graphs are not entered."""
+    """Return the values of all fields of a name in an argument; graphs are not entered."""
     if type(value) is dict and len(value) == 1 and "as_tensor" in value:
         return []
     found = []
@@ -59,7 +59,7 @@ def _held_in(value: Any, kind: str) -> list[Any]:
 
 
 def readable(value: Any) -> Any:
-    """Return a value of an argument with names in place of the objects that hold them."""
+    """Return an argument's value, with objects that have a name replaced by the name."""
     if type(value) is list:
         return [readable(each) for each in value[:_MOST_ITEMS]]
     if type(value) is dict and len(value) == 1:

@@ -1,4 +1,4 @@
-"""Tell what a file or folder of weights holds: safetensors, stages, torch.distributed."""
+"""Summarize a file or folder of weights: safetensors, stages, torch.distributed."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Checkpoint:
     """The contents of a file or folder of weights."""
 
     path: str
-    bytes: int  # of the file, or of all files in the folder
+    bytes: int  # the size of the file, or of all files in the folder
     kind: str  # such as "safetensors file"
     tensors: dict[str, Tensor]
     others: list[str]  # the names of values that are not tensors
-    metadata: dict[str, str]  # texts that the file carries
-    stages: list[dict[str, Any]]  # of each stage its file, bytes of weights, inputs and outputs
+    metadata: dict[str, str]  # the file's metadata
+    stages: list[dict[str, Any]]  # for each stage: its file, bytes of weights, inputs and outputs
 
     def plain(self) -> dict[str, Any]:
-        """Return the same as values that JSON can hold."""
+        """Return the fields as JSON values."""
         tensors = [{"name": name, **each._asdict()} for name, each in self.tensors.items()]
         return {**vars(self), "tensors": tensors}
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Summarize a file or folder of weights from headers alone; None for other formats."""
+    """Summarize a file or folder of weights from its headers only; None for other formats."""
     if path.is_dir():
         found = format_of_folder(path)
         if found in (STAGES, CHECKPOINT):

@@ -1,4 +1,4 @@
-"""Hash the programs of a file: the same hashes as `fxpress.graph_hash` of the loaded programs."""
+"""Hash the programs of a file; the hashes equal `fxpress.graph_hash` of the loaded programs."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from fxpress._tools.inspect.summary import kind_of, model_records
 
 _DIGEST = 32  # bytes of a hash
 _OPERATORS = "torch.ops."
-_NAMES = 120  # characters of a name from a file that an error shows
-# Returns the traits of operators that it knows, by name.
+_NAMES = 120  # characters shown in an error of a name from a file
+# Returns the traits of known operators, by name.
 Further = Callable[[Sequence[str]], dict[str, Traits]]
 _STRIDED = 7  # torch's number of the layout in files
 
 
 class UnknownOperatorError(InspectionError):
-    """A program calls an operator that only its own library can tell about."""
+    """A program calls an operator whose traits only its library has."""
 
 
 class HashedText(NamedTuple):
-    """The text of a program, with its hashes."""
+    """The JSON text of a program, with its hashes."""
 
     text: bytes
-    hash: bytes  # of the program
+    hash: bytes  # the hash of the program
     values: dict[str, bytes]  # the hash of each constant by name
     nodes: bytes  # the hashes of the nodes of its top graph, concatenated
 
@@ -57,7 +57,7 @@ def hash_programs(
     further: Further | None = None,
     allow_operators: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
-    """Return name and hash of each program in a file; OSError or InspectionError for a bad file.
+    """Return name and hash of each program in a file; OSError, InspectionError: it is damaged.
 
     `further` returns traits of operators that are not torch's; UnknownOperatorError for others.
     A program that `fxpress.load` refuses without `allow_operators` has no hash.
@@ -99,12 +99,12 @@ def hash_nodes(path: str | bytes | os.PathLike[str]) -> dict[str, tuple[str, lis
 
 
 def split_digests(digests: bytes) -> list[bytes]:
-    """Return hashes that stand behind one another as a list."""
+    """Split concatenated hashes into a list."""
     return [digests[i : i + _DIGEST] for i in range(0, len(digests), _DIGEST)]
 
 
 def unregistered_text(name: str) -> str:
-    """Return the error text for an operator or a class of a file that is not registered."""
+    """Return the error text for an unregistered operator or class in a file."""
     module = "" if name.startswith("#") else name.rpartition(".")[0]
     if name.startswith(_OPERATORS):
         module = name.split(".")[2]
@@ -122,7 +122,7 @@ def _hashed(
     further: Further | None = None,
     allowed: frozenset[str] | None = None,
 ) -> HashedText:
-    """Return a program with its hashes; InspectionError if it calls what is not `allowed`."""
+    """Hash a program; InspectionError if it calls an operator that is not `allowed`."""
     text = package.read(record)
     document = read_document(text, "ExportedProgram", record, package)
     known = operators()
@@ -141,12 +141,12 @@ def _hashed(
         try:
             whole, nodes = document.hash(traits, digests)
             return HashedText(text, whole, digests, nodes)
-        except (AssertionError, RuntimeError) as e:  # RuntimeError: a name that is no text
+        except (AssertionError, RuntimeError) as e:  # RuntimeError: a name that is not a string
             raise InspectionError(f"record {record!r} is damaged: {e}") from None
 
 
 class _Digests:
-    """The hashes of tensors in a file; they cost no more than its size allows."""
+    """The hashes of tensors in a file; their cost is limited by the size of the file."""
 
     def __init__(self, package: Package) -> None:
         self._package = package
@@ -155,7 +155,7 @@ class _Digests:
     def of_program(
         self, model: str, text: bytes, record: str, include_state: bool
     ) -> dict[str, bytes]:
-        """Return the hash of each value that enters the hash of a program, by name."""
+        """Return the hash of each value on which the hash of a program depends, by name."""
         constants = {each.name: each for each in stored_tensors(self._package, model, "constants")}
         specs = parse(text, record, self._package)["graph_module"]["signature"]["input_specs"]
         inputs = list(map(one_of, specs))
@@ -180,7 +180,7 @@ class _Digests:
         return {each.name: self._of(each) for each in found}
 
     def _of(self, stored: StoredTensor) -> bytes:
-        """Return the hash of a tensor: of its type, its sizes, and its items in order."""
+        """Hash a tensor: its dtype, its sizes, and its items in order."""
         with damage_is_named(f"the tensor {stored.name!r}"):
             meta = stored.meta
             if meta is None or stored.is_pickled or meta["layout"] != _STRIDED or stored.is_meta():

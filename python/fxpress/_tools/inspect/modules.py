@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.tensors import Tensor
 
-MOST_MODULES = 500  # within each other
-_NO_STACK = "_empty_nn_module_stack_from_metadata_hook"  # torch's, for what no module called
+MOST_MODULES = 500  # nested modules
+_NO_STACK = "_empty_nn_module_stack_from_metadata_hook"  # torch's key for nodes outside of modules
 
 
 class DeepModulesError(InspectionError):
@@ -28,14 +28,14 @@ class State(NamedTuple):
 
 @dataclasses.dataclass
 class Module:
-    """A module. Numbers count what is in it and in the modules below it."""
+    """A module. Counts include its submodules."""
 
     path: str  # its name from the root; the root's is empty
-    class_name: str | None = None  # its class, or None where no operator says so
+    class_name: str | None = None  # its class; None if no operator was traced in it
     operators: int = 0  # the number of operators that were traced in it
     parameters: int = 0  # the number of items of its parameters
-    bytes: int = 0  # of its parameters and buffers
-    # The modules below it, by the last part of their path.
+    bytes: int = 0  # the bytes of its parameters and buffers
+    # Its direct submodules, by the last part of their path.
     children: dict[str, Module] = dataclasses.field(default_factory=dict)
 
 
@@ -63,14 +63,14 @@ def tree_of(stacks: Iterable[str], state: Iterable[State]) -> Module:
 
 
 def entries_of(stack: str) -> Iterator[tuple[str, str]]:
-    """Yield path and class of the modules whose calls a stack names, outermost first."""
+    """Yield path and class of the modules in a stack, outermost first."""
     for entry in filter(None, stack.split(";")):
         key, path, class_name = [*entry.split(",", 2), "", ""][:3]
         yield ("", "") if key == _NO_STACK else (path, class_name)
 
 
 def _down(root: Module, path: str) -> Iterator[Module]:
-    """Yield the modules from the root to the one at a path; those that are missing are made."""
+    """Yield the modules from the root to the one at a path; create missing ones."""
     module = root
     yield module
     if path.count(".") > MOST_MODULES:
@@ -82,7 +82,7 @@ def _down(root: Module, path: str) -> Iterator[Module]:
 
 
 def lines_of(root: Module, depth: int = MOST_MODULES) -> Iterator[tuple[int, Module]]:
-    """Yield the modules down to a depth with their depths, each before those below it."""
+    """Yield the modules down to a depth with their depths, each before its submodules."""
     waiting = [(0, root)]
     while waiting:
         level, module = waiting.pop()

@@ -1,4 +1,4 @@
-"""Tell what a single node of a program is."""
+"""Describe single nodes of a program."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fxpress._tools.inspect.modules import entries_of
 from fxpress._tools.inspect.program import nodes_of
 from fxpress._tools.inspect.summary import kind_of, model_records
 
-_LONGEST = 200  # characters of an argument that are shown
+_LONGEST = 200  # characters shown of an argument
 _PLACE = re.compile(r"(?:(?:graph_module\.)?graph\.)?nodes\[(\d{1,9})\](?:\..*)?", re.DOTALL)
 
 
 class NodeSummary(NamedTuple):
-    """What a node is."""
+    """A node of a program in a file."""
 
-    program: str  # the name of the program that has it
+    program: str  # the name of its program
     target: str  # the operator
     arguments: list[tuple[str, str]]  # name and value of each argument
     outputs: list[tuple[str, str]]  # name and type of each result
-    metadata: dict[str, str]  # what else is known of it, such as "stack_trace", as texts
+    metadata: dict[str, str]  # metadata as text, such as "stack_trace"
 
 
 def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSummary]:
@@ -76,7 +76,7 @@ def _summary(
 
 
 def _values(argument: Any) -> list[tuple[str, str]]:
-    """Return name and kind of each value of a result, which is one or a list."""
+    """Return name and type of each value of a result, which is one value or a list."""
     kind, held = one_of(argument)
     kind = kind.removeprefix("as_")
     if kind == "custom_obj":

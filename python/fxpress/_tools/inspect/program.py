@@ -1,4 +1,4 @@
-"""Tell what a program in a file is, from its text."""
+"""Summarize a program in a file from its JSON text."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fxpress._tools.inspect.modules import Module, State, tree_of
 
 @dataclasses.dataclass
 class Value:
-    """An input that the caller gives, or a result."""
+    """An input from the caller, or a result."""
 
     name: str  # the name of the value in the graph; empty for a constant
     # For inputs "user_input" or "constant_input"; for results the kind of the output, such as
     # "user_output" or "buffer_mutation".
     kind: str
-    type: str  # a tensor as "float32[s0, 4]", or the kind of another value
-    target: str | None = None  # what a mutation or a gradient is of; otherwise None
+    type: str  # a tensor as "float32[s0, 4]", or the type of another value
+    target: str | None = None  # the target of a mutation or a gradient; otherwise None
 
 
 @dataclasses.dataclass
@@ -34,27 +34,27 @@ class Weight:
 
     name: str  # its name in the state of the program
     kind: str  # "parameter", "buffer" or "constant"
-    tensor: Tensor  # its type and sizes
-    # The record that holds its data; None where the text of the program says no more.
+    tensor: Tensor  # its dtype and sizes
+    # The record with its data; None if the file does not name it.
     record: str | None = None
     is_pickled: bool = False  # whether the record is a pickle
-    offset: int | str = 0  # of its first item in the record, in items
-    tied_to: str | None = None  # the first name of the same tensor, where that is another one
+    offset: int | str = 0  # the offset of its first item in the record, in items
+    tied_to: str | None = None  # the first name of the same tensor, if that is another name
 
 
 @dataclasses.dataclass
 class Program:
-    """What a program is."""
+    """The summary of a program."""
 
     name: str  # its name in the file
-    torch_version: str  # the release of torch that wrote it; empty where the text does not say
-    schema_version: str  # of the text
-    dialect: list[str]  # what its verifiers accept, such as ["TRAINING"]
-    inputs: list[Value]  # what the caller gives
-    outputs: list[Value]  # what the caller gets
-    # How often each is called, most often first; bodies of operators count.
+    torch_version: str  # the release of torch that wrote it; empty if the text does not name it
+    schema_version: str  # the version of the text's schema
+    dialect: list[str]  # the dialects that its verifiers accept, such as ["TRAINING"]
+    inputs: list[Value]  # the inputs from the caller
+    outputs: list[Value]  # the results, and mutations
+    # Operator -> number of calls, most frequent first; bodies of operators count.
     operators: dict[str, int]
-    refused: dict[str, str]  # what a load refuses without `allow_operators` -> why
+    refused: dict[str, str]  # operator that a load refuses without `allow_operators` -> why
     # The least and the greatest value of each symbol; None: no bound.
     symbols: dict[str, tuple[int | None, int | None]]
     guards: list[str]  # conditions on inputs, as Python
@@ -110,14 +110,14 @@ def read_program(
 
 
 def _identity(weight: Weight, ties: Mapping[str, Hashable]) -> Hashable:
-    """Return what is equal for weights that are the same tensor."""
+    """Return a key that is equal for weights that are the same tensor."""
     if weight.record is None:
         return ties.get(weight.name, weight.name)
     return weight.record, weight.offset, str(weight.tensor)
 
 
 def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
-    """Yield the nodes of a graph, and those of the bodies that its operators are given."""
+    """Yield the nodes of a graph and of its operators' bodies."""
     waiting = [graph]
     while waiting:
         with damage_is_named(f"{place}: graph.nodes"):
@@ -132,7 +132,7 @@ def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
 def refused_operators(
     nodes: Iterable[dict[str, Any]], allowed: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """Return the operators that nodes call, or pass to others, and that a load refuses -> why."""
+    """Return the operators that nodes call or pass and that a load refuses -> why."""
     named = set()
     for node in nodes:
         named.add(a_text(node["target"]))
@@ -186,7 +186,7 @@ def _outputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterat
             kind, held = one_of(spec)
             argument = an_object(held)["arg"]
             if not {"name"}.isdisjoint(an_object(argument)):
-                argument = {"as_tensor": argument}  # where nothing but a tensor can be
+                argument = {"as_tensor": argument}  # this field is always a tensor
             targets = [value for key, value in held.items() if key != "arg"]
             target = a_text(targets[0]) if targets else None
             if kind != "token":

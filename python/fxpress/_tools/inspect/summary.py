@@ -1,4 +1,4 @@
-"""Tell what a file holds."""
+"""Summarize the contents of a file."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ UNOPENED = "pickles and code (a load runs none without permission)"
 
 @dataclasses.dataclass
 class Summary:
-    """What a file holds."""
+    """The contents of a file."""
 
     path: str
     bytes: int  # its size
     kind: str  # "pt2 archive", or "exported program, of before torch 2.9"
-    format_version: str  # of an archive; empty for older files
+    format_version: str  # the version of an archive; empty for older files
     records: int  # the number of records
     programs: list[Program]  # the exported programs
     compiled: list[str]  # the names of compiled models (AOTInductor's)
-    # The records that hold pickles or code, which nothing here opens: record -> what it is.
+    # Records with pickles or code, which nothing here opens: record -> "pickle" or "code".
     runs: dict[str, str]
-    extra_files: dict[str, int]  # names and sizes in bytes of what was saved with the programs
+    extra_files: dict[str, int]  # names and sizes in bytes of the files saved with the programs
 
     def _repr_html_(self) -> str:
         kind = f"{self.path}: {bytes_text(self.bytes)}, {self.kind}"
@@ -57,7 +57,7 @@ class Summary:
         return html_table(kind, head, rows)
 
     def plain(self) -> dict[str, Any]:
-        """Return the same as values that JSON can hold; modules are a list, parents first."""
+        """Return the fields as JSON values; modules are a list, parents first."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**values, "programs": [_plain_program(each) for each in self.programs]}
 
@@ -91,7 +91,7 @@ def summarize(path: str | bytes | os.PathLike[str]) -> Summary:
 
 
 def kind_of(package: Package) -> str:
-    """Return what kind of file it is; InspectionError: it is no file of exported programs."""
+    """Return the format of a file; InspectionError: it does not contain exported programs."""
     if names.ARCHIVE_FORMAT_PATH in package.records:
         if package.read(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE.encode():
             raise InspectionError("an archive of another format than pt2")
@@ -116,7 +116,7 @@ def _plain_program(program: Program) -> dict[str, Any]:
 
 
 def _runs(record: str) -> str | None:
-    """Return whether a record is code or a pickle; None: neither, as far as is known."""
+    """Return "code" or "pickle" for a record, by its name; None for others."""
     name = record.rpartition("/")[2]
     if record.endswith(_CODE_SUFFIXES):
         return "code"

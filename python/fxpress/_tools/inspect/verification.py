@@ -1,4 +1,4 @@
-"""Report all faults that the bytes of a file show, without torch; `fxpress.load` stops at one."""
+"""Report all faults in the bytes of a file, without torch; `fxpress.load` stops at the first."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from fxpress._tools.inspect.hashes import Further
 from fxpress._tools.inspect.program import nodes_of, refused_operators
 from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
-_MAJOR = 8  # of the schema
+_MAJOR = 8  # the major version of the schema
 _OBJECT = "an object: a load takes allow_pickle=True, which may run any code"
 _PICKLED = "a pickle, which is not opened here: a load may take allow_pickle=True"
 _LIBRARIES, _HIGHER_ORDER = "torch.ops.", "higher_order"
 
-Found = Iterator[tuple[str, bool]]  # texts, and whether they are notes
+Found = Iterator[tuple[str, bool]]  # texts, and whether each is a note
 
 
 class Fault(NamedTuple):
-    """A fault of a file, or something that a load of the file needs."""
+    """A fault of a file, or a requirement for loading the file."""
 
-    record: str  # the record that it is in; empty for the entire file
-    text: str  # what it is
-    # It is not a fault, but what a load needs: a library, a permission, another file.
+    record: str  # the record with the fault; empty for the entire file
+    text: str  # the description
+    # Whether it is not a fault, but a requirement: a library, a permission, another file.
     is_note: bool = False
 
 
@@ -73,7 +73,7 @@ def check_file(
 
 
 class _Checks:
-    """Collects faults; what was found stays when something else cannot be read."""
+    """Collects faults; when a part cannot be read, the faults found before are kept."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class _Checks:
 
     @contextmanager
     def _noting(self, record: str) -> Iterator[None]:
-        """Return a block in which an InspectionError is a fault of a record."""
+        """Run a block; report its InspectionError as a fault of a record."""
         try:
             with damage_is_named("it"):
                 yield
@@ -217,7 +217,7 @@ class _Checks:
 
 
 def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
-    """Yield operators that the shipped table lacks: torch's as faults, the others as notes."""
+    """Yield operators that the shipped table lacks: torch's as faults, others as notes."""
     for target in sorted(set(targets).difference(operators())):
         library = target.removeprefix(_LIBRARIES).partition(".")[0]
         is_torchs = not target.startswith((_LIBRARIES, "#")) or library in _namespaces()
@@ -231,14 +231,14 @@ def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
 
 @functools.cache
 def _namespaces() -> frozenset[str]:
-    """Return the namespaces that only torch itself adds to."""
+    """Return the namespaces in which only torch registers operators."""
     found = {name.split(".")[2] for name in operators() if name.startswith(_LIBRARIES)}
     return frozenset(found - {_HIGHER_ORDER})
 
 
 @functools.cache
 def _is_installed() -> bool:
-    """Return whether the installed torch is of the release that is known."""
+    """Return whether the installed torch is of the release of the shipped table."""
     try:
         installed = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -247,7 +247,7 @@ def _is_installed() -> bool:
 
 
 def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
-    """Yield where a signature names other inputs and outputs than the graph has."""
+    """Yield the inputs and outputs in which a signature differs from its graph."""
     inputs, outputs = (a_list(graph[each]) for each in ("inputs", "outputs"))
     ins, outs = (list(map(one_of, a_list(signature[f"{n}_specs"]))) for n in ("input", "output"))
     for what, values, specs in (("input", inputs, ins), ("output", outputs, outs)):
@@ -289,7 +289,7 @@ def _name_of(argument: Any, kind: str) -> str | None:
 def _check_weights_file(
     archive: str | bytes | os.PathLike[str], text: str, wanted: Mapping[str, dict[str, Any]]
 ) -> Found:
-    """Yield the faults of the weights' file that a record names; values are not read."""
+    """Yield the faults of the file of weights that a record names; values are not read."""
     if not text:
         yield "the weights were not saved: a load takes load_weights=False", True
         return

@@ -21,12 +21,12 @@ TITLE = "difference"  # of the overlay that marks differences
 
 @dataclasses.dataclass
 class Comparison:
-    """How a program of one source differs from its counterpart in another."""
+    """The differences of a program in one source from its counterpart in another."""
 
-    names: tuple[str, str]  # those of the program, in the first source and in the second
-    is_same: bool | None  # whether both compute the same; None: it cannot be told
-    reason: str = ""  # why it cannot be told
-    matching: Matching | None = None  # how nodes correspond; None: it cannot be told
+    names: tuple[str, str]  # the names of the program in the first and in the second source
+    is_same: bool | None  # whether both compute the same; None: unknown
+    reason: str = ""  # the reason if that is unknown
+    matching: Matching | None = None  # which nodes correspond; None: unknown
 
 
 @dataclasses.dataclass
@@ -34,10 +34,10 @@ class Difference:
     """A node that differs, or that only one program has.
 
     Attributes:
-        module: the module that it is in.
-        first, second: the node in each program; None where a program has none.
-        what: what differs, as texts such as "target: aten.relu.default → aten.gelu.default".
-        is_of_sizes: whether only sizes differ, or it computes or checks sizes.
+        module: the path of its module.
+        first, second: the node in each program; None if a program has no such node.
+        what: the differences, as texts such as "target: aten.relu.default → aten.gelu.default".
+        is_of_sizes: whether only sizes differ, or the node computes or checks sizes.
     """
 
     module: str
@@ -70,7 +70,7 @@ def compare(first: Source, second: Source) -> list[Comparison]:
 
 
 def differences(first: Graph, second: Graph, matching: Matching) -> Iterator[Difference]:
-    """Yield the nodes that differ otherwise than by what they are computed from."""
+    """Yield the nodes that differ in more than the values that they are computed from."""
     nodes = {node.id: node for node in second.nodes}
     for node in first.nodes:
         state = matching.states[0][node.id]
@@ -88,7 +88,7 @@ def differences(first: Graph, second: Graph, matching: Matching) -> Iterator[Dif
 def differences_of(
     first: Source, second: Source, compared: list[Comparison]
 ) -> tuple[Overlay, Overlay]:
-    """Return for each of two sources the overlay that marks how it differs from the other."""
+    """Return, for each of two sources, the overlay that marks its differences from the other."""
     overlays: tuple[Overlay, Overlay] = ({}, {})
     for each in compared:
         if each.matching is not None:
@@ -99,7 +99,7 @@ def differences_of(
 
 
 def mapping_of(compared: list[Comparison]) -> dict[str, Any]:
-    """Return which nodes correspond, as a file that Model Explorer's "Sync navigation" takes."""
+    """Return which nodes correspond, as JSON for Model Explorer's "Sync navigation"."""
     pairs: dict[str, str] = {}
     for each in compared:
         pairs |= each.matching.pairs if each.matching is not None else {}
@@ -121,7 +121,7 @@ def _what(node: Node, other: Node) -> list[str]:
 
 
 def _without_sizes(node: Node, other: Node) -> dict[str, str]:
-    """Return what two nodes have in common that differ only in sizes, of the first."""
+    """Return the properties of a node that have to be equal if two nodes differ only in sizes."""
     sizes = {each.name for n in (node, other) for each in n.arguments if not each.value.tensor}
     facts = comparable(node)
     for number, value in enumerate(node.results):

@@ -1,4 +1,4 @@
-"""Data over the nodes of a program, which `fxpress.view.data` offers."""
+"""Data over the nodes of a program: the functions of `fxpress.view.data`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from fxpress._graphs.decompose.report import Report
     from fxpress._graphs.tracking.reuse.report import ReuseReport
 
-_ROOT = "L['self']"  # of the paths in reports of captures
+_ROOT = "L['self']"  # the root of the paths in reports of captures
 _EXPORT_ROOT = "_export_root"
 _RUN = "a run of fxpress.view.data.times"
-_AHEAD = 50  # operators that may be missing among the events of a profile
+_AHEAD = 50  # consecutive operators that may be missing in the events of a profile
 
 
 def overlays(program: Any) -> dict[str, Overlay]:
-    """Return the overlays that need nothing but the program.
+    """Return the overlays that need only the program.
 
     torch has no such function.
 
-    These are bytes of state, bytes of results, FLOPs, kinds of operators, and partitions where
-    modules are named as `split_module` names partitions.
+    These are bytes of state, bytes of results, FLOPs, kinds of operators, and partitions if modules
+    have the names that `split_module` gives to partitions.
 
     Args:
         program: a path or an ExportedProgram.
@@ -52,12 +52,12 @@ def overlays(program: Any) -> dict[str, Overlay]:
 
 
 def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
-    """Return the overlays that mark how two programs differ, one for each.
+    """Return the overlays that mark the differences of two programs, one for each.
 
     torch has no such function.
 
-    A node is "same" where both compute it the same, "changed", "follows" where only what it is
-    computed from differs, or "only here". Names do not matter.
+    A node is "same" if both programs compute the same value, "changed", "follows" if only the
+    values that it is computed from differ, or "only here". Names are ignored.
 
     Args:
         first, second: paths or ExportedPrograms.
@@ -76,7 +76,7 @@ def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
     """
     sources = source_of(first, "first"), source_of(second, "second")
     for each in sources:
-        each.hashes()  # raises what `compare` would tell
+        each.hashes()  # raises the error that `compare` would only report
     return differences_of(*sources, compare(*sources))
 
 
@@ -86,13 +86,13 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
     torch has no such function.
 
     The program is unflattened, runs once to warm up, and then under torch's profiler. A time is the
-    median of the runs, on the processor. Operators that the engine does not call through torch's
-    dispatcher have none.
+    median of the runs, on the CPU. Operators that the engine does not call through torch's
+    dispatcher have no time.
 
     Args:
         program: an ExportedProgram.
         args, kwargs: its inputs.
-        runs: how many runs are measured.
+        runs: the number of measured runs.
 
     Raises:
         ValueError: `runs` is not positive.
@@ -100,7 +100,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
         fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
             cannot be serialized.
         TypeError: it is neither a path nor a program.
-        Exception: what the program raises for the inputs.
+        Exception: any error of the program for these inputs.
 
     Example:
         >>> from fxpress.view import data
@@ -121,7 +121,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
 
 
 def reuse(program: Any, report: ReuseReport) -> Overlay:
-    """Return for each module from which other a capture stamped it, or why it was traced.
+    """Return, for each module, the call that a capture repeated for it, or why it was traced.
 
     torch has no such function.
 
@@ -154,12 +154,12 @@ def reuse(program: Any, report: ReuseReport) -> Overlay:
 
 
 def decomposition(program: Any, report: Report) -> Overlay:
-    """Return for each node how many calls of the operator that it was made from were stamped.
+    """Return, for each node, how many calls of its original operator repeated a decomposition.
 
     torch has no such function.
 
-    A report counts by operator, not by call: all nodes that were made from one operator have the
-    same text, which names the operator.
+    A report counts by operator, not by call: all nodes that were decomposed from one operator have
+    the same text, which names the operator.
 
     Args:
         program: a path or an ExportedProgram, the result of `run_decompositions`.
@@ -199,8 +199,8 @@ def write_overlays(
     torch has no such function.
 
     Args:
-        folder: is made where there is none.
-        overlays: by their names, which the files get.
+        folder: the folder, which is created if it is missing.
+        overlays: name -> overlay; the files are named after them.
 
     Raises:
         OSError: a file cannot be written.
@@ -227,13 +227,13 @@ def _graph(program: Any) -> Graph:
 
 
 def _path(text: str) -> str:
-    """Return the path of a module as the program has it."""
+    """Return the path of a module in the program from its path in a report."""
     parts = text.removeprefix(_ROOT).split(".")
     return ".".join(part for part in parts if part not in ("", _EXPORT_ROOT))
 
 
 def _event_name(node: Node) -> str:
-    """Return what a profile calls the operator of a node."""
+    """Return the name of a node's operator in profiles."""
     library, _, name = (node.target or "").partition(".")
     return f"{library}::{name.partition('.')[0]}"
 
@@ -241,9 +241,9 @@ def _event_name(node: Node) -> str:
 def _events_of_runs(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], runs: int
 ) -> list[list[tuple[str, float]]]:
-    """Return for each run the operators that it called, in order, and their microseconds.
+    """Return, for each run, the operators that it called, in order, and their microseconds.
 
-    Operators that others call count in these.
+    The time of an operator includes the operators that it calls.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
@@ -266,7 +266,7 @@ def _events_of_runs(
 
 
 def _aligned(names: Sequence[str], events: Sequence[tuple[str, float]]) -> list[tuple[int, float]]:
-    """Return for the events of a run the number of the operator that each is of, and its time."""
+    """Return, for the events of a run, the number of each event's operator, and its time."""
     found, place = [], 0
     for name, microseconds in events:
         ahead = range(place, min(place + _AHEAD, len(names)))

@@ -13,7 +13,7 @@ from fxpress._tools.view.sources import source_of
 
 
 def graphs_of(program: Any) -> list[dict[str, Any]]:
-    """Return the graphs of a program, as Model Explorer reads them from JSON.
+    """Return the graphs of a program, as JSON values for Model Explorer.
 
     torch has no such function.
 
@@ -21,7 +21,7 @@ def graphs_of(program: Any) -> list[dict[str, Any]]:
         program: a path, or an ExportedProgram.
 
     Returns:
-        The graph of each program, and one for each body of an operator.
+        The graph of each program, and of each body of an operator.
 
     Raises:
         OSError: the file cannot be read.
@@ -43,9 +43,9 @@ def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
 
     torch has no such function.
 
-    It has the tree of modules and nodes with parameters, bytes, operators and FLOPs, a search for
-    nodes, tables of inputs, outputs, symbols, weights and partitions, and for two programs their
-    differences.
+    The page has the tree of modules and nodes with parameters, bytes, operators and FLOPs, a search
+    for nodes, tables of inputs, outputs, symbols, weights and partitions, and the differences of
+    two programs.
 
     Args:
         target: the file to write.
@@ -70,8 +70,8 @@ def show(*programs: Any) -> None:
 
     torch has no such function.
 
-    It is the page that `write_page` writes, in a temporary file; of two programs it begins with
-    their differences. In a notebook it is a frame of the cell, which cannot reach the notebook.
+    This is the page that `write_page` writes, in a temporary file; for two programs it begins with
+    their differences. In a notebook it is a frame in the cell, which cannot access the notebook.
 
     Args:
         programs: paths and ExportedPrograms.

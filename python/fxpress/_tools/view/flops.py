@@ -1,7 +1,7 @@
 """Count floating-point operations by the shapes of a graph, for the sizes of the example inputs.
 
-Products of matrices, convolutions and attention count, by the formulas of
-`torch.utils.flop_counter`: two operations for each product that is added.
+Matrix products, convolutions and attention are counted with the formulas of
+`torch.utils.flop_counter`: two operations for each multiplication and addition.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from fxpress._tools.view.nodes import Graph, Node, Value
 
 _Sizes = list[int]
-_Shapes = dict[str, _Sizes]  # by the name of the argument
+_Shapes = dict[str, _Sizes]  # name of an argument -> its sizes
 _ONCE = (  # operators that run their body once
     *("wrap", "wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap_activation_checkpoint"),
     *("tag_activation_checkpoint", "hints_wrapper", "invoke_subgraph"),
 )
-# Operators that have no formula here but are made of such products.
+# Operators that consist of such products, but have no formula here.
 _MADE_OF_PRODUCTS = (
     *("einsum", "tensordot", "bilinear", "inner", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     *("mv", "dot", "addmv", "chain_matmul", "linalg_multi_dot", "convolution_backward"),
@@ -30,17 +30,17 @@ _MADE_OF_PRODUCTS = (
 class Count:
     """The floating-point operations of a program."""
 
-    # Id of a graph -> id of a node -> its operations. An operator with bodies has those of its
-    # bodies: `torch.cond` the larger number of its branches for each operator.
+    # Id of a graph -> id of a node -> its operations. An operator with bodies has the operations of
+    # its bodies; `torch.cond` has, for each operator, the larger number of its branches.
     by_node: dict[str, dict[str, int]]
-    total: int  # those of the program
-    left_out: dict[str, int]  # why operators are not counted -> how many are not
-    # Id of a graph -> ids of the nodes that are left out, or whose bodies leave some out.
+    total: int  # the operations of the program
+    left_out: dict[str, int]  # reason -> number of operators that are not counted
+    # Id of a graph -> ids of the nodes that are not counted, or not in full.
     unknown: dict[str, set[str]]
 
 
 def count_flops(graphs: list[Graph]) -> Count:
-    """Count the operations of a program by its graph and the graphs of its operators' bodies."""
+    """Count the operations of a program from its graph and the graphs of its operators' bodies."""
     counting = _Counting(graphs)
     total = counting.of_graph(graphs[0]).total()
     return Count(counting.by_node, total, dict(counting.left_out), counting.unknown)
@@ -53,7 +53,7 @@ class _Counting:
         self.unknown: dict[str, set[str]] = {graph.id: set() for graph in graphs}
 
     def of_graph(self, graph: Graph) -> Counter[str]:
-        """Return the operations of a graph by the names of operators."""
+        """Count the operations of a graph by operator."""
         by_operator = Counter[str]()
         for node in graph.nodes:
             before = self.left_out.total()
@@ -92,7 +92,7 @@ class _Counting:
 
 
 def _flops(node: Node) -> int | None:
-    """Return the operations of an operator with a formula; None: a size is not known."""
+    """Return the operations of an operator with a formula; None: a size is unknown."""
     shapes = {each.name: _sizes(each.value) for each in node.arguments}
     result = _sizes(node.results[0]) if node.results else None
     is_transposed = ("transposed", "True") in node.constants
@@ -108,17 +108,17 @@ def _sizes(value: Value) -> _Sizes | None:
 
 
 def is_product(label: str) -> bool:
-    """Return whether an operator of a name consists of products that are added."""
+    """Return whether an operator with this name consists of sums of products."""
     return label in _RULES or label in _MADE_OF_PRODUCTS
 
 
 def _product(left: str) -> Callable[[_Shapes, _Sizes], int]:
-    """Return the rule for a product of matrices: of each row of `left` with each column."""
+    """Return the rule for a matrix product with the left argument `left`."""
     return lambda shapes, result: 2 * math.prod(result) * shapes[left][-1]
 
 
 def _matmul(shapes: _Shapes, result: _Sizes) -> int:
-    """Products with a vector are those of other operators, which torch does not count."""
+    """Return 0 for a product with a vector: torch calls an operator that it does not count."""
     return 0 if len(shapes["other"]) == 1 else _product("self")(shapes, result)
 
 
@@ -127,7 +127,7 @@ def _convolution(shapes: _Shapes, result: _Sizes) -> int:
 
 
 def _transposed(shapes: _Shapes, _: _Sizes) -> int:
-    """Each item of the input, of one channel, is multiplied with the weights of all channels."""
+    """Each item of an input channel is multiplied by all weights of that channel."""
     weight, given = shapes["weight"], shapes["input"]
     channels = given[1 - len(weight)]
     return 2 * math.prod(given) // channels * math.prod(weight)

@@ -31,11 +31,11 @@ from fxpress._tools.view.nodes import Ancestor, Argument, Graph, Node, TensorFac
 from fxpress._tools.view.ranges import cut_long_layers
 
 _LONGEST_NAME = 100  # characters of a part of a graph's id
-_DEPTH = 60  # graphs within each other, and objects in the history of a node
+_DEPTH = 60  # nested graphs, and nested objects in the history of a node
 # The kind of an input in a signature -> the field with its name in the state.
 _KINDS = {**{kind: place.field for kind, place in STATE.items()}, "custom_obj": "custom_obj_name"}
-_MANY = 20_000  # young objects: the collector examines fewer of them quickly
-# Bytes of the objects of Python, and of the plain data that is made from them.
+_MANY = 20_000  # young objects: with fewer, a collection is fast
+# Bytes of Python's objects, and of the plain data that is built from them.
 _NODE_BYTES = 2000
 _EDGE_BYTES = 400
 _RESULT_BYTES = 700
@@ -44,19 +44,19 @@ _LAYER_BYTES = 2000
 
 
 def graphs_of_file(path: str | bytes | os.PathLike[str]) -> list[Graph]:
-    """Return the graphs of a file's programs, each followed by those of its operators' bodies.
+    """Return the graphs of a file's programs, each followed by its operators' bodies.
 
     Raises:
         OSError: the file cannot be read.
-        InspectionError: it is no file of exported programs, or it is damaged.
+        InspectionError: it is not a file of exported programs, or it is damaged.
     """
     return [graph for graphs in graphs_by_program(path).values() for graph in graphs]
 
 
 def graphs_by_program(path: str | bytes | os.PathLike[str]) -> dict[str, list[Graph]]:
-    """Return for each program of a file its graph, followed by those of its operators' bodies.
+    """Return, for each program of a file, its graph, followed by its operators' bodies.
 
-    Errors are those of `graphs_of_file`.
+    The errors are the same as for `graphs_of_file`.
     """
     with Package(path) as package:
         kind_of(package)
@@ -74,16 +74,16 @@ def graphs_of_text(
     package: Allowance | None = None,
     memory: Allowance | None = None,
 ) -> list[Graph]:
-    """Return the graphs of a program's JSON text; InspectionError where it is damaged.
+    """Return the graphs of a program's JSON text; InspectionError if it is damaged.
 
     Args:
-        text: what `fxpress.serialize` writes.
+        text: a result of `fxpress.serialize`.
         name: the program's name.
-        record: where the text is from, for errors.
+        record: the record of the text, for errors.
         package: is charged for the objects of the text; None: only the text is limited.
-        memory: is charged for the graphs; likewise.
+        memory: is charged for the graphs; None: a limit by the length of the text.
     """
-    with _native.GcPause():  # none of the values that are made here are garbage at the end
+    with _native.GcPause():  # none of the new objects are garbage at the end
         document = parse(text, record, package)
         made = _Program(record, memory or Allowance(len(text))).graphs(document, name)
         make_old()
@@ -91,14 +91,14 @@ def graphs_of_text(
 
 
 def make_old() -> None:
-    """Let the collector count all objects as old.
+    """Move all objects into the oldest generation of the garbage collector.
 
     The first collection after a pause would otherwise examine millions of new objects, and the next
-    ones once more, although none of them is garbage: a fifth of the time. The next full collection
+    ones again, although none of them is garbage: a fifth of the time. The next full collection
     finds objects that are garbage by now.
 
-    Where the process keeps objects from the collector with `gc.freeze`, nothing is done: they would
-    not be kept from it any more.
+    If the process has frozen objects with `gc.freeze`, this does nothing, because it would unfreeze
+    them.
     """
     if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:
         gc.freeze()
@@ -106,17 +106,17 @@ def make_old() -> None:
 
 
 class _Program:
-    """Makes the graphs of a program; what many nodes share is described once."""
+    """Builds the graphs of a program; descriptions that many nodes share are built once."""
 
     def __init__(self, record: str, memory: Allowance) -> None:
         self._record, self._memory = record, memory
-        self.made: list[Graph] = []  # each followed by those of its operators' bodies
+        self.made: list[Graph] = []  # each followed by its operators' bodies
         self._tensors: dict[bytes, TensorFacts] = {}
         self._targets: dict[str, tuple[str, str]] = {}
         self._sources: dict[str, tuple[str, str]] = {}
 
     def graphs(self, document: dict[str, Any], name: str) -> list[Graph]:
-        """Return the graphs of a document, the program's own with this name."""
+        """Return the graphs of a document; `name` is the id of the program's own graph."""
         with damage_is_named(f"record {self._record!r}"):
             module = an_object(document["graph_module"])
             signature = an_object(module["signature"])
@@ -132,11 +132,11 @@ class _Program:
         return self.made
 
     def charge(self, size: int) -> None:
-        """Take memory; InspectionError when too little is left."""
+        """Charge memory; InspectionError if too little is left."""
         self._memory.charge(size, self._record)
 
     def tensor(self, meta: Any) -> TensorFacts:
-        """Return a tensor; equal descriptions, whose bytes are equal, give one object."""
+        """Return a tensor; descriptions with equal bytes give one object."""
         key = marshal.dumps(meta, 2)
         known = self._tensors.get(key)
         if known is None:
@@ -161,7 +161,7 @@ class _Program:
         return known
 
     def source(self, stack: Any) -> tuple[str, str]:
-        """Return the line that a stack trace ends in, and the trace where it has several."""
+        """Return the last line of a stack trace, and the trace if it has several lines."""
         known = self._sources.get(a_text(stack))
         if known is None:
             lines = [line.strip() for line in stack.strip().split("\n")]
@@ -173,7 +173,7 @@ class _Program:
         return known
 
     def ancestors(self, history: Any) -> tuple[Ancestor, ...]:
-        """Return the nodes that a node was made from, the latest first."""
+        """Return the nodes from which a node was created, the latest first."""
         if history in ("", "[]"):
             return ()
         text = a_text(history).encode()
@@ -191,15 +191,15 @@ class _Program:
 
 
 class _Writer:
-    """Makes one graph.
+    """Builds one graph.
 
     Args:
-        program: what the graph is added to.
+        program: the graph is added to its graphs.
         graph: the graph in the text.
-        signature: of a program; None for a body.
+        signature: the signature of a program; None for a body.
         name: the graph's id.
-        place: where it is, for errors.
-        depth: how many graphs it is in.
+        place: the location of the graph, for errors.
+        depth: the number of graphs that contain it.
     """
 
     def __init__(
@@ -338,14 +338,14 @@ class _Writer:
 
 
 def _stack_of(node: Any) -> str:
-    """Return the modules in which a node was traced; damage is found where it is read."""
+    """Return the modules in which a node was traced; damage is reported elsewhere."""
     metadata = node.get("metadata") if type(node) is dict else None
     stack = metadata.get("nn_module_stack") if type(metadata) is dict else None
     return stack if type(stack) is str else ""
 
 
 def _tensor_in(argument: Any) -> str | None:
-    """Return the name of the tensor that an argument is; None: it is something else."""
+    """Return the name of a tensor argument; None for other arguments."""
     if type(argument) is dict and len(argument) == 1:
         tensor = argument.get("as_tensor")
         name = tensor.get("name") if type(tensor) is dict else None
@@ -359,7 +359,7 @@ def _names_in(value: Any) -> list[str]:
 
 
 def _shown(value: Any) -> str | None:
-    """Return the text of an argument that is not a value; None: there is nothing to show."""
+    """Return the text of an argument that is not a value; None: nothing to show."""
     shown = cut(str(readable(value)))
     is_empty_text = type(value) is dict and len(value) == 1 and "" in value.values()
     return shown if shown or is_empty_text else None

@@ -1,4 +1,4 @@
-"""Tell of what kind an operator is, and in which partition it is."""
+"""The kinds of operators, with their colors, and the partitions of modules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from fxpress._tools.view.flops import is_product
 from fxpress._tools.view.nodes import Node
 
-_PARTITION = re.compile(r"(?:^|\.)submod_(\d+)(?:\.|$)")  # as `split_module` names partitions
+_PARTITION = re.compile(r"(?:^|\.)submod_(\d+)(?:\.|$)")  # `split_module`'s names of partitions
 _NORMALIZATION = re.compile(r"(_norm|norm$|dropout)")
 _ACTIVATIONS = frozenset(
     (
@@ -64,7 +64,7 @@ _COLORS = {
 
 
 def kind_of(node: Node) -> str | None:
-    """Return of what kind a node's operator is; None: an input or the outputs."""
+    """Return the kind of a node's operator; None for an input or the outputs."""
     label, target = node.label, node.target
     if target is None:
         return None
@@ -91,11 +91,11 @@ def kind_of(node: Node) -> str | None:
 
 
 def color_of(kind: str) -> str:
-    """Return the color in which a kind is shown."""
+    """Return the color of a kind."""
     return _COLORS[kind]
 
 
 def partition_of(path: str) -> int | None:
-    """Return the number of the partition that a module is in; None: in none."""
+    """Return the number of a module's partition; None if it is in no partition."""
     found = _PARTITION.search(path)
     return int(found[1]) if found and len(found[1]) < 10 else None

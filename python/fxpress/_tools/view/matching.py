@@ -1,7 +1,7 @@
-"""Match the nodes of two programs, whatever their names are.
+"""Match the nodes of two programs, independently of their names.
 
-Nodes whose hashes are equal compute the same, as `fxpress.diff` takes it. Other nodes are matched
-by operator and order: within the modules of one path first, then within the whole program.
+Nodes with equal hashes compute the same, as in `fxpress.diff`. Other nodes are matched by operator
+and order: first within the modules of one path, then within the entire program.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from fxpress._tools.view.nodes import Graph, Node
 
 SAME = "same"
 CHANGED = "changed"
-FOLLOWS = "follows"  # only what it is computed from differs
+FOLLOWS = "follows"  # only the values that it is computed from differ
 ALONE = "only here"
-_MOST_STEPS = 250_000  # of a comparison of two sequences, by the product of their lengths
-_MOST_IN_ALL = 20_000_000  # of those of two programs
+_MOST_STEPS = 250_000  # the maximum product of the lengths of two sequences to compare
+_MOST_IN_ALL = 20_000_000  # the maximum sum of these products for two programs
 
 
 @dataclasses.dataclass
 class Matching:
-    """How the nodes of two graphs correspond."""
+    """The correspondence of the nodes of two graphs."""
 
-    pairs: dict[str, str]  # id of a node of the first -> id of its counterpart
+    pairs: dict[str, str]  # id of a node of the first graph -> id of its counterpart
     # For each side, id of a node -> one of SAME, CHANGED, FOLLOWS and ALONE.
     states: tuple[dict[str, str], dict[str, str]]
 
@@ -43,13 +43,13 @@ class _Matcher:
         self._graphs = first, second
         self._nodes = tuple({node.id: node for node in g.nodes} for g in self._graphs)
         self.pairs: dict[str, str] = {}
-        self._same: set[str] = set()  # of the first
+        self._same: set[str] = set()  # ids of nodes of the first graph
         self._steps_left = _MOST_IN_ALL
         self._match_inputs()
         self._match_equal(hashes)
         self._match_alike()
         self._back = {theirs: mine for mine, theirs in self.pairs.items()}
-        self._states: dict[str, str] = {}  # of the first
+        self._states: dict[str, str] = {}  # id of a node of the first graph -> state
         for node in first.nodes:
             self._states[node.id] = self._state(node)
 
@@ -68,9 +68,9 @@ class _Matcher:
         return [n for n in nodes if n.id.startswith(prefix) and n.id not in known]
 
     def _pair_in_order(self, prefix: str, *keys: Callable[[Node], Hashable]) -> list[str]:
-        """Pair the nodes of a key that are left; return those of the first.
+        """Pair the remaining nodes with equal keys; return the ids of the first graph's nodes.
 
-        Ids begin with `prefix`. Two keys are those of the first graph and of the second.
+        Only ids that begin with `prefix` count. Two keys are for the first graph and the second.
         """
         others: dict[Hashable, deque[str]] = defaultdict(deque)
         for node in self._left(1, prefix):
@@ -106,7 +106,7 @@ class _Matcher:
         self._pair_in_order("node ", _target)
 
     def _align(self, mine: list[Node], theirs: list[Node]) -> None:
-        """Pair nodes of the longest runs of equal operators, and those that stand between them."""
+        """Pair the nodes of the longest runs of equal operators, and the nodes between the runs."""
         steps = len(mine) * len(theirs)
         if not 0 < steps <= min(_MOST_STEPS, self._steps_left):
             return  # they are paired in order
@@ -134,16 +134,16 @@ class _Matcher:
         if node.target is None:
             return self._of_ends(node)
         follows = any(self._states[source] != SAME for source, _ in sources)
-        return FOLLOWS if follows else CHANGED  # in another order of writes or effects
+        return FOLLOWS if follows else CHANGED  # CHANGED: the order of writes or effects differs
 
     def _of_ends(self, node: Node) -> str:
-        """Return the state of an input or of the outputs, of which nothing but sources differs."""
+        """Return the state of an input or of the outputs, which can differ only in sources."""
         sources = (self._states[each.node.id] for each in node.arguments)
         return SAME if all(state == SAME for state in sources) else FOLLOWS
 
 
 def comparable(node: Node) -> dict[str, str]:
-    """Return what two nodes that compute the same have in common, apart from their sources."""
+    """Return the properties that are equal for nodes that compute the same, except sources."""
     facts = {"target": node.target or "", "kind": node.kind, "state": node.state}
     facts["persistent"] = node.persistent
     computed = {f"output {each.name}" for each in node.arguments} if node.id == "output" else ()
@@ -164,5 +164,5 @@ def _input_key(node: Node) -> tuple[str, ...]:
 
 
 def _state_key(node: Node) -> tuple[str, str]:
-    """Return what tells an input from others: the name of a state, or the kind of another."""
+    """Return a key of an input: its kind, and the name of its state if it is state."""
     return node.kind, node.state

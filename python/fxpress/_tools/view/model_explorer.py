@@ -1,4 +1,4 @@
-"""Write graphs as Model Explorer reads them: plain data, as in its JSON files."""
+"""Write graphs for Model Explorer: plain data, as in its JSON files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Pair = dict[str, Any]  # the key and the value of an attribute
 
 
 def plain_graph(graph: Graph) -> dict[str, Any]:
-    """Return a graph as plain data. Equal parts may be one object: nobody may change them."""
+    """Return a graph as plain data, which must not be changed: equal parts may be one object."""
     with _native.GcPause():
         writer = _Writer()
         users = _users(graph)
@@ -30,10 +30,10 @@ def plain_graph(graph: Graph) -> dict[str, Any]:
 
 
 def write_graphs(sources: Sequence[Source], target: Path) -> list[Path]:
-    """Write the graphs of sources, and data over their nodes next to it; return the files.
+    """Write the graphs of sources, and files with data over their nodes; return the paths.
 
-    Of two sources the differences, and which nodes correspond, are written too. The graphs of
-    several sources get other ids. OSError, or InspectionError where a file is damaged.
+    For two sources, the differences and the correspondence of nodes are written too. The graphs of
+    several sources get distinct ids. OSError, or InspectionError if a file is damaged.
     """
     tell_apart(sources)
     data: dict[str, dict[str, Any]] = {}
@@ -59,7 +59,7 @@ def write_graphs(sources: Sequence[Source], target: Path) -> list[Path]:
 
 
 def _users(graph: Graph) -> dict[str, list[str]]:
-    """Return which nodes take the values of a node, by its id."""
+    """Return, for the id of a node, the ids of the nodes that use its values."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for given in node.arguments:
@@ -70,7 +70,7 @@ def _users(graph: Graph) -> dict[str, list[str]]:
 
 
 class _Writer:
-    """Makes the nodes of a graph; what nodes share is made once."""
+    """Builds the nodes of a graph; parts that nodes share are built once."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[str, str], _Pair] = {}
@@ -79,7 +79,7 @@ class _Writer:
         self._numbers: list[str] = []
 
     def node(self, node: Node, users: list[str] | None) -> dict[str, Any]:
-        """Return a node; `users` are the ids of the nodes that take its values."""
+        """Return a node; `users` are the ids of the nodes that use its values."""
         pairs = (*node.identity(), *node.constants, *node.origin())
         attributes = [self._pair(*pair) for pair in pairs]
         if node.target is None and node.results:

@@ -18,18 +18,18 @@ class Namespaces:
     A layer has the name of a module and its class, such as "layers/0: Block/norm: LayerNorm".
 
     Args:
-        stacks: the modules in which nodes were traced, as files have them, and how many nodes.
+        stacks: module stack, as in files -> number of the nodes that were traced in it.
     """
 
     def __init__(self, stacks: Mapping[str, int]) -> None:
         self._classes: dict[str, str] = {}  # path of a module -> name of its class
         self._layers: dict[str, str] = {"": ""}  # path of a module -> its layer
-        self._around: dict[str, str] = {}  # path -> that of the module around it
-        # Path -> numbers of what is counted there. A module comes after the one around it.
+        self._around: dict[str, str] = {}  # path -> path of the parent module
+        # Path -> counts of tensors, bytes and operators. A module comes after its parent.
         self._counts: dict[str, list[int]] = {"": [0, 0, 0]}
         self._operators = Counter[str]()  # path -> number
         self._paths: dict[str, str] = {}  # stack -> path of the innermost module
-        self._known: dict[str, str] = {}  # the same, for stacks whose classes need no second look
+        self._known: dict[str, str] = {}  # the same, for stacks whose classes were read before
         for stack, number in stacks.items():
             outer, _, innermost = stack.rpartition(";")
             path = self._known.get(outer)
@@ -44,7 +44,7 @@ class Namespaces:
         return self._layers.get(path) or self._of(path), path
 
     def of_state(self, path: str, size: int) -> str:
-        """Count a parameter or buffer of some bytes in its module; return the layer of this."""
+        """Count a parameter or buffer of `size` bytes in its module; return the module's layer."""
         layer = self._layers.get(path)
         if layer is None:
             layer = self._of(path)
@@ -54,7 +54,7 @@ class Namespaces:
         return layer
 
     def attributes(self) -> dict[str, dict[str, str]]:
-        """Return what is to be shown of each layer."""
+        """Return the attributes to show of each layer."""
         shown = {}
         totals = {path: counts.copy() for path, counts in self._counts.items()}
         for path, number in self._operators.items():
@@ -78,7 +78,7 @@ class Namespaces:
         return shown
 
     def _read(self, stack: str, path: str) -> str:
-        """Note the classes of a stack's modules; return the innermost path, or the one around."""
+        """Record the classes of a stack's modules; return the innermost path, `path` if empty."""
         innermost = path
         for innermost, class_name in entries_of(stack):
             if self._classes.setdefault(innermost, class_name) != class_name:
@@ -108,4 +108,4 @@ class Namespaces:
         own = path.rpartition(".")[2]
         class_name = self._classes.get(path, "").rpartition(".")[2]
         text = f"{own}: {class_name[:_LONGEST_NAME]}" if class_name else own
-        return text.replace("/", "\u2215")  # a slash begins a layer within this one
+        return text.replace("/", "\u2215")  # a slash would begin a nested layer

@@ -1,4 +1,4 @@
-"""The graph of a program as it is viewed: typed nodes, their values, arguments and modules."""
+"""The graph of a program for views: typed nodes, their values, arguments and modules."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import NamedTuple
 
 from fxpress._files.format.tensors import Tensor
 
-_LONGEST = 400  # characters of a text that is shown
+_LONGEST = 400  # characters shown of a text
 
 
 def cut(text: str, longest: int = _LONGEST) -> str:
-    """Return a text, or its beginning where it is long."""
+    """Return a text, or its beginning if it is long."""
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class TensorFacts:
-    """A tensor. Values with equal descriptions share one; nobody may change it."""
+    """A tensor. It must not be changed: values with equal descriptions share one object."""
 
-    tensor: Tensor  # type, sizes and bytes
-    examples: list[int | None]  # the sizes for the example inputs; None: one is not known
+    tensor: Tensor  # dtype, sizes and bytes
+    examples: list[int | None]  # the sizes for the example inputs; None: a size is unknown
     strides: list[int | str]  # ints, or expressions as text
     device: str  # such as "cpu" or "cuda:0"
 
     def shown(self) -> dict[str, str]:
-        """Return what is shown of it."""
+        """Return the properties to show."""
         size = self.tensor.bytes
         shown = {
             "shape": str(self.tensor),
@@ -37,25 +37,25 @@ class TensorFacts:
         return {key: text for key, text in shown.items() if text}
 
     def sizes(self) -> list[int] | None:
-        """Return the sizes for the example inputs; None where one is not known."""
+        """Return the sizes for the example inputs; None if one is unknown."""
         sizes = [size for size in self.examples if size is not None]
         return sizes if len(sizes) == len(self.examples) else None
 
 
 class Value(NamedTuple):
-    """A value that a node computes; `tensor` is None where the file does not describe one."""
+    """A value that a node computes; `tensor` is None if the file does not describe one."""
 
     name: str
     tensor: TensorFacts | None
 
     @property
     def bytes(self) -> int | None:
-        """The bytes of its items; None: they are not known."""
+        """The bytes of its items; None: unknown."""
         return None if self.tensor is None else self.tensor.tensor.bytes
 
 
 class Ancestor(NamedTuple):
-    """A node that another was made from, its operator, and the pass that did it; or empty texts."""
+    """A node from which another was created, its operator, and the pass; each may be empty."""
 
     name: str
     target: str
@@ -67,7 +67,7 @@ class Ancestor(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """An argument that is a value: the output with this number of another node."""
+    """An argument that is a value: an output of another node, by its number."""
 
     name: str
     node: Node
@@ -84,13 +84,13 @@ class Node:
     """An input of a graph, an operator, or the outputs."""
 
     id: str  # "input 0", "node 0", and so on; "output"
-    label: str  # what is written on it
-    layer: str  # the layer that it is drawn in, such as "layers/0: Block"
-    module: str  # the path of the module that it is in; the root's is empty
-    name: str = ""  # its name in the program, where that is known
+    label: str  # the text on the node
+    layer: str  # the layer in which it is drawn, such as "layers/0: Block"
+    module: str  # the path of its module; the root's is empty
+    name: str = ""  # its name in the program, if that is known
     # The operator, such as "aten.add.Tensor"; None: this is not an operator.
     target: str | None = None
-    # Of an input, as its signature has them; or empty.
+    # For an input, fields of the signature; otherwise empty.
     kind: str = ""
     state: str = ""
     persistent: str = ""
@@ -98,20 +98,20 @@ class Node:
     constants: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     arguments: list[Argument] = dataclasses.field(default_factory=list)  # the values that it takes
     results: list[Value] = dataclasses.field(default_factory=list)  # the values that it computes
-    source: str = ""  # the line of source that it is from
-    stack: str = ""  # the calls that led to it
-    ancestors: tuple[Ancestor, ...] = ()  # the nodes that it was made from, the latest first
-    torch_function: str = ""  # of its metadata
-    custom: str = ""  # of its metadata
-    # The graphs that the operator is given.
+    source: str = ""  # its line of source code
+    stack: str = ""  # its stack trace
+    ancestors: tuple[Ancestor, ...] = ()  # the nodes it was created from, the latest first
+    torch_function: str = ""  # from its metadata
+    custom: str = ""  # from its metadata
+    # The graphs in the operator's arguments.
     bodies: list[Graph] = dataclasses.field(default_factory=list)
 
     def identity(self) -> Iterator[tuple[str, str]]:
-        """Yield names and texts of what the node is, apart from its arguments."""
+        """Yield names and texts that identify the node, except its arguments."""
         yield from self._known("target", "name", "kind", "state", "persistent")
 
     def origin(self) -> Iterator[tuple[str, str]]:
-        """Yield names and texts of where the node is from."""
+        """Yield names and texts that describe the origin of the node."""
         yield from self._known("source", "stack")
         if self.ancestors:
             yield "from", "\n".join(map(str, self.ancestors))
@@ -123,7 +123,7 @@ class Node:
         return ((field, text) for field in fields if (text := getattr(self, field)))
 
     def result_bytes(self) -> int | None:
-        """Return the bytes of all results; None where there are none or one is not known."""
+        """Return the bytes of all results; None if there are no results or one is unknown."""
         sizes = [value.bytes for value in self.results]
         known = [size for size in sizes if size is not None]
         return sum(known) if sizes and len(known) == len(sizes) else None
@@ -134,9 +134,9 @@ class Graph:
     """A graph of a program, or of the body of an operator.
 
     Attributes:
-        id: the name of the program; of a body, the path to it.
+        id: the name of the program; for a body, its path.
         nodes: inputs, operators and outputs, in this order.
-        layers: what is shown of each layer.
+        layers: layer -> its attributes to show.
     """
 
     id: str

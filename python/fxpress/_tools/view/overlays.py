@@ -1,4 +1,4 @@
-"""What Model Explorer lays over the nodes of a graph: bytes, operations, kinds, partitions."""
+"""Model Explorer's overlays over the nodes of a graph: bytes, operations, kinds, partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fxpress._tools.view.nodes import Graph, Node
 
 Overlay = dict[str, Any]  # a graph's id -> the value of each node
 _GRADIENT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e8710a"}]
-_PARTITIONS = (  # colors of partitions, which come again
+_PARTITIONS = (  # colors of partitions, used cyclically
     *("#8dd3c7", "#ffffb3", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69", "#fccde5"),
     *("#d9d9d9", "#bc80bd", "#ccebc5", "#ffed6f"),
 )
@@ -21,10 +21,10 @@ _Values = dict[str, dict[str, Any]]  # id of a node -> value, color
 
 
 def overlays_of(graphs: dict[str, list[Graph]]) -> dict[str, Overlay]:
-    """Return each overlay of programs by its name.
+    """Return the overlays of programs by name.
 
-    Nodes whose sizes are symbols have no bytes. Where no module is named as
-    `split_module` names partitions, there is no overlay of partitions.
+    Nodes whose sizes are symbols have no bytes. There is an overlay of partitions only if modules
+    have the names that `split_module` gives to partitions.
     """
     everything = [graph for of_program in graphs.values() for graph in of_program]
     counts = [count_flops(of_program).by_node for of_program in graphs.values()]
@@ -45,18 +45,18 @@ def overlays_of(graphs: dict[str, list[Graph]]) -> dict[str, Overlay]:
 
 
 def difference_of(graph: Graph, states: dict[str, str]) -> Overlay:
-    """Return the overlay that marks how a program differs: the states of the nodes of its graph."""
+    """Return the overlay that marks a program's differences: the states of its graph's nodes."""
     results = {node: {"value": state, "bgColor": _STATES[state]} for node, state in states.items()}
     return {graph.id: {"results": results}}
 
 
 def marked(graph: Graph, texts: dict[str, str]) -> Overlay:
-    """Return an overlay with texts, by the ids of nodes."""
+    """Return an overlay with texts; `texts` maps ids of nodes to them."""
     return {graph.id: {"results": {node: {"value": text} for node, text in texts.items()}}}
 
 
 def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
-    """Return an overlay with a text for all operators of a module and of those in it.
+    """Return an overlay with a text for all operators of a module and of its submodules.
 
     Args:
         graph: the graph.

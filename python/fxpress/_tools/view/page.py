@@ -40,7 +40,7 @@ form-action 'none'; style-src '{style_hash}'; script-src '{script_hash}'">
 
 
 def page_of(sources: Sequence[Source]) -> str:
-    """Return the page; of two sources it also tells the differences.
+    """Return the page; for two sources it has their differences.
 
     OSError or InspectionError: a file can no longer be read.
     """
@@ -52,7 +52,7 @@ def page_of(sources: Sequence[Source]) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what a Content-Security-Policy permits an element with a text by."""
+    """Return the hash with which a Content-Security-Policy permits an inline element."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
@@ -69,7 +69,7 @@ def _data(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Return data without characters that move others or cannot be seen; lines stay lines."""
+    """Return data without invisible characters and ones that move others; keep line breaks."""
     if isinstance(value, str):
         return printable_lines(value)
     if isinstance(value, dict):
@@ -114,7 +114,7 @@ def _verdict(comparison: Comparison, only_in_sizes: bool) -> str:
 
 
 def _facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Table]:
-    """Return what differs in the tables of two programs."""
+    """Return the differences between the tables of two programs."""
     found = {}
     theirs = dict(second["facts"])
     rows = [(k, v, theirs.get(k, "")) for k, v in first["facts"] if v != theirs.get(k)]
@@ -147,7 +147,7 @@ def _facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Table]:
 
 
 def _counts(comparison: Comparison) -> Table:
-    """Return how many nodes are in each state."""
+    """Return a table of the number of nodes in each state."""
     assert comparison.matching is not None
     counts = state_counts(comparison.matching)
     states = {
@@ -168,7 +168,7 @@ _HEADINGS = {False: "Nodes that differ", True: "Nodes that differ only in sizes"
 
 
 def _nodes(first: Graph, second: Graph, comparison: Comparison) -> dict[bool, list[Any]]:
-    """Return the nodes that differ, by whether only in sizes; nodes are named by their numbers."""
+    """Return the differing nodes as numbers, under True if only sizes differ, else False."""
     assert comparison.matching is not None
     numbers = [{node.id: i for i, node in enumerate(graph.nodes)} for graph in (first, second)]
     found: dict[bool, list[Any]] = {False: [], True: []}

@@ -1,8 +1,8 @@
-"""Cut layers with very many members into ranges, which are layers of their own.
+"""Cut layers with very many members into ranges, which are separate layers.
 
-Model Explorer lays out all members of a layer at once, and cuts a layer of more than a thousand
-itself: by a walk that recurses along the edges and overflows its stack in a long chain, after which
-it connects the whole graph a second time.
+Model Explorer lays out all members of a layer at once, and itself cuts a layer of more than a
+thousand: by a walk that recurses along the edges and overflows its stack in a long chain, after
+which it connects the entire graph a second time.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections import Counter
 
 from fxpress._tools.view.nodes import Graph
 
-MOST = 1000  # members of a layer, as many as Model Explorer leaves together
+MOST = 1000  # members of a layer: Model Explorer does not cut a layer of this size
 _RANGE = 250  # members of a range
 
 
 def cut_long_layers(graph: Graph) -> None:
     """Change the layers of a graph so that none has more than `MOST` members.
 
-    A range has the attribute "module" of its layer. Of layers with more than `MOST * MOST` members
-    the ranges are longer than that.
+    A range has the attribute "module" of its layer. In layers with more than `MOST * MOST` members,
+    ranges have more than `MOST`.
     """
     counts = _members(Counter([node.layer for node in graph.nodes]))
     if max(counts.values()) <= MOST:
@@ -41,7 +41,7 @@ def cut_long_layers(graph: Graph) -> None:
 
 
 def _members(counts: Counter[str]) -> dict[str, int]:
-    """Return how many members, nodes and layers, each layer has, from its number of nodes."""
+    """Return the number of members of each layer, nodes and layers, from the number of nodes."""
     members = {"": 0, **counts}
     for layer in counts:
         inner = layer
@@ -56,14 +56,14 @@ def _members(counts: Counter[str]) -> dict[str, int]:
 
 
 class _Long:
-    """A layer that is cut, whose members come one after the other."""
+    """A layer that is cut, whose members are assigned to ranges in order."""
 
     def __init__(self, count: int) -> None:
         self._count, self._taken, self._range = count, 0, ""
         self._size = max(_RANGE, -(-count // MOST))
 
     def take(self) -> str:
-        """Return the range that the next member is in."""
+        """Return the range of the next member."""
         if self._taken % self._size == 0:
             last = min(self._taken + self._size, self._count)
             self._range = f"{self._taken + 1:,} to {last:,}"
@@ -72,7 +72,7 @@ class _Long:
 
 
 class _Layers(dict[str, str]):
-    """The layers of a graph, whose members come in order: layer -> its new name.
+    """The layers of a graph, looked up in the order of their members: layer -> its new name.
 
     `counts` has the members of each layer; `long` are the layers that are cut.
     """
@@ -82,7 +82,7 @@ class _Layers(dict[str, str]):
         self.long = {layer: _Long(count) for layer, count in counts.items() if count > MOST}
 
     def __missing__(self, layer: str) -> str:
-        """Name a layer, and those around it, as the next members of those around them."""
+        """Name a layer, and its unnamed parents, as the next members of their parents."""
         missing = []
         while layer not in self:
             missing.append(layer)
@@ -94,7 +94,7 @@ class _Layers(dict[str, str]):
         return self[missing[0]]
 
     def take(self, layer: str) -> str:
-        """Return the range that the next member of a layer that is cut is in."""
+        """Return the range of the next member of a cut layer."""
         return self.long[layer].take()
 
 

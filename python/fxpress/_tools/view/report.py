@@ -1,4 +1,4 @@
-"""Collect what the page shows of programs, as plain data."""
+"""Collect the data that the page shows of programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fxpress._tools.view.nodes import Graph, Node, TensorFacts
 from fxpress._tools.view.sources import Source
 
 _NOT_KNOWN = "\u2013"
-Table = dict[str, Any]  # "head": names of columns, of numbers where they begin with "#"; "rows"
+Table = dict[str, Any]  # "head": names of columns, with "#" before columns of numbers; "rows"
 
 
 class Values:
@@ -29,7 +29,7 @@ class Values:
         self._types: dict[TensorFacts | None, int] = {}
 
     def types(self) -> list[dict[str, str]]:
-        """Return what is shown of each type."""
+        """Return the properties to show of each type."""
         return [{} if each is None else each.shown() for each in self._types]
 
     def text(self, text: str) -> int:
@@ -51,7 +51,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
 
 
 def file_part(source: Source, values: Values) -> dict[str, Any]:
-    """Describe a source; OSError, InspectionError: it cannot be read any more."""
+    """Describe a source; OSError, InspectionError: it can no longer be read."""
     summary = source.summary()
     parts = [
         _program(program, source.graphs[program.name], values)
@@ -117,7 +117,7 @@ def _nodes(
     graphs: dict[str, int],
     values: Values,
 ) -> list[list[Any]]:
-    """Return the nodes of a graph, each as the list that NODE of the page's script names."""
+    """Return the nodes of a graph as lists, whose items NODE of the page's script names."""
     numbers = {node.id: number for number, node in enumerate(graph.nodes)}
     paths = {node.module for node in graph.nodes}
     inner = {path: next(modules[p] for p in _around(path) if p in modules) for path in paths}
@@ -221,7 +221,7 @@ def _items(weight: Weight) -> int:
 
 
 def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
-    """Return the partitions that `split_module` named, and what each takes from others."""
+    """Return the partitions by `split_module`'s names, and the values each takes from others."""
     numbers = {node.id: partition_of(node.module) for node in graph.nodes}
     operators, operations = Counter[int](), Counter[int]()
     state: dict[int, dict[str, int]] = {}
@@ -257,9 +257,9 @@ def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
 
 
 def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
-    """Return the operations of each module that has some, with those of the modules in it.
+    """Return the operations of each module that has any, with those of its submodules.
 
-    Where operators are left out they are "at least" a number, or not known at all.
+    If operators are not counted, the text is "at least" a number, or that it is unknown.
     """
     numbers, left_out = Counter[str](), set[str]()
     by_node, unknown = count.by_node[graph.id], count.unknown[graph.id]
@@ -273,7 +273,7 @@ def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
 
 
 def _around(path: str) -> Iterator[str]:
-    """Yield the path of a module, and those of the modules around it."""
+    """Yield the path of a module, and the paths of its parents."""
     while path:
         yield path
         path = path.rpartition(".")[0]
@@ -283,7 +283,7 @@ def _around(path: str) -> Iterator[str]:
 def _modules(
     program: Program, numbers: dict[str, int], flops: dict[str, str]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the modules, each after the one around it: its number, path, class and numbers."""
+    """Yield the modules, each after its parent: the parent's number, path, class and counts."""
     for _, module in lines_of(program.root):
         yield (
             numbers[module.path.rpartition(".")[0]],

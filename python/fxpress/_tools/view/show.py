@@ -23,7 +23,7 @@ FRAME = (
 
 
 def sources_of(programs: Sequence[Any]) -> list[Source]:
-    """Return paths and ExportedPrograms to be viewed, each with another name."""
+    """Return the sources of paths and ExportedPrograms, with distinct names."""
     return [source_of(each, name) for name, each in zip(names_of(programs), programs, strict=True)]
 
 
@@ -37,13 +37,13 @@ def write_page(sources: Sequence[Source], target: Path | None = None) -> Path:
 
 
 def open_page(path: Path) -> None:
-    """Open a page in the browser of the user; UnsupportedError: there is none."""
+    """Open a page in the user's browser; UnsupportedError: there is none."""
     if not webbrowser.open(path.absolute().as_uri()):
         raise UnsupportedError(f"no browser was found; the page is {path}")
 
 
 def show_in_notebook(sources: Sequence[Source]) -> bool:
-    """Show the page in the cell that runs; return whether this process serves a notebook."""
+    """Show the page in the running cell; return whether this process serves a notebook."""
     python = sys.modules.get("IPython")
     shell = None if python is None else python.get_ipython()
     if getattr(shell, "kernel", None) is None:

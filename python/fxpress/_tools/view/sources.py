@@ -1,4 +1,4 @@
-"""What is viewed: the programs of a file, or a program in memory."""
+"""The sources of views: the programs of a file, or a program in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fxpress._tools.inspect.summary import Summary, summarize
 from fxpress._tools.view.graphs import graphs_by_program, graphs_of_text
 from fxpress._tools.view.nodes import Graph
 
-_NAME = "model"  # of a program in memory
+_NAME = "model"  # the name of a program in memory
 
 
 @dataclasses.dataclass
@@ -23,11 +23,11 @@ class Source:
     """Programs that are viewed together."""
 
     name: str  # the name of the file, or of the program
-    # Name of a program -> its graph, then those of its operators' bodies.
+    # Name of a program -> its graph, followed by its operators' bodies.
     graphs: dict[str, list[Graph]]
-    summary: Callable[[], Summary]  # returns what the file holds
-    # Returns for each program its hash, and a hash for each node of its graph. Raises fxpress.Error
-    # where something cannot be hashed.
+    summary: Callable[[], Summary]  # returns the summary of the file
+    # Returns, for each program, its hash, and a hash for each node of its graph. Raises
+    # fxpress.Error if a program cannot be hashed.
     hashes: Callable[[], dict[str, tuple[str, list[bytes]]]]
 
     def all_graphs(self) -> list[Graph]:
@@ -36,7 +36,7 @@ class Source:
 
 
 def source_of(program: Any, name: str) -> Source:
-    """Return a path or an ExportedProgram to be viewed.
+    """Return the source of a path or an ExportedProgram.
 
     Raises:
         OSError: the file cannot be read.
@@ -50,9 +50,9 @@ def source_of(program: Any, name: str) -> Source:
 
 
 def source_of_file(path: str | bytes | os.PathLike[str], name: str) -> Source:
-    """Return a file to be viewed.
+    """Return the source of a file.
 
-    OSError where it cannot be read; InspectionError where it is damaged or no such file.
+    OSError: it cannot be read; InspectionError: it is damaged, or has no exported programs.
     """
     graphs = graphs_by_program(path)
     return Source(name, graphs, lambda: summarize(path), lambda: hash_nodes(path))
@@ -82,7 +82,7 @@ def _source_of_program(program: Any, name: str) -> Source:
 
 
 def _identity(value: Any) -> Any:
-    """Return what is equal for values that are the same tensor."""
+    """Return a key that is equal for values that are the same tensor."""
     import torch
 
     if value.layout is not torch.strided:
@@ -103,7 +103,7 @@ def names_of(programs: Sequence[Any]) -> list[str]:
 
 
 def tell_apart(sources: Sequence[Source]) -> None:
-    """Give the graphs of several sources ids of their own; those of one keep theirs."""
+    """Give the graphs of several sources distinct ids; a single source keeps its ids."""
     for source in sources if len(sources) > 1 else ():
         for graph in source.all_graphs():
             graph.id = f"{source.name}: {graph.id}"
