@@ -58,6 +58,8 @@ _OUTSIDE = {
         "it imports the module that its first argument names"
     ),
     "aten.dist_backward.default": "it calls other processes",
+    "aten._print": "it prints a text of the file",
+    "aten.warn": "it prints a text of the file",
 }
 
 

@@ -294,3 +294,13 @@ def test_what_the_reader_says_of_torchs_checkpoints(tmp_path: Path) -> None:
     dcp.save({"a": torch.ones(2)}, checkpoint_id=tmp_path, no_dist=True)
     with pytest.raises(fxpress.ArchiveError, match="FileSystemReader, or convert it"):
         ArchiveReader(tmp_path).read_metadata()
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_urls_are_refused_without_their_secrets(position: int, tmp_path: Path) -> None:
+    paths: list[Any] = [tmp_path / "a", tmp_path / "b"]
+    paths[position] = "s3://user:secret@bucket/a?sig=secret"
+    with pytest.raises(fxpress.UnsupportedError) as caught:
+        convert_weights(*paths)
+    assert "secret" not in str(caught.value)
+    assert not list(tmp_path.iterdir())

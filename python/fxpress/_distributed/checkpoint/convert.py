@@ -30,6 +30,7 @@ from fxpress._files.archive.folders import new_folder
 from fxpress._files.archive.load import load
 from fxpress._files.archive.package import save
 from fxpress._files.format import names
+from fxpress._files.remote.urls import machine_path
 from fxpress._files.serde.limits import Limits
 from fxpress._files.tensors.copies import on_other_storages
 from fxpress._torch.watching import operation
@@ -61,7 +62,8 @@ def convert_weights(
     appears when it is complete, or not at all. It has the names of the source.
 
     Args:
-        source: what `ArchiveReader` reads, or a folder that torch's FileSystemWriter wrote.
+        source: what `ArchiveReader` reads, but not a URL; or a folder that torch's
+            FileSystemWriter wrote.
         target: the file or folder to make.
         form: "pt2": a program with these weights; "stages": a folder of stages with them, as
             `fxpress split` writes it; "safetensors": a folder of safetensors files and their index;
@@ -92,7 +94,8 @@ def convert_weights(
         fxpress.SerializeError: the program has a weight that the source has not, or that has
             another shape or dtype there; or two names that share memory in the program, such as
             the names of a tied weight, have different values.
-        fxpress.UnsupportedError: the target cannot hold a tensor or a value of the source.
+        fxpress.UnsupportedError: the target cannot hold a tensor or a value of the source, or a
+            path is a URL.
         fxpress.Error: the program cannot be cut like this.
         TypeError: an argument is of a wrong type.
         ValueError: `form` has another value, or an argument is missing or has no effect.
@@ -111,7 +114,9 @@ def convert_weights(
         if not is_path(path):
             raise TypeError(f"a checkpoint is a path, not a {type(path).__name__}")
     check_progress(progress)
-    goal = Path(os.fsdecode(target))
+    goal, origin = _local(target), _local(source)
+    if is_path(program):
+        program = _local(program)
     if missing not in ("error", "program"):
         raise ValueError(f'missing is "error" or "program", not {missing!r}')
     kind = _form(form, goal, program, stages)
@@ -120,7 +125,7 @@ def convert_weights(
     filling = Filling(own, limits)
     asked = Asked(model, allow_pickle, limits)
     with (
-        read_any_weights(Path(os.fsdecode(source)), asked) as weights,
+        read_any_weights(origin, asked) as weights,
         reporting(progress, "converting", weights.bytes()) as weights.report,
     ):
         if kind in ("pt2", "stages"):
@@ -146,6 +151,10 @@ def _sizes(target: str | bytes | os.PathLike[str]) -> dict[str, int]:
     path = Path(os.fsdecode(target))
     files = [path] if path.is_file() else path.iterdir()
     return {"bytes": sum(each.stat().st_size for each in files)}
+
+
+def _local(path: Any) -> Path:
+    return Path(machine_path(path))
 
 
 def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> Form:
@@ -182,7 +191,7 @@ def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.T
     if isinstance(program, ExportedProgram):
         state = program.state_dict
         return lambda name: state[name]
-    return read_weights(main_file(Path(os.fsdecode(program))), Asked(limits=limits)).read
+    return read_weights(main_file(program), Asked(limits=limits)).read
 
 
 def _refuse_values(weights: Weights, kind: Form) -> None:
@@ -192,10 +201,10 @@ def _refuse_values(weights: Weights, kind: Form) -> None:
         )
 
 
-def _program_file(program: Any) -> Path | io.BytesIO:
+def _program_file(program: ExportedProgram | Path) -> Path | io.BytesIO:
     """Return a file with a program, whose weights are not read."""
     if not isinstance(program, ExportedProgram):
-        return Path(os.fsdecode(program))
+        return program
     file = io.BytesIO()
     save(program, file, weights="none", progress=False)
     return file
@@ -207,7 +216,7 @@ def _stages(
 ) -> Iterator[Path]:
     """Yield a folder of stages, whose weights are not read; a new one is created in `place`."""
     if count is None:
-        yield Path(os.fsdecode(program))
+        yield program
         return
     if not isinstance(program, ExportedProgram):
         program = _with_zeros(load(program, load_weights=False, progress=False, **loading))

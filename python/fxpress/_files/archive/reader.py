@@ -265,9 +265,13 @@ class PT2ArchiveReader:
     def archive_version(self) -> int:
         """Return the version of the format; 0 if the archive does not contain one."""
         try:
-            return int(self.read_string(names.ARCHIVE_VERSION_PATH))
+            text = self.read_string(names.ARCHIVE_VERSION_PATH).strip()
         except ArchiveError:
             return 0
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            record = names.ARCHIVE_VERSION_PATH
+            raise ArchiveError(f"record {record!r} is damaged: expected a version number")
+        return int(text)
 
 
 def _views_of(f: Any) -> list[memoryview]:

@@ -47,6 +47,14 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
     return text
 
 
+def machine_path(path: str | bytes | os.PathLike[str]) -> str:
+    """Return a path of this machine without `file://`; UnsupportedError for another URL."""
+    url = url_of(path)
+    if url is not None and not os.path.exists(url):
+        raise UnsupportedError(f"{shown(url)} is a URL: expected a path of this machine")
+    return local_path(path)
+
+
 def shown(url: str) -> str:
     """Return a URL without its secrets: a user with a password, a signature."""
     return printable(re.sub(r"://[^/]*@", "://", re.split(r"[?#]", url, maxsplit=1)[0]))

@@ -7,12 +7,13 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from fxpress._base.errors import Error
+from fxpress._base.errors import Error, UnsupportedError
 from fxpress._base.observing.text import printable, printable_lines
+from fxpress._files.remote.urls import machine_path
 from fxpress._tools.cli.output import Allowed, shortened, working
 
 if TYPE_CHECKING:  # they import torch
@@ -20,7 +21,19 @@ if TYPE_CHECKING:  # they import torch
     from fxpress._tools.cli.convert import Weights
 
 _STARTING = "importing torch"
-_PATH = click.Path(path_type=Path)
+
+
+class _MachinePath(click.Path):  # type: ignore[misc]
+    """A path of this machine; the error for a URL contains no secrets."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(machine_path(value), param, ctx)
+        except UnsupportedError as error:
+            self.fail(str(error), param, ctx)
+
+
+_PATH = _MachinePath(path_type=Path)
 _file = click.argument("file", type=_PATH)
 _files = click.argument("files", type=_PATH, nargs=-1, required=True)
 _json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
