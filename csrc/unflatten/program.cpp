@@ -120,14 +120,16 @@ class MetaReader {
     ModuleCall scope;
     const std::string_view text = utf8(key);
     // A key without "@<number>" means the first call. Names of modules may contain an @ too, for
-    // example after an unflattened module was exported again.
+    // example after an unflattened module was exported again: there the key ends with the name.
     const std::string_view module = text.substr(0, text.rfind('@'));
-    const bool has_number = is_call_of(text, module);
+    const std::string_view path = utf8(PyTuple_GET_ITEM(value, 0));
+    const bool is_name = path.find('@') != std::string_view::npos && text.ends_with(path);
+    const bool has_number = !is_name && is_call_of(text, module);
     scope.key = program_.strings.intern(has_number ? module : text);
     if (has_number && module.size() < text.size()) {
       std::from_chars(text.data() + module.size() + 1, text.data() + text.size(), scope.call);
     }
-    scope.path = program_.strings.intern(utf8(PyTuple_GET_ITEM(value, 0)));
+    scope.path = program_.strings.intern(path);
     PyObject* type = PyTuple_GET_ITEM(value, 1);
     if (program_.strings.text(scope.path).empty()) {
       scope.type = ModuleCall::kNoType;

@@ -233,7 +233,11 @@ class Unflattener {
 
   void place_state() {
     if (source_.state == nullptr) return;
-    StatePlaces places(tree_, strings(), outline_.root);
+    std::vector<std::string_view> names;
+    for (const NamedState& state : source_.state->assigned()) {
+      names.push_back(source_.state->strings().text(state.name));
+    }
+    StatePlaces places(tree_, strings(), outline_.root, names);
     const std::vector<ModuleId>* modules = &places.modules_at("");
     std::string_view last_path;
     for (const NamedState& state : source_.state->assigned()) {

@@ -48,6 +48,24 @@ TEST_CASE("state_places: a module of which only later calls exist gets its first
   CHECK(tree.child(root, strings.intern("a")) == modules[1]);
 }
 
+TEST_CASE("state_places: a module with a call's name and state is a module of its own") {
+  StringPool strings;
+  ModuleTree tree(strings);
+  const ModuleId root = tree.add();
+  const ModuleId a = tree.add();
+  const ModuleId a1 = tree.add();
+  const ModuleId a2 = tree.add();
+  const ModuleId a11 = tree.add();
+  tree.set_child(root, strings.intern("a"), a);
+  tree.set_child(root, strings.intern("a@1"), a1);
+  tree.set_child(root, strings.intern("a@2"), a2);
+  tree.set_child(root, strings.intern("a@1@1"), a11);
+  const std::vector<std::string_view> names{"a.w", "a@1.w"};
+  StatePlaces places(tree, strings, root, names);
+  CHECK(places.modules_at("a") == std::vector<ModuleId>{a, a2});
+  CHECK(places.modules_at("a@1") == std::vector<ModuleId>{a1, a11});
+}
+
 TEST_CASE("state_places: empty parts are parts like others") {
   StringPool strings;
   ModuleTree tree(strings);

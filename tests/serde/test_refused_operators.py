@@ -220,7 +220,7 @@ def test_all_operators_that_torch_has() -> None:
         namespace = name.partition(".")[0]
         if namespace == "higher_order":
             continue
-        if name == "aten.dist_backward.default":
+        if name == "aten.dist_backward.default" or name.startswith(("aten._print.", "aten.warn.")):
             assert reason is not None
             continue
         outside = (

@@ -176,7 +176,8 @@ def test_children_named_as_repeated_calls(names: str, order: str, strict: bool) 
     x = torch.tensor([1.0, 10.0])
     model = Children(names, order)
     program = export(model, (x,), strict=strict)
-    assert torch.equal(module(program)(x), model(x))
+    for made in (unflatten(program), module(program)):
+        assert torch.equal(made(x), model(x))
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_program() -> None:
         (
             (*FIRST, "metadata", "from_node"),
             "[" * 99,
-            r"graph.nodes\[0\] is damaged: it has more than 60",
+            r"graph.nodes\[0\] is damaged: its values are nested more than 60",
         ),
         (
             (*FIRST, "metadata", "custom"),

@@ -161,12 +161,21 @@ void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
   StateLowering(outline, tree, strings, targets).run();
 }
 
-StatePlaces::StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root)
+StatePlaces::StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root,
+                         std::span<const std::string_view> names)
     : tree_(tree), strings_(strings) {
   known_.push_back({root});
+  for (std::string_view name : names) {
+    for (size_t at = name.find('@'); at != std::string_view::npos; at = name.find('@', at)) {
+      at = name.find('.', at);
+      if (at != std::string_view::npos) own_.insert(strings.intern(name.substr(0, at)).value(), 0);
+    }
+  }
 }
 
-const std::vector<ModuleId>& StatePlaces::calls_of(ModuleId parent, StringId name) {
+// `path` is that of the parent.
+const std::vector<ModuleId>& StatePlaces::calls_of(ModuleId parent, std::string_view path,
+                                                   StringId name) {
   const uint32_t table = tree_.table_of(parent);
   const auto calls_named = [&](StringId base) -> std::vector<ModuleId>& {
     const auto [place, added] = calls_below_.insert(uint64_t{table} << 32 | base.value(),
@@ -176,8 +185,11 @@ const std::vector<ModuleId>& StatePlaces::calls_of(ModuleId parent, StringId nam
   if (grouped_.insert(table, 0).added) {
     for (const auto& [child_name, child] : tree_.children(parent)) {
       const std::string_view text = strings_.text(child_name);
-      const std::string_view base = without_call(text);
-      const bool is_call = base.size() < text.size() && is_call_of(text, base);
+      const std::string_view base = text.substr(0, text.rfind('@'));
+      const bool is_call =
+          base.size() < text.size() && is_call_of(text, base) &&
+          (own_.size() == 0 ||
+           own_.find(joined(strings_, strings_.intern(path), text).value()) == FlatMap::kAbsent);
       calls_named(is_call ? strings_.intern(base) : child_name).push_back(child);
     }
   }
@@ -200,7 +212,8 @@ const std::vector<ModuleId>& StatePlaces::modules_at(std::string_view path) {
     if (added) {
       std::vector<ModuleId>& modules = known_.emplace_back();
       for (ModuleId parent : known_[at]) {
-        for (ModuleId module : calls_of(parent, name)) {
+        const std::string_view parent_path = path.substr(0, start == 0 ? 0 : start - 1);
+        for (ModuleId module : calls_of(parent, parent_path, name)) {
           if (std::find(modules.begin(), modules.end(), module) == modules.end()) {
             modules.push_back(module);
           }

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <functional>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -33,7 +34,9 @@ void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
 // parameters.
 class StatePlaces {
  public:
-  StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root);
+  // A child such as "a@1" is a call of "a", unless state in `names` is below its own path.
+  StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root,
+              std::span<const std::string_view> names = {});
 
   // The modules at `path` and at the call names of its parts: "a.b" is also "a@1.b" and "a.b@2".
   // Adds missing modules. Nothing else may change the tree while this object is in use.
@@ -42,10 +45,11 @@ class StatePlaces {
  private:
   using Modules = std::deque<std::vector<ModuleId>>;  // references stay valid
 
-  const std::vector<ModuleId>& calls_of(ModuleId parent, StringId name);
+  const std::vector<ModuleId>& calls_of(ModuleId parent, std::string_view path, StringId name);
 
   ModuleTree& tree_;
   StringPool& strings_;
+  FlatMap own_;          // paths that end with a call name and have state
   Modules known_;        // by path; the first is the root's
   FlatMap below_;        // (index of a path in known_, part) -> index of the path with that part
   Modules calls_;        // children that are calls of one module
