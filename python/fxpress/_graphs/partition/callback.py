@@ -45,7 +45,7 @@ class SplitCallback(dict[Node, int]):
 
     @property
     def ids(self) -> dict[Node, int]:
-        """This object: the dictionary from nodes to partition ids."""
+        """Return the dictionary from nodes to partition ids, which is this object."""
         return self
 
     def __missing__(self, node: object) -> int:
