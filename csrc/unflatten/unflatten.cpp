@@ -235,7 +235,8 @@ class Unflattener {
     if (source_.state == nullptr) return;
     std::vector<std::string_view> names;
     for (const NamedState& state : source_.state->assigned()) {
-      names.push_back(source_.state->strings().text(state.name));
+      const std::string_view name = source_.state->strings().text(state.name);
+      if (name.find('@') != std::string_view::npos) names.push_back(name);
     }
     StatePlaces places(tree_, strings(), outline_.root, names);
     const std::vector<ModuleId>* modules = &places.modules_at("");
