@@ -83,17 +83,17 @@ def _groups(items: list[WriteItem], most: int) -> list[list[int]]:
     """Return the positions of items, file by file."""
     groups: list[list[int]] = []
     keys: set[str] = set()
-    component = 0
+    left = 0  # bytes in the last group
     for position, item in enumerate(items):
         if not _is_needed(item):
             continue
         size, key = _bytes_of(item), key_of_item(item)
         if key in keys:
             raise UnsupportedError(f"two tensors of a rank would both be {key!r} in a file")
-        if not groups or size > component:
+        if not groups or size > left:
             groups.append([])
-            component = most
+            left = most
         keys.add(key)
         groups[-1].append(position)
-        component -= size
+        left -= size
     return groups
