@@ -1,4 +1,4 @@
-// Checks how far into its storage a tensor reaches.
+// Checks that the bytes of a tensor's metadata can be counted in 64 bits.
 #pragma once
 
 #include <algorithm>
