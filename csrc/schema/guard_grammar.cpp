@@ -18,7 +18,7 @@ using core::is_name_part;
 
 constexpr int kMaxOpen = 100;          // nested brackets and prefix operators
 constexpr int kMaxTreeDepth = 250;     // of Python's AST, which torch prints by ast.unparse
-constexpr size_t kMaxDigits = 40;      // of an integer; those of shapes have 19
+constexpr size_t kMaxDigits = 40;      // of an integer; sizes have at most 19
 constexpr int kMaxExponent = 64;       // sum of the integers of an exponent, and bits of a shift
 constexpr int kUnknown = 16;           // what any other term of an exponent adds to that sum
 constexpr int kMaxPowers = 16;         // of a guard; torch writes n*n for squares

@@ -52,8 +52,8 @@ bool makes_tensor(std::string_view global) {
          (name.starts_with("_rebuild") || name.ends_with("Tensor") || name.ends_with("Parameter"));
 }
 
-// The opcodes that torch's unpickler of weights accepts, and those of protocol 4, in which torch
-// writes the metadata of checkpoints.
+// The opcodes that torch's unpickler of weights accepts, and the opcodes of protocol 4, in which
+// torch writes the metadata of checkpoints.
 enum Opcode : unsigned char {
   kProto = 0x80,
   kStop = '.',

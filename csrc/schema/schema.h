@@ -70,7 +70,7 @@ struct TypeInfo {
   int find(std::string_view field) const;
 };
 
-// A schema that cannot be used; what() says what is missing or unknown.
+// A schema that cannot be used; what() names the missing or unknown part.
 class SchemaError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -96,7 +96,7 @@ class Schema {
   // texts has no rule.
   explicit Schema(std::span<const NewType> types);
 
-  size_t size() const { return types_.size(); }  // types; those of schema.def are first
+  size_t size() const { return types_.size(); }  // the types of schema.def are first
   const TypeInfo& type(uint16_t type) const { return types_[type]; }
   const TypeInfo& type(Type type) const { return types_[static_cast<size_t>(type)]; }
   Shape shape(uint16_t shape) const { return shapes_[shape]; }

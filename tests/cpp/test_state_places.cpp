@@ -48,7 +48,7 @@ TEST_CASE("state_places: a module of which only later calls exist gets its first
   CHECK(tree.child(root, strings.intern("a")) == modules[1]);
 }
 
-TEST_CASE("state_places: a module with a call's name and state is a module of its own") {
+TEST_CASE("state_places: a child with a call's name and state is a separate module") {
   StringPool strings;
   ModuleTree tree(strings);
   const ModuleId root = tree.add();

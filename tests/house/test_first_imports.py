@@ -33,7 +33,7 @@ import sys
 import torch
 before = set(sys.modules)
 import fxpress
-before |= {"_interpreters", "_xxsubinterpreters"}  # one tells whether this is the main interpreter
+before |= {"_interpreters", "_xxsubinterpreters"}  # of the check for subinterpreters
 print([name for name in sys.modules if name not in before and not name.startswith("fxpress")])
 assert {"install", "load", "ArchiveError"} <= set(dir(fxpress))
 for name in fxpress.__all__:

@@ -181,7 +181,7 @@ def serialize(
     serialize_example_inputs: bool = True,
     progress: Progress = False,
 ) -> compat.SerializedArtifact:
-    """Return an exported program as bytes, identical to those that torch writes.
+    """Return an exported program as bytes, identical to torch's.
 
     One thing differs: in the nodes' "from_node" metadata, ids of graphs count from 0 instead of
     being addresses, so that equal exports give equal bytes in every process.

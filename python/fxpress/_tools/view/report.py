@@ -257,7 +257,7 @@ def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
 
 
 def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
-    """Return the operations of each module that has any, with those of its submodules.
+    """Return the operations of each module that has any, including its submodules' operations.
 
     If operators are not counted, the text is "at least" a number, or that it is unknown.
     """
