@@ -1,5 +1,5 @@
-// Converts values and errors between Python and C++ by torch's own rules. convert.cpp alone includes
-// pybind_utils.h of torch, which takes a minute to compile.
+// Converts values and errors between Python and C++ by torch's own rules. convert.cpp alone
+// includes pybind_utils.h of torch, which takes a minute to compile.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
