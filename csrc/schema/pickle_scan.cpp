@@ -1,6 +1,7 @@
 #include "schema/pickle_scan.h"
 
 #include <algorithm>
+#include <deque>
 #include <initializer_list>
 #include <limits>
 #include <string>
@@ -13,11 +14,12 @@ namespace fxpress::schema {
 namespace {
 
 constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;
-// The bytes that the scan charges for a value and its record here, for the result of a call, and
-// for a memo entry.
-constexpr uint64_t kValueBytes = 96;
+// The bytes that the scan charges for an opcode, which may make a value and its record here, and in
+// addition for the result of a call.
+constexpr uint64_t kOpcodeBytes = 96;
 constexpr uint64_t kCallBytes = 800;
-constexpr uint64_t kMemoBytes = 96;
+// The bytes of an item in a copy of a container.
+constexpr uint64_t kItemBytes = 64;
 
 // The limit of keys whose hashes a file can choose: equal hashes make dicts and sets quadratic.
 constexpr size_t kMostChosen = 2000;
@@ -32,6 +34,12 @@ struct Item {
   uint32_t first = kNone32;  // contents: positions in Scanner::inside_
   uint32_t last = kNone32;
   uint32_t count = 0;
+  // What a call copied from its arguments into this result.
+  uint64_t copied_items = 0;
+  uint64_t copied_bytes = 0;
+
+  uint64_t items() const { return count + copied_items; }
+  uint64_t bytes() const { return copied_bytes + (kind == ValueType::kText ? text.size() : 0); }
 };
 
 struct Inside {
@@ -104,6 +112,7 @@ class Scanner {
     while (true) {
       const auto opcode = static_cast<unsigned char>(take(1)[0]);
       if (opcode == kStop) break;
+      budget_.charge(kOpcodeBytes);
       step(opcode);
     }
     return measure(pop());
@@ -133,7 +142,6 @@ class Scanner {
   }
 
   uint32_t make(ValueType kind, std::string_view text = {}) {
-    budget_.charge(kValueBytes);
     items_.push_back({kind, text});
     return static_cast<uint32_t>(items_.size() - 1);
   }
@@ -191,7 +199,7 @@ class Scanner {
     // indices that have equal hashes.
     constexpr size_t kGap = 255;
     if (place > memo_.size() + kGap) fail("it leaves a gap between its values");
-    if (memo_.insert_or_assign(place, top()).second) budget_.charge(kMemoBytes);
+    memo_.insert_or_assign(place, top());
   }
   void get(uint32_t place) {
     const auto found = memo_.find(place);
@@ -207,10 +215,16 @@ class Scanner {
     if (++chosen_ > kMostChosen) fail("it has too many keys that are neither texts nor numbers");
   }
 
+  void charge_copy(const Item& copied) {
+    constexpr uint64_t kCharacterBytes = 4;
+    budget_.charge(copied.items(), kItemBytes);
+    budget_.charge(copied.bytes(), kCharacterBytes);
+  }
+
   void step(unsigned char opcode);
   void call();
   void build();
-  void check_call(uint32_t function, uint32_t arguments);
+  void check_call(uint32_t function, uint32_t arguments, Item& result);
   // Returns an item of a container, or null past its end.
   const Item* item(const Item& container, size_t position) const;
   PickleFacts measure(uint32_t root);
@@ -220,6 +234,7 @@ class Scanner {
   size_t at_ = 0;
   std::vector<Item> items_;
   std::vector<Inside> inside_;
+  std::deque<std::string> globals_;  // the texts of globals whose names are values
   std::vector<uint32_t> stack_;
   std::vector<size_t> marks_;  // stack sizes
   std::unordered_map<size_t, uint32_t> memo_;
@@ -236,10 +251,13 @@ void Scanner::step(unsigned char opcode) {
       const size_t size = line().size() + 1 + line().size();
       return push(ValueType::kGlobal, bytes_.substr(start, size));
     }
-    case kStackGlobal:
-      pop();
-      pop();
-      return push(ValueType::kGlobal);
+    case kStackGlobal: {
+      const std::string_view name = items_[pop()].text;
+      const std::string_view module = items_[pop()].text;
+      budget_.charge(module.size() + name.size());
+      return push(ValueType::kGlobal,
+                  globals_.emplace_back(std::string(module) + '\n' + std::string(name)));
+    }
     case kFrame:
       take(8);
       return;
@@ -262,7 +280,6 @@ void Scanner::step(unsigned char opcode) {
       return add_last(count);
     }
     case kMark:
-      budget_.charge(kValueBytes);
       return marks_.push_back(stack_.size());
     case kTuple:
       return collect(above_mark());
@@ -322,8 +339,10 @@ void Scanner::call() {
   const uint32_t arguments = pop();
   const uint32_t function = pop();
   budget_.charge(kCallBytes);
-  check_call(function, arguments);
-  const uint32_t made = make(ValueType::kContainer, items_[function].text);
+  Item result{ValueType::kContainer, items_[function].text};
+  check_call(function, arguments, result);
+  items_.push_back(result);
+  const auto made = static_cast<uint32_t>(items_.size() - 1);
   contain(made, arguments);
   stack_.push_back(made);
 }
@@ -335,6 +354,7 @@ void Scanner::build() {
   if (built.kind == ValueType::kContainer && makes_tensor(built.text)) {
     fail("it changes a tensor that it has made");
   }
+  charge_copy(items_[state]);
   contain(top(), state);
 }
 
@@ -345,9 +365,9 @@ const Item* Scanner::item(const Item& container, size_t position) const {
   return &items_[inside_[at].item];
 }
 
-// Rejects or charges functions that allocate by a number in the file, or that copy.
-void Scanner::check_call(uint32_t function, uint32_t arguments) {
-  constexpr uint64_t kCopiedBytes = 64;    // of a copied item
+// Rejects or charges functions that allocate by a number in the file, or that copy. Functions that
+// iterate over a text or over bytes make an item of each element.
+void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
   constexpr uint64_t kArgumentBytes = 16;  // shared values may be arguments of many calls
   const Item* called = &items_[function];
   const Item* given = &items_[arguments];
@@ -356,13 +376,19 @@ void Scanner::check_call(uint32_t function, uint32_t arguments) {
     const std::string_view module = called->text.substr(0, end);
     const std::string_view name = called->text.substr(end + 1);
     budget_.charge(given->count, kArgumentBytes);
+    const bool hashes =
+        is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"});
+    const bool iterates = hashes || is_one_of(name, {"Size", "list", "tuple"});
     for (uint32_t at = given->first; at != kNone32; at = inside_[at].next) {
       const Item& argument = items_[inside_[at].item];
-      budget_.charge(argument.count, kCopiedBytes);
-      budget_.charge(argument.text.size());
-      if (!is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"})) {
-        continue;
+      charge_copy(argument);
+      if (iterates) {
+        budget_.charge(argument.bytes(), kItemBytes);
+        result.copied_items += argument.items() + argument.bytes();
+      } else {
+        result.copied_bytes += argument.items() + argument.bytes();
       }
+      if (!hashes) continue;
       for (uint32_t in = argument.first; in != kNone32; in = inside_[in].next) {
         hash(inside_[in].item);
       }
@@ -396,7 +422,7 @@ PickleFacts Scanner::measure(uint32_t root) {
   std::vector<std::pair<uint32_t, uint32_t>> open;  // item, position of its next content
   PickleFacts facts;
   const auto enter = [&](uint32_t item) {
-    found[item] = {1, 1, true};
+    found[item] = {1 + items_[item].copied_items, 1, true};
     open.emplace_back(item, items_[item].first);
   };
   const auto add = [&](Found inner) {

@@ -27,6 +27,10 @@ _DOUBLED = b"]q\0" + b"".join(bytes([40, 104, i, 104, i, 116, 113, i + 1]) for i
 _DEEP = b"".join([b"\x80\x02", b"]" * 600, b"a" * 599, b"."])
 
 
+_TEXT = b"\x80\2X" + (1 << 20).to_bytes(4, "little") + b"a" * (1 << 20) + b"q\1"
+_BYTES = _TEXT + b"c_codecs\nencode\nh\1X\6\0\0\0latin1\x86Rq\1"
+
+
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
@@ -57,6 +61,16 @@ LIMITED = {
     "elements": saved(b"\x80\x02(" + _DOUBLED + b"}t."),
     "deflated": deflated(_DEEP, len(_DEEP)),
     "too large": deflated(bytes(1 << 27), 1 << 27),
+    "copies of bytes": saved(
+        _BYTES + b"cbuiltins\nbytearray\nq\2](" + b"h\2h\1\x85R" * 300 + b"e."
+    ),
+    "copies of copies": saved(
+        _BYTES + b"cbuiltins\nbytearray\nq\2" + b"h\2h\1\x85Rq\1" * 300 + b"."
+    ),
+    "sets of bytes": saved(_BYTES + b"cbuiltins\nset\nq\2](" + b"h\2h\1\x85R" * 4 + b"e."),
+    "sizes of texts": saved(_TEXT + b"ctorch\nSize\nq\2](" + b"h\2h\1\x85R" * 4 + b"e."),
+    "uses": deflated(b"\x80\2Nq\1" + b"h\1" * (1 << 22) + b".", (1 << 23) + 6),
+    "protocols": deflated(b"\x80\2" * (1 << 22) + b"N.", (1 << 23) + 2),
 }
 
 

@@ -401,7 +401,12 @@ def tree(level: int) -> Any:
 
 
 LONG = "n" * 500_000
+# Each path is the one before it twice, with a slash.
+_PATHS = (
+    b"\x80\2cpathlib\nPosixPath\nq\0X\x10\0\0\0" + b"n" * 16 + b"q\1" + b"h\0h\1h\1\x86Rq\1" * 26
+)
 METADATA = {
+    "a path made of paths": _PATHS + b".",
     "a place far away in the memo": b"\x80\x02Nr\xff\xff\xff\x0f.",
     "such a place as a text": b"\x80\x02Np268435455\n.",
     "a large number of bytes": b"\x80\x04\x8e\0\0\0\0\1\0\0\0.",

@@ -210,4 +210,21 @@ TEST_CASE("objects are charged") {
   CHECK_THROWS_AS(scan(list + repeated("h\1h\2\x85R"s, 10) + "."), LimitReached);
   const std::string text = "X\0\0\1\0"s + std::string(1 << 16, 'a') + "q\2cx\ny\nq\1";
   CHECK_THROWS_AS(scan(text + repeated("h\1h\2\x85R"s, 20) + "."), LimitReached);
+  // What a call copied is charged again when its result is copied.
+  const std::string doubled = "q\3h\1h\3h\3\x86R"s;
+  CHECK(problem(text + "h\2" + repeated(doubled, 3) + ".", 8 << 20) == "");
+  CHECK_THROWS_AS(scan(text + "h\2" + repeated(doubled, 8) + ".", 8 << 20), LimitReached);
+  // So are the bytes that are an item each, whatever names the function.
+  for (const std::string& set : {"cbuiltins\nset\nq\4"s,
+                                 "\x8c\x8"
+                                 "builtins\x8c\3set\x93q\4"s}) {
+    CAPTURE(set);
+    CHECK(scan(text + set + "h\4h\2\x85R.", 8 << 20).elements > 1 << 16);
+    CHECK_THROWS_AS(scan(text + set + "h\4h\2\x85R.", 4 << 20), LimitReached);
+    CHECK_THROWS_AS(scan(text + set + "h\4h\1h\2\x85R\x85R.", 4 << 20), LimitReached);
+  }
+  // Opcodes that make nothing need time.
+  for (const std::string& opcode : {"h\1"s, "q\1"s, "\x80\2"s, "\x95\0\0\0\0\0\0\0\0"s}) {
+    CHECK_THROWS_AS(scan("Nq\1" + repeated(opcode, 20000) + "."), LimitReached);
+  }
 }
