@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fxpress._files.archive.load import load
     from fxpress._files.archive.package import save
     from fxpress._files.errors import ArchiveError
-    from fxpress._files.serde.difference import Difference, diff
+    from fxpress._files.serde.difference import Difference, Differences, diff
     from fxpress._files.serde.hashing import graph_hash
     from fxpress._files.serde.limits import LimitError
     from fxpress._install import install, installed, is_installed, uninstall
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArchiveError",
     "Difference",
+    "Differences",
     "Error",
     "Event",
     "InternalError",
@@ -100,6 +101,7 @@ _SUBMODULES = (
 _MODULES = {
     "ArchiveError": "fxpress._files.errors",
     "Difference": "fxpress._files.serde.difference",
+    "Differences": "fxpress._files.serde.difference",
     "Event": "fxpress._base.observing.event",
     "LimitError": "fxpress._files.serde.limits",
     "Profile": "fxpress._tools.profile",
@@ -120,7 +122,8 @@ _MODULES = {
 _COMPONENTS = {
     **dict.fromkeys(("ArchiveError", "load", "save"), "archive"),
     **dict.fromkeys(
-        ("Difference", "LimitError", "SerializeError", "diff", "graph_hash"), "serialize"
+        ("Difference", "Differences", "LimitError", "SerializeError", "diff", "graph_hash"),
+        "serialize",
     ),
 }
 

@@ -91,11 +91,39 @@ def test_a_difference(files: tuple[str, str], capsys: pytest.CaptureFixture[str]
         "nodes": ["add_1", "add_1"],
         "first": "2.0",
         "second": "3.0",
+        "operator": "aten.add.Tensor",
     }
     assert app.run(["diff", *files]) == 1
     shown = capsys.readouterr().out
     for said in ("differ in 1 place", "two", "add_1", "2.0", "3.0"):
         assert said in shown
+
+
+class Activated(torch.nn.Module):
+    def __init__(self, *functions: Any) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for function in self.functions:
+            x = x + function(x)
+        return x
+
+
+def test_added_nodes_are_grouped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    functions = (torch.sin, torch.relu, torch.relu)
+    files = [saved(Activated(*functions[:count]), tmp_path / f"{count}.pt2") for count in (1, 3)]
+    found = fxpress.diff(*map(fxpress.load, files))
+    # The first addition of the longer program takes the place of the last one of the other.
+    assert str(found).splitlines()[0] == "(root)"
+    assert any(line == "  added aten.relu.default: relu" for line in str(found).splitlines())
+    assert {(each.module, each.operator) for each in found if each.first is None} == {
+        ("", "aten.relu.default")
+    }
+    assert app.run(["diff", *files]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == str(found).splitlines()
+    assert str(fxpress.diff(*map(fxpress.load, files[:1] * 2))) == "no differences"
 
 
 def test_what_differs_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

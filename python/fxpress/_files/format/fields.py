@@ -163,3 +163,13 @@ def _distinct_keys(text: bytes, keys: int) -> int:
         found.update(_KEYS.findall(text, start, start + _SLICE))
     once = sum(number == 1 for number in found.values())
     return len(found) + keys * once // max(found.total(), 1)
+
+
+_NO_STACK = "_empty_nn_module_stack_from_metadata_hook"  # torch's key for nodes outside of modules
+
+
+def entries_of(stack: str) -> Iterator[tuple[str, str]]:
+    """Yield path and class of the modules in a node's `nn_module_stack`, outermost first."""
+    for entry in filter(None, stack.split(";")):
+        key, path, class_name = [*entry.split(",", 2), "", ""][:3]
+        yield ("", "") if key == _NO_STACK else (path, class_name)

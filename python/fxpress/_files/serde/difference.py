@@ -14,7 +14,9 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
-from fxpress._base.observing.text import html_table, printable_lines
+from fxpress._base.observing.text import html_table, printable, printable_lines
+from fxpress._files.format.fields import entries_of
+from fxpress._files.format.tensors import LAYOUTS, MEMORY_FORMATS, dtype_of
 from fxpress._files.serde.hashing import hash_parts
 from fxpress._files.serde.limits import Budget
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -25,6 +27,7 @@ _ORDER = "computed differently, or in another order of writes, random operators,
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
 # The fields of the schema that may differ although the computations are equal.
 _IGNORED = {"metadata", "hint", "kind"}
+_LONGEST = 100  # characters shown of a value, or of names of nodes
 _DIFFERS = "differs"  # the identity of values whose difference is reported elsewhere
 _schema = compat.schema
 
@@ -41,6 +44,9 @@ class Difference:
         second: the value in the second program, or None.
         nodes: the names of the node in both programs; None for a program that lacks it, and for
             locations outside of nodes.
+        module: the path of the module whose call was traced, "" for the root; None outside of
+            modules.
+        operator: the operator of the node, such as "aten.relu.default"; None outside of nodes.
 
     Example:
         >>> import copy
@@ -49,19 +55,81 @@ class Difference:
         >>> (difference,) = fxpress.diff(program, torch.export.export(changed, (x,)))
         >>> difference.first, difference.second, difference.nodes
         (1e-05, 0.001, ('layer_norm_1', 'layer_norm_1'))
+        >>> difference.module, difference.operator
+        ('1.norm', 'aten.layer_norm.default')
     """
 
     path: str
     first: Any
     second: Any
     nodes: tuple[str | None, str | None] = (None, None)
+    module: str | None = None
+    operator: str | None = None
 
     def __str__(self) -> str:
-        return printable_lines(f"{self.path}: {self.first} != {self.second}")
+        return printable_lines(f"{self.path}: {' → '.join(self.texts())}")
+
+    def texts(self) -> tuple[str, str]:
+        """Return both values as texts of at most 100 characters, with the names of dtypes.
+
+        Example:
+            >>> fxpress.Difference("graph.nodes[0].inputs.dtype.as_scalar_type", 7, 13).texts()
+            ('float32', 'bfloat16')
+        """
+        field = self.path.rpartition(".")[2]
+        return _shortened(_readable(self.first, field)), _shortened(_readable(self.second, field))
 
     def _repr_html_(self) -> str:
         rows = [(self.first, self.second), tuple(name or "" for name in self.nodes)]
         return html_table(self.path, ("first", "second"), rows if any(self.nodes) else rows[:1])
+
+
+class Differences(list[Difference]):
+    """The differences of two programs; their text groups them by module.
+
+    torch does not have this class.
+
+    Args:
+        differences: an iterable of `Difference`.
+
+    Example:
+        >>> doubled = torch.export.export(torch.nn.Sequential(model, torch.nn.ReLU()), (x,))
+        >>> found = fxpress.diff(program, doubled)
+        >>> [added for module, lines in found.grouped() for added, _ in lines if "relu" in added]
+        ['added aten.relu.default']
+    """
+
+    def grouped(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
+        """Yield each module with its lines: what differs, and the change or the names of nodes.
+
+        Nodes that only one program has are one line for each operator.
+
+        Example:
+            >>> print(fxpress.diff(program, program))
+            no differences
+        """
+        modules: dict[str | None, list[Difference]] = {}
+        for each in self:
+            modules.setdefault(each.module, []).append(each)
+        for module, found in modules.items():
+            lines: dict[str, list[str]] = {}
+            for each in found:
+                if each.operator is None or None not in each.nodes:
+                    name = ", ".join(dict.fromkeys(filter(None, each.nodes)))
+                    place = each.path.removeprefix("graph_module.")
+                    lines[f"{place} ({name})" if name else place] = [" → ".join(each.texts())]
+                    continue
+                first, second = each.nodes
+                what = f"added {each.operator}" if first is None else f"removed {each.operator}"
+                lines.setdefault(what, []).append(first or second or "")
+            yield module, [(what, _shortened(", ".join(texts))) for what, texts in lines.items()]
+
+    def __str__(self) -> str:
+        lines = []
+        for module, found in self.grouped():
+            lines.append("(no module)" if module is None else module or "(root)")
+            lines += (f"  {what}: {text}" for what, text in found)
+        return "\n".join(map(printable, lines)) or "no differences"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +155,7 @@ class _Side:
         self.module = stored.graph_module
         self.graph = self.module.graph
         self.stored = stored
+        self.modules: dict[str, str] = {}  # by name of a node whose stack is not in the document
         self.symbols: dict[str, int] = {}
         self.values: dict[str, Any] = {}
         positions = Counter[str]()
@@ -187,6 +256,14 @@ class _Side:
             "values": self.metas(self.graph, names, self.values),
         }
 
+    def origin_of(self, index: Any) -> dict[str, str | None]:
+        """Return the operator of a node, and the path of the module whose call was traced to it."""
+        node = self.graph.nodes[index]
+        module = self.modules.get(self.node_name(index) or "")
+        if stack := node.metadata.get("nn_module_stack"):
+            *_, (module, _) = entries_of(stack)
+        return {"module": module, "operator": node.target.removeprefix("torch.ops.")}
+
     def node_name(self, index: int | None) -> str | None:
         """Return the name of a node, or of its first value."""
         if index is None:
@@ -266,7 +343,9 @@ def _differences(first: _Side, second: _Side) -> Iterator[Difference]:
     for key in {**first.inputs, **second.inputs}:
         path = f"graph_module.graph.inputs[{key}]"
         found = list(_compare(path, first.input(key), second.input(key)))
-        yield from found
+        kind, _, name = key.partition(" ")
+        module = name.rpartition(".")[0] if kind in ("parameter", "buffer") else None
+        yield from (dataclasses.replace(each, module=module) for each in found)
         for side in (first, second) if found else ():
             side.forget(key)
     for one, other in _pairs(first, second):
@@ -277,8 +356,9 @@ def _differences(first: _Side, second: _Side) -> Iterator[Difference]:
             found = [Difference(path, mine and mine["target"], theirs and theirs["target"])]
         else:
             found = list(_compare(path, mine, theirs)) or [Difference(path, _ORDER, _ORDER)]
-        nodes = first.node_name(one), second.node_name(other)
-        yield from (dataclasses.replace(each, nodes=nodes) for each in found)
+        where: dict[str, Any] = {"nodes": (first.node_name(one), second.node_name(other))}
+        where |= first.origin_of(one) if one is not None else second.origin_of(other)
+        yield from (dataclasses.replace(each, **where) for each in found)
     for path in ("graph_module.signature.output_specs", "graph_module.module_call_graph"):
         parts = []
         for side in (first, second):
@@ -306,7 +386,7 @@ def diff(
     limit: int = 10,
     include_state: bool = False,
     progress: Progress = False,
-) -> list[Difference]:
+) -> Differences:
     """Return the first differences between the computations of two programs.
 
     A node is compared with its counterpart in the other program, which may have another name and
@@ -321,8 +401,8 @@ def diff(
             total, what). The programs are hashed one after the other.
 
     Returns:
-        The differences in inputs, nodes, outputs, ranges and guards, in this order. The list is
-        empty if and only if the `graph_hash` of both programs is equal.
+        The differences in inputs, nodes, outputs, ranges and guards, in this order; the list prints
+        them by module. It is empty if and only if the `graph_hash` of both programs is equal.
 
     Raises:
         ValueError: `limit` is not positive.
@@ -343,15 +423,20 @@ def diff(
     if (limit := operator.index(limit)) < 1:
         raise ValueError(f"limit must be positive, not {limit}")
     check_progress(progress)
-    parts = hash_parts(first, include_state, progress), hash_parts(second, include_state, progress)
-    return _diff(_Side(*parts[0]), _Side(*parts[1]), limit)
+    programs = first, second
+    sides = [_Side(*hash_parts(program, include_state, progress)) for program in programs]
+    for side, program in zip(sides, programs, strict=True):
+        for node in program.graph.nodes:
+            if stack := node.meta.get("nn_module_stack"):
+                side.modules[node.name] = [*stack.values()][-1][0]
+    return _diff(sides[0], sides[1], limit)
 
 
 def diff_texts(
     first: tuple[bytes, bytes, dict[str, bytes], bytes],
     second: tuple[bytes, bytes, dict[str, bytes], bytes],
     limit: int,
-) -> list[Difference]:
+) -> Differences:
     """Compare the texts of programs like `diff`, each with its hashes from `hash_parts`."""
 
     def side(text: bytes, *hashes: Any) -> _Side:
@@ -361,9 +446,44 @@ def diff_texts(
     return _diff(side(*first), side(*second), limit)
 
 
-def _diff(first: _Side, second: _Side, limit: int) -> list[Difference]:
+def _diff(first: _Side, second: _Side, limit: int) -> Differences:
     if first.hash == second.hash:
-        return []
+        return Differences()
     with phase("comparison"):
-        found = list(itertools.islice(_differences(first, second), limit))
-    return found or [Difference("graph_module.graph.nodes", _ORDER, _ORDER)]
+        found = Differences(itertools.islice(_differences(first, second), limit))
+    return found or Differences([Difference("graph_module.graph.nodes", _ORDER, _ORDER)])
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+# Fields of the schema that contain the number of a dtype, a layout or a memory format.
+_DTYPES = ("dtype", "as_scalar_type")
+_NUMBERED = {"layout": LAYOUTS, "as_layout": LAYOUTS, "as_memory_format": MEMORY_FORMATS}
+
+
+def _readable(value: Any, field: str = "") -> Any:
+    """Return a part of a program, the schema's `field`, in readable form."""
+    if type(value) is int:
+        return (
+            dtype_of(value)[0] if field in _DTYPES else _NUMBERED.get(field, {}).get(value, value)
+        )
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return [_readable(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "dtype" in value and "sizes" in value:
+        dtype, _ = dtype_of(value["dtype"])
+        return f"{dtype}{_readable(value['sizes'])}"
+    kept = {key: each for key, each in value.items() if key not in ("known", "hint") or each}
+    if len(kept) == 1:
+        ((key, held),) = kept.items()
+        if key.startswith("as_"):
+            return _readable(held, key)
+        if key == "values" and isinstance(held, list) and len(held) == 1:
+            return _readable(held[0])
+    return {key: _readable(each, key) for key, each in kept.items()}

@@ -135,6 +135,7 @@ def _program(program: Program, wanted: Wanted) -> Table:
         ("inputs", _values(program.inputs)),
         ("outputs", _values(program.outputs)),
         ("symbols", _symbols(program)),
+        ("guards", _guards(program)),
         ("operators", _operators(program, wanted)),
         ("needs allow_operators", _refused(program, wanted)),
         ("modules", _modules(program, wanted)),
@@ -145,8 +146,10 @@ def _program(program: Program, wanted: Wanted) -> Table:
     return grid
 
 
-def _table(rows: Sequence[tuple[str, ...]], is_whole: bool, right: tuple[int, ...]) -> Table:
-    """Return rows as a table; the first ones unless all are wanted."""
+def _table(
+    rows: Sequence[tuple[str, ...]], is_whole: bool, right: tuple[int, ...], option: str = ""
+) -> Table:
+    """Return rows as a table; the first ones, and the option for all, unless all are wanted."""
     table = Table.grid(padding=(0, 2))
     shown = rows if is_whole else rows[:_MOST_LINES]
     # rich measures an empty column as 0 characters and draws 1, which the longest cell loses.
@@ -156,7 +159,8 @@ def _table(rows: Sequence[tuple[str, ...]], is_whole: bool, right: tuple[int, ..
     for row in shown:
         table.add_row(*(Text(printable(row[column])) for column in columns))
     if len(shown) < len(rows):
-        table.add_row(Text(f"and {len(rows) - len(shown)} more"))
+        hint = f" ({option} shows all)" if option else ""
+        table.add_row(Text(f"and {len(rows) - len(shown)} more{hint}"))
     return table
 
 
@@ -177,9 +181,11 @@ def _symbols(program: Program) -> Text | None:
         lower = "" if least is None else f"{least} <= "
         upper = "" if greatest is None else f" <= {greatest}"
         lines.append(f"{lower}{symbol}{upper}")
-    if program.guards:
-        lines.append(f"{len(program.guards)} guards")
     return Text(printable(_some(lines))) if lines else None
+
+
+def _guards(program: Program) -> Table | None:
+    return _table([(guard,) for guard in program.guards], False, ()) if program.guards else None
 
 
 def _operators(program: Program, wanted: Wanted) -> Table:
@@ -189,12 +195,12 @@ def _operators(program: Program, wanted: Wanted) -> Table:
         (f"{count:,}", target.removeprefix("torch.ops."))
         for target, count in program.operators.items()
     ]
-    return _table(rows, wanted.all_operators, (0,))
+    return _table(rows, wanted.all_operators, (0,), "--ops")
 
 
 def _refused(program: Program, wanted: Wanted) -> Table | None:
     rows = [(target.removeprefix("torch.ops."), why) for target, why in program.refused.items()]
-    return _table(rows, wanted.all_operators, ()) if rows else None
+    return _table(rows, wanted.all_operators, (), "--ops") if rows else None
 
 
 def _modules(program: Program, wanted: Wanted) -> Table:
@@ -210,7 +216,7 @@ def _modules(program: Program, wanted: Wanted) -> Table:
                 bytes_text(module.bytes),
             )
         )
-    return _table(rows, wanted.depth is not None, (1, 2, 3))
+    return _table(rows, wanted.depth is not None, (1, 2, 3), "--tree DEPTH")
 
 
 def _weights(program: Program, wanted: Wanted) -> Table | None:

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
+from fxpress._files.format.fields import entries_of
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.tensors import Tensor
 
 MOST_MODULES = 500  # nested modules
-_NO_STACK = "_empty_nn_module_stack_from_metadata_hook"  # torch's key for nodes outside of modules
 
 
 class DeepModulesError(InspectionError):
@@ -60,13 +60,6 @@ def tree_of(stacks: Iterable[str], state: Iterable[State]) -> Module:
                 module.parameters += items if kind == "parameter" else 0
                 module.bytes += tensor.bytes or 0
     return root
-
-
-def entries_of(stack: str) -> Iterator[tuple[str, str]]:
-    """Yield path and class of the modules in a stack, outermost first."""
-    for entry in filter(None, stack.split(";")):
-        key, path, class_name = [*entry.split(",", 2), "", ""][:3]
-        yield ("", "") if key == _NO_STACK else (path, class_name)
 
 
 def _down(root: Module, path: str) -> Iterator[Module]:

@@ -10,7 +10,6 @@ from fxpress._files.format.fields import a_list, a_text, an_object, damage_is_na
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import tensor_of
 from fxpress._tools.inspect.arguments import readable, values_in
-from fxpress._tools.inspect.modules import entries_of
 from fxpress._tools.inspect.program import nodes_of
 from fxpress._tools.inspect.summary import kind_of, model_records
 
@@ -47,17 +46,6 @@ def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSumm
                     if wanted is not None or name in names:
                         found.append(_summary(program, node, outputs, metas))
     return found
-
-
-def module_paths(path: str | bytes | os.PathLike[str], model: str) -> list[str | None]:
-    """Return the module path of each node of a program's own graph, "" for the root, or None."""
-    with Package(path) as package:
-        record = dict(model_records(package))[model]
-        document = parse(package.read(record), record, package)
-    with damage_is_named(f"record {record!r}"):
-        nodes = a_list(document["graph_module"]["graph"]["nodes"])
-        stacks = [node["metadata"].get("nn_module_stack") for node in nodes]
-        return [list(entries_of(stack))[-1][0] if stack else None for stack in stacks]
 
 
 def _summary(

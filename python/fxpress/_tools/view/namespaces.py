@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from fxpress._files.format.fields import entries_of
 from fxpress._files.format.package import InspectionError
-from fxpress._tools.inspect.modules import MOST_MODULES, entries_of
+from fxpress._tools.inspect.modules import MOST_MODULES
 
 _LONGEST_PATH = 4000  # characters
 _LONGEST_NAME = 100  # characters of the name of a class
