@@ -130,8 +130,57 @@ Ref GraphDecoder::tensor(const Value& meta) {
   const Ref sizes = symbolic_sizes(field(meta, Field::TensorMeta_sizes));
   const Ref strides = symbolic_sizes(field(meta, Field::TensorMeta_strides));
   const Ref start_number = number(offset, Role::kOffset);
-  return call_method(values_.ptr(), fx::names.tensor, sizes, strides, start_number, dtype, layout,
-                     device.object, grad ? Py_True : Py_False);
+  const bool is_strided = layout.get() == symbols.strided;
+  const std::string key =
+      is_strided ? key_of(meta, sizes.get(), strides.get(), start_number.get()) : std::string();
+  if (is_strided) {
+    if (Ref made = like_first(device, key)) return made;
+  }
+  Ref made = call_method(values_.ptr(), fx::names.tensor, sizes, strides, start_number, dtype,
+                         layout, device.object, grad ? Py_True : Py_False);
+  if (is_strided) device.first.emplace(key, Ref::borrow(made.get()));
+  return made;
+}
+
+// A key that is equal for tensors of equal metadata. Equal symbolic numbers are one object.
+std::string GraphDecoder::key_of(const Value& meta, PyObject* sizes, PyObject* strides,
+                                 PyObject* offset) const {
+  std::string key;
+  const auto add = [&](const void* data, size_t size) {
+    key.append(static_cast<const char*>(data), size);
+  };
+  const auto add_number = [&](PyObject* number) {
+    const bool is_symbolic = !PyLong_Check(number);
+    const int64_t value =
+        is_symbolic ? reinterpret_cast<intptr_t>(number) : PyLong_AsLongLong(number);
+    if (value == -1 && PyErr_Occurred()) throw_python_error();
+    add(&is_symbolic, sizeof(is_symbolic));
+    add(&value, sizeof(value));
+  };
+  for (PyObject* const each : {sizes, strides}) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(each); ++i) add_number(PyTuple_GET_ITEM(each, i));
+  }
+  add_number(offset);
+  for (const Field each : {Field::TensorMeta_dtype, Field::TensorMeta_requires_grad}) {
+    add(&field(meta, each).integer, sizeof(int64_t));
+  }
+  return key;
+}
+
+// Another tensor with the metadata of the first one that has the key; an empty Ref if there is
+// none.
+Ref GraphDecoder::like_first(Device& device, const std::string& key) {
+  const auto first = device.first.find(key);
+  if (first == device.first.end()) return {};
+  return fakes_of(device).like(first->second.get(), nullptr);
+}
+
+fx::FakeMaker& GraphDecoder::fakes_of(Device& device) {
+  if (!device.fakes) {
+    device.fakes.emplace(device.object.get(),
+                         call_method(values_.ptr(), fx::names.fake_state, device.object));
+  }
+  return *device.fakes;
 }
 
 // A key that is equal for tensors of equal metadata, if sizes and strides are integers; empty if
@@ -157,20 +206,13 @@ std::string GraphDecoder::plain_key(const Value& meta) const {
 
 Ref GraphDecoder::plain_tensor(const Value& meta, const std::string& key, PyObject* dtype,
                                Device& device, bool grad) {
-  if (!device.fakes) {
-    device.fakes.emplace(device.object.get(),
-                         call_method(values_.ptr(), fx::names.fake_state, device.object));
-  }
-  const auto first = device.first.find(key);
-  if (first != device.first.end()) {
-    if (Ref made = device.fakes->like(first->second.get(), nullptr)) return made;
-  }
+  if (Ref made = like_first(device, key)) return made;
   const Ref sizes = plain_sizes(field(meta, Field::TensorMeta_sizes));
   const Ref strides = plain_sizes(field(meta, Field::TensorMeta_strides));
   PyObject* shape[] = {sizes.get(), strides.get(), dtype, symbols.meta_device};
   const Ref real = Ref::steal(
       PyObject_Vectorcall(symbols.empty_strided, shape, 2, symbols.empty_strided_keywords));
-  Ref fake = device.fakes->make(real.get(), grad);
+  Ref fake = fakes_of(device).make(real.get(), grad);
   device.first.emplace(key, Ref::borrow(fake.get()));
   return fake;
 }

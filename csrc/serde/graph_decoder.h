@@ -140,7 +140,7 @@ class GraphDecoder {
     std::optional<int64_t> index;
     Ref object;                               // torch.device
     std::optional<fx::FakeMaker> fakes = {};  // set with the device's first fake tensor
-    TextMap<Ref> first = {};                  // the first fake tensor by plain_key()
+    TextMap<Ref> first = {};                  // the first fake tensor by plain_key() or key_of()
   };
   enum class Role : uint8_t { kNumber, kOffset };  // in general, or in a storage
 
@@ -315,6 +315,9 @@ class GraphDecoder {
   Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
   Device& device_of(const Value& value);
   std::string plain_key(const Value& meta) const;
+  std::string key_of(const Value& meta, PyObject* sizes, PyObject* strides, PyObject* offset) const;
+  Ref like_first(Device& device, const std::string& key);
+  fx::FakeMaker& fakes_of(Device& device);
   Ref plain_tensor(const Value& meta, const std::string& key, PyObject* dtype, Device& device,
                    bool grad);
   Ref plain_sizes(const Value& list) const;  // a tuple; they must be ints
