@@ -265,11 +265,14 @@ def test_not_a_numbers_are_equal() -> None:
     assert differing_weights(programs[0].state_dict, programs[1].state_dict) == []
 
 
-def test_files_that_cannot_be_read(files: tuple[str, str], tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bad = tmp_path / "bad.pt2"
     bad.write_bytes(b"PK nothing")
     for arguments in ((files[0], str(bad)), (str(bad), files[0]), (files[0], "nowhere")):
-        done = run("diff", *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("fxpress: ")
-        assert done.stderr.count("\n") == 1
+        assert app.run(["diff", *arguments]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith("fxpress: ")
+        assert shown.err.count("\n") == 1

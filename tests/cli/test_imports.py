@@ -51,6 +51,7 @@ def commands(path: Path, folder: Path) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow("many processes that import torch")
 def test_operators_of_a_file(tmp_path: Path) -> None:
     module = tmp_path / "operators_of_tests.py"
     module.write_text(OPERATOR)
@@ -89,6 +90,7 @@ def test_operators_of_a_file(tmp_path: Path) -> None:
     assert "note" not in run("verify", "--load", str(paths[0]), *further).stdout
 
 
+@pytest.mark.slow("processes that import torch and transformers")
 def test_classes_of_transformers(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -113,6 +115,7 @@ def test_classes_of_transformers(tmp_path: Path) -> None:
     assert (place["path"].split(".")[-2], place["second"]) == ("eps", "0.5")
 
 
+@pytest.mark.slow("processes that import torch and torchao")
 def test_tensors_of_torchao(tmp_path: Path) -> None:
     pytest.importorskip("torchao", reason="no torchao", exc_type=ImportError)
     from torchao.quantization import Int8WeightOnlyConfig, quantize_

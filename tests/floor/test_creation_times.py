@@ -17,6 +17,7 @@ TIMES = [creation_times, plain_creation_times]
 BOTH = pytest.mark.parametrize("times", TIMES, ids=["graph modules", "plain modules"])
 
 
+@pytest.mark.slow("compiles a program")
 @BOTH
 def test_a_time_for_each_repeat(times: Callable[..., list[float]]) -> None:
     seconds = times([chain(50), chain(20)], 7)
@@ -25,6 +26,7 @@ def test_a_time_for_each_repeat(times: Callable[..., list[float]]) -> None:
     assert times([chain(50)], 0) == []
 
 
+@pytest.mark.slow("compiles a program")
 @BOTH
 def test_larger_graphs_take_longer(times: Callable[..., list[float]]) -> None:
     small, large = (min(times([chain(size)], 5)) for size in (100, 2_000))

@@ -240,6 +240,7 @@ class TwiceScaled(nn.Module):
         return self.b(self.a(x))
 
 
+@pytest.mark.slow("torch compiles a program ahead of time")
 def test_saved_guards(tmp_path: Path) -> None:
     """Graphs that are kept in files have no guards that cannot be."""
     keep = torch.compiler.skip_guard_on_globals_unsafe

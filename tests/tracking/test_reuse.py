@@ -212,7 +212,17 @@ TRACED: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("layer", TRACED.values(), ids=TRACED)
+OFTEN = ("a number that is read", "another key of a dict", "hooks")  # in each run
+SLOW = pytest.mark.slow("a capture for each of many reasons")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        pytest.param(layer, id=name, marks=() if name in OFTEN else SLOW)
+        for name, layer in TRACED.items()
+    ],
+)
 def test_layers_that_differ_are_traced(layer: Callable[[int], nn.Module]) -> None:
     with torch.enable_grad():
         assert stamped_layers(Model(layer), x()) == []
