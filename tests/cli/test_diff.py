@@ -13,7 +13,7 @@ import fxpress
 from fxpress._tools.cli import app
 from fxpress._tools.cli.weights import differing_weights
 from fxpress._tools.inspect.nodes import find_nodes
-from tests.support.command_line import assert_without_torch, run
+from tests.support.command_line import assert_without_torch
 
 
 class Block(torch.nn.Module):
