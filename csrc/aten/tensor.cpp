@@ -24,6 +24,19 @@ The copy is None for a value that is not a plain CPU tensor; such values are ret
 The copy is None for a value that `clone()` does not simply copy.)");
   m.def("like_pattern", tensor::like_pattern, "pattern"_a, "storage"_a,
         "Return a tensor on the meta device with the sizes, strides and offset of another one.");
+  m.def(
+      "fake_with_numbers",
+      [](py::handle fake, const std::optional<at::Storage>& storage, const c10::SymInt& bytes,
+         const std::vector<c10::SymInt>& sizes, const std::vector<c10::SymInt>& strides,
+         const c10::SymInt& offset, bool protects) {
+        return py::reinterpret_steal<py::object>(tensor::fake_with_numbers(
+            fake.ptr(), storage, bytes, sizes, strides, offset, protects));
+      },
+      "fake"_a, "storage"_a, "bytes"_a, "sizes"_a, "strides"_a, "offset"_a, "protects"_a,
+      R"(Return a fake tensor without attributes like another one, which has symbolic numbers.
+
+Its sizes, strides and offset have the same values, but may be other objects. Without a storage it
+gets a new one of so many bytes.)");
   m.def("storage_places", tensor::storage_places, "values"_a,
         R"(Return (address, bytes) of the storages, and an object that keeps these alive.
 

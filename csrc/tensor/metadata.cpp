@@ -15,20 +15,25 @@ namespace fxpress::tensor {
 
 namespace {
 
-at::Storage storage_like(const at::Tensor& pattern) {
+at::Storage make_storage(const c10::SymInt& bytes) {
   return at::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), pattern.storage().sym_nbytes(),
-      c10::GetAllocator(c10::DeviceType::Meta), /*resizable=*/true));
+      c10::StorageImpl::use_byte_size_t(), bytes, c10::GetAllocator(c10::DeviceType::Meta),
+      /*resizable=*/true));
 }
 
+// Accesses what only TensorImpl's subclasses may.
+struct Protected : c10::TensorImpl {
+  static c10::SymbolicShapeMeta& shape_of(c10::TensorImpl& impl) {
+    return *(impl.*(&Protected::extra_meta_))->symbolic_shape_meta_;
+  }
+};
+
 // Copies as Tensor._make_subclass does: Python dispatches operators and provides the device.
-at::Tensor copy_of(PyObject* object, PyObject* storage, bool protects) {
+at::Tensor copy_of(PyObject* object, const std::optional<at::Storage>& storage, bool protects) {
   const at::Tensor& fake = THPVariable_Unpack(object);
-  std::optional<at::Storage> place;
-  if (storage != nullptr) place = torch::createStorage(storage);
   // Copy the tensor itself, without calling its class or a mode.
   const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
-  at::Tensor made = like_pattern(fake, place);
+  at::Tensor made = like_pattern(fake, storage);
   made.set_requires_grad(fake.requires_grad());
   made.unsafeGetTensorImpl()->set_python_dispatch(true);
   made.unsafeGetTensorImpl()->set_python_custom_device(true);
@@ -41,7 +46,7 @@ at::Tensor copy_of(PyObject* object, PyObject* storage, bool protects) {
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage) {
   auto made = pattern.unsafeGetTensorImpl()->shallow_copy_and_detach(
       c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true);
-  made->set_storage_keep_dtype(storage ? *storage : storage_like(pattern));
+  made->set_storage_keep_dtype(storage ? *storage : make_storage(pattern.storage().sym_nbytes()));
   return at::Tensor(std::move(made));
 }
 
@@ -63,9 +68,24 @@ bool read_facts(void* object, core::TensorFacts* facts) {
 void* fake_like(void* fake, void* storage, bool protects) {
   HANDLE_TH_ERRORS
   auto* like = static_cast<PyObject*>(fake);
-  const at::Tensor made = copy_of(like, static_cast<PyObject*>(storage), protects);
+  std::optional<at::Storage> place;
+  if (storage != nullptr) place = torch::createStorage(static_cast<PyObject*>(storage));
+  const at::Tensor made = copy_of(like, place, protects);
   return THPVariable_Wrap(made, Py_TYPE(like));
   END_HANDLE_TH_ERRORS
+}
+
+PyObject* fake_with_numbers(PyObject* fake, const std::optional<at::Storage>& storage,
+                            const c10::SymInt& bytes, const std::vector<c10::SymInt>& sizes,
+                            const std::vector<c10::SymInt>& strides, const c10::SymInt& offset,
+                            bool protects) {
+  const at::Tensor made = copy_of(fake, storage ? *storage : make_storage(bytes), protects);
+  auto& shape = Protected::shape_of(*made.unsafeGetTensorImpl());
+  shape.sizes_ = c10::SymDimVector(sizes.begin(), sizes.end());
+  shape.strides_ = c10::SymDimVector(strides.begin(), strides.end());
+  shape.storage_offset_ = offset;
+  shape.refresh_numel();
+  return THPVariable_Wrap(made, Py_TYPE(fake));
 }
 
 void share_gradient_edge(const at::Tensor& made, const at::Tensor& like) {

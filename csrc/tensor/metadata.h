@@ -2,8 +2,10 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <torch/csrc/python_headers.h>
 
 #include <optional>
+#include <vector>
 
 #include "core/tensor_access.h"
 
@@ -17,6 +19,15 @@ void* fake_like(void* fake, void* storage, bool protects);
 // symbolic, and are not evaluated. `storage`: its storage; nullopt: a new one, as large as the
 // pattern's.
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage);
+
+// Like fake_like(), with other numbers that equal those of `fake`, a tensor with symbolic sizes,
+// strides or offset. Facts about its layout that are known already are kept, except the number of
+// elements, which is a separate symbolic number for each tensor. `bytes`: of a new storage, if
+// there is no storage.
+PyObject* fake_with_numbers(PyObject* fake, const std::optional<at::Storage>& storage,
+                            const c10::SymInt& bytes, const std::vector<c10::SymInt>& sizes,
+                            const std::vector<c10::SymInt>& strides, const c10::SymInt& offset,
+                            bool protects);
 
 // Makes a tensor the result of the same autograd function as `like`, or a leaf with the same
 // requires_grad.

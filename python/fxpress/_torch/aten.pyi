@@ -27,6 +27,15 @@ tensor_facts: object  # capsules for _native
 fake_like: object
 
 def like_pattern(pattern: torch.Tensor, storage: torch.UntypedStorage | None) -> torch.Tensor: ...
+def fake_with_numbers(
+    fake: torch.Tensor,
+    storage: torch.UntypedStorage | None,
+    bytes: int | torch.SymInt,
+    sizes: Sequence[int | torch.SymInt],
+    strides: Sequence[int | torch.SymInt],
+    offset: int | torch.SymInt,
+    protects: bool,
+) -> Any: ...
 def storage_places(
     values: Sequence[torch.Tensor],
 ) -> tuple[list[tuple[int, int] | None], object]: ...

@@ -25,8 +25,8 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.fx.experimental.proxy_tensor import set_original_aten_op as set_original_aten_op
 from torch.fx.experimental.proxy_tensor import track_tensor_tree as track_tensor_tree
+from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import uninteresting_files as uninteresting_files
-from torch.fx.passes.shape_prop import TensorMetadata as TensorMetadata
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.fx.proxy import _STACK_TRACE_ANCHORS
 
@@ -98,6 +98,46 @@ def has_new_symbols(mode: FakeTensorMode) -> bool:
     return env is not None and bool(
         env.pending_fresh_unbacked_symbols or env.ignorable_fresh_unbacked_symbols
     )
+
+
+def has_symbols(metadata: Any) -> bool:
+    """Return whether the metadata of an entry in torch's cache of fake tensors has symbols."""
+    return type(metadata.storage_offset) is not int or not all(
+        type(each) is int for each in (*metadata.shape, *metadata.stride)
+    )
+
+
+def numbers_of_entry(
+    metadata: Any, key: Any, env: Any
+) -> tuple[list[Any], list[Any], int | torch.SymInt]:
+    """Return sizes, strides and storage offset of the tensor that a cached entry describes."""
+
+    def number(stored: Any) -> Any:
+        return stored if type(stored) is int else stored.extract(key, env)
+
+    shape = [number(each) for each in metadata.shape]
+    stride = [number(each) for each in metadata.stride]
+    return shape, stride, number(metadata.storage_offset)
+
+
+def expression_of(number: Any) -> Any:
+    """Return the expression of a symbolic number, or an int."""
+    return number.node.expr if type(number) is torch.SymInt else number
+
+
+def version_of(fake: FakeTensor) -> int:
+    """Return a number that changes with what is known about the symbols of a fake tensor."""
+    version: int = fake.fake_mode.shape_env._version_counter
+    return version
+
+
+def equal_number(number: Any) -> Any:
+    """Return another symbolic number with the same value; ints are returned."""
+    if type(number) is not torch.SymInt:
+        return number
+    node = number.node
+    facts = (node.pytype, node._hint, node.constant, node.fx_node)
+    return torch.SymInt(SymNode(node._expr, node.shape_env, *facts))
 
 
 def is_watched() -> bool:

@@ -20,7 +20,10 @@ from fxpress._torch.tracing import (
     MAKE_PLACEHOLDERS,
     SET_META,
     TRACK_TENSOR,
+    FakeTensor,
+    has_symbols,
     is_watched,
+    numbers_of_entry,
 )
 
 
@@ -50,20 +53,22 @@ def _track_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:
 def _fake_of_cache(original: Any, mode: Any, state: Any, entry: Any, *rest: Any) -> Any:
     made = None
     metadata = entry.metadata
-    if metadata is not None and entry.inplace_idx is None and _is_fixed(metadata):
+    if metadata is not None and entry.inplace_idx is None and _is_simple(metadata):
         base = None if entry.view_idx is None else rest[-1][entry.view_idx]
-        if base is None or is_plain(base):
+        if has_symbols(metadata) and (base is None or type(base) is FakeTensor):
+            numbers = numbers_of_entry(metadata, rest[0], state.shape_env)
+
+            def torchs() -> Any:
+                return original(mode, state, entry, *rest)
+
+            return _trace.fakes.of_numbers(mode, metadata, numbers, base, torchs)
+        elif base is None or is_plain(base):
             made = _trace.fakes.of_metadata(mode, metadata, base)
     return original(mode, state, entry, *rest) if made is None else made
 
 
-def _is_fixed(metadata: Any) -> bool:
-    numbers = (*metadata.shape, *metadata.stride, metadata.storage_offset)
-    return (
-        all(type(each) is int for each in numbers)
-        and metadata.layout is torch.strided
-        and not (metadata.is_conj or metadata.is_neg)
-    )
+def _is_simple(metadata: Any) -> bool:
+    return metadata.layout is torch.strided and not (metadata.is_conj or metadata.is_neg)
 
 
 def _find_unbacked(

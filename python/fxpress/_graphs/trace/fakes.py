@@ -5,27 +5,40 @@ The first object of each type comes from torch; later ones get copies of its att
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from fxpress._torch.fakes import fake_of, without_data
+from fxpress._torch.fakes import (
+    fake_of,
+    fake_with_numbers,
+    has_tensor_part,
+    protects_data,
+    without_data,
+)
 from fxpress._torch.tracing import (
     DisablePythonDispatcher,
     DisableTorchDispatch,
     FakeTensor,
-    TensorMetadata,
     describe_tensor,
+    equal_number,
+    expression_of,
     fast_detach,
+    version_of,
 )
 
 
 def is_plain(fake: Any) -> bool:
     """Return whether a value is a fake tensor of fixed sizes, without real or special parts."""
+    return is_simple(fake) and not fake._has_symbolic_sizes_strides
+
+
+def is_simple(fake: Any) -> bool:
+    """Return whether a value is a fake tensor without real or special parts."""
     return (
         type(fake) is FakeTensor
         and fake.layout is torch.strided
-        and not fake._has_symbolic_sizes_strides
         and fake.real_tensor is None
         and vars(fake).get("dispatch_keys") is None
         and not fake.fake_mode._allow_unsafe_data_ptr_access
@@ -37,6 +50,7 @@ class Fakes:
 
     def __init__(self) -> None:
         self._states: dict[tuple[int, torch.device], dict[str, Any]] = {}
+        self._patterns: dict[tuple[Any, ...], Any] = {}  # fake tensors that nobody changes
         self._described: dict[tuple[Any, ...], Any] = {}
 
     def detached(self, fake: Any) -> Any:
@@ -60,18 +74,55 @@ class Fakes:
             plain = without_data(*place, metadata.dtype, storage)
             return fake_of(plain, metadata.requires_grad, metadata.device, state)
 
+    def of_numbers(
+        self, mode: Any, metadata: Any, numbers: Any, base: Any, torchs: Callable[[], Any]
+    ) -> Any:
+        """Return a new fake tensor with symbolic numbers; `torchs` creates the first of equal ones.
+
+        The numbers and the size of the storage are separate objects, because tracers and torch's
+        cache distinguish equal ones. Only facts about the layout are not computed again.
+        """
+        sizes, strides, offset = numbers
+        expressions = tuple(map(expression_of, (*sizes, *strides, offset)))
+        state = (metadata.dtype, metadata.device, metadata.requires_grad)
+        key = (id(mode), expressions, base is None, *state, torch.is_inference_mode_enabled())
+        pattern = self._patterns.get(key)
+        if pattern is None:
+            made = torchs()
+            if has_tensor_part and type(made) is FakeTensor and made._has_symbolic_sizes_strides:
+                # The user's code may change the metadata of the tensor that it gets.
+                self._patterns[key] = self.detached(made)
+            return made
+        attributes = self._states[id(mode), metadata.device]
+        with DisablePythonDispatcher(), DisableTorchDispatch():
+            storage, size = None, 0
+            if base is None:
+                size = equal_number(pattern.untyped_storage().nbytes())
+            else:
+                storage = base.untyped_storage()
+            protects = protects_data(attributes)
+            made = fake_with_numbers(pattern, storage, size, sizes, strides, offset, protects)
+        vars(made).update(attributes)
+        return made
+
     def set_meta(self, meta: dict[str, Any], fake: Any) -> None:
-        """Describe a plain fake tensor in the meta of its node."""
+        """Describe a simple fake tensor in the meta of its node."""
         meta["val"] = self.detached(fake)
         meta["tensor_meta"] = self.description(fake)
 
     def description(self, fake: Any) -> Any:
-        """Return the `tensor_meta` of a plain fake tensor."""
+        """Return the `tensor_meta` of a simple fake tensor."""
         if fake.is_quantized:
             return describe_tensor(fake)
-        key = (fake.shape, fake.stride(), fake.dtype, fake.requires_grad)
+        sizes, strides = fake.shape, fake.stride()
+        numbers: tuple[Any, ...] = (sizes, strides)
+        if fake._has_symbolic_sizes_strides:
+            # A new guard can show that a tensor is contiguous.
+            numbers = (version_of(fake), *map(expression_of, (*sizes, *strides)))
+        key = (numbers, fake.dtype, fake.requires_grad)
         known = self._described.get(key)
         if known is None:
             known = self._described[key] = describe_tensor(fake)
             return known
-        return TensorMetadata(*known[:-1], {})  # each has a separate dictionary
+        # Each has its own numbers, and a separate dictionary.
+        return known._replace(shape=sizes, stride=strides, qparams={})

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node, Proxy
 
-from fxpress._graphs.trace.fakes import Fakes, is_plain
+from fxpress._graphs.trace.fakes import Fakes, is_simple
 from fxpress._torch.tracing import (
     STACK_TRACE_ANCHORS,
     TRACERS,
@@ -25,6 +25,7 @@ from fxpress._torch.tracing import (
     is_traced_plainly,
     kept_meta,
     preserves_meta,
+    proxy_tensor,
     set_original_aten_op,
     track_tensor_tree,
     uninteresting_files,
@@ -114,9 +115,12 @@ class ProxyCalls:
         with set_original_aten_op(function) if preserves_meta() else _NOTHING:
             proxy = Proxy(self._create_node(tracer, function, nodes, keywords), tracer)
             out = function(*args, **kwargs)
-            if is_plain(out) and not has_new_symbols(out.fake_mode):
-                tracer.tensor_tracker[out] = ProxyTensor(proxy, None)
+            if is_simple(out) and not has_new_symbols(out.fake_mode):
                 self._fakes.set_meta(proxy.node.meta, out)
+                if out._has_symbolic_sizes_strides:
+                    proxy_tensor.track_tensor(out, proxy, constant=None, tracer=tracer)
+                else:
+                    tracer.tensor_tracker[out] = ProxyTensor(proxy, None)
             else:
                 track_tensor_tree(out, proxy, constant=None, tracer=tracer)
         return out
