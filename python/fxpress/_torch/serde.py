@@ -353,17 +353,6 @@ def make_fake_mode() -> Any:
     )
 
 
-def another_number(value: Any) -> Any:
-    """Return another SymInt or SymFloat with the same expression; other values as they are."""
-    if not isinstance(value, (torch.SymInt, torch.SymFloat)):
-        return value
-    node = value.node
-    environment = node.shape_env
-    is_int = isinstance(value, torch.SymInt)
-    create = environment.create_symintnode if is_int else environment.create_symfloatnode
-    return create(node._expr, hint=node._hint)
-
-
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
     """Store the value of an expression, unless the environment has one or stores symbols only."""
     if expression in shape_env.backed_var_to_val or (

@@ -16,6 +16,7 @@ from fxpress._files.serde.limits import Budget
 from fxpress._files.serde.operators import Described
 from fxpress._files.serde.treespecs import load_treespec
 from fxpress._torch import serde as compat
+from fxpress._torch import symbols
 
 log = logging.getLogger(__name__)
 _Range = tuple[int | None, int | None]
@@ -93,10 +94,10 @@ class Values:
         of its nodes, depends on which numbers of two inputs are one object.
         """
         for node in itertools.takewhile(lambda node: node.op == "placeholder", graph.nodes):
-            value = compat.another_number(node.meta.get("val"))
+            value = symbols.another_number(node.meta.get("val"))
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
                 sizes, strides = (
-                    tuple(map(compat.another_number, numbers))
+                    tuple(map(symbols.another_number, numbers))
                     for numbers in (value.shape, value.stride())
                 )
                 if any(isinstance(number, torch.SymInt) for number in (*sizes, *strides)):
