@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, export
 from torch.fx import Graph
 
@@ -129,6 +131,30 @@ def test_as_torch(name: str, table: str) -> None:
 
 def _names(program: ExportedProgram) -> list[tuple[str, list[str]]]:
     return [(node.name, [user.name for user in node.users]) for node in program.graph.nodes]
+
+
+class _Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.linear(x) * y.unsqueeze(-1) + torch.arange(y.shape[1]).unsqueeze(-1)
+
+
+def test_programs_that_fxpress_loads_get_the_names_of_those_that_torch_loads() -> None:
+    """The numbers in names depend on which sizes of the two inputs are one object."""
+    inputs = torch.randn(4, 5, 8), torch.randn(4, 5)
+    shapes = ({0: ROWS, 1: COLUMNS},) * 2
+    file = io.BytesIO()
+    torch.export.save(export(_Scaled(), inputs, dynamic_shapes=shapes), file)
+    names = []
+    for load in (torch.export.load, fxpress.load):
+        file.seek(0)
+        program = load(file)
+        FakeTensorMode.cache_clear()
+        names.append(_names(program.run_decompositions()))
+    assert names[1] == names[0]
 
 
 @pytest.mark.slow("programs that torch decomposes")

@@ -7,11 +7,11 @@ import io
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.export import export
+from torch.export import Dim, export
 
 import fxpress
 from fxpress._base.errors import UnsupportedError
-from fxpress.decompose import run_decompositions
+from fxpress.decompose import report, run_decompositions
 from fxpress.export import module
 from fxpress.serialize import serialize
 from fxpress.unflatten import unflatten
@@ -112,7 +112,7 @@ class Named(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         own = getattr(self, self.name)
         y = own(x) if isinstance(own, nn.Module) else x * own
-        first, second = torch.split(y + torch.tensor([11.0, 13.0]) + self.weight, 1)
+        first, second = torch.split(y + torch.tensor([11.0, 13.0]) + self.weight, 1, -1)
         return first - second
 
 
@@ -143,6 +143,18 @@ def test_names_that_torch_invents(name: str, kind: str, strict: bool) -> None:
         for check_guards in (True, False):
             with pytest.raises((AssertionError, RuntimeError)):  # another size
                 module(each, check_guards=check_guards)(torch.ones(1))
+
+
+@pytest.mark.parametrize("name", ["lifted_tensor_0", "_guards_fn"])
+@pytest.mark.parametrize("kind", ["parameter", "buffer", "child"])
+def test_programs_with_invented_names_are_traced_in_full(name: str, kind: str) -> None:
+    x = torch.tensor([[1.0, 10.0], [2.0, 3.0], [5.0, 4.0]])
+    model = Named(name, kind)
+    program = export(model, (x,), dynamic_shapes=({0: Dim.DYNAMIC},), strict=True)
+    decomposed = run_decompositions(program)
+    assert report().reason
+    for made in (unflatten(decomposed), module(decomposed)):
+        assert torch.equal(made(x), model(x))
 
 
 class Affine(nn.Module):

@@ -35,6 +35,17 @@ _COMPUTED = frozenset(
 TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
 
 
+def another_number(value: Any) -> Any:
+    """Return another SymInt or SymFloat with the same expression; other values as they are."""
+    if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return value
+    node = value.node
+    environment = node.shape_env
+    is_int = isinstance(value, torch.SymInt)
+    create = environment.create_symintnode if is_int else environment.create_symfloatnode
+    return create(node._expr, hint=node._hint)
+
+
 def computes(function: Any) -> bool:
     """Return whether a function computes a number from numbers."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ from fxpress._files.serde.limits import Budget
 from fxpress._files.serde.operators import Described
 from fxpress._files.serde.treespecs import load_treespec
 from fxpress._torch import serde as compat
+from fxpress._torch import symbols
 
 log = logging.getLogger(__name__)
 _Range = tuple[int | None, int | None]
@@ -83,6 +85,26 @@ class Values:
         """Store the symbols that nodes define in their meta; SerializeError for undefined ones."""
         with self.budget.symbolic:
             self._bind_symbols(graph)
+            self._separate_inputs(graph)
+
+    def _separate_inputs(self, graph: torch.fx.Graph) -> None:
+        """Give each input its own symbolic numbers, as torch does.
+
+        Other values share them. How many numbers a trace of the program computes, and so the names
+        of its nodes, depends on which numbers of two inputs are one object.
+        """
+        for node in itertools.takewhile(lambda node: node.op == "placeholder", graph.nodes):
+            value = symbols.another_number(node.meta.get("val"))
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                sizes, strides = (
+                    tuple(map(symbols.another_number, numbers))
+                    for numbers in (value.shape, value.stride())
+                )
+                if any(isinstance(number, torch.SymInt) for number in (*sizes, *strides)):
+                    facts = value.dtype, value.layout, value.device, value.requires_grad
+                    value = self.tensor(sizes, strides, value.storage_offset(), *facts)
+            if value is not None:
+                node.meta["val"] = value
 
     def _bind_symbols(self, graph: torch.fx.Graph) -> None:
         pending = self.unbacked_symbols

@@ -31,6 +31,7 @@ from fxpress._graphs.trace.blocks import fast_tracing
 from fxpress._torch import decompose as compat
 from fxpress._torch import decompose_whole
 from fxpress._torch.deferred_code import deferring
+from fxpress._torch.export import with_distinct_names
 from fxpress._torch.watching import operation, phase
 
 
@@ -78,7 +79,7 @@ def _decomposed(
     progress: Report | None,
 ) -> ExportedProgram:
     """Return a program whose operators are decomposed; call `progress` for each finished call."""
-    ep = lift_body_constants(ep)
+    ep = with_distinct_names(lift_body_constants(ep))
     own = without_views(ep)
     if own is not ep:
         options = (joint_loss_index, decompose_custom_triton_ops, progress)

@@ -15,6 +15,7 @@ from fxpress._graphs.decompose import joint
 from fxpress._graphs.decompose.calls import calls_of
 from fxpress._graphs.decompose.memo import Memo, remembering
 from fxpress._graphs.decompose.names import Naming
+from fxpress._graphs.export.unlift import module as module_of
 from fxpress._torch import decompose_whole as compat
 from fxpress._torch.decompose import Fakes, has_modes, pytree
 
@@ -116,7 +117,7 @@ def _inference_parts(
     custom_triton_ops: bool,
     memo: Memo | None,
 ) -> Parts:
-    module = program.module()
+    module = module_of(program)
     wrapped = _state_of(module)
     compat.unwrap_subclasses(module)
     unwrapped = _state_of(module)
