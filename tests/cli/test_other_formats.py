@@ -179,6 +179,17 @@ def test_weights_are_shown(
     assert app.run(["inspect", str(folders["site"])]) == 2
 
 
+def test_a_long_name_does_not_lengthen_all_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, name = tmp_path / "a.safetensors", "n" * 50_000
+    save_file({name: torch.ones(1)} | {f"t{i}": torch.ones(1) for i in range(40)}, file)
+    assert app.run(["inspect", str(file), "--weights"]) == 0
+    assert len(capsys.readouterr().out) < 50_000
+    assert app.run(["inspect", str(file), "--json"]) == 0
+    assert name in capsys.readouterr().out
+
+
 def test_damaged_weights(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
