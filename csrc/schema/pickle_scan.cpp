@@ -60,6 +60,17 @@ bool makes_tensor(std::string_view global) {
          (name.starts_with("_rebuild") || name.ends_with("Tensor") || name.ends_with("Parameter"));
 }
 
+// Stands for the function that makes a storage.
+constexpr std::string_view kStorageGlobal = "torch.storage\nstorage";
+
+// Whether an item is a text or a container whose elements the scan has counted: not a tensor or a
+// storage, whose elements a few bytes can multiply.
+bool has_counted_elements(const Item& item) {
+  if (item.kind != ValueType::kContainer || item.text.empty()) return true;
+  const std::string_view name = item.text.substr(item.text.find('\n') + 1);
+  return is_one_of(name, {"Counter", "OrderedDict", "Size", "bytearray", "encode", "set"});
+}
+
 // The opcodes that torch's unpickler of weights accepts, and the opcodes of protocol 4, in which
 // torch writes the metadata of checkpoints.
 enum Opcode : unsigned char {
@@ -318,7 +329,7 @@ void Scanner::step(unsigned char opcode) {
       if (key != nullptr && key->kind != ValueType::kText)
         fail("the key of a storage is not a text");
       budget_.charge(kCallBytes);
-      return push(ValueType::kOther);
+      return push(ValueType::kContainer, kStorageGlobal);
     }
     case kGet:
       return get(number(1));
@@ -375,6 +386,10 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
     const size_t end = called->text.find('\n');
     const std::string_view module = called->text.substr(0, end);
     const std::string_view name = called->text.substr(end + 1);
+    // pickle writes a tuple. A result of a call may have elements that `given` does not list.
+    if (given->kind != ValueType::kContainer || !given->text.empty()) {
+      fail("it calls a function with arguments that are not a tuple");
+    }
     budget_.charge(given->count, kArgumentBytes);
     const bool hashes =
         is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"});
@@ -382,6 +397,9 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
     for (uint32_t at = given->first; at != kNone32; at = inside_[at].next) {
       const Item& argument = items_[inside_[at].item];
       charge_copy(argument);
+      if ((iterates || name == "bytearray") && !has_counted_elements(argument)) {
+        fail("it makes a " + std::string(name) + " of a tensor or a storage");
+      }
       if (iterates) {
         budget_.charge(argument.bytes(), kItemBytes);
         result.copied_items += argument.items() + argument.bytes();
@@ -402,7 +420,8 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
       fail("it makes a bytearray by its size");
     }
     if (name == "encode" && given->count > 1 &&
-        !is_one_of(item(*given, 1)->text, {"latin1", "latin-1", "utf-8", "utf8", "ascii"})) {
+        (given->count > 2 ||
+         !is_one_of(item(*given, 1)->text, {"latin1", "latin-1", "utf-8", "utf8", "ascii"}))) {
       fail("it has an encoding of text that is not known");
     }
     if (name != "_rebuild_from_type_v2" || given->count < 3) return;

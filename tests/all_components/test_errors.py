@@ -119,5 +119,7 @@ def test_errors_reach_another_process_that_imports_them_late() -> None:
 @pytest.mark.parametrize("cls", [*(getattr(fxpress, n) for n in NAMES), UnsupportedProgramError])
 def test_messages_do_not_act_on_a_terminal(cls: type[Exception]) -> None:
     assert str(cls("a\x1b]0;b\x07\x9b31m\u202e\r\nc")) == "a\\x1b]0;b\\x07\\x9b31m\\u202e\\r\nc"
+    assert len(str(cls("\x1b" * 1_000_000 + "end"))) < 50_000
+    assert str(cls("a" * 1_000_000 + "end")).endswith("aend")
     error = fxpress.LimitError("memory", "record '\x1b[2J'")
     assert str(error).startswith(r"record '\x1b[2J': ")

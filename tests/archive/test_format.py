@@ -130,6 +130,17 @@ def test_z175_other_names_give_a_warning(
     assert torch.equal(archive.load(tmp_path / "model.zip").module()(X), program.module()(X))
 
 
+def test_the_warning_for_other_sources_is_short(
+    program: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = bytearray(saved_by_us(program))
+    for source in (data, memoryview(data)):
+        archive.load_pt2(source)
+    lines = [text for text in caplog.text.splitlines() if "f should be a buffer" in text]
+    assert len(lines) == 2
+    assert all(f" of {len(data) / 1000:.3g} kB}}" in line and len(line) < 200 for line in lines)
+
+
 def test_z175_nothing_to_save() -> None:
     for package in (archive.package_pt2, torch_package.package_pt2):
         with pytest.raises(AssertionError, match="do not plan on saving anything"):

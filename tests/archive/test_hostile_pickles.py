@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
 import zlib
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nested._internal import nested_tensor
 
 import fxpress
 from fxpress import archive
@@ -123,6 +125,9 @@ OUTSIDE: dict[str, Any] = {
     "of another dtype": Called(
         *(FUNCTIONS._rebuild_tensor_v3, STORAGE, 0, (3,), (1,), False, HOOKS, torch.float64)
     ),
+    "a smaller dtype as hooks": Called(
+        *(FUNCTIONS._rebuild_tensor_v2, STORAGE, 0, (16,), (1,), False, torch.uint8)
+    ),
     "quantized": Called(
         *(FUNCTIONS._rebuild_qtensor, torch.ones(4, dtype=torch.int8).storage()),
         *(0, (1 << 20,), (1,), SCALE, False, HOOKS),
@@ -171,3 +176,61 @@ def test_tensors_that_end_with_their_storage() -> None:
         assert ours.stride() == theirs.stride()
         assert torch.equal(ours, theirs)
         assert ours.untyped_storage().nbytes() == STORAGE.nbytes()
+
+
+# torch's unpickler of weights reads each of them, and a few bytes determine the size of the result.
+MULTIPLIED: dict[str, Any] = {
+    "a bytearray of the items of a size": saved(
+        b"\x80\2cbuiltins\nbytearray\nctorch\nSize\n(K\1tR\x85RR}\x86."
+    ),
+    "the same within another call": saved(
+        b"\x80\2ctorch._tensor\n_rebuild_from_type_v2\n(cbuiltins\nbytearray\ncbuiltins\nbytearray\n"
+        b"ctorch\nSize\n(K\1t\x85R}tR}\x86."
+    ),
+    "a bytearray of the size in a tensor": Called(bytearray, torch.tensor(1)),
+    "a set of a tensor": Called(set, torch.ones(1).expand(4)),
+    "a size of a tensor": Called(torch.Size, torch.ones(1, dtype=torch.int64).expand(4)),
+    "a set of a storage": Called(set, STORAGE),
+    "names of characters": Called(codecs.encode, "\ufbf9", "ascii", "namereplace"),
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLIED)
+def test_calls_whose_cost_is_not_in_the_pickle(name: str) -> None:
+    content = MULTIPLIED[name]
+    if isinstance(content, Called):
+        buffer = io.BytesIO()
+        torch.save((content, {}), buffer)
+        content = buffer.getvalue()
+    with pytest.raises(fxpress.SerializeError):
+        deserialize_torch_artifact(content)
+
+
+ONE = torch.zeros(1, dtype=torch.int64)
+COUNT = 1 << 20
+NESTED = {
+    **{"values": torch.ones(1, 1), "offsets": ONE.expand(COUNT), "lengths": None},
+    **{"_ragged_idx": 1, "_metadata_cache": {}, "requires_grad": False},
+}
+EXPANDED: dict[str, Any] = {
+    "indices": Called(
+        *(FUNCTIONS._rebuild_sparse_tensor, torch.sparse_coo),
+        (ONE.expand(1, COUNT), torch.ones(1).expand(COUNT), (4,), False),
+    ),
+    "offsets": Called(
+        *(torch._tensor._rebuild_from_type_v2, nested_tensor._rebuild_njt),
+        *(nested_tensor.NestedTensor, (NESTED,), {}),
+    ),
+    "a copy": Called(
+        *(FUNCTIONS._rebuild_device_tensor_from_cpu_tensor, ONE.expand(COUNT)),
+        *(torch.float64, "cpu", False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_expanded_tensors_that_are_copied_or_checked(name: str) -> None:
+    buffer = io.BytesIO()
+    torch.save({"a": EXPANDED[name]}, buffer)
+    with pytest.raises(fxpress.LimitError, match="memory"):
+        deserialize_torch_artifact(buffer.getvalue(), limits=archive.Limits(memory=COUNT))

@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.metadata import (
 import fxpress
 from fxpress import archive
 from fxpress import state as states
+from fxpress._distributed.checkpoint import torch_files
 from fxpress._distributed.checkpoint.programs import Asked
 from fxpress._distributed.checkpoint.sources import main_file, read_weights
 from fxpress._distributed.stages.save import save_stages
@@ -164,6 +165,16 @@ def test_indexes(name: str, tmp_path: Path) -> None:
 def test_texts_of_an_index(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(text)
     assert said in refused(tmp_path, some_state())
+
+
+def test_a_pickle_cannot_change_functions(tmp_path: Path) -> None:
+    """A state of two parts sets attributes of what a pickle names."""
+    defaults = pickle.dumps((None, {"__defaults__": (1,)}), 2)[2:-1]
+    layout = "\n".join(torch_files.LAYOUT).encode()
+    (tmp_path / ".metadata").write_bytes(b"\x80\2c" + layout + b"\n" + defaults + b"b.")
+    with pytest.raises(fxpress.ArchiveError):
+        torch_files.contents_of(tmp_path, None)
+    assert torch_files._text.__defaults__ is None
 
 
 def test_slices_that_end_where_none_begins(tmp_path: Path) -> None:

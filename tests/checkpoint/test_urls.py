@@ -318,6 +318,20 @@ def test_secrets_in_texts_of_libraries_are_not_shown(
     assert "\x1b" not in str(caught.value)
 
 
+def test_secrets_with_spaces_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(OSError):
+        ArchiveReader(f"{SCHEME}://bucket/none.pt2").read_metadata()
+    with caplog.at_level(logging.DEBUG, "fsspec"):
+        for url in (
+            "u s:s3cr et@b/a b?x=1",
+            "b/a b?sig=s3cr et 's3cr et'",
+            "b/a https://s3cr et@c/d",
+        ):
+            logging.getLogger("fsspec").debug("Fetch https://%s : 0-1", url)
+    assert "https://b/a b" in caplog.text
+    assert not [each for each in ("s3cr", "et@", "et '") if each in caplog.text]
+
+
 @pytest.mark.parametrize("failures", [2, 9])
 def test_reads_are_repeated(failures: int, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that breaks is tried again, with longer and longer pauses, and not for ever."""

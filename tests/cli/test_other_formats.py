@@ -43,6 +43,10 @@ def written(data: bytes) -> Callable[[Path], Any]:
     return lambda path: path.write_bytes(data)
 
 
+def old_pickle(value: Any, protocol: int) -> Callable[[Path], Any]:
+    return written(pickle.dumps(value, protocol))
+
+
 HEADER = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 # A file -> what writes it, what it is, and what reads it.
 FILES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
@@ -53,6 +57,9 @@ FILES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "a.pte": (written(b"\x1c\0\0\0ET12" + bytes(60)), "ExecuTorch", "ExecuTorch's runtime"),
     "a.safetensors": (lambda path: save_file(STATE, path), "safetensors", "load_file"),
     "cut.safetensors": (written(b"\x36" + bytes(7) + HEADER[:9]), "safetensors", "load_file"),
+    "0.pkl": (old_pickle({"a": [1]}, 0), "a pickle", "pickle.load"),
+    "1.pkl": (old_pickle((1, Path("a")), 1), "a pickle", "pickle.load"),
+    "long.pkl": (old_pickle(["a" * 9000], 0), "a pickle", "pickle.load"),
     "a.onnx": (written(b"\x08\x0a\x12\x07pytorch:\x05"), "ONNX", "onnx.load"),
     "unnamed.onnx": (written(b"\x08\x09\x3a\x02\x0a\x00"), "ONNX", "onnx.load"),
     "a.gguf": (written(b"GGUF\3\0\0\0" + bytes(16)), "GGUF", "llama.cpp"),
@@ -170,6 +177,17 @@ def test_weights_are_shown(
     ]
     assert_without_torch("inspect", str(file))
     assert app.run(["inspect", str(folders["site"])]) == 2
+
+
+def test_a_long_name_does_not_lengthen_all_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, name = tmp_path / "a.safetensors", "n" * 50_000
+    save_file({name: torch.ones(1)} | {f"t{i}": torch.ones(1) for i in range(40)}, file)
+    assert app.run(["inspect", str(file), "--weights"]) == 0
+    assert len(capsys.readouterr().out) < 50_000
+    assert app.run(["inspect", str(file), "--json"]) == 0
+    assert name in capsys.readouterr().out
 
 
 def test_damaged_weights(

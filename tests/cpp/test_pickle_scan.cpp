@@ -136,6 +136,24 @@ TEST_CASE("calls that allocate by a number are refused") {
   CHECK(problem(call("torch\nFloatTensor", kNoBytes) + ".") == kBySize);
 }
 
+TEST_CASE("calls whose cost is not in the pickle are refused") {
+  const std::string tensor = call("torch._utils\n_rebuild_tensor_v2", kOne);
+  const std::string storage = "(" + kText + "N" + kText + "tQ";
+  for (const std::string name : {"set", "Counter", "OrderedDict", "Size", "bytearray"}) {
+    CAPTURE(name);
+    const std::string wanted = "it makes a " + name + " of a tensor or a storage";
+    CHECK(problem(call("x\n" + name, tensor) + ".") == wanted);
+    CHECK(problem(call("x\n" + name, storage) + ".") == wanted);
+    CHECK(problem(call("x\n" + name, call("x\nother", "")) + ".") == wanted);
+    CHECK(problem(call("x\n" + name, call("x\n" + name, "]")) + ".") == "");
+    CHECK(problem(call("x\n" + name, call("_codecs\nencode", kText + kLatin)) + ".") == "");
+  }
+  CHECK(problem("cx\nbytearray\n" + call("torch\nSize", kOne + "\x85") + "R.") ==
+        "it calls a function with arguments that are not a tuple");
+  CHECK(problem(call("_codecs\nencode", kText + kLatin + kText) + ".") ==
+        "it has an encoding of text that is not known");
+}
+
 TEST_CASE("a state for a tensor is refused") {
   const std::string kBuilt = "it changes a tensor that it has made";
   for (const std::string& made :
@@ -221,7 +239,7 @@ TEST_CASE("objects are charged") {
     CAPTURE(set);
     CHECK(scan(text + set + "h\4h\2\x85R.", 8 << 20).elements > 1 << 16);
     CHECK_THROWS_AS(scan(text + set + "h\4h\2\x85R.", 4 << 20), LimitReached);
-    CHECK_THROWS_AS(scan(text + set + "h\4h\1h\2\x85R\x85R.", 4 << 20), LimitReached);
+    CHECK_THROWS_AS(scan(text + set + "h\4h\4h\2\x85R\x85R.", 8 << 20), LimitReached);
   }
   // Opcodes that make nothing need time.
   for (const std::string& opcode : {"h\1"s, "q\1"s, "\x80\2"s, "\x95\0\0\0\0\0\0\0\0"s}) {

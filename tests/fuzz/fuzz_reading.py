@@ -229,7 +229,8 @@ def main() -> None:
     for seed in seeds():  # torch imports some of its parts when they are first needed
         with contextlib.suppress(Exception):
             read(seed)
-    codecs.lookup("cp437")  # of names in zip files; imported when it is first needed
+    for codec in ("cp437", "unicode_escape"):  # of names in zip files, and of escapes
+        codecs.lookup(codec)
     before = set(sys.modules)
 
     def one_input(data: bytes) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from fxpress._base.observing.text import printable_lines
 
 _E = TypeVar("_E", bound=BaseException)
+_LONGEST = 10_000  # characters of a message, which may contain names from a file
 
 
 class Error(Exception):
@@ -93,7 +94,11 @@ class NoRendererError(RuntimeError):
 
 
 def _printable_argument(value: object) -> object:
-    return printable_lines(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    if len(value) > _LONGEST:
+        value = f"{value[: _LONGEST // 2]} ... {value[-_LONGEST // 2 :]}"
+    return printable_lines(value)
 
 
 def printable_error(error: _E) -> _E:

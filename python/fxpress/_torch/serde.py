@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import io
 import math
 import operator
 import os
-import pickle
 import threading
 import types
 from collections import namedtuple
@@ -16,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import _weights_only_unpickler, serialization
 from torch._dynamo.exc import UserError as UserError
 from torch._dynamo.exc import UserErrorType
 from torch._export import utils as export_utils
@@ -49,7 +46,6 @@ from torch.fx.experimental.symbolic_shapes import is_concrete_float as is_concre
 from torch.fx.experimental.symbolic_shapes import is_concrete_int as is_concrete_int
 from torch.fx.traceback import NodeSource as NodeSource
 from torch.fx.traceback import NodeSourceAction as NodeSourceAction
-from torch.nested._internal import nested_tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy import functions as sympy_functions
@@ -60,7 +56,6 @@ from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
 from torch.utils._triton import has_triton
 
-from fxpress import _native
 from fxpress._base.errors import Error
 from fxpress._torch.versions import features
 
@@ -426,135 +421,6 @@ def is_of_torch(operator: Any) -> bool:
 def is_torchs(module: types.ModuleType) -> bool:
     """Return whether a module is torch or one of its submodules."""
     return module.__name__.partition(".")[0] == "torch"
-
-
-def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any = None) -> Any:
-    """Return `torch.load(file, location, weights_only=False)`, with a function for fake tensors."""
-
-    class Reader(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            if (module, name) == (torch_serialize.__name__, reconstruct_fake_tensor.__name__):
-                return function
-            return super().find_class(module, name)
-
-    pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=Reader, load=pickle.load)
-    return torch.load(file, location, pickle_module=pickles, weights_only=False)
-
-
-class InvalidTensorError(ValueError):
-    """A tensor is larger than its storage, or indices or offsets point outside of its values."""
-
-
-def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function of torch that rebuilds a tensor, so that it does not enlarge the storage."""
-
-    def checked(storage: Any, offset: Any, sizes: Any, strides: Any, *others: Any) -> Any:
-        dtype = next((each for each in others if isinstance(each, torch.dtype)), storage.dtype)
-        needed = _native.bytes_needed(sizes, strides, offset, dtype.itemsize)
-        if needed is None or needed > storage._untyped_storage.nbytes():
-            raise InvalidTensorError("a tensor that is not inside of its storage")
-        return rebuild(storage, offset, sizes, strides, *others)
-
-    return checked
-
-
-def _valid_sparse_tensor(layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
-    """Return a checked sparse tensor from a file, for the arguments of `_rebuild_sparse_tensor`."""
-    # torch's own checks use a flag and a list that all threads share and may reset.
-    is_coo = layout is torch.sparse_coo
-    *indices, values, size = data[:3] if is_coo else data
-    is_coalesced = data[3] if is_coo and len(data) > 3 else None  # older files do not have it
-    try:
-        if is_coo:
-            made = torch.sparse_coo_tensor(*indices, values, size, is_coalesced=is_coalesced)
-            torch._validate_sparse_coo_tensor_args(
-                *indices, values, size, is_coalesced, check_pinning=False
-            )
-        else:
-            made = torch.sparse_compressed_tensor(*indices, values, size, layout=layout)
-            torch._validate_sparse_compressed_tensor_args(
-                *indices, values, size, layout, check_pinning=False
-            )
-    except RuntimeError as e:
-        raise InvalidTensorError(f"a sparse tensor with wrong indices: {e}") from e
-    return made
-
-
-_NESTED = object()  # stands for the class, which a pickle could call without our checks
-
-
-def _rebuild_with_state(function: Any, cls: Any, arguments: Any, state: Any) -> Any:
-    """Return a tensor with attributes from a file."""
-    if function is not _nested_tensor or cls is not _NESTED:
-        return torch._tensor._rebuild_from_type_v2(function, cls, arguments, state)
-    made = _nested_tensor(*arguments)
-    own = {name: value for name, value in state.items() if name not in vars(made)}
-    return torch._utils._set_obj_state(made, own)
-
-
-def _nested_tensor(given: dict[str, Any]) -> nested_tensor.NestedTensor:
-    """Return a nested tensor from a file, with copies of its parts, which a pickle can change."""
-    values, offsets, lengths = (given[name] for name in ("values", "offsets", "lengths"))
-    dimension = given["_ragged_idx"]
-    offsets, lengths = offsets.clone(), lengths if lengths is None else lengths.clone()
-    made = nested_tensor.NestedTensor(
-        *(values.detach(), offsets),
-        lengths=lengths,
-        _ragged_idx=dimension,
-        _metadata_cache=dict(given["_metadata_cache"]),
-        requires_grad=given["requires_grad"],
-    )
-    if offsets.is_meta:
-        return made
-    starts, rows = offsets.tolist(), (offsets.diff() if lengths is None else lengths).tolist()
-    size = values.shape[dimension - 1]
-    is_inside = all(
-        start >= 0 and 0 <= row <= size - start for start, row in zip(starts, rows, strict=False)
-    )
-    if not is_inside or len(starts) != len(rows) + 1 or offsets.is_floating_point():
-        raise InvalidTensorError("a nested tensor with wrong offsets")
-    for name, limit in (("min_seqlen", min), ("max_seqlen", max)):
-        known = made._metadata_cache.get(name)
-        if known is not None and tuple(known.shape) != (limit(rows, default=0), 0):
-            raise InvalidTensorError(f"a nested tensor with a wrong {name}")
-    return made
-
-
-@functools.lru_cache(maxsize=1)
-def _allowed_globals() -> dict[str, Any]:
-    """Return torch's table of allowed globals, with our functions that check tensors."""
-    table = {
-        name: value
-        for name, value in _weights_only_unpickler._get_allowed_globals().items()
-        if not (value in torch._tensor_classes and "sparse" in value.__module__)
-    }
-    for name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor"):
-        table[f"torch._utils.{name}"] = _within_storage(getattr(torch._utils, name))
-    table["torch._utils._rebuild_sparse_tensor"] = _valid_sparse_tensor
-    table["torch._tensor._rebuild_from_type_v2"] = _rebuild_with_state
-    table[f"{nested_tensor.__name__}.NestedTensor"] = _NESTED
-    table[f"{nested_tensor.__name__}._rebuild_njt"] = _nested_tensor
-    return table
-
-
-def load_with(function: Callable[..., Any], archive: Any, location: Any = None) -> Any:
-    """Run `torch.load(archive, location, weights_only=True)` with `function` for fake tensors."""
-    name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
-    # torch's context manager for allowed functions would change the table of all threads.
-    by_user = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
-    by_torch = _allowed_globals()
-    plain = _weights_only_unpickler.Unpickler
-    names = {
-        **vars(_weights_only_unpickler),
-        "_get_user_allowed_globals": lambda: by_user,
-        "_get_allowed_globals": lambda: by_torch,
-    }
-    load = types.FunctionType(plain.load.__code__, names, "load")
-    reader = type("Unpickler", (plain,), {"load": load})
-    if serialization._is_torchscript_zip(archive):
-        raise pickle.UnpicklingError("the file is a TorchScript archive, which holds code")
-    pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=reader)
-    return serialization._load(archive, location, pickles, encoding="utf-8")
 
 
 # The constructor would check a valid program again. If programs of this torch have other fields

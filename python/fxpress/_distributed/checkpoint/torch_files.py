@@ -64,9 +64,10 @@ class _Unpickler(pickle.Unpickler):
             for module, kinds in METADATA_CLASSES.items()
             for name in kinds
         }
+        # So are the functions.
         self._functions: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch", "Size"): lambda values=(): tuple(values),
-            LAYOUT: _text,
+            LAYOUT: lambda *said: _text(*said),  # noqa: PLW0108
         }
 
     def find_class(self, module: str, name: str) -> Any:

@@ -72,7 +72,9 @@ def save_stages(
         path: a folder to create, which may exist if it is empty; or an archive of all stages, whose
             name ends in ".pt2"; or the URL of one, such as `s3://bucket/stages`. For a URL, the
             files are first written into this machine's temporary folder, and a folder's manifest is
-            uploaded last.
+            uploaded last. A killed process leaves its folder `fxpress-stages-*` there, and at the
+            URL the files that it has uploaded, which are not stages without a manifest: remove
+            both.
         plan: the result of `plan` for the program, or the number of stages to plan.
         by: for a number of stages, what to balance: "parameters", "bytes", "flops", "time", or
             "module", see `plan`.
@@ -171,7 +173,7 @@ def uploaded(url: str, last: str) -> Iterator[Path]:
     alone = is_archive(url)
     if not alone and reached(url, lambda: system.exists(place)):
         raise StageError(f"{shown(url)} is there already")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="fxpress-stages-") as folder:
         target = Path(folder) / (Path(urlsplit(url).path).name or "stages")
         yield target
         files = [target] if alone else sorted(target.iterdir(), key=lambda f: (f.name == last, f))

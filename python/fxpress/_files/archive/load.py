@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._base.observing.text import bytes_text
 from fxpress._files.archive import compiled
 from fxpress._files.archive.contents import read_extra_files, read_parts
 from fxpress._files.archive.files import sizes_of_file, source_path
@@ -230,7 +231,9 @@ def load_pt2(
     )
     is_file = isinstance(f, (io.IOBase, IO)) and f.readable() and f.seekable()
     if not (is_file or (path is not None and path.endswith(".pt2"))):
-        log.warning("f should be a buffer or a file ending in .pt2. Got {%s}", f)
+        is_buffer = isinstance(f, (bytearray, memoryview))
+        shown = f"a {type(f).__name__} of {bytes_text(memoryview(f).nbytes)}" if is_buffer else f
+        log.warning("f should be a buffer or a file ending in .pt2. Got {%s}", shown)
     with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
         _check_format_version(archive)
         records = archive.get_file_names()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Collection
@@ -16,6 +17,7 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 _OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # the first value of a file
 _LEGACY = "serialized_"  # start of the record names before torch 2.9
 _PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 do not have a distinct first byte
+_OLD_PICKLES = b"(c]}"  # the first bytes of pickles of protocol 0 or 1 that may exceed `HEAD`
 _ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # the tags that can follow the version of a model
 
 
@@ -78,7 +80,22 @@ def format_of_bytes(head: bytes) -> Format | None:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LONGEST:
         return SAFETENSORS
     is_onnx = head[0] == 8 and len(head) > 2 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS
-    return _ONNX if is_onnx else None
+    if is_onnx:
+        return _ONNX
+    return _PICKLE if _is_old_pickle(head) else None
+
+
+def _is_old_pickle(head: bytes) -> bool:
+    """Return whether the bytes are a pickle of protocol 0 or 1, or the first opcodes of one."""
+    import pickletools  # imported on use, for errors only
+
+    file = io.BytesIO(head)
+    try:
+        for _ in pickletools.genops(file):
+            pass
+    except ValueError:
+        return len(head) >= HEAD == file.tell() and head[0] in _OLD_PICKLES
+    return file.tell() == len(head)
 
 
 def format_of_records(records: Collection[str]) -> Format | None:

@@ -11,17 +11,18 @@ from fxpress._files.format.fields import load_json
 
 _SUFFIX = ".safetensors"
 _LONGEST = 1 << 12  # characters in the record
+_LONGEST_NAME = 255  # bytes of a name, in all file systems
 
 
 def is_file_name(text: str, suffix: str = "") -> bool:
     """Return whether a text is a plain name of a file in the same folder."""
     try:
-        os.fsencode(text)
+        is_long = len(os.fsencode(text)) > _LONGEST_NAME
     except UnicodeEncodeError:
         return False
     is_plain = all(unicodedata.category(character) != "Cc" for character in text)
     is_path = os.path.basename(text) != text or text in ("", ".", "..")
-    return is_plain and not is_path and text.endswith(suffix)
+    return is_plain and not is_path and not is_long and text.endswith(suffix)
 
 
 class Place(NamedTuple):

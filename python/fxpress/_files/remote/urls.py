@@ -136,7 +136,8 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
 
 def _redacted(text: str, url: str = "") -> str:
     """Return a library's text with redacted URLs; "" if it still contains a secret of `url`."""
-    text = printable(re.sub(r"\w+://\S+", lambda found: shown(found[0]), text))
+    # The rest of the text is redacted as a part of its first URL, which may contain spaces.
+    text = printable(re.sub(r"(?s)\w+://.*", lambda found: shown(found[0]), text))
     parts = urlsplit(url)
     secrets = [parts.username, parts.password, parts.query, parts.fragment]
     secrets += [value for _, value in parse_qsl(parts.query)]

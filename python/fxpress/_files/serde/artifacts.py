@@ -29,6 +29,7 @@ from fxpress._files.serde.limits import Budget, LimitError, Limits, sizes_of
 from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._files.serde.values import Values
 from fxpress._torch import serde as compat
+from fxpress._torch import unpickling
 from fxpress._torch.fx import holds_fake, pytree
 
 log = logging.getLogger("fxpress")
@@ -210,8 +211,10 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
         elements = check_pickle(archive.get_record("data.pkl"), record, budget)
         if elements > budget.limits.elements:
             raise LimitError("elements", record)
-        return compat.load_with(fake_tensor, archive, values.location)
-    except compat.InvalidTensorError as e:
+        return unpickling.load_with(
+            fake_tensor, archive, values.location, lambda size: budget.charge(size, record)
+        )
+    except unpickling.InvalidTensorError as e:
         raise compat.SerializeError(f"{record} has {e}") from e
     except OF_WRONG_VALUES as e:
         if isinstance(e, LimitError) or not is_about_input(e):
@@ -219,7 +222,7 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
         if not allow_pickle:
             raise _refusal(saved, record, e) from printable_error(e)
         with damage_is_named(record):
-            return compat.unpickle_with(fake_tensor, io.BytesIO(saved), values.location)
+            return unpickling.unpickle_with(fake_tensor, io.BytesIO(saved), values.location)
 
 
 def _refusal(saved: bytes, record: str, error: Exception) -> compat.SerializeError:

@@ -21,6 +21,7 @@ from fxpress._tools.inspect.nodes import NodeSummary, find_nodes
 from fxpress._tools.inspect.program import Program, Value, Weight
 from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 
+_LONGEST = 400  # characters of a cell of a table
 _MOST_LINES = 12  # lines shown of a part, unless an option requests all
 _DEPTH = 2
 
@@ -157,11 +158,16 @@ def _table(
     for column in columns:
         table.add_column(justify="right" if column in right else "left", overflow="fold")
     for row in shown:
-        table.add_row(*(Text(printable(row[column])) for column in columns))
+        table.add_row(*(_cell(row[column]) for column in columns))
     if len(shown) < len(rows):
         hint = f" ({option} shows all)" if option else ""
         table.add_row(Text(f"and {len(rows) - len(shown)} more{hint}"))
     return table
+
+
+def _cell(text: str) -> Text:
+    """Return a text of a table, which pads all rows to the longest; `--json` has long ones."""
+    return Text(printable(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."))
 
 
 def _values(values: list[Value]) -> RenderableType | None:
