@@ -23,11 +23,8 @@ EXPORT = Goal(1.5, more_is_better=True)
 
 def measure(progress: Progress) -> list[Figure]:
     """Measure the strict export of each architecture that the tests know."""
-    missing = [name for name in ("transformers", "pytest") if not importlib.util.find_spec(name)]
-    if missing:
-        print(f"no architectures: {' and '.join(missing)} not installed")
+    if not find_architectures():
         return []
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     from tests.support import architectures
 
     figures = []
@@ -35,6 +32,18 @@ def measure(progress: Progress) -> list[Figure]:
         progress(f"strict exports: {name}")
         figures.append(_measure(name, architectures.architecture(name, LAYERS)))
     return figures
+
+
+def find_architectures() -> bool:
+    """Return whether the models of the tests can be imported, after a message if they cannot."""
+    missing = [name for name in ("transformers", "pytest") if not importlib.util.find_spec(name)]
+    if missing:
+        print(f"no architectures: {' and '.join(missing)} not installed")
+        return False
+    root = str(Path(__file__).parents[1])
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    return True
 
 
 def _measure(name: str, made: Any) -> Figure:

@@ -21,6 +21,8 @@ class Effort:
         weight_bytes: the size of the weights to save, load and clone.
         captured_layers: layers of the captured transformer; the CNN has twice as many blocks.
         decomposed_layers: layers of the decomposed transformer; the CNN has twice as many blocks.
+        models: names of the models that `bench_models` takes through every step; () for all.
+        model_layers: layers of these models.
         depths: numbers of stack frames; captures are timed once below each.
     """
 
@@ -36,6 +38,8 @@ class Effort:
     captured_layers: int
     decomposed_layers: int
     depths: tuple[int, ...]
+    models: tuple[str, ...] = ()
+    model_layers: int = 8
 
 
 SHORT = Effort(

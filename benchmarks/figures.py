@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fxpress.decompose import Report
 from timing import Ratio, per_node, ratio
 
 
@@ -103,6 +104,28 @@ class Figure:
             "goal": None if self.goal is None else str(self.goal),
             "met": self.met,
         }
+
+
+@dataclass(frozen=True)
+class Step(Figure):
+    """A figure for one step from export to forward of one model.
+
+    Attributes:
+        family: the name of the model.
+        sizes: "static" or "dynamic".
+        difference: where the result differs from torch's; "" if it is equal.
+        report: which calls of a decomposition were instantiated from templates.
+    """
+
+    family: str = ""
+    sizes: str = ""
+    difference: str = ""
+    report: Report | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return the figure as a dict for a JSON file."""
+        own = {"family": self.family, "sizes": self.sizes, "difference": self.difference}
+        return {**super().record(), **own, "report": self.report and vars(self.report)}
 
 
 def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:

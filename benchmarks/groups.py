@@ -13,6 +13,7 @@ import bench_decompose
 import bench_export
 import bench_forward
 import bench_gpu
+import bench_models
 import bench_pipeline
 import bench_scale
 import bench_serialize
@@ -163,6 +164,12 @@ def _architectures(effort: Effort, progress: Progress) -> list[Figure]:
     return bench_architectures.measure(progress)
 
 
+def _models(effort: Effort, progress: Progress) -> list[Figure]:
+    return bench_models.measure(
+        effort.models, effort.model_layers, effort.rounds_of_torch, progress
+    )
+
+
 def _decompose(effort: Effort, progress: Progress) -> list[Figure]:
     progress("decompose: run_decompositions")
     return bench_decompose.measure(
@@ -197,6 +204,7 @@ GROUPS = {
     "clones": Group(_clones, 17, 60),
     "capture": Group(_capture, 28, 300),
     "architectures": Group(_architectures, 150, 150),
+    "models": Group(_models, 3000, 6000),
     "decompose": Group(_decompose, 26, 600),
     "whole": Group(_whole, 450, 450),
     "scale": Group(_scale, 10, 300),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any
 import torch
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import fxpress
-from figures import Figure
+from figures import Figure, Step
 
 WIDTH = 100  # columns
 MET = {True: "met", False: "NOT met", None: ""}
@@ -46,6 +48,14 @@ def show(figures: Sequence[Figure], *, goals: bool) -> None:
     console = Console(width=WIDTH if not sys.stdout.isatty() else None, highlight=False)
     console.print(_headlines(figures))
     console.print(_all(figures, goals=goals))
+    steps = [figure for figure in figures if isinstance(figure, Step)]
+    if steps:
+        console.print(_medians(steps))
+        console.print(_coverage(steps))
+    for step in steps:
+        if step.difference:
+            text = f"differs from torch: {step.model}, {step.what}: {step.difference}"
+            console.print(text, markup=False)
 
 
 def _headlines(figures: Sequence[Figure]) -> Table:
@@ -98,6 +108,54 @@ def _cells(figure: Figure) -> tuple[str, ...]:
         "" if ratio is None else f"{_number(ratio.low)} to {_number(ratio.high)}",
         str(figure.rounds),
     )
+
+
+def _medians(steps: Sequence[Step]) -> Table:
+    """Return a table with the median of each step over the models, and the worst model."""
+    title = "torch / fxpress: median over the models, and the worst"
+    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+    table.add_column("step", no_wrap=True)
+    sizes = list(dict.fromkeys(step.sizes for step in steps))
+    for size in sizes:
+        table.add_column(size, justify="right")
+        table.add_column("worst")
+    table.add_column("equal to torch's", justify="right")
+    for what, group in _grouped(steps, lambda step: step.what).items():
+        cells = []
+        for size in sizes:
+            speeds = {s.family: s.times_as_fast for s in group if s.sizes == size}
+            worst = min(speeds, key=speeds.__getitem__)
+            cells.append(f"[b]{_number(statistics.median(speeds.values()))}x[/]")
+            cells.append(f"{_number(speeds[worst])}x, {worst}")
+        equal = sum(not step.difference for step in group)
+        table.add_row(what.removeprefix("torch / "), *cells, f"{equal} of {len(group)}")
+    return table
+
+
+def _coverage(steps: Sequence[Step]) -> Table:
+    """Return a table of the calls that were instantiated, and of the reasons for full traces."""
+    table = Table(title="decompositions", box=SIMPLE_HEAD, title_justify="left")
+    table.add_column("", ratio=1)
+    for title in ("calls", "instantiated", "templates traced", "kept"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("reason for a full trace", ratio=2)
+    reported = [step for step in steps if step.report is not None]
+    for model, group in _grouped(reported, lambda step: step.model).items():
+        table.add_row(f"[b]{model}[/]")
+        for step in group:
+            found = step.report
+            assert found is not None
+            counts = (found.calls, found.stamped, found.traced, found.kept)
+            what = step.what.removeprefix("torch / ")
+            table.add_row(f"  {what}", *map(str, counts), escape(found.reason))
+    return table
+
+
+def _grouped(steps: Sequence[Step], key: Callable[[Step], str]) -> dict[str, list[Step]]:
+    groups: dict[str, list[Step]] = {}
+    for step in steps:
+        groups.setdefault(key(step), []).append(step)
+    return groups
 
 
 def _number(value: float) -> str:

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,7 +30,11 @@ from progress import Progress
 
 def main() -> None:
     arguments = _arguments()
-    effort = FULL if arguments.full else SHORT
+    effort = replace(
+        FULL if arguments.full else SHORT,
+        models=tuple(arguments.models),
+        model_layers=arguments.layers,
+    )
     names = arguments.groups or (FULL_GROUPS if arguments.full else SHORT_GROUPS)
     arguments.out.mkdir(parents=True, exist_ok=True)
     stem = arguments.out / report.stamp()
@@ -79,6 +84,15 @@ def _arguments() -> argparse.Namespace:
         "--full", action="store_true", help="large models and graphs, more rounds: about an hour"
     )
     parser.add_argument("--groups", nargs="+", choices=GROUPS, help="only these")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=(),
+        help="with --groups models: only these, by their names in tests/support/architectures.py",
+    )
+    parser.add_argument(
+        "--layers", type=int, default=8, help="with --groups models: layers of each model"
+    )
     parser.add_argument(
         "--out",
         type=Path,

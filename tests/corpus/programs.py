@@ -13,16 +13,16 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
-from torch.export import Dim, ExportedProgram, export
+from torch.export import ExportedProgram, export
 from torch.testing._internal.hop_db import hop_db
 
+from tests.support.architectures import FAMILIES, architecture, inputs
 from tests.support.exported import (
+    dynamic_shapes,
     exportdb_cases,
     module_db_cases,
     operator_samples,
     skipped_unless_exported,
-    tokens,
-    transformer,
 )
 from tests.support.sampled import sampled
 
@@ -35,8 +35,8 @@ class Entry:
         collection: exportdb, module_db, hop_db or transformers.
         name: its name in the collection.
         mode: nonstrict, strict, or dynamic: non-strict, and the first dimension of each input is a
-            symbol; for transformers, the second one too. Programs of exportdb have their own
-            dynamic shapes.
+            symbol; for transformers, the second one too. dynamic_strict: the same, but strict.
+            Programs of exportdb have their own dynamic shapes.
     """
 
     collection: str
@@ -78,7 +78,10 @@ class Case:
     def export(self) -> ExportedProgram:
         """Export the model, by torch or by who has replaced torch."""
         torch.manual_seed(0)
-        shapes, strict = self.shapes, self.entry.mode == "strict"
+        shapes, strict = (
+            self.shapes,
+            self.entry.mode.endswith("strict") and self.entry.mode != "nonstrict",
+        )
         return export(self.model, self.args, self.kwargs, dynamic_shapes=shapes, strict=strict)
 
     @property
@@ -89,10 +92,10 @@ class Case:
         return self.result
 
     @property
-    def args_of_other_sizes(self) -> tuple[Any, ...] | None:
+    def inputs_of_other_sizes(self) -> tuple[Any, Any] | None:
         """Further arguments for a program whose sizes are symbols, if there are some."""
         if (self.entry.collection, self.entry.mode) == ("transformers", "dynamic"):
-            return (tokens(3, 13),)
+            return inputs(self.entry.name, 3, 13, masked=True)
         return None
 
     @cached_property
@@ -139,8 +142,8 @@ class Call(nn.Module):
 
 
 _HOPS = {f"{info.name}_{info.variant_test_name}".rstrip("_"): info for info in hop_db}
-# mistral and qwen3 have nearly the graphs of llama, phi has gpt_neox's, and opt has gpt2's.
-TRANSFORMERS = ("bert", "gemma", "gpt2", "gpt_neox", "llama")
+# mistral has nearly the graph of llama, phi has gpt_neox's, and opt has gpt2's.
+TRANSFORMERS = (*FAMILIES, "gpt2", "gpt_neox")
 _Model = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Any]
 
 
@@ -163,7 +166,8 @@ def _hop_db(name: str) -> _Model:
 
 def _transformers(name: str) -> _Model:
     pytest.importorskip("transformers")
-    return transformer(name), (tokens(),), {}, None
+    made = architecture(name, 2, masked=True)
+    return made.model, made.args, made.kwargs, None
 
 
 _MODELS: dict[str, Callable[[str], _Model]] = {
@@ -191,29 +195,20 @@ def entries() -> list[Entry]:
             for mode in ("nonstrict", "strict")
         ),
         *(Entry("module_db", name, "dynamic") for name in sampled(modules, 16, seed=1)),
-        *(Entry("transformers", name, "dynamic") for name in TRANSFORMERS),
+        *(
+            Entry("transformers", name, mode)
+            for name in TRANSFORMERS
+            for mode in ("dynamic", "dynamic_strict")
+        ),
     ]
 
 
 def exported(entry: Entry, folder: Path) -> Case:
     """Build the model and export it by torch; the test is skipped where torch has no sample."""
     model, args, kwargs, shapes = _MODELS[entry.collection](entry.name)
-    if entry.mode == "dynamic":
-        dims = 2 if entry.collection == "transformers" else 1
-        shapes = (*_dynamic(args, dims), *_dynamic(kwargs, dims).values())
+    if entry.mode.startswith("dynamic"):
+        shapes = dynamic_shapes(args, kwargs, 2 if entry.collection == "transformers" else 1)
     return Case(entry, model, args, kwargs, shapes, folder)
-
-
-def _dynamic(inputs: Any, dims: int) -> Any:
-    """Dynamic shapes of inputs: a symbol for each of the first dimensions of each tensor."""
-    return pytree.tree_map(
-        lambda x: (
-            dict.fromkeys(range(min(dims, x.dim())), Dim.AUTO) or None
-            if isinstance(x, torch.Tensor)
-            else None
-        ),
-        inputs,
-    )
 
 
 def runs(program: ExportedProgram, args: Any, kwargs: Any) -> bool:

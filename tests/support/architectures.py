@@ -8,14 +8,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.support.exported import small_config, transformer_configs
+from tests.support.exported import small_config, tokens, transformer_configs
 
+# The families that the corpus and the benchmark "models" take through every step of export.
+FAMILIES = (
+    "llama",
+    "qwen3",
+    "qwen3_moe",
+    "mixtral",
+    "gemma",
+    "bert",
+    "t5",
+    "whisper",
+    "clip",
+    "vit",
+)
 # Those of `transformer_configs`, and what tells them from the rest.
 NAMES = (
     "llama",
     "mistral",
     "qwen2",
     "qwen3",
+    "qwen3_moe",
     "gemma",
     "gemma3",  # two kinds of layers with a period
     "phi",
@@ -27,6 +41,7 @@ NAMES = (
     "roberta",
     "distilbert",
     "t5",  # an encoder and a decoder
+    "whisper",  # sounds
     "vit",  # images
     "falcon",
     "mixtral",  # experts
@@ -46,26 +61,45 @@ class Architecture:
     kwargs: dict[str, torch.Tensor]
 
 
-def architecture(name: str, layers: int) -> Architecture:
-    """One of `NAMES`."""
+def architecture(name: str, layers: int, *, masked: bool = False) -> Architecture:
+    """One of `NAMES`; `masked`: the arguments include the mask of the tokens."""
     import transformers as hf
 
     config = {**transformer_configs(layers), **_further_configs(layers)}[name]
-    tokens = torch.randint(3, 60, (2, 8), generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(0)
-    if name == "vit":
-        return Architecture(hf.ViTModel(config).eval(), (torch.randn(1, 3, 16, 16),), {})
-    if name == "clip":
-        return Architecture(hf.CLIPTextModel(config).eval(), (tokens,), {})
-    writes_text = type(config) in hf.MODEL_FOR_CAUSAL_LM_MAPPING and name not in _ENCODERS
+    writes_text = type(config) in hf.MODEL_FOR_CAUSAL_LM_MAPPING and name not in _WITHOUT_HEAD
     auto = hf.AutoModelForCausalLM if writes_text else hf.AutoModel
-    model = auto.from_config(config).eval()
+    torch.manual_seed(0)
+    model = hf.CLIPTextModel(config) if name == "clip" else auto.from_config(config)
+    return Architecture(model.eval(), *inputs(name, masked=masked))
+
+
+def inputs(
+    name: str, rows: int = 2, columns: int = 8, *, masked: bool = False
+) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    """Arguments of a model: `rows` samples, of `columns` tokens each."""
+    torch.manual_seed(0)
+    text = tokens(rows, columns)
+    if name == "vit":
+        return (torch.randn(rows, 3, 16, 16),), {}
+    if name == "whisper":
+        return (), {"input_features": torch.randn(rows, 8, 32), "decoder_input_ids": text}
+    mask = {"attention_mask": torch.ones_like(text)} if masked else {}
     if name == "t5":
-        return Architecture(model, (), {"input_ids": tokens, "decoder_input_ids": tokens})
-    return Architecture(model, (tokens,), {})
+        return (), {"input_ids": text, "decoder_input_ids": text, **mask}
+    return (text,), mask
 
 
-_ENCODERS = ("bert", "roberta", "electra")
+def with_cache(name: str, layers: int) -> Architecture:
+    """A decoder that returns the keys and values of its layers, as when it reads a prompt."""
+    from transformers.integrations.executorch import register_dynamic_cache_export_support
+
+    register_dynamic_cache_export_support()
+    made = architecture(name, layers, masked=True)
+    made.model.config.use_cache = True
+    return made
+
+
+_WITHOUT_HEAD = ("bert", "roberta", "electra", "whisper")
 
 
 def _further_configs(layers: int) -> dict[str, Any]:
@@ -93,6 +127,24 @@ def _further_configs(layers: int) -> dict[str, Any]:
         ),
         "vit": hf.ViTConfig(**_without_text(encoder), image_size=16, patch_size=8),
         "falcon": hf.FalconConfig(**small),
+        "qwen3_moe": hf.Qwen3MoeConfig(
+            **decoder, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16
+        ),
+        "whisper": hf.WhisperConfig(
+            d_model=32,
+            encoder_layers=layers,
+            decoder_layers=layers,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            num_mel_bins=8,
+            max_source_positions=16,
+            max_target_positions=64,
+            **dict.fromkeys(("pad_token_id", "eos_token_id", "bos_token_id"), 0),
+            decoder_start_token_id=1,
+            **sizes,
+        ),
         "mixtral": hf.MixtralConfig(**decoder, num_local_experts=2, num_experts_per_tok=1),
         "clip": hf.CLIPTextConfig(**encoder),
         "electra": hf.ElectraConfig(**encoder, embedding_size=32),

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
-from torch.export import ExportedProgram, export
+from torch.export import Dim, ExportedProgram, export
 
 
 @contextlib.contextmanager
@@ -125,3 +126,13 @@ def tokens(rows: int = 2, columns: int = 8) -> torch.Tensor:
     """An input of a small transformer."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 64, (rows, columns), generator=generator)
+
+
+def dynamic_shapes(args: Any, kwargs: Any, dims: int) -> tuple[Any, ...]:
+    """Dynamic shapes of a call: a symbol for each of the first dimensions of each tensor."""
+
+    def symbols(x: Any) -> Any:
+        count = min(dims, x.dim()) if isinstance(x, torch.Tensor) else 0
+        return dict.fromkeys(range(count), Dim.AUTO) or None
+
+    return (*pytree.tree_map(symbols, args), *pytree.tree_map(symbols, kwargs).values())
