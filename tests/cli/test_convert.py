@@ -236,7 +236,7 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     view = torch._utils._rebuild_tensor, torch.ones(2).storage(), 1, (2,), (1,)
     torch.save(((Called(*view),), {}), outside)
     for arguments, said in (
-        ([str(text), str(target)], "no zip archive"),
+        ([str(text), str(target)], "not a zip archive"),
         ([str(path), str(target), "--dtype", "int8"], "not a floating-point dtype"),
         ([str(path), str(target), "--dtype", "nothing"], "not a floating-point dtype"),
         ([str(path), str(target), "--example-inputs", str(text)], "the file of inputs is damaged"),

@@ -139,7 +139,7 @@ def test_a_program() -> None:
         (
             (*FIRST, "metadata", "nn_module_stack"),
             1,
-            r"graph.nodes\[0\] is damaged: expected a text",
+            r"graph.nodes\[0\] is damaged: expected a string",
         ),
         ((*FIRST, "metadata", "from_node"), "[", r"graph.nodes\[0\] is damaged"),
         (
@@ -150,13 +150,13 @@ def test_a_program() -> None:
         (
             (*FIRST, "metadata", "custom"),
             1,
-            r"graph.nodes\[0\] is damaged: expected a text, got 0x1",
+            r"graph.nodes\[0\] is damaged: expected a string, got 0x1",
         ),
-        ((*FIRST, "target"), None, r"graph.nodes\[0\] is damaged: expected a text, got None"),
+        ((*FIRST, "target"), None, r"graph.nodes\[0\] is damaged: expected a string, got None"),
         ((*FIRST, "target"), del_, r"graph.nodes\[0\] has no field 'target'"),
-        ((*FIRST, "name"), 1, r"graph.nodes\[0\] is damaged: expected a text, got 0x1"),
+        ((*FIRST, "name"), 1, r"graph.nodes\[0\] is damaged: expected a string, got 0x1"),
         ((*FIRST, "inputs"), "a" * 90, r"is damaged: expected a list, got .a{36}...$"),
-        ((*FIRST, "inputs", 1, "name"), None, "is damaged: expected a text, got None"),
+        ((*FIRST, "inputs", 1, "name"), None, "is damaged: expected a string, got None"),
         ((*FIRST, "inputs", 1, "arg"), del_, r"graph.nodes\[0\] has no field 'arg'"),
         ((*FIRST, "inputs", 1, "arg"), {"as_tensor": {"name": "q"}}, "no value 'q' was computed"),
         ((*FIRST, "inputs", 0, "arg", "as_graph"), {}, r"graph.nodes\[0\] has no field 'graph'"),
@@ -174,7 +174,7 @@ def test_a_program() -> None:
         (
             ("graph_module", "signature", "input_specs", 0, "buffer", "buffer_name"),
             3,
-            "graph.inputs is damaged: expected a text, got 0x3",
+            "graph.inputs is damaged: expected a string, got 0x3",
         ),
         (("graph_module", "signature", "input_specs"), 1, "expected a list, got 0x1"),
     ],
