@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.metadata import (
 import fxpress
 from fxpress import archive
 from fxpress import state as states
-from fxpress._distributed.checkpoint.programs import Asked
+from fxpress._distributed.checkpoint.programs import ReaderOptions
 from fxpress._distributed.checkpoint.sources import main_file, read_weights
 from fxpress._distributed.stages.save import save_stages
 from fxpress._files.serde.artifacts import save_artifact
@@ -99,14 +99,14 @@ EDITS = {
         "not a file next to it",
     ),
     "a device": (_edit(OURS, "files", 0, 0, value="/dev/zero"), "not a file next to it"),
-    "a file's size": (_edit(OURS, "files", 0, 1, value=17), "17 by the index"),
+    "a file's size": (_edit(OURS, "files", 0, 1, value=17), "the index expects 17"),
     "no such dtype": (_edit(OURS, "tensors", "a", 0, value="F99"), "damaged"),
     "another dtype": (_edit(OURS, "tensors", "a", 0, value="I32"), "by the index"),
-    "more elements": (_edit(OURS, "tensors", "a", 1, value=[80, 30]), "elements of 2400"),
+    "more elements": (_edit(OURS, "tensors", "a", 1, value=[80, 30]), "elements, expected 2400"),
     "a slice outside": (_edit(OURS, "tensors", "a", 2, 0, 1, value=[1, 0]), "not inside"),
     "negative sizes": (_edit(OURS, "tensors", "a", 2, 0, 2, value=[-40, -30]), "the sizes of"),
-    "no slices": (_edit(OURS, "tensors", "a", 2, value=[]), "0 elements of 1200"),
-    "a file that there is not": (_edit(OURS, "tensors", "a", 2, 0, 0, value=9), "there is not"),
+    "no slices": (_edit(OURS, "tensors", "a", 2, value=[]), "0 elements, expected 1200"),
+    "a file that there is not": (_edit(OURS, "tensors", "a", 2, 0, 0, value=9), "is not listed"),
     "overlapping slices": (
         _edit(
             *(OURS, "tensors", "a", 2),
@@ -126,7 +126,7 @@ EDITS = {
             *(OURS, "tensors", "a"),
             value=["F32", [1 << 40, 1 << 40], [[0, [0, 0], [1 << 40, 1 << 40], 0]]],
         ),
-        "elements of",
+        "elements, expected",
     ),
     "keys with one hash": (
         _edit(OURS, "values", value={"v": {"dict": [[i * (2**61 - 1), 0] for i in range(20_000)]}}),
@@ -185,9 +185,9 @@ def test_files_of_a_folder_share_a_budget(tmp_path: Path) -> None:
     files = sorted(tmp_path.glob("stages/*.pt2"))
 
     def reads(path: Path, memory: int) -> bool:
-        asked = Asked(limits=archive.Limits(memory=memory, memory_per_byte=0))
+        options = ReaderOptions(limits=archive.Limits(memory=memory, memory_per_byte=0))
         try:
-            read_weights(main_file(path), asked).close()
+            read_weights(main_file(path), options).close()
         except fxpress.LimitError:
             return False
         return True
@@ -373,7 +373,9 @@ NO_FLOATS: dict[str, Any] = {
         *(VIEW, STORAGE, 0, (2,), (1,), False, OrderedDict()), state=(STORAGE, 0, (4,), (1,))
     ),
     "in a parameter": Called(
-        *(torch._utils._rebuild_parameter, Called(VIEW, STORAGE, 0, (4,), (1,), False, {}), False),
+        torch._utils._rebuild_parameter,
+        Called(VIEW, STORAGE, 0, (4,), (1,), False, {}),
+        False,
         OrderedDict(),
     ),
     "no values": torch.ones(4, device="meta"),
