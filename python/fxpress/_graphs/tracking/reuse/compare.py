@@ -8,7 +8,7 @@ import torch
 
 from fxpress import _native
 from fxpress._graphs.tracking.reuse.recording import Correspondence, Recording
-from fxpress._graphs.tracking.reuse.structure import NotAlike, tensor_facts
+from fxpress._graphs.tracking.reuse.structure import NotReusable, tensor_facts
 from fxpress._graphs.tracking.reuse.template import Step, Template, template_of
 from fxpress._torch.reuse import guard_arguments, guard_kind
 
@@ -17,7 +17,7 @@ def difference(old: Template, recording: Recording) -> str | None:
     """Return how a traced call differs from the instance of a template; None for no difference."""
     try:
         new = template_of(recording)
-    except NotAlike as reason:
+    except NotReusable as reason:
         return f"tracing did more: {reason}"
     return _Comparison(old, new).run()
 
