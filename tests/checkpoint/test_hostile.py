@@ -103,7 +103,7 @@ EDITS = {
     "no such dtype": (_edit(OURS, "tensors", "a", 0, value="F99"), "damaged"),
     "another dtype": (_edit(OURS, "tensors", "a", 0, value="I32"), "by the index"),
     "more elements": (_edit(OURS, "tensors", "a", 1, value=[80, 30]), "elements, expected 2400"),
-    "a slice outside": (_edit(OURS, "tensors", "a", 2, 0, 1, value=[1, 0]), "not inside"),
+    "a slice outside": (_edit(OURS, "tensors", "a", 2, 0, 1, value=[1, 0]), "out of range"),
     "negative sizes": (_edit(OURS, "tensors", "a", 2, 0, 2, value=[-40, -30]), "the sizes of"),
     "no slices": (_edit(OURS, "tensors", "a", 2, value=[]), "0 elements, expected 1200"),
     "a file that there is not": (_edit(OURS, "tensors", "a", 2, 0, 0, value=9), "is not listed"),
@@ -116,7 +116,7 @@ EDITS = {
     ),
     "slices of other dimensions": (
         _edit(OURS, "tensors", "a", 2, value=[[0, [0], [1200], 0]]),
-        "not inside",
+        "out of range",
     ),
     "a section that is a list": (_edit(OURS, value=[]), "damaged"),
     "sizes of more than 64 bits": (_edit(OURS, "tensors", "a", 1, value=[10**30, 0]), "64 bits"),

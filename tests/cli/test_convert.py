@@ -241,7 +241,7 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         ([str(path), str(target), "--dtype", "nothing"], "not a floating-point dtype"),
         ([str(path), str(target), "--example-inputs", str(text)], "the file of inputs is damaged"),
         ([str(path), str(target), "--example-inputs", str(other)], "structure"),
-        ([str(path), str(target), "--example-inputs", str(outside)], "not inside of its storage"),
+        ([str(path), str(target), "--example-inputs", str(outside)], "exceeds its storage"),
         ([str(path), str(target), "--weights", "somewhere"], "somewhere"),
         ([str(path), str(tmp_path / "no" / "new.pt2")], "No such file"),
     ):

@@ -117,7 +117,7 @@ def test_records_that_a_program_lacks(path: Path) -> None:
         for name, text in texts.items():
             if not name.endswith("/archive_format"):
                 edited.writestr(name, text)
-    with pytest.raises(archive.ArchiveError, match="no version"):
+    with pytest.raises(archive.ArchiveError, match="its version is missing"):
         fxpress.load(io.BytesIO(buffer.getvalue()))
 
 

@@ -113,8 +113,8 @@ def test_a_mesh(stages: Path) -> None:
     assert all("expected a str and a ParallelStyle" in each for each in found[4:])
     assert found[:3] == [
         "ValueError: the mesh has 2 dimensions: slice one of them, mesh[name]",
-        "ValueError: mesh is a DeviceMesh of torch, not a int",
-        "ValueError: mesh is a DeviceMesh of torch, not a str",
+        "ValueError: expected mesh to be a DeviceMesh, got a int",
+        "ValueError: expected mesh to be a DeviceMesh, got a str",
     ]
 
 
