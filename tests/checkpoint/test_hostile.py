@@ -149,8 +149,8 @@ def test_indexes(name: str, tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("{", "damaged"),
-        ("[]", "no weight_map"),
-        ('{"weight_map": 3}', "no weight_map"),
+        ("[]", "expected a weight_map"),
+        ('{"weight_map": 3}', "expected a weight_map"),
         ('{"weight_map": {"a": "../a.safetensors"}}', "not a file next to it"),
         ('{"weight_map": {"a": "a.safetensors"}}', "No such file"),
         ("[" * 100_000, "limit 'depth'"),
