@@ -128,10 +128,10 @@ TEST_CASE("json: what is wrong is named with its path") {
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\\q\"]}"), "unknown escape"));
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\\u12g4\"]}"), "four hexadecimal digits"));
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\n\"]}"), "control character"));
-  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xff\"]}"), "not UTF-8"));
-  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xc0\x80\"]}"), "not UTF-8"));
-  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xed\xa0\x80\"]}"), "not UTF-8"));
-  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xe2\x82\"]}"), "not UTF-8"));
+  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xff\"]}"), "not valid UTF-8"));
+  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xc0\x80\"]}"), "not valid UTF-8"));
+  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xed\xa0\x80\"]}"), "not valid UTF-8"));
+  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xe2\x82\"]}"), "not valid UTF-8"));
   CHECK(mentions(refused("{\"x\": 1, \"more\": {\"k\": {\"x\": 1}, \"k\": {\"x\": 1}}}"),
                  "duplicate key"));
   CHECK(mentions(refused("{\"x\": 1, \"more\": {\"k\": {\"x\": \"\"}}}"), "more['k'].x"));
@@ -159,7 +159,7 @@ TEST_CASE("json: a character is noticed wherever it stands in a text") {
         CHECK(mentions(refused(with({&c, 1}) + "\"}"), "control character"));
       }
       for (const char c : {'\x80', '\xff'}) {
-        CHECK(mentions(refused(with({&c, 1}) + "\"}"), "not UTF-8"));
+        CHECK(mentions(refused(with({&c, 1}) + "\"}"), "not valid UTF-8"));
       }
       for (const char* piece : {"!", "#", "[", "]", "\x7f", "\\\"", "\\\\", "\xc3\xa9"}) {
         CHECK(refused(with(piece) + "\"}") == "accepted");

@@ -60,7 +60,7 @@ def test_gradients_are_for_numbers_with_a_fraction(dtype: torch.dtype) -> None:
         ({"sizes": (2, 3), "strides": (3, 1)}, "larger than its storage"),
         ({"sizes": (5,), "strides": (1,)}, "larger than its storage"),
         ({"offset": 1}, "larger than its storage"),
-        ({"sizes": (2,)}, "not as many strides"),
+        ({"sizes": (2,)}, "does not have as many strides"),
         ({"sizes": (-2,), "strides": (1,)}, "negative"),
         ({"sizes": (2,), "strides": (-1,)}, "negative"),
         ({"offset": -1}, "out of range"),
