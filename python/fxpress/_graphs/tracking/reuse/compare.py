@@ -33,7 +33,7 @@ class _Comparison:
         old, new = self.old, self.new
         for what, mine, its in (
             ("modules that are called", self._entered(old, True), self._entered(new, False)),
-            ("modules that are looked at", self._built(old, True), self._built(new, False)),
+            ("modules that are checked", self._built(old, True), self._built(new, False)),
             ("code that is traced", old.codes, new.codes),
             ("sizes that are kept", self._sizes(old, True), self._sizes(new, False)),
             ("number of steps", len(old.steps), len(new.steps)),
