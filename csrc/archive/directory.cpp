@@ -17,7 +17,7 @@ constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // bytes; about 40 millio
 constexpr uint64_t kMaxRatio = 1032;                   // the maximum that deflate can compress
 
 [[noreturn]] void no_archive(const std::string& why) {
-  throw ArchiveError("it is no zip archive, or a damaged one: " + why);
+  throw ArchiveError("not a zip archive, or a damaged one: " + why);
 }
 
 [[noreturn]] void damaged(const std::string& name, const std::string& why) {
@@ -31,7 +31,7 @@ class Numbers {
 
   template <class Number>
   Number take() {
-    if (bytes_.size() < sizeof(Number)) no_archive("its directory ends too early");
+    if (bytes_.size() < sizeof(Number)) no_archive("its directory is truncated");
     uint64_t value = 0;
     for (size_t i = 0; i < sizeof(Number); ++i) {
       value |= std::to_integer<uint64_t>(bytes_[i]) << (8 * i);
@@ -40,7 +40,7 @@ class Numbers {
     return static_cast<Number>(value);
   }
   Bytes take_bytes(size_t count) {
-    if (bytes_.size() < count) no_archive("its directory ends too early");
+    if (bytes_.size() < count) no_archive("its directory is truncated");
     const Bytes taken = bytes_.first(count);
     bytes_ = bytes_.subspan(count);
     return taken;
@@ -96,14 +96,15 @@ bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
   if (locator.take<uint32_t>() != kEnd64Locator) return false;
   locator.take<uint32_t>();
   const auto at = locator.take<uint64_t>();
-  if (at > end - kEnd64LocatorSize - kEnd64Size) no_archive("its end record is elsewhere");
+  if (at > end - kEnd64LocatorSize - kEnd64Size)
+    no_archive("the offset of its end record is out of range");
   std::array<std::byte, kEnd64Size> end_bytes{};
   source.read(at, end_bytes);
   Numbers fields(end_bytes);
   if (fields.take<uint32_t>() != kEnd64) no_archive("its end record is damaged");
   fields.take_bytes(20);
   extent.count = fields.take<uint64_t>();
-  if (fields.take<uint64_t>() != extent.count) no_archive("it has several parts");
+  if (fields.take<uint64_t>() != extent.count) no_archive("it is split into several parts");
   extent.size = fields.take<uint64_t>();
   extent.offset = fields.take<uint64_t>();
   extent.end = at;
@@ -113,7 +114,7 @@ bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
 Extent find_directory(const Tail& source) {
   const Bytes tail = source.bytes();
   const uint64_t size = source.size();
-  if (size < kEndSize) no_archive("it has " + std::to_string(size) + " bytes");
+  if (size < kEndSize) no_archive("it has only " + std::to_string(size) + " bytes");
   for (size_t at = tail.size() - kEndSize + 1; at-- > 0;) {
     Numbers fields(tail.subspan(at));
     if (fields.take<uint32_t>() != kEnd) continue;
@@ -127,7 +128,7 @@ Extent find_directory(const Tail& source) {
     extent.end = size - tail.size() + at;
     find_end_64(source, extent.end, extent);
     if (extent.offset > extent.end || extent.size > extent.end - extent.offset) {
-      no_archive("its directory is not inside of it");
+      no_archive("its directory is out of range");
     }
     if (extent.size > kMaxDirectory) no_archive("its directory is too large");
     if (extent.count > extent.size / kCentralHeaderSize) {
@@ -135,7 +136,7 @@ Extent find_directory(const Tail& source) {
     }
     return extent;
   }
-  no_archive("it has no directory");
+  no_archive("it does not have a directory");
 }
 
 // The fields that the local and the central header have in common.
@@ -192,18 +193,18 @@ uint64_t read_local_header(const Source& source, const Record& record, std::stri
   bytes.resize(kLocalHeaderSize + path.size());
   source.read(record.header, bytes);
   Numbers fields(bytes);
-  if (fields.take<uint32_t>() != kLocalHeader) damaged(record.name, "it has no header");
+  if (fields.take<uint32_t>() != kLocalHeader) damaged(record.name, "it does not have a header");
   const Header found = take_header(fields);
   const std::string_view name =
       as_text(fields.take_bytes(std::min<size_t>(found.name_size, fields.left())));
   const uint64_t header_size = kLocalHeaderSize + found.name_size + found.extra_size;
   const uint64_t space = record.end - record.header;
   if (header_size > space || record.stored > space - header_size) {
-    damaged(record.name, "its data is not inside of the archive, or is another record's as well");
+    damaged(record.name, "its data is out of range, or belongs to another record too");
   }
   if (found.name_size != path.size() || name != path ||
       found.method != (record.is_deflated ? kDeflated : kStored)) {
-    damaged(record.name, "its header is that of '" + std::string(name) + "'");
+    damaged(record.name, "its header belongs to '" + std::string(name) + "'");
   }
   return record.header + header_size;
 }
@@ -235,13 +236,14 @@ Record take_record(Numbers& fields) {
   }
   if ((header.flags & kIsEncrypted) != 0) damaged(record.name, "it is encrypted");
   if (header.method != kStored && header.method != kDeflated) {
-    damaged(record.name, "compression method " + std::to_string(header.method) + " is not known");
+    damaged(record.name,
+            "compression method " + std::to_string(header.method) + " is not supported");
   }
   if (header.method == kStored && header.stored != header.size) {
-    damaged(record.name, "its sizes differ");
+    damaged(record.name, "its stored size differs from its size, but it is not compressed");
   }
   if (header.method == kDeflated && header.size / kMaxRatio > header.stored) {
-    damaged(record.name, "so few bytes cannot be that many");
+    damaged(record.name, "its compressed size is too small for its size");
   }
   return record;
 }
@@ -262,8 +264,8 @@ void find_ends(std::vector<Record>& records, uint64_t directory) {
     const uint64_t header_size = kLocalHeaderSize + record->name.size();
     if (record->header > record->end || record->end - record->header < header_size ||
         record->end - record->header - header_size < record->stored) {
-      if (next == nullptr) damaged(record->name, "it is not inside of the archive");
-      damaged(next->name, "it shares bytes with '" + record->name + "'");
+      if (next == nullptr) damaged(record->name, "its data is out of range");
+      damaged(next->name, "its data overlaps '" + record->name + "'");
     }
     next = record;
   }
@@ -293,7 +295,7 @@ Directory::Directory(const Source& source, Headers headers) : source_(source) {
     Record record = take_record(fields);
     if (!record.name.ends_with('/')) records_.push_back(std::move(record));  // otherwise a folder
   }
-  if (fields.left() != 0) no_archive("its directory has more than its records");
+  if (fields.left() != 0) no_archive("its directory has bytes after its last record");
   find_ends(records_, extent.offset);
   if (headers == Headers::kAtOnce) {
     std::vector<std::byte> space;
@@ -305,7 +307,7 @@ Directory::Directory(const Source& source, Headers headers) : source_(source) {
   positions_.reserve(records_.size());
   for (size_t i = 0; i < records_.size(); ++i) {
     if (!positions_.emplace(records_[i].name, i).second) {
-      damaged(records_[i].name, "there are two of that name");
+      damaged(records_[i].name, "another record has the same name");
     }
   }
 }

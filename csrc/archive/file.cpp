@@ -22,7 +22,7 @@ constexpr int64_t kSentTogether = int64_t{1} << 25;  // bytes
 }
 
 [[noreturn]] void end_of_file() {
-  throw ArchiveError("the file ends too early");
+  throw ArchiveError("the file is truncated");
 }
 
 }  // namespace

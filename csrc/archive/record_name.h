@@ -22,7 +22,7 @@ inline const char* problem_of_name(std::string_view path) {
   for (const char c : path) has_control |= (c >= 0 && c < ' ') || c == 0x7f;
   if (has_control) {
     const bool has_zero = path.find('\0') != std::string_view::npos;
-    return has_zero ? "has a zero byte" : "has a control character";
+    return has_zero ? "contains a zero byte" : "contains a control character";
   }
   if (path.front() == '/' || path.find('\\') != std::string_view::npos) {
     return "is not a path in the archive";
@@ -33,7 +33,7 @@ inline const char* problem_of_name(std::string_view path) {
     if (part == ".." || part == ".") return "leads to another folder";
     at = next + 1;
   }
-  return path.back() == '/' ? "is that of a folder" : nullptr;
+  return path.back() == '/' ? "is the path of a folder" : nullptr;
 }
 
 }  // namespace fxpress::archive

@@ -181,8 +181,8 @@ size_t ZipWriter::count_records(std::string_view prefix) const {
 }
 
 void ZipWriter::begin(std::string_view name, uint64_t size) {
-  if (is_finished_) throw ArchiveError("the archive is finished: no record can be added");
-  if (is_open_) throw ArchiveError("the record before is not complete");
+  if (is_finished_) throw ArchiveError("the archive is finished: records cannot be added");
+  if (is_open_) throw ArchiveError("the previous record is not complete");
   Entry entry{root_ + "/" + std::string(name), position_, size, 0};
   if (const char* why = problem_of_name(entry.path); name.empty() || why != nullptr) {
     throw ArchiveError("'" + std::string(name) + "' cannot be the name of a record" +
@@ -218,7 +218,7 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
 
 void ZipWriter::append(Bytes bytes) {
   if (!is_open_ || bytes.size() > missing_)
-    throw ArchiveError("there is no record for these bytes");
+    throw ArchiveError("the bytes do not belong to an open record");
   Copies copies(entries_.back().crc, bytes, buffers_);
   for (Bytes piece = copies.next(); !piece.empty(); piece = copies.next()) {
     write(piece);
@@ -229,7 +229,7 @@ void ZipWriter::append(Bytes bytes) {
 }
 
 void ZipWriter::end() {
-  if (!is_open_ || missing_ != 0) throw ArchiveError("bytes of the record are missing");
+  if (!is_open_ || missing_ != 0) throw ArchiveError("the record is incomplete: bytes are missing");
   is_open_ = false;
   const Entry& entry = entries_.back();
   if (entry.size == 0) return;

@@ -32,7 +32,7 @@ py::tuple scan(const py::bytes& bytes, core::Budget& budget) {
     const schema::PickleFacts facts = schema::scan_pickle(std::string_view(bytes), budget);
     return py::make_tuple(facts.elements, facts.depth, facts.contains_itself);
   } catch (const schema::PickleError& error) {
-    raise(PyExc_ValueError, "the pickle is refused: %s", error.what());
+    raise(PyExc_ValueError, "the pickle is rejected: %s", error.what());
   }
 }
 

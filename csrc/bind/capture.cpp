@@ -55,7 +55,7 @@ void bind_capture(py::module_& m) {
   m.def(
       "clean_name",
       [](const py::handle& name) { return to_object(capture::clean_name(name.ptr())); }, "name"_a,
-      "Return a name without the module around the callable; AttributeError if it is no str.");
+      "Return a name without the module around the callable; AttributeError if it is not a str.");
 }
 
 void bind_captured_graphs(py::module_& m) {

@@ -12,7 +12,8 @@ namespace fxpress::bind {
 template <class Type = py::object>
 Ref entry(const py::dict& dict, const char* key) {
   const py::object value = dict[key];
-  if (!py::isinstance<Type>(value)) throw py::type_error(std::string("wrong type of ") + key);
+  if (!py::isinstance<Type>(value))
+    throw py::type_error(std::string("entry '") + key + "' has the wrong type");
   return Ref::borrow(value.ptr());
 }
 

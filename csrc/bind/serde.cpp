@@ -84,9 +84,10 @@ void bind_graph_decoder(py::module_& m) {
 
 void bind_gate(py::module_& m) {
   m.def("passes_gate", &serde::passes_gate, "rule"_a, "text"_a, py::pos_only(),
-        "Return whether a text keeps the rule with this name; KeyError when there is none.");
+        "Return whether a text keeps the rule of this name; KeyError for an unknown name.");
   m.def("first_refused", &serde::first_refused, "rule"_a, "texts"_a, py::pos_only(),
-        "Return the first value that is no text, or breaks the rule; None when there is none.");
+        "Return the first value that is not a string or breaks the rule; None if all values keep "
+        "it.");
   m.def("gate_rules", &serde::gate_rules,
         "Return the name of each rule, and the message for a text that breaks it.");
 }

@@ -40,10 +40,10 @@ std::unique_ptr<unflatten::ProgramState> program_state(
     bool copies_unused) {
   if (names.size() != values.size() || groups.size() != values.size() ||
       constants_begin > values.size()) {
-    throw py::value_error("a name and a group for each value");
+    throw py::value_error("expected a name and a group for each value");
   }
   for (uint32_t group : groups) {
-    if (group >= values.size()) throw py::value_error("groups count from 0");
+    if (group >= values.size()) throw py::value_error("a group is out of range");
   }
   return std::make_unique<unflatten::ProgramState>(
       unflatten::HeldState{names.ptr(), values.ptr(), constants_begin, std::move(groups),

@@ -32,7 +32,7 @@ class StackCleaner {
       PyObject* entry = cleaned(PyTuple_GET_ITEM(item, 1), [&](PyObject* value) {
         const Ref pair = Ref::steal(PySequence_Tuple(value));
         if (PyTuple_GET_SIZE(pair.get()) != 2) {
-          raise(PyExc_ValueError, "an entry of nn_module_stack is no pair: %R", value);
+          raise(PyExc_ValueError, "expected pairs as entries of nn_module_stack, found %R", value);
         }
         return with_clean_name(pair.get());
       });
@@ -76,7 +76,7 @@ class StackCleaner {
 
 Ref clean_name(PyObject* name) {
   if (!PyUnicode_Check(name)) {
-    raise(PyExc_AttributeError, "a name is a str, not %s", Py_TYPE(name)->tp_name);
+    raise(PyExc_AttributeError, "expected a str as a name, got %s", Py_TYPE(name)->tp_name);
   }
   Py_ssize_t size = 0;
   const char* begin = PyUnicode_AsUTF8AndSize(name, &size);

@@ -25,7 +25,8 @@ bool is_set(PyObject* dict, PyObject* key) {
 
 Ref dict_of_meta(PyObject* node) {
   Ref meta = fx::node_field(node, fx::symbols.node_meta);
-  if (!PyDict_Check(meta.get())) raise(PyExc_TypeError, "the meta of %R is no dict", node);
+  if (!PyDict_Check(meta.get()))
+    raise(PyExc_TypeError, "expected a dict as the meta of node %R", node);
   return meta;
 }
 
@@ -123,7 +124,7 @@ size_t as_index(PyObject* number, size_t size, const char* what) {
   const Py_ssize_t index = PyNumber_AsSsize_t(number, PyExc_IndexError);
   if (index == -1 && PyErr_Occurred() != nullptr) throw_python_error();
   if (index < 0 || static_cast<size_t>(index) >= size) {
-    raise(PyExc_IndexError, "there is no %s %zd", what, index);
+    raise(PyExc_IndexError, "%s %zd is out of range", what, index);
   }
   return static_cast<size_t>(index);
 }
@@ -160,7 +161,8 @@ class Rewriter {
       const fx::NewNode node = {Op::kPlaceholder, target.get(),
                                 name_writer_.candidate(target.get()), Py_None};
       PyObject* meta = PyList_GET_ITEM(plan_.inputs.get(), i);
-      if (!PyDict_Check(meta)) raise(PyExc_TypeError, "the meta of input %zd is no dict", i);
+      if (!PyDict_Check(meta))
+        raise(PyExc_TypeError, "expected a dict as the meta of input %zd", i);
       inputs_.push_back(writer_.leaf(node, Ref::borrow(fx::no_args), Ref::borrow(meta)));
       input_names_.push_back(fx::node_field(inputs_.back(), fx::symbols.node_name));
     }
@@ -235,7 +237,8 @@ class Rewriter {
 
   PyObject* copy_of(uint32_t i) const {
     if (copies_[i] == nullptr) {
-      raise(PyExc_RuntimeError, "node %R is used before it is defined: the graph is not in order",
+      raise(PyExc_RuntimeError,
+            "node %R is used before it is defined: the graph is not in topological order",
             source_.nodes[i]);
     }
     return copies_[i];
@@ -244,7 +247,7 @@ class Rewriter {
   void write_output() {
     const uint32_t last = static_cast<uint32_t>(source_.graph.size()) - 1;
     if (source_.graph.size() == 0 || source_.graph.ops[last] != Op::kOutput) {
-      raise(PyExc_ValueError, "the graph has no output");
+      raise(PyExc_ValueError, "the graph does not have an output node");
     }
     PyObject* old = source_.nodes[last];
     const Ref computed = fx::returned_value(old);
@@ -262,7 +265,7 @@ class Rewriter {
 
   Ref output_value(PyObject* planned, PyObject* computed) const {
     if (!PyTuple_Check(planned) || PyTuple_GET_SIZE(planned) != 2) {
-      raise(PyExc_TypeError, "an output is no pair: %R", planned);
+      raise(PyExc_TypeError, "expected a pair for each output, found %R", planned);
     }
     PyObject* value = PyTuple_GET_ITEM(planned, 1);
     switch (static_cast<CapturedOutput>(to_long(PyTuple_GET_ITEM(planned, 0)))) {

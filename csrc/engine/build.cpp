@@ -59,14 +59,15 @@ Builder::NodeRange Builder::add_nodes(PyObject* graph) {
   const auto begin = static_cast<uint32_t>(plan_->nodes.size());
   const auto own = [](PyObject* node, PyObject* descriptor) {
     PyObject* field = node_field(node, descriptor);
-    if (field == nullptr) raise(PyExc_AttributeError, "node %R lacks a field", node);
+    if (field == nullptr) raise(PyExc_AttributeError, "a field of node %R is missing", node);
     return Ref::borrow(field);
   };
   const fx::Symbols& at = fx::symbols;
   fx::walk_nodes(root, [&](PyObject* node) {
     if (!PyTuple_Check(own(node, at.node_args).get()) ||
         !PyDict_Check(own(node, at.node_kwargs).get())) {
-      raise(PyExc_TypeError, "node %R has arguments that are no tuple or no dict", node);
+      raise(PyExc_TypeError, "node %R: expected a tuple as its args and a dict as its kwargs",
+            node);
     }
     plan_->nodes.push_back(NodeGuard{Ref::borrow(node), own(node, at.node_op),
                                      own(node, at.node_target), own(node, at.node_args),

@@ -162,7 +162,7 @@ Lease plan_for(PyObject* module, PyObject* graph) {
 
 void check_initialized() {
   if (symbols.annotate != nullptr) return;
-  raise(PyExc_RuntimeError, "the engine has no tables yet: import fxpress._graphs.engine first");
+  raise(PyExc_RuntimeError, "the engine is not initialized: import fxpress._graphs.engine first");
 }
 
 }  // namespace
@@ -178,7 +178,7 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   try {
     check_initialized();
     if (count != 3 || (!PyTuple_Check(args[2]) && !PyList_Check(args[2]))) {
-      raise(PyExc_TypeError, "run() takes a module, a graph and a tuple of arguments");
+      raise(PyExc_TypeError, "run() expects a module, a graph and a tuple of arguments");
     }
     const Lease lease = plan_for(args[0], args[1]);
     // Empties a list, as Interpreter.boxed_run does, so that only the run holds the arguments.

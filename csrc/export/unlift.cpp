@@ -239,8 +239,8 @@ class Unlifter {
 
   PyObject* copy_of(uint32_t i) const {
     if (copies_[i] == nullptr) {
-      raise(PyExc_KeyError, "node %R is used before it is defined: the graph is not in order",
-            node(i));
+      raise(PyExc_KeyError,
+            "node %R is used before it is defined: the graph is not in topological order", node(i));
     }
     return copies_[i];
   }

@@ -23,14 +23,16 @@ inline Ref args_of(PyObject* node) {
   Ref args = node_field(node, symbols.node_args);
   if (PyTuple_Check(args.get())) return args;
   if (PyList_Check(args.get())) return Ref::steal(PyList_AsTuple(args.get()));
-  raise(PyExc_TypeError, "the args of node %R are no tuple but %R", node, Py_TYPE(args.get()));
+  raise(PyExc_TypeError, "expected a tuple as the args of node %R, found %R", node,
+        Py_TYPE(args.get()));
 }
 
 // The keyword arguments; TypeError when they are not a dict.
 inline Ref kwargs_of(PyObject* node) {
   Ref kwargs = node_field(node, symbols.node_kwargs);
   if (PyDict_Check(kwargs.get())) return kwargs;
-  raise(PyExc_TypeError, "the kwargs of node %R are no dict but %R", node, Py_TYPE(kwargs.get()));
+  raise(PyExc_TypeError, "expected a dict as the kwargs of node %R, found %R", node,
+        Py_TYPE(kwargs.get()));
 }
 
 // A field of a node in which torch keeps a dict (users, inputs); TypeError when other code has
@@ -38,7 +40,8 @@ inline Ref kwargs_of(PyObject* node) {
 inline Ref dict_field(PyObject* node, PyObject* descriptor) {
   Ref dict = node_field(node, descriptor);
   if (PyDict_Check(dict.get())) return dict;
-  raise(PyExc_TypeError, "a table of node %R is no dict but %R", node, Py_TYPE(dict.get()));
+  raise(PyExc_TypeError, "expected a dict as a table of node %R, found %R", node,
+        Py_TYPE(dict.get()));
 }
 
 // torch too can copy a node only if its args are a tuple and its kwargs a dict: AssertionError.
@@ -53,8 +56,8 @@ inline Ref dict_field(PyObject* node, PyObject* descriptor) {
 inline Ref returned_value(PyObject* output) {
   const Ref args = args_of(output);
   if (PyTuple_GET_SIZE(args.get()) == 0) {
-    raise(PyExc_IndexError, "output node %R has no argument: a graph returns its first one",
-          output);
+    raise(PyExc_IndexError,
+          "output node %R does not have an argument: a graph returns the first one", output);
   }
   return Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
 }

@@ -156,7 +156,7 @@ class Generator {
   void append_argument(PyObject* object, int depth = 0, bool in_dict = false) {
     if (depth > kMaxDepth) throw NotPlain();
     if (++arguments_ > kMostArguments) {
-      raise(PyExc_ValueError, "the arguments of the graph's nodes are too many for source text");
+      raise(PyExc_ValueError, "the nodes of the graph have too many arguments to generate code");
     }
     if (is_node(object)) {
       append_node(object);

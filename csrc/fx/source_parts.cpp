@@ -143,7 +143,7 @@ TargetKind kind_of(std::string_view name) {
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return static_cast<TargetKind>(i);
   }
-  raise(PyExc_ValueError, "%s is no kind of target", std::string(name).c_str());
+  raise(PyExc_ValueError, "unknown type of target: %s", std::string(name).c_str());
 }
 
 TargetText ask(PyObject* target) {

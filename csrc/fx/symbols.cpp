@@ -27,7 +27,8 @@ Tables shared_tables;  // referenced by the capsule; symbols and names own the o
 // The field of a member descriptor; TypeError for another object. `owner`: its type, for messages.
 const PyMemberDef* member(PyObject* descriptor, const char* owner) {
   if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
-    raise(PyExc_TypeError, "%s keeps a field as %R, not as a member", owner, descriptor);
+    raise(PyExc_TypeError, "%s: expected a member descriptor for a field, found %R", owner,
+          descriptor);
   }
   return reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
 }
@@ -36,7 +37,7 @@ const PyMemberDef* member(PyObject* descriptor, const char* owner) {
 void expect_object(PyObject* descriptor, const char* owner) {
   const PyMemberDef* field = member(descriptor, owner);
   if (field->type != T_OBJECT && field->type != T_OBJECT_EX) {
-    raise(PyExc_TypeError, "field %s of %s is no object", field->name, owner);
+    raise(PyExc_TypeError, "field %s of %s is not an object", field->name, owner);
   }
 }
 
@@ -44,7 +45,7 @@ void expect_object(PyObject* descriptor, const char* owner) {
 void expect_bool(PyObject* descriptor, const char* owner) {
   const PyMemberDef* field = member(descriptor, owner);
   if (field->type != T_BOOL) {
-    raise(PyExc_TypeError, "field %s of %s is no bool", field->name, owner);
+    raise(PyExc_TypeError, "field %s of %s is not a bool", field->name, owner);
   }
 }
 

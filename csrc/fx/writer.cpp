@@ -75,7 +75,7 @@ Ref new_graph() {
       root = fresh_root(value, graph.get());
       set(graph.get(), name, root.get());
     } else if (name == names.insert) {
-      FXPRESS_CHECK(root, "a graph has its way to insert nodes before it has its root");
+      FXPRESS_CHECK(root, "a graph has an insertion point, but not a root");
       set(graph.get(), name, get_attr(root.get(), names.prepend).get());
     } else {
       set(graph.get(), name, fresh(value).get());
@@ -89,7 +89,7 @@ GraphWriter::GraphWriter(NameWriter& name_writer) : GraphWriter(name_writer, new
 GraphWriter::GraphWriter(NameWriter& name_writer, Ref graph)
     : names_(name_writer), graph_(std::move(graph)) {
   if (is_true(get_attr(graph_.get(), names.len).get())) {
-    raise(PyExc_ValueError, "the graph to write into has nodes already");
+    raise(PyExc_ValueError, "the graph to write into is not empty");
   }
   root_ = get_attr(graph_.get(), names.root);
   const Ref graph_namespace = get_attr(graph_.get(), names.graph_namespace);
@@ -100,7 +100,7 @@ GraphWriter::GraphWriter(NameWriter& name_writer, Ref graph)
   lookup_table_ = get_attr(lookup.get(), names.table);
   FXPRESS_CHECK(PyDict_Check(obj_to_name_.get()) && PyDict_Check(base_count_.get()) &&
                     PyDict_Check(lookup_table_.get()) && PyAnySet_Check(used_names_.get()),
-                "this torch keeps the tables of a Graph in other types than dict and set");
+                "expected dicts and a set as the tables of torch's Graph");
   names_.begin_graph();
 }
 

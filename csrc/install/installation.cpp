@@ -209,7 +209,7 @@ InstalledBlock::InstalledBlock(py::object installation, py::object prepare, py::
       decorate_(std::move(decorate)) {}
 
 void InstalledBlock::enter() {
-  if (lease_ != nullptr) raise(PyExc_RuntimeError, "the block was entered already");
+  if (lease_ != nullptr) raise(PyExc_RuntimeError, "the block is already active");
   const auto prepared = prepare_().cast<Prepared>();
   lease_ = acquire(*installation_, prepared, true);
 }

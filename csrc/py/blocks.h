@@ -30,7 +30,7 @@ class Block {
   Block(pybind11::object begin, pybind11::object end)
       : begin_(std::move(begin)), end_(std::move(end)) {}
   void enter() {
-    if (token_) raise(PyExc_RuntimeError, "the block was entered already");
+    if (token_) raise(PyExc_RuntimeError, "the block is already active");
     token_ = begin_();
   }
   void exit(const pybind11::args&) {

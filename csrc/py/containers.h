@@ -49,7 +49,8 @@ inline Ref pairs_of(PyObject* mapping) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
     PyObject* item = PyList_GET_ITEM(items.get(), i);
     if (PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 2) continue;
-    raise(PyExc_ValueError, "the items of a %R are no pairs: %R", Py_TYPE(mapping), item);
+    raise(PyExc_ValueError, "expected pairs as the items of a %R, found %R", Py_TYPE(mapping),
+          item);
   }
   return items;
 }

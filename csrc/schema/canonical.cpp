@@ -328,7 +328,7 @@ class Canonicalizer {
   static std::string_view known_name(const Renamed& renamed, std::string_view name) {
     const std::string* found = renamed.find(name);
     if (found == nullptr) {
-      throw UnknownName("the signature has the name '" + std::string(name) +
+      throw UnknownName("the signature contains the name '" + std::string(name) +
                         "', which no value of the graph has");
     }
     return *found;

@@ -326,7 +326,7 @@ const char* fault_of(Rule rule) {
 }
 
 GateError::GateError(std::string path, Rule rule, std::string_view value)
-    : std::runtime_error("a text breaks the rule of its field"),
+    : std::runtime_error("a string breaks the rule of its field"),
       path_(std::move(path)),
       value_(value),
       rule_(rule) {}

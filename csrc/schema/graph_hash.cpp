@@ -207,7 +207,8 @@ void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
   const uint32_t id = scope_->id(name);
   Named& value = scope_->values[id];
   if (names == Names::kDefine) {
-    if (value.set != kNoSet) throw CanonicalError("two values are named " + std::string(name));
+    if (value.set != kNoSet)
+      throw CanonicalError("the graph has two values named " + std::string(name));
     value.set = kPending;
     results_.push_back(id);
     if (value.meta != nullptr) add(hasher, *value.meta, Names::kDefine);
@@ -215,7 +216,7 @@ void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
   }
   if (value.set >= kPending) {
     if (in_call_) return hasher.text(name);
-    throw CanonicalError("nothing is named " + std::string(name));
+    throw CanonicalError("the graph does not have a value named " + std::string(name));
   }
   hasher.digest(value.maker);
   hasher.size(value.index);
@@ -314,7 +315,7 @@ void GraphHasher::add(Hasher& hasher, const Value& value, Names names) {
     case ValueKind::kUnion: {
       const Field tag = document_.tag(value);
       if (tag == Field::kUnknown) {
-        throw CanonicalError("the schema has a field without a known meaning");
+        throw CanonicalError("the schema has a field that fxpress does not know");
       }
       hasher.size(static_cast<uint64_t>(tag));
       const Value& content = document_.content(value);
@@ -528,7 +529,7 @@ GraphHash GraphHasher::program() {
   const auto arguments = document_.children(field(graph, Field::Graph_inputs));
   if (specs.size() != arguments.size()) {
     throw CanonicalError("the signature has " + std::to_string(specs.size()) +
-                         " inputs, the graph " + std::to_string(arguments.size()));
+                         " inputs, but the graph has " + std::to_string(arguments.size()));
   }
   Digest inputs{};
   size_t user_inputs = 0;

@@ -66,7 +66,7 @@ void JsonLexer::fail(const std::string& what) const {
 
 void JsonLexer::expect(char expected) {
   if (accept(expected)) return;
-  if (at_ == text_.size()) fail("the text ends too early");
+  if (at_ == text_.size()) fail("unexpected end of the text");
   fail(std::string("expected '") + expected + "', found '" + shown(text_.substr(at_, 1)) + "'");
 }
 
@@ -95,28 +95,28 @@ void JsonLexer::check_utf8(size_t from, size_t to) {
         more == 1 || (more == 2 && code >= 0x800) || (more == 3 && code >= 0x10000);
     if (!good || !shortest || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
       at_ = i;
-      fail("a text is not UTF-8");
+      fail("a string is not valid UTF-8");
     }
     i += 1 + static_cast<size_t>(more);
   }
 }
 
 std::string_view JsonLexer::read_string(std::string& unescaped) {
-  if (peek() != '"') fail("expected a text");
+  if (peek() != '"') fail("expected a string");
   const size_t start = ++at_;
   bool ascii = true;
   const auto scan = [&] {
     const Plain plain = find_plain(text_.substr(at_));
     at_ += plain.size;
     ascii &= plain.ascii;
-    if (at_ == text_.size()) fail("the text ends too early");
+    if (at_ == text_.size()) fail("unexpected end of the text");
   };
   scan();
   std::string_view result = text_.substr(start, at_ - start);
   if (text_[at_] != '"') {
     unescaped.assign(result);
     while (text_[at_] != '"') {
-      if (text_[at_] != '\\') fail("a text has a control character");
+      if (text_[at_] != '\\') fail("a string contains a control character");
       append_escape(unescaped);
       const size_t from = at_;
       scan();
@@ -138,14 +138,14 @@ uint32_t JsonLexer::read_unit() {
   const char* from = text_.data() + at_;
   const char* end = text_.data() + text_.size();
   if (end - from < 4 || std::from_chars(from, from + 4, unit, 16).ptr != from + 4) {
-    fail("\\u needs four hexadecimal digits");
+    fail("expected four hexadecimal digits after \\u");
   }
   at_ += 4;
   return unit;
 }
 
 void JsonLexer::append_escape(std::string& to) {
-  if (at_ + 1 >= text_.size()) fail("the text ends too early");
+  if (at_ + 1 >= text_.size()) fail("unexpected end of the text");
   const char kind = text_[at_ + 1];
   constexpr std::string_view kFrom = "\"\\/bfnrt";
   constexpr std::string_view kTo = "\"\\/\b\f\n\r\t";
@@ -154,7 +154,7 @@ void JsonLexer::append_escape(std::string& to) {
     at_ += 2;
     return;
   }
-  if (kind != 'u') fail("a text has an unknown escape");
+  if (kind != 'u') fail("a string contains an unknown escape");
   at_ += 2;
   uint32_t code = read_unit();
   if (code >= 0xd800 && code < 0xdc00 && text_.substr(at_).starts_with("\\u")) {
@@ -197,7 +197,7 @@ std::string_view JsonLexer::read_number(bool& whole) {
   const auto at = [&](char c) { return at_ < text_.size() && text_[at_] == c; };
   if (at('-')) ++at_;
   const size_t first = at_;
-  if (digits() > 1 && text_[first] == '0') fail("a number starts with 0");
+  if (digits() > 1 && text_[first] == '0') fail("a number has a leading 0");
   whole = true;
   if (at('.')) {
     whole = false;

@@ -60,7 +60,7 @@ class JsonLexer {
   // Fails unless only white space is left.
   void expect_end() {
     skip_space();
-    if (at_ != text_.size()) fail("there is something behind the value");
+    if (at_ != text_.size()) fail("expected the end of the text after the value");
   }
 
   void enter();

@@ -160,7 +160,7 @@ void Reader::read_real() {
 void Reader::read_new_key(JsonKeys& keys) {
   const std::string_view key = read_string(value_);
   if (!keys.add(key, key.data() != value_.data())) {
-    fail("the key '" + shown(key) + "' comes twice");
+    fail("duplicate key '" + shown(key) + "'");
   }
 }
 
@@ -172,7 +172,7 @@ int Reader::read_field(const TypeInfo& type, size_t likely) {
   }
   const std::string_view name = read_string(value_);
   const int field = type.find(name);
-  if (field < 0 && type.is_union) fail(type.name + " has no kind '" + shown(name) + "'");
+  if (field < 0 && type.is_union) fail(type.name + " does not have a field '" + shown(name) + "'");
   expect(':');
   return field;
 }
@@ -239,7 +239,7 @@ void Reader::read_record(const TypeInfo& type) {
     if (field < 0) return skip_value();
     const auto position = static_cast<size_t>(field);
     path_.push_back({type.fields[position].name, 0, false});
-    if (builder_.has_field(position)) fail("the key comes twice");
+    if (builder_.has_field(position)) fail("duplicate key");
     builder_.field(position);
     read_shape(type.fields[position].shape);
     path_.pop_back();
@@ -264,7 +264,7 @@ void Reader::read_union(uint16_t type_id) {
   bool found = false;
   charge(sizeof(Value));
   each('{', '}', 0, [&] {
-    if (found) fail(type.name + " has more than one key");
+    if (found) fail(type.name + " has more than one key; expected one");
     found = true;
     size_t& likely = likely_[type_id];
     likely = static_cast<size_t>(read_field(type, likely));
@@ -274,7 +274,7 @@ void Reader::read_union(uint16_t type_id) {
     read_shape(info.shape);
     path_.pop_back();
   });
-  if (!found) fail(type.name + " is empty");
+  if (!found) fail(type.name + " does not have a key; expected one");
   builder_.end_union();
 }
 

@@ -71,7 +71,8 @@ Schema::Schema(std::span<const NewType> types) {
   for (const TypeInfo& info : types_) {
     if (info.name.empty()) {
       const auto missing = static_cast<size_t>(&info - types_.data());
-      throw SchemaError("torch's schema has no type " + std::string(kTypeNames[missing]));
+      throw SchemaError("torch's schema does not define the type " +
+                        std::string(kTypeNames[missing]));
     }
   }
   for (const NewType& type : types) {
@@ -133,7 +134,7 @@ void Schema::check_rules() const {
   for (const TypeInfo& info : types_) {
     for (const FieldInfo& field : info.fields) {
       if (!is_text(field.shape) || field.rule != Rule::kNone) continue;
-      throw SchemaError("no rule says what the texts of " + info.name + "." + field.name + " are");
+      throw SchemaError("the strings of " + info.name + "." + field.name + " do not have a rule");
     }
   }
 }

@@ -97,7 +97,7 @@ Ref GraphDecoder::argument(const Value& value) {
         return take_as_tuple(numbers);
       });
   }
-  raise(symbols.unsupported_error, "fxpress does not know this kind of argument: %s",
+  raise(symbols.unsupported_error, "fxpress does not support arguments of type %s",
         document_->schema().type(value.type).fields[value.count].name.c_str());
 }
 
@@ -106,7 +106,7 @@ Ref GraphDecoder::choice(const Value& value) {
   if (const auto name = name_in(value)) return node_reference(*name);
   if (tag_of(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);
   Ref constant = scalar_of(content_of(value));
-  if (!constant) raise(symbols.serialize_error, "a value of the graph has no name");
+  if (!constant) raise(symbols.serialize_error, "a value of the graph does not have a name");
   return constant;
 }
 
@@ -158,7 +158,7 @@ Ref GraphDecoder::object(const Value& value) {
   const Ref key = new_text(name);
   PyObject* object = dict_get(constants_.ptr(), key.get());
   if (object == nullptr) {
-    raise(symbols.serialize_error, "the file has no object named %R", key.get());
+    raise(symbols.serialize_error, "the file does not contain an object named %R", key.get());
   }
   has_objects_ = true;
   return Ref::borrow(object);
@@ -166,7 +166,7 @@ Ref GraphDecoder::object(const Value& value) {
 
 Ref GraphDecoder::graph_argument(const Value& value) {
   const core::Budget::Level level(*budget_, "the graphs within a graph");
-  if (!graphs_allowed_) raise(symbols.serialize_error, "the signature has a graph as an argument");
+  if (!graphs_allowed_) raise(symbols.serialize_error, "an argument of the signature is a graph");
   const std::string_view target = text_of(value, Field::GraphArgument_name);
   const Ref name = new_text(target);
   Mentions outer = std::exchange(mentions_, {});

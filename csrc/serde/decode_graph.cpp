@@ -30,7 +30,7 @@ void set_value(PyObject* node, PyObject* value) {
 PyObject* get_value(PyObject* node) {
   PyObject* value = dict_get(fx::node_field(node, fx::symbols.node_meta).get(), fx::names.val);
   if (value == nullptr) {
-    raise(symbols.serialize_error, "the graph returns %R, which has no value", node);
+    raise(symbols.serialize_error, "the graph returns %R, which does not have a value", node);
   }
   return value;
 }
@@ -83,7 +83,9 @@ void GraphDecoder::input(const Value& value, size_t position) {
     case Field::Argument_as_sym_float:
     case Field::Argument_as_sym_bool: {
       const auto name = name_in(value);
-      if (!name) raise(symbols.serialize_error, "input %zu of a graph is a constant", position);
+      if (!name)
+        raise(symbols.serialize_error, "input %zu of a graph: expected a name, found a constant",
+              position);
       return name_result(placeholder(new_text(*name).get()), *name);
     }
     case Field::Argument_as_int:
@@ -102,7 +104,7 @@ void GraphDecoder::input(const Value& value, size_t position) {
         name = Ref::steal(PyUnicode_FromFormat("arg%zu", position));
       }
       if (PyUnicode_IsIdentifier(name.get()) != 1) {
-        raise(symbols.serialize_error, "%R cannot be a name in a graph", name.get());
+        raise(symbols.serialize_error, "%R cannot be the name of a node", name.get());
       }
       PyObject* node = placeholder(name.get());
       return set_value(node, argument(value).get());
@@ -126,8 +128,8 @@ void GraphDecoder::outputs(const Value& graph) {
   Ref value;
   if (field(graph, Field::Graph_is_single_tensor_return).integer != 0) {
     if (results.size() != 1 || !fx::is_node(results[0].get())) {
-      raise(symbols.serialize_error, "a graph that returns a single tensor has %zu outputs",
-            results.size());
+      raise(symbols.serialize_error,
+            "expected one tensor as the output of a graph, found %zu outputs", results.size());
     }
     result = std::move(results[0]);
     value = std::move(values[0]);
@@ -237,7 +239,7 @@ Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator
       found = std::find_if(target.arguments.begin(), target.arguments.end(), has_name);
     }
     if (found == target.arguments.end()) {
-      raise(symbols.serialize_error, "%R has no argument %R", target.object.get(),
+      raise(symbols.serialize_error, "%R does not have an argument %R", target.object.get(),
             new_text(name).get());
     }
     const auto place = static_cast<size_t>(found - target.arguments.begin());
@@ -310,7 +312,7 @@ void GraphDecoder::results(const Value& value, const Operator& target, PyObject*
       if (const auto name = name_in(parts[0])) return name_result(node, *name);
       const Value& content = content_of(parts[0]);
       if (content.kind != ValueKind::kList) {
-        raise(symbols.serialize_error, "the result of a node has no name");
+        raise(symbols.serialize_error, "the result of a node does not have a name");
       }
       parts = children_of(content);
     }
@@ -369,7 +371,7 @@ Ref GraphDecoder::take(PyObject* node, size_t index, const Value& part, const Me
     set_value(taken, values.get());
     return values;
   }
-  raise(symbols.serialize_error, "result %zu of a node has no name", index);
+  raise(symbols.serialize_error, "result %zu of a node does not have a name", index);
 }
 
 // A node without a result releases the name that it was created with.

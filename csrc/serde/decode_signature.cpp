@@ -22,7 +22,7 @@ Ref GraphDecoder::graph_signature(const Value& value) {
 // Python code, and a signature has a spec for each tensor of the state.
 Ref GraphDecoder::named_spec(PyObject* type, const Value& argument) {
   const auto name = name_in(argument);
-  if (!name) raise(symbols.serialize_error, "an argument of the signature has no name");
+  if (!name) raise(symbols.serialize_error, "an argument of the signature does not have a name");
   return new_instance(type, {{fx::names.name, new_text(*name).get()}});
 }
 
@@ -49,7 +49,7 @@ Ref GraphDecoder::argument_spec(const Value& value) {
 std::pair<const SpecInfo&, PyObject*> GraphDecoder::spec_info(const Value& spec, const char* what) {
   const SpecInfo* info = schema::find_spec(tag_of(spec));
   if (info == nullptr) {
-    raise(symbols.unsupported_error, "fxpress does not know this kind of %s: %s", what,
+    raise(symbols.unsupported_error, "fxpress does not support this type of %s: %s", what,
           document_->schema().type(spec.type).fields[spec.count].name.c_str());
   }
   const bool is_literal = info->argument_type == SpecArgument::kLiteral;

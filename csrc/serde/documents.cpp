@@ -256,7 +256,7 @@ class LatestText {
 Ref number(const Document& document, const Value& symbolic) {
   const Value& content = document.content(symbolic);
   if (content.kind != ValueKind::kInt) {
-    raise(damage_error(), "a stored tensor has a symbolic size");
+    raise(damage_error(), "the size of a stored tensor is symbolic");
   }
   return Ref::steal(PyLong_FromLongLong(content.integer));
 }
@@ -321,7 +321,7 @@ schema::HashContext hash_context(const py::dict& traits, const py::dict& values)
   for (const auto& [name, digest] : values) {
     const auto bytes = digest.cast<std::string_view>();
     schema::Digest& made = context.values[name.cast<std::string>()];
-    if (bytes.size() != made.size()) raise(PyExc_ValueError, "a digest has 32 bytes");
+    if (bytes.size() != made.size()) raise(PyExc_ValueError, "expected a digest of 32 bytes");
     std::copy(bytes.begin(), bytes.end(), made.begin());
   }
   return context;

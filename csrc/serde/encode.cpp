@@ -219,7 +219,7 @@ void GraphEncoder::payload_config(PyObject* entries) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(held.get()); ++i) {
       PyObject* entry = item(held.get(), i);
       if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 5) {
-        raise(PyExc_TypeError, "an entry of a config has five parts");
+        raise(PyExc_TypeError, "expected a tuple of five parts as an entry of a config");
       }
       out_.key(item(entry, 0));
       out_.record(Type::PayloadMeta, [&](Field field) {

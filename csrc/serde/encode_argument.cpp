@@ -127,7 +127,7 @@ void GraphEncoder::dict(PyObject* dict) {
   const RecursionGuard guard(" in an argument of a graph");
   core::check_stack("an argument of a graph");
   if (++dicts_ > kMostDicts) {
-    raise(symbols.serialize_error, "the dicts among the arguments are too many");
+    raise(symbols.serialize_error, "the arguments contain too many dicts");
   }
   const Ref items = pairs_of(dict);
   sink_.begin_map();

@@ -129,9 +129,7 @@ void GraphEncoder::argument_spec(PyObject* spec) {
     return out_.choice(Field::Argument_as_custom_obj, [&] { custom_object(spec); });
   }
   raise(PyExc_AssertionError,
-        "an argument of a signature is of a type without a place in the "
-        "file: %R",
-        spec);
+        "an argument of a signature has a type that files cannot represent: %R", spec);
 }
 
 void GraphEncoder::module_calls(PyObject* entries) {

@@ -34,7 +34,8 @@ Defined* OpenGraph::find(std::string_view name) {
 PyObject* OpenGraph::node_named(std::string_view name) {
   PyObject* node = defined(name).node.get();
   if (node == nullptr) {
-    raise(symbols.serialize_error, "no value of the graph is named %R", new_text(name).get());
+    raise(symbols.serialize_error, "the graph does not have a value named %R",
+          new_text(name).get());
   }
   return node;
 }
@@ -99,7 +100,7 @@ GraphDecoder::GraphDecoder(py::object classes, py::object values, py::dict const
 
 template <class Use>
 auto GraphDecoder::use(Use use) {
-  if (busy_) raise(PyExc_RuntimeError, "this deserializer is reading already");
+  if (busy_) raise(PyExc_RuntimeError, "this deserializer is in use by another call");
   struct Busy {
     bool& flag;
     explicit Busy(bool& busy) : flag(busy) { flag = true; }
@@ -141,7 +142,7 @@ void GraphDecoder::open() {
 
 void GraphDecoder::close() {
   use([&] {
-    FXPRESS_CHECK(graphs_.size() > 1, "no graph within another is open");
+    FXPRESS_CHECK(graphs_.size() > 1, "a nested graph is not open");
     leave_graph();
   });
 }
@@ -204,7 +205,7 @@ OpenGraph& GraphDecoder::graph_of(uint64_t scope) {
   for (OpenGraph& graph : graphs_) {
     if (graph.scope() == scope) return graph;
   }
-  raise(symbols.serialize_error, "the graph is not open any more");
+  raise(symbols.serialize_error, "the graph is closed");
 }
 
 void GraphDecoder::open_graph() {
@@ -283,7 +284,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   const Value& value = document_->root();
   const auto known = std::find_if(std::begin(kParts), std::end(kParts),
                                   [&](const PartKind& each) { return each.name == kind; });
-  FXPRESS_CHECK(known != std::end(kParts), "parts of this kind are not known");
+  FXPRESS_CHECK(known != std::end(kParts), "unknown type of part");
   check_root(known->type);
   if (kind == "tensor") return tensor(value);
   if (kind == "input_spec") return input_spec(value);
@@ -318,7 +319,7 @@ void GraphDecoder::check_root(Type type) const {
   const bool has_type = root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion;
   if (has_type && root.type == static_cast<uint16_t>(type)) return;
   const auto name_of = [&](uint16_t id) { return document_->schema().type(id).name.c_str(); };
-  raise(PyExc_TypeError, "a %s is needed, not %s", name_of(static_cast<uint16_t>(type)),
+  raise(PyExc_TypeError, "expected a %s, got %s", name_of(static_cast<uint16_t>(type)),
         has_type ? name_of(root.type) : "a plain value");
 }
 

@@ -205,7 +205,7 @@ const NodeEntry* GraphValues::find(PyObject* node) const {
 void GraphValues::read(NodeEntry& entry) {
   if (entry.op == core::Op::kGetAttr || entry.op == core::Op::kOutput) return;
   if (entry.op == core::Op::kCallModule || entry.op == core::Op::kCallMethod) {
-    raise(PyExc_AttributeError, "a %U node cannot be written", fx::op_name(entry.op));
+    raise(PyExc_AttributeError, "a %U node cannot be serialized", fx::op_name(entry.op));
   }
   const Ref meta = fx::node_field(entry.node.get(), fx::symbols.node_meta);
   if (entry.function != nullptr && entry.function->kind == OperatorKind::kGetItem) {
@@ -292,7 +292,7 @@ void GraphValues::add_unused(const NodeEntry& entry, const std::string& suffix, 
   unused_.push_back(new_string(std::string(utf8(entry.name.get())) + "_unused_" + suffix));
   PyObject* name = unused_.back().get();
   if (!add_name(name, static_cast<uint32_t>(entries.size() + unused_.size() - 1))) {
-    raise(PyExc_AssertionError, "name %R is already that of another value", name);
+    raise(PyExc_AssertionError, "another value already has the name %R", name);
   }
   add_value(name, value, table);
 }
@@ -309,7 +309,7 @@ std::vector<GraphValues::User> GraphValues::users_of(const NodeEntry& entry) {
     }
     const Ref args = fx::args_of(user);
     if (PyTuple_GET_SIZE(args.get()) < 2) {
-      raise(PyExc_IndexError, "getitem node %S has no index", user);
+      raise(PyExc_IndexError, "getitem node %S does not have an index", user);
     }
     Ref index = Ref::borrow(PyTuple_GET_ITEM(args.get(), 1));
     bool found = false;

@@ -46,7 +46,8 @@ void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
 void check_plain(PyObject* type) {
   for (PyTypeObject* base = as_type(type); base != &PyBaseObject_Type; base = base->tp_base) {
     if (PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE) == 0) {
-      raise(PyExc_TypeError, "a class of the schema is a kind of %s", base->tp_name);
+      raise(PyExc_TypeError, "a class of the schema is derived from %s, expected object",
+            base->tp_name);
     }
   }
 }
@@ -198,7 +199,7 @@ class SchemaClasses::Walk {
     const int position = known != info.hashes.end() ? static_cast<int>(known - info.hashes.begin())
                                                     : declared.find(Text(tag.get()).view());
     if (position < 0) {
-      raise(PyExc_AttributeError, "%s has no field %R", declared.name.c_str(), tag.get());
+      raise(PyExc_AttributeError, "%s does not have a field %R", declared.name.c_str(), tag.get());
     }
     return static_cast<size_t>(position);
   }
@@ -256,7 +257,7 @@ class SchemaClasses::Copier : Walk {
       case Kind::kList:
         return list(shape.of, object);
       default:
-        FXPRESS_CHECK(shape.kind != Kind::kMap, "what a graph knows of a value is a map");
+        FXPRESS_CHECK(shape.kind != Kind::kMap, "the facts about values of a graph are a map");
         return Ref::borrow(object);
     }
   }

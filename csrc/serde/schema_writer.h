@@ -81,7 +81,7 @@ class SchemaWriter {
     const auto& info = schema_.type(Schema::owner(field));
     if (position < 0) {
       raise(symbols.unsupported_error,
-            "the %s of this graph has no place in the schema of this torch", info.name.c_str());
+            "the schema of this torch cannot represent the %s of this graph", info.name.c_str());
     }
     sink_.begin_union(info, static_cast<size_t>(position));
   }

@@ -142,9 +142,10 @@ class Assigner {
     for (size_t i = 0; i < nodes_.size(); ++i) visit(NodeId(i));
     for (StateRegion& region : result_.autocast) {
       if (!region.exit.valid()) {
-        raise(PyExc_AssertionError,
-              "autocast must exit: node %R is never left; add torch.amp._exit_autocast",
-              node(region.enter));
+        raise(
+            PyExc_AssertionError,
+            "autocast must exit: the region of node %R is not closed; add torch.amp._exit_autocast",
+            node(region.enter));
       }
     }
     close(result_.autocast, "autocast_regions: %s");
@@ -205,7 +206,7 @@ class Assigner {
       if (!may_add) {
         raise(PyExc_KeyError,
               "partition %U was returned for a node inside an autocast or grad region only: the "
-              "callback must return the same id each time it is asked about a node",
+              "callback must return the same id in each call for a node",
               name.get());
       }
       result_.partition_names.push_back(std::move(name));

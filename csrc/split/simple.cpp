@@ -51,8 +51,8 @@ NamedNodes named_nodes(PyObject* mapping) {
   NamedNodes result;
   for (const auto& [name, node] : DictRange(dict.get())) {
     if (!PyUnicode_Check(name) || !fx::is_node(node)) {
-      raise(PyExc_TypeError, "inputs and outputs of a partition are nodes by name, not %R: %R",
-            name, node);
+      raise(PyExc_TypeError,
+            "expected inputs and outputs of a partition as {name: node}, found %R: %R", name, node);
     }
     result.emplace_back(Ref::borrow(name), Ref::borrow(node));
   }
@@ -213,8 +213,8 @@ void clone_partition(const SimpleSplit& split, fx::NameWriter& name_writer,
   const auto in_partition = [&](PyObject* def) {
     PyObject* clone = dict_get(environment, def);
     if (clone == nullptr) {
-      raise(PyExc_KeyError, "node %R is neither in the partition that uses it nor an input of it",
-            def);
+      raise(PyExc_KeyError,
+            "node %R is neither in the partition that uses it nor an input of the partition", def);
     }
     return clone;
   };

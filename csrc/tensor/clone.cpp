@@ -465,7 +465,7 @@ std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
 py::list clone_separately(const py::list& given, const std::vector<bool>& parameters) {
   const bool watched = copies_are_observed();
   if (parameters.size() != given.size()) {
-    throw py::value_error("there is not a flag for each value");
+    throw py::value_error("expected a flag for each value");
   }
   std::optional<GcPause> pause(std::in_place);
   Originals originals(given.size());

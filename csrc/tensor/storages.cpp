@@ -169,7 +169,7 @@ namespace {
 // The bytes that a storage needs for a view; throws for invalid sizes, strides or offset.
 uint64_t storage_size_for(const View& view, uint64_t item) {
   const auto& [storage, label, dtype, sizes, strides, offset, grad, parameter] = view;
-  if (sizes.size() != strides.size()) bad_view(view, "has not as many strides as sizes");
+  if (sizes.size() != strides.size()) bad_view(view, "does not have as many strides as sizes");
   const auto is_negative = [](int64_t number) { return number < 0; };
   if (std::ranges::any_of(sizes, is_negative) || std::ranges::any_of(strides, is_negative)) {
     bad_view(view, "has negative sizes or strides");
@@ -181,7 +181,7 @@ uint64_t storage_size_for(const View& view, uint64_t item) {
 
 at::Tensor make_view(const at::Tensor& bytes, const View& view) {
   const auto& [index, label, dtype, sizes, strides, offset, grad, parameter] = view;
-  if (!THPDtype_Check(dtype.ptr())) throw py::type_error("a view needs a dtype");
+  if (!THPDtype_Check(dtype.ptr())) throw py::type_error("expected a torch.dtype for a view");
   const at::ScalarType type = reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
   if (storage_size_for(view, c10::elementSize(type)) > bytes.storage().nbytes()) {
     bad_view(view, "is larger than its storage");
@@ -198,7 +198,7 @@ at::Tensor make_view(const at::Tensor& bytes, const View& view) {
 // A tensor like `original` on the storage of `bytes`.
 at::Tensor view_on(const at::Tensor& original, const at::Tensor& bytes) {
   if (bytes.storage().nbytes() < original.storage().nbytes()) {
-    throw py::value_error("a storage is smaller than the one that it stands for");
+    throw py::value_error("a storage is smaller than the storage that it replaces");
   }
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(bytes.storage()),
                                                              bytes.key_set(), original.dtype());
@@ -212,7 +212,7 @@ at::Tensor view_on(const at::Tensor& original, const at::Tensor& bytes) {
 py::list views_like(const py::list& values, const std::vector<int64_t>& numbers,
                     const std::vector<at::Tensor>& storages) {
   if (numbers.size() != values.size()) {
-    throw py::value_error("there is not a number for each value");
+    throw py::value_error("expected a number for each value");
   }
   // Creating objects may collect garbage, which may run code that changes the list.
   const auto kept = py::reinterpret_steal<py::tuple>(PyList_AsTuple(values.ptr()));
@@ -227,7 +227,7 @@ py::list views_like(const py::list& values, const std::vector<int64_t>& numbers,
     }
     const at::Tensor* original = view_of_storage(value);
     if (original == nullptr) {
-      throw py::type_error("only a tensor that is nothing but a view has a number");
+      throw py::type_error("expected a plain tensor on a storage for each number");
     }
     const auto first = known.insert(reinterpret_cast<uintptr_t>(value), static_cast<uint32_t>(i));
     if (!first.added) {

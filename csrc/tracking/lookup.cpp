@@ -12,10 +12,10 @@ namespace fxpress::tracking {
 namespace {
 
 Ref tuple_of_names(PyObject* names) {
-  if (!PyTuple_Check(names)) raise(PyExc_TypeError, "the names are no tuple: %R", names);
+  if (!PyTuple_Check(names)) raise(PyExc_TypeError, "expected a tuple of names, got %R", names);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
     if (!PyUnicode_Check(PyTuple_GET_ITEM(names, i))) {
-      raise(PyExc_TypeError, "a name is no str: %R", PyTuple_GET_ITEM(names, i));
+      raise(PyExc_TypeError, "expected a str as a name, got %R", PyTuple_GET_ITEM(names, i));
     }
   }
   return Ref::borrow(names);
@@ -63,8 +63,8 @@ std::string without_tables(std::string_view path) {
 }  // namespace
 
 Ref class_attribute(PyObject* type, PyObject* name) {
-  if (!PyType_Check(type)) raise(PyExc_TypeError, "no class: %R", type);
-  if (!PyUnicode_Check(name)) raise(PyExc_TypeError, "a name is no str: %R", name);
+  if (!PyType_Check(type)) raise(PyExc_TypeError, "expected a class, got %R", type);
+  if (!PyUnicode_Check(name)) raise(PyExc_TypeError, "expected a str as a name, got %R", name);
   return Ref::borrow(_PyType_Lookup(reinterpret_cast<PyTypeObject*>(type), name));
 }
 
@@ -82,7 +82,7 @@ bool has_empty_tables(PyObject* module, PyObject* names) {
 
 bool has_plain_tables(PyObject* ns, PyObject* names) {
   const Ref all = tuple_of_names(names);
-  if (!PyDict_Check(ns)) raise(PyExc_TypeError, "the namespace is no dict: %R", ns);
+  if (!PyDict_Check(ns)) raise(PyExc_TypeError, "expected a dict as the namespace, got %R", ns);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
     if (dict_table(ns, PyTuple_GET_ITEM(all.get(), i)) == nullptr) return false;
   }
@@ -90,7 +90,7 @@ bool has_plain_tables(PyObject* ns, PyObject* names) {
 }
 
 Ref path_without_tables(PyObject* path) {
-  if (!PyUnicode_Check(path)) raise(PyExc_TypeError, "a path is no str: %R", path);
+  if (!PyUnicode_Check(path)) raise(PyExc_TypeError, "expected a str as a path, got %R", path);
   // Keys may contain lone surrogates, which plain UTF-8 cannot encode.
   const Ref bytes = Ref::steal(PyUnicode_AsEncodedString(path, "utf-8", "surrogatepass"));
   const auto size = static_cast<size_t>(PyBytes_GET_SIZE(bytes.get()));

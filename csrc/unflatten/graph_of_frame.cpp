@@ -72,7 +72,7 @@ Ref FrameWriter::own_target(PlannedId id) const {
     case Planned::kCall:
       return Ref::borrow(plan_.program.string(plan_.outline.frames[node.index].target));
     default:
-      FXPRESS_CHECK(false, "a planned node of this kind has no text for a target");
+      FXPRESS_CHECK(false, "a planned node of this type does not have a target");
   }
 }
 
@@ -222,7 +222,7 @@ PyObject* FrameWriter::write_node(fx::GraphWriter& writer, PlannedId id) {
     case Planned::kOutput:
       return write_output(writer, id);
   }
-  FXPRESS_CHECK(false, "unknown kind of planned node");
+  FXPRESS_CHECK(false, "unknown type of planned node");
 }
 
 PyObject* FrameWriter::write_copy(fx::GraphWriter& writer, PlannedId id) {

@@ -56,7 +56,8 @@ class MetaReader {
     Ref stack = find_item(meta, fx::names.nn_module_stack);
     if (!stack || stack.get() == Py_None) return {};
     if (!PyDict_Check(stack.get())) {
-      raise(PyExc_ValueError, "nn_module_stack of node %R is no dict but %R", node, stack.get());
+      raise(PyExc_ValueError, "expected a dict as nn_module_stack of node %R, found %R", node,
+            stack.get());
     }
     if (PyDict_GET_SIZE(stack.get()) == 0) return {};
     if (!PyDict_CheckExact(stack.get())) stack = in_order(stack.get());
@@ -280,7 +281,7 @@ class ProgramReader {
       const StringId input = program_.strings.intern(mutations_[i].input);
       const auto it = placeholders.find(input.value());
       if (it == placeholders.end() || i >= values.size()) {
-        raise(PyExc_KeyError, "'%s', which the signature mutates, is no input of the graph",
+        raise(PyExc_KeyError, "the signature mutates '%s', which is not an input of the graph",
               mutations_[i].input.c_str());
       }
       writes.push_back({it->second, values[i], StringId(), StringId()});

@@ -38,7 +38,7 @@ ProgramState::ProgramState(const HeldState& held) : values_(Ref::borrow(held.val
 }
 
 void ProgramState::read_specs(PyObject* specs) {
-  const Ref list = Ref::steal(PySequence_Fast(specs, "input_specs is no sequence"));
+  const Ref list = Ref::steal(PySequence_Fast(specs, "input_specs is not a sequence"));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
     read_spec(PySequence_Fast_GET_ITEM(list.get(), i));
   }
@@ -74,7 +74,8 @@ void ProgramState::read_spec(PyObject* spec) {
 uint32_t ProgramState::find(const std::vector<uint32_t>& table, StringId name,
                             const char* what) const {
   if (name.value() < table.size() && table[name.value()] != kNone) return table[name.value()];
-  raise(PyExc_KeyError, "%R: the program's signature names this %s, its state does not have it",
+  raise(PyExc_KeyError,
+        "%R: the signature of the program names this %s, but its state does not have it",
         new_string(strings_.text(name)).get(), what);
 }
 

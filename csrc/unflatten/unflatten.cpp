@@ -381,7 +381,7 @@ class Unflattener {
               stack_of(node).get());
       case OutlineFault::kLatePlaceholder:
         raise(PyExc_AssertionError,
-              "unexpected placeholder node %R behind the first node of the body", node);
+              "unexpected placeholder node %R after the first node of the body", node);
       case OutlineFault::kNotDescendant:
         raise(
             PyExc_RuntimeError,
@@ -399,7 +399,7 @@ class Unflattener {
               "value that it neither computes nor gets passed",
               node, error.what());
     }
-    FXPRESS_CHECK(false, "unknown kind of error");
+    FXPRESS_CHECK(false, "unknown type of error");
   }
 
   static Ref stack_of(PyObject* node) {

@@ -73,7 +73,7 @@ def test_files_that_get_shorter_while_they_are_open(
         target = reading.Target("large", 0, size, to.data_ptr())
         reader.read_into([target])
         os.truncate(path, size // 2)
-        with pytest.raises(archive.ArchiveError, match="end"):
+        with pytest.raises(archive.ArchiveError, match="truncated"):
             reader.read_into([target])
 
 
@@ -229,7 +229,7 @@ def test_other_versions_and_formats(data: bytes) -> None:
     for version in (b"1", b"x", b""):
         with pytest.raises(ValueError, match="archive version"):
             archive.load(rewritten(data, {"archive/archive_version": version}))
-    with pytest.raises(archive.ArchiveError, match="no version"):
+    with pytest.raises(archive.ArchiveError, match="its version is missing"):
         archive.load(rewritten(data, {"archive/archive_format": None}))
     for text in (bytearray(), bytearray(b"not a zip file"), bytearray(100)):
         with pytest.raises(zipfile.BadZipFile):

@@ -136,7 +136,8 @@ OUTSIDE: dict[str, Any] = {
     "in a parameter": Called(FUNCTIONS._rebuild_parameter, view(0, (9,), (1,)), True, HOOKS),
     "with attributes": Called(
         *(torch._tensor._rebuild_from_type_v2, FUNCTIONS._rebuild_tensor_v2, torch.Tensor),
-        *((STORAGE, 0, (9,), (1,), False, HOOKS), {"a": 1}),
+        (STORAGE, 0, (9,), (1,), False, HOOKS),
+        {"a": 1},
     ),
     "by its state": view(0, (4,), (1,), state=(STORAGE, 0, (1 << 20,), (1,))),
     "by the state of a parameter": Called(

@@ -190,7 +190,7 @@ def test_values_into_memory_that_is_there(program: Any, path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"count": None}, "no value for 'count'"),
+        ({"count": None}, "'count' does not have a value"),
         ({"count": torch.tensor([3])}, "'count'"),
         ({"count": torch.tensor(3.0)}, "'count'"),
     ],
@@ -313,7 +313,7 @@ def test_streams_of_compiled_models(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             load(path, use_stream_affinity=True, **options)
             assert Loader.asked.pop() == (*expected, True)
         else:
-            with pytest.raises(UnsupportedError, match="has no use_stream_affinity"):
+            with pytest.raises(UnsupportedError, match="does not have use_stream_affinity"):
                 load(path, use_stream_affinity=True, **options)
             assert Loader.asked == []
 

@@ -209,14 +209,14 @@ def test_extra_fields_that_are_cut(kept: int) -> None:
     directory = data.rindex(b"PK\x01\x02")
     at = data.index(b"\x01\x00\x10\x00", directory)  # the field's tag and size
     data[at + 2 : at + 4] = kept.to_bytes(2, "little")
-    with pytest.raises(_native.ArchiveError, match="ends too early"):
+    with pytest.raises(_native.ArchiveError, match="is truncated"):
         _native.ArchiveReader(bytes(data))
 
 
 @pytest.mark.parametrize(("start", "size"), [(0, 6), (6, 0), (5, 1), (1, 5), (2**63, 1)])
 def test_parts_beyond_a_record(start: int, size: int) -> None:
     reader = _native.ArchiveReader(zip_with_wide_numbers(first=b"hello"))
-    with pytest.raises(ValueError, match="'first' has another size"):
+    with pytest.raises(ValueError, match="'first' is compressed or too small"):
         reader.read_into([("first", start, size, 0)], False, 1)
     assert reader.read_into([("first", 5, 0, 0)], True, 1) == [zlib.crc32(b"")]
 

@@ -22,7 +22,7 @@ from torch.export import export
 
 from fxpress import archive, state
 from fxpress._files.archive.files import AtomicFile
-from fxpress._files.archive.replacing import put_together
+from fxpress._files.archive.replacing import commit_files
 from fxpress._files.format import names
 from tests.support.archived import records_of, sharing
 from tests.support.records import read_records, write_records
@@ -118,7 +118,7 @@ def test_files_of_killed_writers_are_removed_and_those_of_others_are_not(
     archive.save(program, path)
     assert sorted(os.listdir(tmp_path)) == sorted([path.name, name])
     os.write(other.descriptor, b"whole")
-    put_together(other)
+    commit_files(other)
     assert path.read_bytes() == b"whole"
     assert_nothing_beside(path)
 

@@ -350,7 +350,7 @@ def test_stacks_that_are_none(stack: Any, error: type[Exception] | None) -> None
         graph.placeholder("a").meta["nn_module_stack"] = stack
         graph.output(None)
         made = torch.fx.GraphModule(nn.Module(), graph)
-        # A dict whose items are no pairs of a tuple: ours asks for tuples.
+        # A dict whose items are not tuples of two: fxpress expects tuples.
         ours = clean is clean_nn_module_stack_and_source_fn
         expected = ValueError if ours and isinstance(stack, Odd) else error
         with pytest.raises(expected) if expected else contextlib.nullcontext():

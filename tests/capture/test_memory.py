@@ -33,7 +33,7 @@ def fail_late() -> None:
 def fail_to_clean() -> None:
     graph = Graph()
     graph.placeholder("a").meta["nn_module_stack"] = {"a": ("b",)}
-    with pytest.raises(ValueError, match="no pair"):
+    with pytest.raises(ValueError, match="expected pairs"):
         _native.clean_stacks(graph, False)
 
 

@@ -249,9 +249,9 @@ def test_rules_of_wrong_types(name: str, value: Any) -> None:
 def test_meta_that_is_no_dict() -> None:
     made = captured()
     functions(made.graph)[0].meta = [("a", 1)]
-    with pytest.raises(TypeError, match="no dict"):
+    with pytest.raises(TypeError, match="expected a dict"):
         native(made)
-    with pytest.raises(TypeError, match="no dict"):
+    with pytest.raises(TypeError, match="expected a dict"):
         _native.clean_stacks(made.graph, False)
 
 
@@ -263,7 +263,7 @@ def test_modules_without_a_path() -> None:
 def test_graph_without_an_output() -> None:
     made = captured()
     made.graph.erase_node(made.graph.output_node())
-    with pytest.raises(ValueError, match="no output"):
+    with pytest.raises(ValueError, match="does not have an output"):
         native(made)
 
 

@@ -191,7 +191,7 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     graph = saved(program, tmp_path / "graph")
     state = dict(program.state_dict)
     for change, text in (
-        ({"layers.0.bias": None}, "there is no value for 'layers.0.bias'"),
+        ({"layers.0.bias": None}, "'layers.0.bias' does not have a value"),
         ({"layers.0.bias": torch.ones(3)}, r"'layers.0.bias' is torch.float32\[3\] instead of"),
         ({"scale": torch.ones(16)}, r"'scale' is torch.float32\[16\] instead of torch.bfloat16"),
     ):
@@ -211,14 +211,14 @@ def test_arguments(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "notes.txt").touch()
     for error, text, target, options in (
-        (TypeError, "a path, not a int", 3, {}),
-        (ValueError, "missing is", "a.pt2", {"missing": "zeros"}),
-        (TypeError, "not a int", "a.pt2", {"program": 3}),
-        (ValueError, "form is one of", "a", {"form": "zip"}),
+        (TypeError, "the path of a checkpoint, got a int", 3, {}),
+        (ValueError, "expected missing to be", "a.pt2", {"missing": "zeros"}),
+        (TypeError, "got a int", "a.pt2", {"program": 3}),
+        (ValueError, "expected form to be one of", "a", {"form": "zip"}),
         (ValueError, "needs a program", "a.pt2", {}),
         (ValueError, "needs a program", "a", {"stages": 3}),
-        (ValueError, "takes neither", "a", {"form": "torch", "program": graph}),
-        (ValueError, "takes one program", "a", {"form": "pt2", "program": graph, "stages": 2}),
+        (ValueError, "does not use", "a", {"form": "torch", "program": graph}),
+        (ValueError, "needs one program", "a", {"form": "pt2", "program": graph, "stages": 2}),
         (ValueError, "or a folder", "a", {"form": "stages", "program": graph}),
         (FileExistsError, "folder", folder, {"form": "torch"}),
         (FileExistsError, "folder", folder, {"program": graph, "stages": 2}),

@@ -34,7 +34,7 @@ import fxpress
 from fxpress import archive
 from fxpress import state as states
 from fxpress._distributed.checkpoint import torch_files
-from fxpress._distributed.checkpoint.programs import Asked
+from fxpress._distributed.checkpoint.programs import ReaderOptions
 from fxpress._distributed.checkpoint.sources import main_file, read_weights
 from fxpress._distributed.stages.save import save_stages
 from fxpress._files.serde.artifacts import save_artifact
@@ -100,14 +100,14 @@ EDITS = {
         "not a file next to it",
     ),
     "a device": (_edit(OURS, "files", 0, 0, value="/dev/zero"), "not a file next to it"),
-    "a file's size": (_edit(OURS, "files", 0, 1, value=17), "17 by the index"),
+    "a file's size": (_edit(OURS, "files", 0, 1, value=17), "the index expects 17"),
     "no such dtype": (_edit(OURS, "tensors", "a", 0, value="F99"), "damaged"),
     "another dtype": (_edit(OURS, "tensors", "a", 0, value="I32"), "by the index"),
-    "more elements": (_edit(OURS, "tensors", "a", 1, value=[80, 30]), "elements of 2400"),
-    "a slice outside": (_edit(OURS, "tensors", "a", 2, 0, 1, value=[1, 0]), "not inside"),
+    "more elements": (_edit(OURS, "tensors", "a", 1, value=[80, 30]), "elements, expected 2400"),
+    "a slice outside": (_edit(OURS, "tensors", "a", 2, 0, 1, value=[1, 0]), "out of range"),
     "negative sizes": (_edit(OURS, "tensors", "a", 2, 0, 2, value=[-40, -30]), "the sizes of"),
-    "no slices": (_edit(OURS, "tensors", "a", 2, value=[]), "0 elements of 1200"),
-    "a file that there is not": (_edit(OURS, "tensors", "a", 2, 0, 0, value=9), "there is not"),
+    "no slices": (_edit(OURS, "tensors", "a", 2, value=[]), "0 elements, expected 1200"),
+    "a file that there is not": (_edit(OURS, "tensors", "a", 2, 0, 0, value=9), "is not listed"),
     "overlapping slices": (
         _edit(
             *(OURS, "tensors", "a", 2),
@@ -117,7 +117,7 @@ EDITS = {
     ),
     "slices of other dimensions": (
         _edit(OURS, "tensors", "a", 2, value=[[0, [0], [1200], 0]]),
-        "not inside",
+        "out of range",
     ),
     "a section that is a list": (_edit(OURS, value=[]), "damaged"),
     "sizes of more than 64 bits": (_edit(OURS, "tensors", "a", 1, value=[10**30, 0]), "64 bits"),
@@ -127,7 +127,7 @@ EDITS = {
             *(OURS, "tensors", "a"),
             value=["F32", [1 << 40, 1 << 40], [[0, [0, 0], [1 << 40, 1 << 40], 0]]],
         ),
-        "elements of",
+        "elements, expected",
     ),
     "keys with one hash": (
         _edit(OURS, "values", value={"v": {"dict": [[i * (2**61 - 1), 0] for i in range(20_000)]}}),
@@ -150,8 +150,8 @@ def test_indexes(name: str, tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("{", "damaged"),
-        ("[]", "no weight_map"),
-        ('{"weight_map": 3}', "no weight_map"),
+        ("[]", "expected a weight_map"),
+        ('{"weight_map": 3}', "expected a weight_map"),
         ('{"weight_map": {"a": "../a.safetensors"}}', "not a file next to it"),
         ('{"weight_map": {"a": "a.safetensors"}}', "No such file"),
         ("[" * 100_000, "limit 'depth'"),
@@ -196,9 +196,9 @@ def test_files_of_a_folder_share_a_budget(tmp_path: Path) -> None:
     files = sorted(tmp_path.glob("stages/*.pt2"))
 
     def reads(path: Path, memory: int) -> bool:
-        asked = Asked(limits=archive.Limits(memory=memory, memory_per_byte=0))
+        options = ReaderOptions(limits=archive.Limits(memory=memory, memory_per_byte=0))
         try:
-            read_weights(main_file(path), asked).close()
+            read_weights(main_file(path), options).close()
         except fxpress.LimitError:
             return False
         return True
@@ -384,7 +384,9 @@ NO_FLOATS: dict[str, Any] = {
         *(VIEW, STORAGE, 0, (2,), (1,), False, OrderedDict()), state=(STORAGE, 0, (4,), (1,))
     ),
     "in a parameter": Called(
-        *(torch._utils._rebuild_parameter, Called(VIEW, STORAGE, 0, (4,), (1,), False, {}), False),
+        torch._utils._rebuild_parameter,
+        Called(VIEW, STORAGE, 0, (4,), (1,), False, {}),
+        False,
         OrderedDict(),
     ),
     "no values": torch.ones(4, device="meta"),

@@ -193,7 +193,7 @@ def test_ranks_that_look_at_different_files(tmp_path: Path) -> None:
         states.write({"a": torch.full((4,), rank + 1.0)}, paths[-1])
     found = run_ranks(2, loads_another, paths)
     assert found[0] == found[1]
-    assert "the ranks [1] read another checkpoint there than rank 0" in found[0]
+    assert "the ranks [1] read another checkpoint than rank 0" in found[0]
 
 
 @slow

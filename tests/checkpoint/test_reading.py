@@ -168,7 +168,7 @@ def test_names_and_sizes_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_arguments(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="a path, not a int"):
+    with pytest.raises(TypeError, match="the path of weights, got a int"):
         ArchiveReader(3)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match="checkpoint"):
         ArchiveReader(tmp_path).read_metadata()

@@ -178,9 +178,9 @@ def damaged(_: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (another, "the ranks [1] read another checkpoint there than rank 0"),
+        (another, "the ranks [1] read another checkpoint than rank 0"),
         (gone, "No such file or directory"),
-        (damaged, f"{SCHEME}://bucket/a.pt2: it is no zip archive, or a damaged one"),
+        (damaged, f"{SCHEME}://bucket/a.pt2: not a zip archive, or a damaged one"),
     ],
 )
 def test_a_rank_with_another_file(change: Any, text: str, tmp_path: Path) -> None:

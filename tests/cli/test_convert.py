@@ -236,12 +236,12 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     view = torch._utils._rebuild_tensor, torch.ones(2).storage(), 1, (2,), (1,)
     torch.save(((Called(*view),), {}), outside)
     for arguments, said in (
-        ([str(text), str(target)], "no zip archive"),
+        ([str(text), str(target)], "not a zip archive"),
         ([str(path), str(target), "--dtype", "int8"], "not a floating-point dtype"),
         ([str(path), str(target), "--dtype", "nothing"], "not a floating-point dtype"),
         ([str(path), str(target), "--example-inputs", str(text)], "the file of inputs is damaged"),
         ([str(path), str(target), "--example-inputs", str(other)], "structure"),
-        ([str(path), str(target), "--example-inputs", str(outside)], "not inside of its storage"),
+        ([str(path), str(target), "--example-inputs", str(outside)], "exceeds its storage"),
         ([str(path), str(target), "--weights", "somewhere"], "somewhere"),
         ([str(path), str(tmp_path / "no" / "new.pt2")], "No such file"),
     ):

@@ -212,7 +212,7 @@ def test_as_a_process(path: Path, tmp_path: Path) -> None:
     for part in ("aten.linear.default", "first Block", "buffer mutation first.seen", "notes.txt"):
         assert part in shown.stdout, part
     assert json.loads(run("inspect", str(path), "--json").stdout)["records"] > 10
-    for other, said in ((tmp_path / "none", "No such file"), (Path(__file__), "no zip archive")):
+    for other, said in ((tmp_path / "none", "No such file"), (Path(__file__), "not a zip archive")):
         failed = run("inspect", str(other))
         assert (failed.returncode, failed.stdout) == (2, "")
         assert failed.stderr.startswith(f"fxpress: {other}: ")

@@ -94,11 +94,11 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     (full / "file").touch()
     before = sorted(tmp_path.iterdir())
     for arguments, said in (
-        ([str(text), "--stages", "2"], "no zip archive"),
+        ([str(text), "--stages", "2"], "not a zip archive"),
         ([str(tmp_path / "nowhere.pt2"), "--stages", "2"], "No such file"),
         ([str(path), "--stages", "99"], "cannot make 99 stages"),
         ([str(path), "--stages", "0"], "0 is not in the range"),
-        ([str(path), "--stages", "2", "-o", str(full)], "is there already"),
+        ([str(path), "--stages", "2", "-o", str(full)], "exists already"),
         ([str(path), "--stages", "2", "-o", str(tmp_path / "no" / "out")], "No such file"),
         ([str(path), "--stages", "2", "--by", "colour"], "colour"),
     ):

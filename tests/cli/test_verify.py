@@ -97,7 +97,7 @@ def drop(document: Any) -> None:
     ("end", "change", "said"),
     [
         (MODEL, return_nothing, "graph.outputs[0] is 'nothing', but"),
-        (MODEL, write_to_nothing, "'absent' is written, but it is no buffer"),
+        (MODEL, write_to_nothing, "the program writes 'absent', which is not a buffer"),
         (WEIGHTS, lengthen, "'scale': it needs 8000 bytes, but its record"),
         (WEIGHTS, move, "'scale': its record 'data/weights/weight_99' is missing"),
         (WEIGHTS, drop, "'scale' is missing"),

@@ -144,7 +144,7 @@ def stages(case: Case) -> None:
         refused = str(error)
     else:
         return
-    assert len(operations) < 2 or "places to cut at" in refused
+    assert len(operations) < 2 or "the program can be cut at" in refused
 
 
 def verify(case: Case) -> None:

@@ -151,11 +151,11 @@ TEST_CASE("rules have names") {
 
 TEST_CASE("documents pass by the rules of their fields") {
   CHECK(verdict("TensorArgument", R"({"name": "x"})") == "");
-  CHECK(verdict("TensorArgument", R"({"name": "x=1"})") == "name: x=1 is no identifier");
+  CHECK(verdict("TensorArgument", R"({"name": "x=1"})") == "name: x=1 is not an identifier");
   CHECK(verdict("ExternKernelNodes", R"({"nodes": []})") == "");
   CHECK(verdict("AOTInductorModelPickleData",  // nothing reads it: lines
                 R"({"library_basename": "a", "input_names": ["b\n"], "output_names": []})") ==
-        "input_names[0]: b\n is no line of text");
+        "input_names[0]: b\n is not a single line of text");
 }
 
 TEST_CASE("errors say where the text is") {
@@ -170,7 +170,7 @@ TEST_CASE("errors say where the text is") {
       "use_pickle": false, "tensor_meta": null}}})") ==
         "config['a'].path_name: ../p cannot be the name of a record");
   CHECK(verdict("Argument", R"({"as_nested_tensors": [[], [{"name": "x"}, {"name": "1"}]]})") ==
-        "as_nested_tensors[1][1].name: 1 is no identifier");
+        "as_nested_tensors[1][1].name: 1 is not an identifier");
   CHECK(verdict("Argument", R"({"as_string_to_argument": {"k": {"as_operator": "f;g"}}})") ==
         "as_string_to_argument['k'].as_operator: f;g cannot be the name of an operator");
 }
@@ -179,14 +179,14 @@ TEST_CASE("texts of inputs are compared, texts of nodes are literals") {
   constexpr std::string_view kText = R"({"as_string": "it's"})";
   CHECK(verdict("Argument", kText) == "");
   CHECK(verdict("Node", node("", R"({"name": "", "arg": {"as_string": "it's"}})")) == "");
-  constexpr std::string_view kFault = "it's is a text that torch cannot compare an input with";
+  constexpr std::string_view kFault = "it's is a string that torch cannot compare with an input";
   CHECK(verdict("UserInputSpec", R"({"arg": {"as_string": "it's"}})") ==
         "arg.as_string: " + std::string(kFault));
   CHECK(verdict("UserInputSpec", R"({"arg": {"as_strings": ["a", "it's"]}})") ==
         "arg.as_strings[1]: " + std::string(kFault));
   CHECK(verdict("UserInputSpec",
                 R"({"arg": {"as_string_to_argument": {"k": {"as_tensor": {"name": "1"}}}}})") ==
-        "arg.as_string_to_argument['k'].as_tensor.name: 1 is no identifier");
+        "arg.as_string_to_argument['k'].as_tensor.name: 1 is not an identifier");
 }
 
 TEST_CASE("metadata of nodes passes by its key") {

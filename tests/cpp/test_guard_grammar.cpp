@@ -32,7 +32,7 @@ TEST_CASE("conditions of inputs are guards") {
   }
 }
 
-TEST_CASE("what is not of the grammar is no guard") {
+TEST_CASE("texts outside the grammar are not guards") {
   for (const std::string_view text : {"",
                                       " 1",
 

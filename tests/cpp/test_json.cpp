@@ -113,32 +113,34 @@ TEST_CASE("json: what is read is written the same, defaults filled in, unknown k
 }
 
 TEST_CASE("json: what is wrong is named with its path") {
-  CHECK(mentions(refused(""), "ends too early"));
-  CHECK(mentions(refused("{\"x\": 1"), "ends too early"));
-  CHECK(mentions(refused("{\"x\": 1} 2"), "behind the value"));
+  CHECK(mentions(refused(""), "unexpected end"));
+  CHECK(mentions(refused("{\"x\": 1"), "unexpected end"));
+  CHECK(mentions(refused("{\"x\": 1} 2"), "expected the end of the text"));
   CHECK(mentions(refused("{}"), "'x' of Point is missing"));
-  CHECK(mentions(refused("{\"x\": 1, \"x\": 2}"), "twice"));
+  CHECK(mentions(refused("{\"x\": 1, \"x\": 2}"), "duplicate key"));
   CHECK(mentions(refused("{\"x\": 1.0}"), "x: expected an integer"));
-  CHECK(mentions(refused("{\"x\": 01}"), "starts with 0"));
+  CHECK(mentions(refused("{\"x\": 01}"), "leading 0"));
   CHECK(mentions(refused("{\"x\": true}"), "expected a number"));
   CHECK(mentions(refused("{\"x\": 1, \"on\": 1}"), "on: expected true or false"));
   CHECK(mentions(refused("{\"x\": 1, \"y\": \"one\"}"), "y: expected a number"));
-  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"a\", 2]}"), "tags[1]: expected a text"));
+  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"a\", 2]}"), "tags[1]: expected a string"));
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"a\",]}"), "tags[1]"));
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\\q\"]}"), "unknown escape"));
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\\u12g4\"]}"), "four hexadecimal digits"));
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\n\"]}"), "control character"));
-  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xff\"]}"), "not UTF-8"));
-  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xc0\x80\"]}"), "not UTF-8"));
-  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xed\xa0\x80\"]}"), "not UTF-8"));
-  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xe2\x82\"]}"), "not UTF-8"));
-  CHECK(mentions(refused("{\"x\": 1, \"more\": {\"k\": {\"x\": 1}, \"k\": {\"x\": 1}}}"), "twice"));
+  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xff\"]}"), "not valid UTF-8"));
+  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xc0\x80\"]}"), "not valid UTF-8"));
+  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xed\xa0\x80\"]}"), "not valid UTF-8"));
+  CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\xe2\x82\"]}"), "not valid UTF-8"));
+  CHECK(mentions(refused("{\"x\": 1, \"more\": {\"k\": {\"x\": 1}, \"k\": {\"x\": 1}}}"),
+                 "duplicate key"));
   CHECK(mentions(refused("{\"x\": 1, \"more\": {\"k\": {\"x\": \"\"}}}"), "more['k'].x"));
-  CHECK(mentions(refused("{\"x\": 1, \"kind\": {}}"), "Shape is empty"));
-  CHECK(mentions(refused("{\"x\": 1, \"kind\": {\"square\": 1}}"), "no kind 'square'"));
+  CHECK(mentions(refused("{\"x\": 1, \"kind\": {}}"), "Shape does not have a key"));
+  CHECK(
+      mentions(refused("{\"x\": 1, \"kind\": {\"square\": 1}}"), "does not have a field 'square'"));
   CHECK(
       mentions(refused("{\"x\": 1, \"kind\": {\"circle\": 1, \"name\": \"n\"}}"), "more than one"));
-  CHECK(mentions(refused("{\"x\": 1, \"new\": {\"a\": 1, \"a\": 1}}"), "twice"));
+  CHECK(mentions(refused("{\"x\": 1, \"new\": {\"a\": 1, \"a\": 1}}"), "duplicate key"));
   CHECK(mentions(refused("{\"x\": 1, \"new\": [1, tru]}"), "expected a number"));
 }
 
@@ -157,19 +159,19 @@ TEST_CASE("json: a character is noticed wherever it stands in a text") {
         CHECK(mentions(refused(with({&c, 1}) + "\"}"), "control character"));
       }
       for (const char c : {'\x80', '\xff'}) {
-        CHECK(mentions(refused(with({&c, 1}) + "\"}"), "not UTF-8"));
+        CHECK(mentions(refused(with({&c, 1}) + "\"}"), "not valid UTF-8"));
       }
       for (const char* piece : {"!", "#", "[", "]", "\x7f", "\\\"", "\\\\", "\xc3\xa9"}) {
         CHECK(refused(with(piece) + "\"}") == "accepted");
       }
       CHECK(again(with("\\n") + "\"}").find(with("\\n") + "\", \"tags\"") == 0);
-      CHECK(mentions(refused(with("!")), "ends too early"));
-      CHECK(mentions(refused(with("\"")), size - place == 1 ? "ends too early" : "expected '}'"));
+      CHECK(mentions(refused(with("!")), "unexpected end"));
+      CHECK(mentions(refused(with("\"")), size - place == 1 ? "unexpected end" : "expected '}'"));
     }
   }
 }
 
-TEST_CASE("json: a key that comes twice is noticed among any number of keys") {
+TEST_CASE("json: a duplicate key is found among any number of keys") {
   for (const size_t keys : {1, 15, 16, 17, 18, 200}) {
     std::string entries;
     for (size_t i = 0; i < keys; ++i) {
@@ -179,7 +181,7 @@ TEST_CASE("json: a key that comes twice is noticed among any number of keys") {
     CHECK(read("{" + entries + "}}") == "accepted");
     for (const size_t i : {size_t{0}, keys / 2, keys - 1}) {
       const std::string again = "\"" + std::to_string(i) + "k\"";
-      CHECK(mentions(read("{" + entries + ", " + again + R"(: {"x": 1}}})"), "k' comes twice"));
+      CHECK(mentions(read("{" + entries + ", " + again + R"(: {"x": 1}}})"), "duplicate key"));
     }
   }
 }

@@ -58,7 +58,7 @@ def test_entries_of_wrong_types(name: str, value: Any) -> None:
 def test_the_graph_to_write_into_has_no_nodes() -> None:
     source = source_of(program())
     source["into"].placeholder("x")
-    with pytest.raises(ValueError, match="has nodes already"):
+    with pytest.raises(ValueError, match="is not empty"):
         _native.unlift(source)
 
 

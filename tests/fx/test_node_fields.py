@@ -80,4 +80,7 @@ def test_nodes_of_a_subclass() -> None:
 def test_a_field_that_is_no_member() -> None:
     command = [sys.executable, "-c", _PROPERTY]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    assert "TypeError: torch.fx.Node keeps a field as <property" in done.stderr
+    assert (
+        "TypeError: torch.fx.Node: expected a member descriptor for a field, found <property"
+        in done.stderr
+    )

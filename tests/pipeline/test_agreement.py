@@ -43,7 +43,7 @@ def _store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 @pytest.fixture(name="refused")
 def _refused(store: Any) -> Any:
     """The store, in which rank 1 has refused in round 0."""
-    with pytest.raises(ValueError, match="no"), agreement.told(None, [1]):
+    with pytest.raises(ValueError, match="no"), agreement.broadcast_failure(None, [1]):
         raise ValueError("no")
     assert json.loads(store.get(KEY)) == json.loads(REFUSAL)
     return store
@@ -149,7 +149,7 @@ def test_a_late_rank_gets_a_refusal_of_rank_0_that_tries_again(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(OWN, "rank", 0, raising=False)
-        with pytest.raises(ValueError, match="no"), agreement.told(None, [0]):
+        with pytest.raises(ValueError, match="no"), agreement.broadcast_failure(None, [0]):
             raise ValueError("no")
     store.set("agree/1/0", SOUND)  # it has begun the next round
     with pytest.raises(PipelineError, match=r"rank 0 \(stage 0\): ValueError: no"):
@@ -217,7 +217,7 @@ def test_an_answer_that_is_no_answer(text: str, store: Any) -> None:
     store.set(KEY, text or " ")
 
     def hear() -> None:
-        error = agreement._hear(store, "agree/0", NAMES, 10, None)
+        error = agreement._await_verdict(store, "agree/0", NAMES, 10, None)
         if error:
             raise PipelineError(error)
 
@@ -248,7 +248,7 @@ def test_groups_of_the_same_ranks_share_no_keys() -> None:
 def test_groups_are_released() -> None:
     group = distributed.new_group([0])
     kept = weakref.ref(group)
-    with pytest.raises(ValueError, match="no"), agreement.told(group, [0]):
+    with pytest.raises(ValueError, match="no"), agreement.broadcast_failure(group, [0]):
         raise ValueError("no")
     agreement.agree(Answer([0]), group, 10, NAMES[:1])
     distributed.destroy_process_group(group)

@@ -30,14 +30,17 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_number_of_a_stage(number: Any, stages: Path) -> None:
     with pytest.raises(PipelineError) as caught:
         pipeline.load_stage(stages, number)
-    assert str(caught.value) == f"there is no stage {number!r}: {stages} has 2, from 0"
+    assert str(caught.value) == f"stage {number!r} does not exist: {stages} has stages 0 to 1"
 
 
 @pytest.mark.parametrize(
     ("device", "text"),
     [
-        ("foo", "ValueError: torch has no device 'foo'; 'cpu' or 'cuda:1' is one"),
-        (3.5, "TypeError: device is a torch.device or its name, not a float"),
+        (
+            "foo",
+            "ValueError: torch does not have a device 'foo', such as 'cpu' or 'cuda:1'",
+        ),
+        (3.5, "TypeError: expected device to be a torch.device or its name, got a float"),
     ],
 )
 def test_a_device(device: Any, text: str, stages: Path) -> None:
@@ -49,7 +52,7 @@ def test_what_is_no_plan(function: Any, stages: Path, tmp_path: Path) -> None:
     """As what `save_stages` returns, which is long."""
     path = [tmp_path / "new"] if function is pipeline.save_stages else []
     manifest = json.loads((stages / "manifest.json").read_text())
-    text = "StageError: stages are a Plan or a whole number, not a dict: plan makes one"
+    text = "StageError: expected stages to be a Plan (from plan) or an int, got a dict"
     assert _refused(function, tied(1), *path, manifest) == text
 
 
@@ -105,13 +108,13 @@ def given_meshes(path: Path) -> list[str]:
 
 def test_a_mesh(stages: Path) -> None:
     (found,) = run_ranks(1, given_meshes, stages)
-    text = "ValueError: plan is a dict of names and styles, not a str"
+    text = "ValueError: expected plan to be a dict from names to styles, got a str"
     assert found[3] == text
-    assert all("it has styles for names" in each for each in found[4:])
+    assert all("expected a str and a ParallelStyle" in each for each in found[4:])
     assert found[:3] == [
         "ValueError: the mesh has 2 dimensions: slice one of them, mesh[name]",
-        "ValueError: mesh is a DeviceMesh of torch, not a int",
-        "ValueError: mesh is a DeviceMesh of torch, not a str",
+        "ValueError: expected mesh to be a DeviceMesh, got a int",
+        "ValueError: expected mesh to be a DeviceMesh, got a str",
     ]
 
 
@@ -140,9 +143,9 @@ def test_arguments_of_one_rank(stages: Path) -> None:
     assert found[:4] == [
         "ValueError: rank 1 is not in the group",
         "ValueError: rank 1 is not in the group",
-        "TypeError: loss_fn is a function, not a str",
-        "ValueError: PipelineScheduleSingle is the base of schedules, and none itself",
+        "TypeError: expected loss_fn to be a function, got a str",
+        "ValueError: PipelineScheduleSingle is a base class of schedules, not a schedule",
     ]
     values = ["0", "-1.0", "nan", "inf", "None", "'8'", "True"]
-    text = "ValueError: the timeout is a number of seconds above 0, not"
+    text = "ValueError: expected timeout to be a positive number of seconds, got"
     assert found[4:] == [f"{text} {value}" for value in values for _ in range(2)]

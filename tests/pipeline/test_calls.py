@@ -92,7 +92,7 @@ def test_a_stage_without_values_does_not_run(tmp_path: Path) -> None:
     program = export(Repeated(), (torch.rand(2, 8),))
     pipeline.save_stages(program, tmp_path / "stages", 1)
     stage = pipeline.load_stage(tmp_path / "stages", 0, load_weights=False)
-    with pytest.raises(pipeline.PipelineError, match=r"^\S+ was not loaded: fill the state"):
+    with pytest.raises(pipeline.PipelineError, match=r"^\S+ is not loaded: fill the state"):
         stage.module(torch.rand(2, 8))
     full = pipeline.load_stage(tmp_path / "stages", 0)
     stage.module.load_state_dict(full.module.state_dict(), assign=True)

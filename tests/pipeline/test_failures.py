@@ -205,7 +205,7 @@ def step_that_one_refuses(path: Path, what: str, over: Path) -> tuple[str, float
 @pytest.mark.parametrize(
     ("what", "text"),
     [
-        ("target", "a target of 3 is not divided by 4 microbatches"),
+        ("target", "a target of 3 cannot be divided into 4 microbatches"),
         ("raise", "ValueError: something is wrong"),
     ],
 )
@@ -322,10 +322,18 @@ def built_again(path: Path, wrong: dict[int, dict[str, Any]]) -> tuple[list[str]
 @pytest.mark.parametrize(
     ("bad", "wrong", "text"),
     [
-        (0, {"loss_fn": "mse"}, "TypeError: loss_fn is a function, not a str"),
-        (1, {"loss_fn": "mse"}, "TypeError: loss_fn is a function, not a str"),
-        (1, {"n_microbatches": 0}, "ValueError: n_microbatches is a whole number above 0, not 0"),
-        (1, {"timeout": 0}, "ValueError: the timeout is a number of seconds above 0, not 0"),
+        (0, {"loss_fn": "mse"}, "TypeError: expected loss_fn to be a function, got a str"),
+        (1, {"loss_fn": "mse"}, "TypeError: expected loss_fn to be a function, got a str"),
+        (
+            1,
+            {"n_microbatches": 0},
+            "ValueError: expected n_microbatches to be a positive int, got 0",
+        ),
+        (
+            1,
+            {"timeout": 0},
+            "ValueError: expected timeout to be a positive number of seconds, got 0",
+        ),
     ],
 )
 def test_nobody_waits_for_a_rank_that_refuses_an_argument(

@@ -133,22 +133,24 @@ def test_an_archive_is_read_by_torch_too(tmp_path: Path) -> None:
 
 def test_results_of_the_last_stage_only(tmp_path: Path) -> None:
     save_stages(tied(1), tmp_path / "stages", 2)
-    with pytest.raises(PipelineError, match="stage 0 has no results: stage 1 does"):
+    with pytest.raises(PipelineError, match="stage 0 does not return results, only stage 1 does"):
         load_stage(tmp_path / "stages", 0).results(torch.zeros(1))
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     save_stages(tied(1), tmp_path / "stages", 2)
     for number in (-1, 2):
-        with pytest.raises(PipelineError, match=f"there is no stage {number}: .* has 2, from 0"):
+        with pytest.raises(
+            PipelineError, match=f"stage {number} does not exist: .* has stages 0 to 1"
+        ):
             load_stage(tmp_path / "stages", number)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PipelineError, match=r"has no stages: there is no manifest.json in it"):
+    with pytest.raises(PipelineError, match=r"does not contain stages: manifest.json is missing"):
         load_stage(tmp_path / "empty", 0)
     with pytest.raises(FileNotFoundError):
         load_stage(tmp_path / "nothing", 0)
     fxpress.save(tied(1), tmp_path / "model.pt2")
-    with pytest.raises(PipelineError, match="has no stages: save them with save_stages"):
+    with pytest.raises(PipelineError, match="does not contain stages: save them with save_stages"):
         load_stage(tmp_path / "model.pt2", 0)
     (tmp_path / "stages" / "stage_1.pt2").unlink()
     load_stage(tmp_path / "stages", 0)
@@ -160,9 +162,9 @@ def test_arguments_of_another_structure(tmp_path: Path) -> None:
     save_stages(tied(1), tmp_path / "stages", 2)
     first, second = (load_stage(tmp_path / "stages", number).module for number in range(2))
     tokens, _ = batches(1)[0]
-    with pytest.raises(PipelineError, match="takes what the program takes"):
+    with pytest.raises(PipelineError, match="stage 0 expects the inputs of the program"):
         first(tokens, tokens)
-    with pytest.raises(PipelineError, match="takes what the program takes"):
+    with pytest.raises(PipelineError, match="stage 0 expects the inputs of the program"):
         first(other=tokens)
     with pytest.raises(PipelineError, match=r"takes \d+ tensors from the one before, and was"):
         second()

@@ -105,7 +105,7 @@ def test_a_mesh_that_does_not_divide(tmp_path: Path) -> None:
 
 def test_a_plan_without_a_mesh(tmp_path: Path) -> None:
     pipeline.save_stages(tied(1), tmp_path / "stages", 1)
-    with pytest.raises(ValueError, match="belong together"):
+    with pytest.raises(ValueError, match="expected both mesh and plan"):
         pipeline.load_stage(tmp_path / "stages", 0, plan=PLAN)
 
 
@@ -198,7 +198,7 @@ def test_a_tied_weight_that_is_cut_in_two_ways(tmp_path: Path) -> None:
     pipeline.save_stages(tied(2), tmp_path / "stages", 1)
     texts = run_ranks(2, tied_in_parallel, tmp_path / "stages", "one", fails=True)
     assert set(texts) == {
-        "PipelineError: embedding.weight and head.weight are one weight, and the plan cuts them "
+        "PipelineError: embedding.weight and head.weight are one weight, but the plan shards them "
         "differently: (Shard(dim=0),) and not at all"
     }
 
@@ -221,7 +221,7 @@ def test_a_name_that_no_stage_has(tmp_path: Path) -> None:
     """torch only warns of it. A name that one of the stages has is fine."""
     pipeline.save_stages(tied(2), tmp_path / "stages", 2)
     first, second = run_ranks(2, with_unknown_names, tmp_path / "stages")
-    text = "the plan has the name 'layers.*.upp', which no module of a stage has that runs"
+    text = "the plan names 'layers.*.upp', which is not a module that a stage runs"
     assert first == second == ["built", "built", text]
 
 
@@ -233,10 +233,7 @@ def alone_with_an_unknown_name(path: Path) -> None:
 def test_a_name_that_the_only_stage_does_not_have(tmp_path: Path) -> None:
     pipeline.save_stages(tied(1), tmp_path / "stages", 1)
     (text,) = run_ranks(1, alone_with_an_unknown_name, tmp_path / "stages", fails=True)
-    assert (
-        text
-        == "PipelineError: the plan has the name 'upp', which no module of a stage has that runs"
-    )
+    assert text == "PipelineError: the plan names 'upp', which is not a module that a stage runs"
 
 
 def in_stages_and_in_parallel(path: Path, keys: list[str]) -> Any:

@@ -298,7 +298,7 @@ def test_a_file_of_another_save(saved: Path, tmp_path: Path) -> None:
 def test_what_is_not_there() -> None:
     error = failing(f"{SCHEME}://bucket/nothing")
     assert str(error) == (
-        f"{SCHEME}://bucket/nothing has no stages: there is no manifest.json in it"
+        f"{SCHEME}://bucket/nothing does not contain stages: manifest.json is missing"
     )
     error = failing(f"{SCHEME}://bucket/nothing.pt2")
     assert isinstance(error, FileNotFoundError)
@@ -309,7 +309,7 @@ def test_what_is_not_there() -> None:
 def test_an_archive_without_stages(tmp_path: Path) -> None:
     archive.save(tied(1), tmp_path / "model.pt2")
     url = Store.put(tmp_path / "model.pt2", "bucket/model.pt2")
-    assert str(failing(url)) == f"{url} has no stages: save them with save_stages"
+    assert str(failing(url)) == f"{url} does not contain stages: save them with save_stages"
 
 
 def test_a_large_directory(saved: Path) -> None:
@@ -344,7 +344,7 @@ def test_save(name: str, saved: Path) -> None:
     pipeline.save_stages(program, url, STAGES)
     if name == "stages":
         assert list(Store.objects)[-1] == "bucket/stages/manifest.json"
-        with pytest.raises(pipeline.StageError, match="is there already"):
+        with pytest.raises(pipeline.StageError, match="exists already"):
             pipeline.save_stages(program, url, STAGES)
     wanted = pipeline.load_stage(saved / name, 2).module.state_dict()
     found = pipeline.load_stage(url, 2).module.state_dict()

@@ -127,7 +127,7 @@ def test_save(requests: list[tuple[str, str, int]]) -> None:
 
 
 def test_what_is_not_there(requests: list[tuple[str, str, int]]) -> None:
-    with pytest.raises(pipeline.PipelineError, match=r"there is no manifest\.json"):
+    with pytest.raises(pipeline.PipelineError, match=r"manifest\.json is missing"):
         pipeline.load_stage("s3://bucket/nothing", 0)
     with pytest.raises(OSError):
         pipeline.load_stage("s3://no-such-bucket/nothing.pt2", 0)

@@ -113,7 +113,7 @@ def test_an_object_of_the_user_that_the_file_does_not_hold() -> None:
     written = assert_serializes_as_torch(program)
     with pytest.raises(KeyError, match="packed"):
         torch_serialize.deserialize(written)
-    with pytest.raises(SerializeError, match="the file has no object named 'packed'"):
+    with pytest.raises(SerializeError, match="the file does not contain an object named 'packed'"):
         deserialize(written, allow_pickle=True)
 
 
@@ -124,7 +124,7 @@ def test_a_literal_that_the_file_does_not_hold() -> None:
         node = stored["graph_module"]["graph"]["nodes"][-1]
         node["inputs"][1]["arg"]["as_custom_obj"]["name"] = "other"
 
-    with pytest.raises(SerializeError, match="the file has no object named 'other'"):
+    with pytest.raises(SerializeError, match="the file does not contain an object named 'other'"):
         deserialize(edited(serialize(program), edit), allow_pickle=True)
 
 

@@ -76,12 +76,12 @@ def stack_of_pairs(stored: Any) -> None:
 
 DAMAGE: dict[Callable[[Any], None], str] = {
     list_as_input: "Invalid input type: input 1 of a graph",
-    symbol_without_name: "input 1 of a graph is a constant",
-    single_result: "a graph that returns a single tensor has 2 outputs",
-    single_constant: "a graph that returns a single tensor has 1 outputs",
-    graph_as_output: "the graph returns body, which has no value",
+    symbol_without_name: "input 1 of a graph: expected a name, found a constant",
+    single_result: "expected one tensor as the output of a graph, found 2 outputs",
+    single_constant: "expected one tensor as the output of a graph, found 1 outputs",
+    graph_as_output: "the graph returns body, which does not have a value",
     stack_of_pairs: "an entry of nn_module_stack has 2 parts, not 3: 'key,path'",
-    unknown_argument: "has no argument 'nothing'",
+    unknown_argument: "does not have an argument 'nothing'",
 }
 
 
@@ -122,7 +122,7 @@ def test_a_constant_whose_name_is_none() -> None:
         sym_int_values={},
         sym_bool_values={},
     )
-    with pytest.raises(SerializeError, match="'not a name' cannot be a name in a graph"):
+    with pytest.raises(SerializeError, match="'not a name' cannot be the name of a node"):
         reader.deserialize_graph(stored)
 
 

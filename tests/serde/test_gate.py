@@ -268,7 +268,7 @@ def test_keys_of_a_pickled_state() -> None:
     names = {**program.state_dict, "a.__class__.b": torch.ones(1)}
     with pytest.raises(SerializeError, match=r"state_dict: 'a\.__class__\.b'"):
         deserialize(replace(artifact, state_dict=names))
-    with pytest.raises(SerializeError, match="constants: expected a text"):
+    with pytest.raises(SerializeError, match="constants: expected a string"):
         deserialize(replace(artifact, constants={1: torch.ones(1)}))
 
 

@@ -360,7 +360,7 @@ def test_operators() -> None:
 def test_damage() -> None:
     mine = ours.GraphModuleDeserializer()
     create = schema.Argument.create
-    with pytest.raises(theirs.SerializeError, match="no value of the graph is named 'x'"):
+    with pytest.raises(theirs.SerializeError, match="the graph does not have a value named 'x'"):
         mine.deserialize_input(create(as_tensor=schema.TensorArgument("x")))
     with pytest.raises(theirs.SerializeError, match="Unable to deserialize output"):
         mine.deserialize_graph_output(create(as_string="text"))

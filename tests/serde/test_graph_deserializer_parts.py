@@ -93,7 +93,7 @@ WRONG = {
 
 @pytest.mark.parametrize("method", WRONG)
 def test_parts_of_another_class(method: str) -> None:
-    with pytest.raises(TypeError, match="needed, not"):
+    with pytest.raises(TypeError, match=r"expected a \S+, got"):
         getattr(ours.GraphModuleDeserializer(), method)(WRONG[method])
 
 
@@ -126,7 +126,7 @@ def test_reading_while_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
             return reader.deserialize_input(argument(as_ints=[1]))
 
     monkeypatch.setitem(theirs._deserialization_registry, "again", Handler)
-    with pytest.raises(theirs.SerializeError, match="reading already"):
+    with pytest.raises(theirs.SerializeError, match="in use by another call"):
         reader.deserialize_graph(graph([schema.Node("#again:op", [], [], {})], []))
     assert reader.deserialize_input(argument(as_ints=[1])) == [1]
 
@@ -249,7 +249,7 @@ def test_values_of_a_graph_are_those_of_it(open_reader: Any) -> None:
         assert nodes["x"].op == "placeholder"
         open_reader.deserialize_graph(graph([], ["only_here"]))
         within = open_reader.serialized_name_to_meta
-    with pytest.raises(theirs.SerializeError, match="not open"):
+    with pytest.raises(theirs.SerializeError, match="is closed"):
         within["only_here"]
     with FakeTensorMode():
         assert values["z"].fake_mode is open_reader.fake_tensor_mode

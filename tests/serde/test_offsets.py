@@ -183,5 +183,5 @@ def test_a_symbol_of_a_size_must_be_defined() -> None:
     written = edited(counted(), edit)
     with pytest.raises(AssertionError, match="expected no unbacked symbols"):
         torch_serialize.deserialize(written)
-    with pytest.raises(SerializeError, match=r"no node .* defines the symbols \['u7'\]"):
+    with pytest.raises(SerializeError, match=r"the nodes .* do not define the symbols \['u7'\]"):
         deserialize(written)

@@ -168,7 +168,7 @@ def test_a_graph_in_the_signature() -> None:
         spec = stored["graph_module"]["signature"]["input_specs"][-1]
         spec["user_input"]["arg"] = {"as_graph": {"name": "g", "graph": graph}}
 
-    with pytest.raises(SerializeError, match="a graph as an argument"):
+    with pytest.raises(SerializeError, match="an argument of the signature is a graph"):
         deserialize(edited(serialize(top()), edit))
 
 

@@ -162,19 +162,19 @@ def test_a_plan_that_cuts_where_no_cut_may_be() -> None:
 @pytest.mark.parametrize(
     ("ends", "said"),
     [
-        ((12, 12), "stage 1 of the plan has no operations"),
-        ((3, 3, 12), "stage 1 of the plan has no operations"),
-        ((0, 12), "stage 0 of the plan has no operations"),
-        ((3, 2, 12), "stage 1 of the plan has no operations"),
-        ((), "the plan has no stages"),
-        ((3,), "the last stage of the plan ends at operation 3, and not at 12"),
-        ((2, 17), "the last stage of the plan ends at operation 17, and not at 12"),
+        ((12, 12), "stage 1 of the plan does not have operations"),
+        ((3, 3, 12), "stage 1 of the plan does not have operations"),
+        ((0, 12), "stage 0 of the plan does not have operations"),
+        ((3, 2, 12), "stage 1 of the plan does not have operations"),
+        ((), "the plan does not have stages"),
+        ((3,), "the last stage of the plan ends at operation 3, expected 12"),
+        ((2, 17), "the last stage of the plan ends at operation 17, expected 12"),
         ((2.0, 12), "ends is invalid"),
         ((-1, 12), "ends is invalid"),
         ((True, 12), "ends is invalid"),
         ((12,), "weights is invalid"),  # there are two
-        (None, "a field of another type"),
-        (7, "a field of another type"),
+        (None, "has the wrong type"),
+        (7, "has the wrong type"),
     ],
 )
 def test_ends_that_no_plan_has(ends: Any, said: str, tmp_path: Path) -> None:
@@ -207,9 +207,7 @@ def test_limits_of_memory() -> None:
     free = plan(program, 3)
     most = max(free.memory)
     assert plan(program, 3, memory=most).ends == free.ends
-    with pytest.raises(
-        StageError, match="the least limit with which there are as many is"
-    ) as caught:
+    with pytest.raises(StageError, match="the lowest limit that allows this number is") as caught:
         plan(program, 3, memory=1)
     least = int(str(caught.value).rpartition(" ")[2].replace(",", ""))
     assert max(plan(program, 3, memory=least).memory) <= least
@@ -309,7 +307,7 @@ def test_profile() -> None:
         plan(model(12), 2, "time", profile=times)
     with pytest.raises(StageError, match="another program"):
         plan(program, 2, "time", profile=dataclasses.replace(times, nanoseconds=(1,)))
-    with pytest.raises(StageError, match="there are none"):
+    with pytest.raises(StageError, match="does not have example inputs"):
         measure_times(program, None)
 
 
@@ -327,16 +325,16 @@ def test_what_is_refused() -> None:
     program = layers(4)
     for stages, options, said in (
         (0, {}, "cannot make 0 stages"),
-        (True, {}, "a whole number, not a bool"),
+        (True, {}, "or an int, got a bool"),
         (13, {}, "cannot make 13 stages of 12 operations"),
-        (2, {"by": "colour"}, "cannot weigh by 'colour'"),
-        (2, {"by": "time"}, "there are none"),
-        (2, {"slack": -0.1}, "the slack"),
-        (2, {"slack": float("nan")}, "the slack"),
+        (2, {"by": "colour"}, "got 'colour'"),
+        (2, {"by": "time"}, "does not have example inputs"),
+        (2, {"slack": -0.1}, "expected slack"),
+        (2, {"slack": float("nan")}, "expected slack"),
         (2, {"shared": "no"}, "list or together"),
-        (2, {"memory": -1}, "a number of bytes"),
-        (2, {"memory": 1.5}, "a number of bytes"),
-        (2, {"memory": [1]}, "1 limits of memory for 2 stages"),
+        (2, {"memory": -1}, "expected memory limits in bytes"),
+        (2, {"memory": 1.5}, "expected memory limits in bytes"),
+        (2, {"memory": [1]}, "expected 2 memory limits, one for each stage, got 1"),
     ):
         with pytest.raises(StageError, match=said) as caught:
             plan(program, stages, **options)

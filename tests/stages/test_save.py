@@ -387,8 +387,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (program, folder, 2, {"by": "time"}, "example inputs"),
         (program, folder, 2, {"by": "time", "inputs": ((), {})}, "structure"),
         (program, folder, 2, {"by": "weight"}, "parameters, bytes"),
-        (program, folder, 43, {"by": "module"}, "places to cut at"),
-        (small, folder, 2, {}, "no parameters"),
+        (program, folder, 43, {"by": "module"}, "the program can be cut at"),
+        (small, folder, 2, {}, "does not have parameters"),
         (
             small,
             folder,
@@ -396,7 +396,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
             {"by": "time", "inputs": small.example_inputs},
             "unbind is neither a tensor nor an integer",
         ),
-        (program, full, 2, {}, "is there already"),
+        (program, full, 2, {}, "exists already"),
     ):
         with pytest.raises(StageError, match=said):
             save_stages(subject, target, n, **options)

@@ -164,7 +164,7 @@ SPOILT: dict[Callable[[Template], None], str] = {
     fewer_guards: "the guards: ",
     fewer_steps: "the number of steps: ",
     fewer_modules: "the modules that are called: ",
-    fewer_variables: "the modules that are looked at: [] expected, ",
+    fewer_variables: "the modules that are checked: [] expected, ",
     no_code: "the code that is traced: ",
     more_sizes: "the sizes that are kept: ",
 }

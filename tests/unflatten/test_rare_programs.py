@@ -231,7 +231,7 @@ def program_state(**changed: Any) -> Callable[[], Any]:
         ({"values": []}, "a name and a group for each value"),
         ({"groups": [0, 0]}, "a name and a group for each value"),
         ({"constants_begin": 2}, "a name and a group for each value"),
-        ({"groups": [1]}, "groups count from 0"),
+        ({"groups": [1]}, "a group is out of range"),
     ],
 )
 def test_lists_that_do_not_fit(changed: dict[str, Any], match: str) -> None:

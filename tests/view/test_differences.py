@@ -180,7 +180,7 @@ def test_what_cannot_be_hashed(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert [each.is_same for each in found] == [None]
     assert "fxpress_view.twice" in found[0].reason
     fxpress.view.write_page(tmp_path / "page.html", tmp_path / "a.pt2", tmp_path / "a.pt2")
-    assert "cannot be told" in (tmp_path / "page.html").read_text()
+    assert "Cannot determine" in (tmp_path / "page.html").read_text()
 
 
 def test_a_file_without_programs(tmp_path: Path) -> None:

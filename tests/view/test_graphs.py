@@ -219,7 +219,7 @@ def test_values_that_nothing_computes(path: Path) -> None:
         document = json.loads(archive.read(name))
     nodes = document["graph_module"]["graph"]["nodes"]
     nodes.reverse()
-    with pytest.raises(InspectionError, match="was computed before"):
+    with pytest.raises(InspectionError, match="is used before it is computed"):
         graphs_of_text(json.dumps(document).encode(), "model", "here")
 
 

@@ -123,7 +123,7 @@ def test_sizes_that_are_not_known(tmp_path: Path) -> None:
 
     page = page_of(saved(export(Chosen(), (torch.ones(5, 8),)), tmp_path))
     assert page.row("FLOPs")[1] == f"at least {2 * 5 * 8 * 4:,}"
-    assert page.program["notes"] == ["linear: a size is not known (1 operator)"]
+    assert page.program["notes"] == ["linear: a size is unknown (1 operator)"]
     assert page.module("unknown")[-1] == "\u2013"
 
 

@@ -22,13 +22,14 @@ class ObjectSource final : public Source {
   size_t piece() const override { return size_t{16} << 20; }  // each may be a remote request
   void read(uint64_t offset, WritableBytes to) const override {
     if (offset > size_ || to.size() > size_ - offset) {
-      throw ArchiveError("the file ends too early");
+      throw ArchiveError("the file is truncated");
     }
     if (to.empty()) return;
     const AcquiredGil acquired;
     const View view(read_(offset, offset + to.size()));
     if (view.bytes().size() != to.size()) {
-      raise(PyExc_OSError, "read() gave %zu bytes instead of %zu", view.bytes().size(), to.size());
+      raise(PyExc_OSError, "read() returned %zu bytes, expected %zu", view.bytes().size(),
+            to.size());
     }
     std::memcpy(to.data(), view.bytes().data(), to.size());
   }
@@ -67,7 +68,7 @@ void check_written(const py::object& done, size_t size) {
   int is_too_large = 0;
   const long long taken = PyLong_AsLongLongAndOverflow(done.ptr(), &is_too_large);
   if (is_too_large != 0 || taken < 0 || static_cast<size_t>(taken) != size) {
-    raise(PyExc_OSError, "the file took a part of the bytes only");
+    raise(PyExc_OSError, "write() accepted only a part of the bytes");
   }
 }
 
@@ -185,7 +186,7 @@ py::bytes ArchiveReader::stored_bytes(const std::string& name) {
 void ArchiveReader::copy_stored(const std::string& name, uint64_t size, uintptr_t address) {
   const Record& record = require(name);
   if (record.stored != size) {
-    raise(PyExc_ValueError, "record '%s' has another size", name.c_str());
+    raise(PyExc_ValueError, "record '%s' has another size than the memory", name.c_str());
   }
   copy(record, reinterpret_cast<void*>(address));
 }
@@ -197,7 +198,7 @@ std::vector<uint32_t> ArchiveReader::read_into(const std::vector<MemoryTarget>& 
   for (const auto& [name, start, size, address] : targets) {
     const Record& record = require(name);
     if (record.is_deflated || start > record.size || size > record.size - start) {
-      raise(PyExc_ValueError, "record '%s' has another size", name.c_str());
+      raise(PyExc_ValueError, "record '%s' is compressed or too small", name.c_str());
     }
     transfers.push_back({&record, start, size, reinterpret_cast<std::byte*>(address)});
   }

@@ -28,7 +28,7 @@ class PipelineError(Error):
         ...     pipeline.load_stage("two_stages", 7)
         ... except pipeline.PipelineError as error:
         ...     print(error)
-        there is no stage 7: two_stages has 2, from 0
+        stage 7 does not exist: two_stages has stages 0 to 1
     """
 
     __module__ = "fxpress.pipeline"

@@ -141,7 +141,7 @@ class Profile:
 
     def __enter__(self) -> Profile:
         if self in watchers:
-            raise RuntimeError("the profile has begun already")
+            raise RuntimeError("the profile is already active")
         if not self._begin:
             self._begin = time.perf_counter()
         watchers.append(self)

@@ -41,7 +41,7 @@ def load_compiled_model(
     from torch._inductor.codecache import get_device_information
 
     if use_stream_affinity and not features.compiled_models_follow_streams:
-        raise UnsupportedError(f"torch {torch.__version__} has no use_stream_affinity")
+        raise UnsupportedError(f"torch {torch.__version__} does not have use_stream_affinity")
     loader = torch._C._aoti.AOTIModelPackageLoader
     metadata = loader.load_metadata_from_package(path, model)
     if features.compiled_models_follow_streams:
@@ -54,6 +54,9 @@ def load_compiled_model(
 
             logging.getLogger("fxpress").warning(
                 "%s was compiled for another device: %s is %s here, and was %s there.",
-                *(model, key, value, metadata[key]),
+                model,
+                key,
+                value,
+                metadata[key],
             )
     return loaded

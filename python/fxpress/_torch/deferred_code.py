@@ -137,7 +137,7 @@ def _materialize(cls: type) -> torch_fx.PythonCode | None:
             return None  # another thread was faster
         module = vars(holder)[torch_fx.PENDING]()
         if module is None:
-            raise RuntimeError(f"the module that {holder!r} was made for is gone")
+            raise RuntimeError(f"the module of {holder!r} was freed")
         try:
             code, forward, state = _generated(module.graph)
         except AttributeError as error:

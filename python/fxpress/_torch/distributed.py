@@ -97,10 +97,10 @@ V_SCHEDULES = (schedules.ScheduleZBVZeroBubble, schedules.ScheduleDualPipeV)
 def schedule_class(name: str) -> Any:
     """Return the class of a schedule by its case-insensitive name."""
     if not isinstance(name, str):
-        raise ValueError(f"a schedule is given by its name, such as '1F1B', and not {name!r}")
+        raise ValueError(f"expected the name of a schedule, such as '1F1B', got {name!r}")
     found: Any = schedules.get_schedule_class(name)
     if found in (SingleSchedule, schedules.PipelineScheduleMulti):
-        raise ValueError(f"{found.__name__} is the base of schedules, and none itself")
+        raise ValueError(f"{found.__name__} is a base class of schedules, not a schedule")
     return found
 
 
@@ -135,7 +135,7 @@ def new_group(ranks: list[int], seconds: float) -> Any:
     return made[0]
 
 
-def hang_up(schedule: Any, error: BaseException) -> None:
+def disconnect(schedule: Any, error: BaseException) -> None:
     """Close the connections of a failed schedule, so that waiting ranks fail too."""
     # Gloo closes them when stages, and torch's frames in the traceback, do not refer to the group.
     stages = [schedule._stage] if isinstance(schedule, SingleSchedule) else schedule._stages
@@ -168,7 +168,7 @@ def trains(schedule: Any) -> bool:
     return bool(schedule._has_backward)
 
 
-def see_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
+def check_microbatches(schedule: Any, check: Callable[[Any, Any], None]) -> None:
     """Call `check` with all microbatches' arguments before a step runs or sends anything."""
     run = schedule._step_microbatches
 
@@ -179,7 +179,7 @@ def see_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
     schedule._step_microbatches = checked
 
 
-def tell_loss(schedule: Any, doing: Callable[[str], None]) -> None:
+def report_loss(schedule: Any, doing: Callable[[str], None]) -> None:
     """Make a schedule report that it computes a loss, also when torch infers shapes with one."""
     compute = schedule._loss_fn
     if compute is None:

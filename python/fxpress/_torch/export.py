@@ -26,7 +26,7 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._torch.fx import GRAPH_SLOT
 
 
-def not_a_frame(function: Callable[..., Any]) -> None:
+def skip_frame(function: Callable[..., Any]) -> None:
     """Keep Dynamo from compiling a function as a frame; it is still traced into from others."""
     frames = torch._C._dynamo.eval_frame
     skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT

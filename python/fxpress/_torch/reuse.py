@@ -362,7 +362,7 @@ def is_constant_of_program(source: Any) -> bool:
     return isinstance(source, ConstantSource)
 
 
-def asks_for_identity(guard: Guard) -> bool:
+def checks_identity(guard: Guard) -> bool:
     """Return whether a guard checks the identity of an object."""
     return guard_kind(guard) is GuardBuilder.ID_MATCH
 

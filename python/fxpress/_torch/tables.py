@@ -233,8 +233,8 @@ def living_overload(overload: OpOverload) -> OpOverload:
         found: OpOverload = getattr(packet, overload._overloadname)
     except AttributeError:
         raise RuntimeError(
-            f"the operator {overload._name} is gone: the torch.library.Library that defined it was "
-            "destroyed"
+            f"the operator {overload._name} was removed: the torch.library.Library that "
+            "defined it was destroyed"
         ) from None
     return found
 

@@ -44,7 +44,7 @@ def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
         dtype = others[2] if has_dtype else storage.dtype
         needed = _native.bytes_needed(sizes, strides, offset, dtype.itemsize)
         if needed is None or needed > storage._untyped_storage.nbytes():
-            raise InvalidTensorError("a tensor that is not inside of its storage")
+            raise InvalidTensorError("a tensor that exceeds its storage")
         return rebuild(storage, offset, sizes, strides, *others)
 
     return checked
@@ -169,6 +169,6 @@ def load_with(function: Callable[..., Any], archive: Any, location: Any, charge:
     load = types.FunctionType(plain.load.__code__, names, "load")
     reader = type("Unpickler", (plain,), {"load": load})
     if serialization._is_torchscript_zip(archive):
-        raise pickle.UnpicklingError("the file is a TorchScript archive, which holds code")
+        raise pickle.UnpicklingError("the file is a TorchScript archive, which contains code")
     pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=reader)
     return serialization._load(archive, location, pickles, encoding="utf-8")

@@ -69,7 +69,10 @@ class _Watched:
     def __init__(self, name: str, is_operation: bool) -> None:
         thread = threading.current_thread()
         self.event = Event(
-            *(name, is_operation, _here.event, next(_numbers)),
+            name,
+            is_operation,
+            _here.event,
+            next(_numbers),
             *(thread.native_id or 0, thread.name, 0.0, 0.0),
         )
         self._watchers = tuple(watchers)
@@ -140,14 +143,14 @@ def operation(
                         block.event.sizes = sizes(made, *args, **kwargs)
                 return made
             finally:
-                _tell(block.event)
+                _log_event(block.event)
 
         return call
 
     return decorate
 
 
-def _tell(event: Event) -> None:
+def _log_event(event: Event) -> None:
     """Log a call that has ended: outermost calls at INFO, nested calls at DEBUG."""
     level = logging.INFO if event.parent is None else logging.DEBUG
     if not log.isEnabledFor(level):

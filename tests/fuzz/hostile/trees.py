@@ -138,9 +138,9 @@ _REFUSED = dict.fromkeys(
     "class-of-a-module": f"{MODULE}.Hit in pytree is not registered",
     "context-that-is-no-json": "a tree spec is damaged: JSONDecodeError",
     "deep": "limit 'depth'",
-    "empty": "is no tree spec",
+    "empty": "is not a tree spec",
     "no-tree": "a tree spec is damaged: ValueError",
-    "list-as-a-tree": "a tree spec lacks a type, a context or children",
+    "list-as-a-tree": "expected a type, a context and children in a tree spec",
     "protocol": "unknown protocol 2 of a tree spec",
 }
 for _name, _text in _TEXTS.items():

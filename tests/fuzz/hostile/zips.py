@@ -66,7 +66,17 @@ for _name, (_signature, _offset, _value) in _HEADERS.items():
 def entry(name: bytes, offset: int, crc: int, stored: int, size: int, method: int = 0) -> bytes:
     """An entry of a zip's directory."""
     fixed = struct.pack(
-        *("<4s6H3I5H2I", _CENTRAL, 20, 20, 0, method, 0, 33, crc, stored, size),
+        "<4s6H3I5H2I",
+        _CENTRAL,
+        20,
+        20,
+        0,
+        method,
+        0,
+        33,
+        crc,
+        stored,
+        size,
         *(len(name), 0, 0, 0, 0, 0, offset),
     )
     return fixed + name
@@ -83,7 +93,7 @@ def directory(records: bytes, entries: list[bytes]) -> bytes:
 def local(name: bytes, crc: int, stored: int, size: int, method: int = 0) -> bytes:
     """The header in front of a record."""
     return (
-        struct.pack(*("<4s5H3I2H", _LOCAL, 20, 0, method, 0, 33, crc, stored, size, len(name), 0))
+        struct.pack("<4s5H3I2H", _LOCAL, 20, 0, method, 0, 33, crc, stored, size, len(name), 0)
         + name
     )
 

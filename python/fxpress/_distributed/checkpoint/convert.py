@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._distributed.checkpoint.filling import Filling, fill
-from fxpress._distributed.checkpoint.programs import Asked, stage_files
+from fxpress._distributed.checkpoint.programs import ReaderOptions, stage_files
 from fxpress._distributed.checkpoint.sources import main_file, read_any_weights, read_weights
 from fxpress._distributed.checkpoint.streaming import save_all
 from fxpress._distributed.checkpoint.weights import Weights
@@ -112,20 +112,20 @@ def convert_weights(
     """
     for path in (source, target):
         if not is_path(path):
-            raise TypeError(f"a checkpoint is a path, not a {type(path).__name__}")
+            raise TypeError(f"expected the path of a checkpoint, got a {type(path).__name__}")
     check_progress(progress)
     goal, origin = _local(target), _local(source)
     if is_path(program):
         program = _local(program)
     if missing not in ("error", "program"):
-        raise ValueError(f'missing is "error" or "program", not {missing!r}')
+        raise ValueError(f'expected missing to be "error" or "program", got {missing!r}')
     kind = _form(form, goal, program, stages)
     _check_program(kind, program, stages)
     own = _own_weights(program, limits) if missing == "program" else None
     filling = Filling(own, limits)
-    asked = Asked(model, allow_pickle, limits)
+    options = ReaderOptions(model, allow_pickle, limits)
     with (
-        read_any_weights(origin, asked) as weights,
+        read_any_weights(origin, options) as weights,
         reporting(progress, "converting", weights.bytes()) as weights.report,
     ):
         if kind in ("pt2", "stages"):
@@ -159,7 +159,7 @@ def _local(path: Any) -> Path:
 
 def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> Form:
     if form is not None and form not in get_args(Form):
-        raise ValueError(f"form is one of {get_args(Form)}, not {form!r}")
+        raise ValueError(f"expected form to be one of {get_args(Form)}, got {form!r}")
     if form is not None:
         return form
     if stages is not None or (is_path(program) and os.path.isdir(program)):
@@ -170,19 +170,21 @@ def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> 
 def _check_program(kind: Form, program: Any, stages: int | None) -> None:
     """Raise for a program that is missing, has no effect, or has a wrong type."""
     if not isinstance(program, ExportedProgram) and program is not None and not is_path(program):
-        raise TypeError(f"program is an ExportedProgram or a path, not a {type(program).__name__}")
+        raise TypeError(
+            f"expected program to be an ExportedProgram or a path, got a {type(program).__name__}"
+        )
     if kind in ("safetensors", "torch"):
         if program is not None or stages is not None:
-            raise ValueError(f"the form {kind!r} takes neither a program nor stages")
+            raise ValueError(f"the form {kind!r} does not use a program or stages")
         return
     if program is None:
         raise ValueError(f"the form {kind!r} needs a program, which gets the weights")
     is_folder = is_path(program) and os.path.isdir(program)
     if kind == "pt2" and (is_folder or stages is not None):
-        raise ValueError("the form 'pt2' takes one program, and no stages")
+        raise ValueError("the form 'pt2' needs one program, without stages")
     if kind == "stages" and is_folder == (stages is not None):
         raise ValueError(
-            "the form 'stages' takes a program and their number, or a folder of stages"
+            "the form 'stages' needs a program and a number of stages, or a folder of stages"
         )
 
 
@@ -191,13 +193,13 @@ def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.T
     if isinstance(program, ExportedProgram):
         state = program.state_dict
         return lambda name: state[name]
-    return read_weights(main_file(program), Asked(limits=limits)).read
+    return read_weights(main_file(program), ReaderOptions(limits=limits)).read
 
 
 def _refuse_values(weights: Weights, kind: Form) -> None:
     if weights.values:
         raise ValueError(
-            f"{next(iter(weights.values))!r} is not a tensor, which the form {kind!r} cannot hold"
+            f"{next(iter(weights.values))!r} is not a tensor: the form {kind!r} stores only tensors"
         )
 
 

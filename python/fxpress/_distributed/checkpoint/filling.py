@@ -63,12 +63,14 @@ def _views(archive: PT2ArchiveReader) -> tuple[dict[str, View], str]:
     """Return the weights of the program in an archive, and the record that describes them."""
     models = names.models_in(archive.get_file_names())
     if models != [names.MODEL]:
-        raise ArchiveError(f"a file with the program {names.MODEL!r} alone is filled, not {models}")
+        raise ArchiveError(f"expected a file with the program {names.MODEL!r} only, found {models}")
     record = names.weights_config_record(names.MODEL)
     config = read_config(archive, record)
     for payload in config:
         if payload.is_pickled:
-            raise UnsupportedError(f"{payload.name!r} of the program is pickled: it is not filled")
+            raise UnsupportedError(
+                f"{payload.name!r} of the program is pickled, and cannot be filled"
+            )
     return views_of(config, names.WEIGHTS_DIR, Options("cpu")), record
 
 
@@ -92,7 +94,7 @@ def _source(
     with contextlib.suppress(KeyError):
         own = None if filling.own is None else filling.own(name)
     if own is None:
-        raise compat.SerializeError(f"there is no value for {name!r}")
+        raise compat.SerializeError(f"{name!r} does not have a value")
     check_fits(name, (own.dtype, tuple(own.shape)), (view.dtype, tuple(view.sizes)))
     return functools.partial(_copy_own, filling, name)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fxpress._distributed.checkpoint.sharing_out import FILE
+from fxpress._distributed.checkpoint.distribution import FILE
 from fxpress._distributed.checkpoint.tensor_files import ALONE, INDEX
 from fxpress._distributed.checkpoint.torch_files import METADATA
 from fxpress._distributed.stages.save import MANIFEST
@@ -26,7 +26,9 @@ def check_folder(folder: Path) -> None:
     others += [folder / name for name in (ALONE, MANIFEST, METADATA)]
     for path in others:
         if path.exists():
-            raise FileExistsError(errno.EEXIST, "something else is there", str(path))
+            raise FileExistsError(
+                errno.EEXIST, "the path exists, but is not part of this checkpoint", str(path)
+            )
 
 
 def complete(folder: Path, files: Mapping[str, str], index: Any) -> None:
@@ -50,11 +52,11 @@ def _replace(folder: Path, files: Mapping[str, str], index: AtomicFile) -> None:
             except FileNotFoundError:
                 raise FileNotFoundError(
                     errno.ENOENT,
-                    "the file of a rank is not there; do all ranks see the same folder?",
+                    "the file of a rank is missing; check that all ranks use the same folder",
                     str(folder / name),
                 ) from None
         sync_folder(folder)
-        index.put_in_place()
+        index.move_into_place()
         sync_folder(folder)
     except BaseException:
         if not index.is_in_place():

@@ -41,7 +41,7 @@ from fxpress._files.serde.limits import Budget, Limits
 _File: TypeAlias = LocalFile | RemoteFile
 
 
-class Asked(NamedTuple):
+class ReaderOptions(NamedTuple):
     """Options of a reader; see `ArchiveReader`."""
 
     model: str = names.MODEL
@@ -52,28 +52,28 @@ class Asked(NamedTuple):
     opened: RemoteArchive | None = None
 
 
-def add_program(weights: Weights, path: AnyPath, asked: Asked) -> None:
+def add_program(weights: Weights, path: AnyPath, options: ReaderOptions) -> None:
     """Add the weights of a `.pt2` file."""
-    opened = asked.opened
+    opened = options.opened
     file = weights.files.file(path, None if opened is None else opened.file)
-    _add_file(weights, file, asked)
+    _add_file(weights, file, options)
 
 
-def _add_file(weights: Weights, file: _File, asked: Asked) -> None:
-    with _archive_of(file, asked) as archive:
+def _add_file(weights: Weights, file: _File, options: ReaderOptions) -> None:
+    with _archive_of(file, options) as archive:
         try:
-            _add_weights(weights, file, archive, asked)
+            _add_weights(weights, file, archive, options)
         except ArchiveError as error:
             raise _naming(file.path, error) from None
 
 
-def _archive_of(file: _File, asked: Asked) -> PT2ArchiveReader:
+def _archive_of(file: _File, options: ReaderOptions) -> PT2ArchiveReader:
     if isinstance(file, RemoteFile):
-        return RemoteArchive(file, asked.limits) if asked.opened is None else asked.opened
+        return RemoteArchive(file, options.limits) if options.opened is None else options.opened
     raw = file.raw()
     raw.seek(0)
     try:
-        return PT2ArchiveReader(raw, limits=asked.limits)
+        return PT2ArchiveReader(raw, limits=options.limits)
     except ArchiveError as error:
         raise _naming(file.path, error) from None
 
@@ -83,26 +83,28 @@ def _naming(path: AnyPath, error: ArchiveError) -> ArchiveError:
     return error if text.startswith(str(path)) else type(error)(f"{path}: {text}")
 
 
-def _add_weights(weights: Weights, file: _File, archive: PT2ArchiveReader, asked: Asked) -> None:
-    if archive.find(f"{names.WEIGHTS_DIR}{asked.model}.pt") is not None:
+def _add_weights(
+    weights: Weights, file: _File, archive: PT2ArchiveReader, options: ReaderOptions
+) -> None:
+    if archive.find(f"{names.WEIGHTS_DIR}{options.model}.pt") is not None:
         raise ArchiveError("the weights are of an older format: load the program, and save it")
-    config = read_config(archive, names.weights_config_record(asked.model))
-    options = Options("cpu", allow_pickle=asked.allow_pickle, progress=False)
-    place = names.weights_file_record(asked.model)
+    config = read_config(archive, names.weights_config_record(options.model))
+    load_options = Options("cpu", allow_pickle=options.allow_pickle, progress=False)
+    place = names.weights_file_record(options.model)
     if archive.find(place) is not None:
         text = archive.read_string(place)
         weights.facts.append([file.path.name, file.size, text])
-        views = views_of([each for each in config if not each.is_pickled], "", options)
-        _add_beside(weights, file.path, text, views, archive.budget)
+        views = views_of([each for each in config if not each.is_pickled], "", load_options)
+        _add_external(weights, file.path, text, views, archive.budget)
         return
     weights.facts.append([file.path.name, file.size])
     plain = [each for each in config if not each.is_pickled]
-    views = views_of(plain, names.WEIGHTS_DIR, options)
+    views = views_of(plain, names.WEIGHTS_DIR, load_options)
     for payload in config:
         view = views.get(payload.name)
-        again = functools.partial(_read_again, file, archive, payload, asked, options)
+        again = functools.partial(_read_again, file, archive, payload, options, load_options)
         if view is None:
-            stored, said = _pickled(archive, payload, options, again)
+            stored, said = _pickled(archive, payload, load_options, again)
         else:
             stored, said = _plain(file, archive, payload.name, view, again)
             charge_repeats(payload.name, stored, _bytes_there(view), archive.budget)
@@ -144,12 +146,16 @@ def _plain(
 
 
 def _read_again(
-    file: _File, before: PT2ArchiveReader, payload: Payload, asked: Asked, options: Options
+    file: _File,
+    before: PT2ArchiveReader,
+    payload: Payload,
+    options: ReaderOptions,
+    load_options: Options,
 ) -> torch.Tensor:
     """Return a tensor that has to be read in full."""
-    with before if isinstance(before, RemoteArchive) else _archive_of(file, asked) as archive:
+    with before if isinstance(before, RemoteArchive) else _archive_of(file, options) as archive:
         try:
-            values = read_values(archive, [payload], names.WEIGHTS_DIR, options)
+            values = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)
         except ArchiveError as error:
             raise _naming(file.path, error) from None
     found: torch.Tensor = values[payload.name]
@@ -157,17 +163,17 @@ def _read_again(
 
 
 def _pickled(
-    archive: PT2ArchiveReader, payload: Payload, options: Options, again: Place
+    archive: PT2ArchiveReader, payload: Payload, load_options: Options, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
     """Return a tensor of a custom class. It is read once to find its dtype and sizes."""
     record = archive.record(names.WEIGHTS_DIR + payload.record)
-    value = read_values(archive, [payload], names.WEIGHTS_DIR, options)[payload.name]
+    value = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)[payload.name]
     if not isinstance(value, torch.Tensor):
-        raise ArchiveError(f"{payload.name!r} is a {type(value).__name__} and no tensor")
+        raise ArchiveError(f"{payload.name!r} is a {type(value).__name__}, expected a tensor")
     return whole(value.dtype, tuple(value.shape), lambda: again), (record.crc, record.size)
 
 
-def _add_beside(
+def _add_external(
     weights: Weights, path: AnyPath, text: str, views: dict[str, View], budget: Budget
 ) -> None:
     """Add weights that are in a safetensors file next to the archive."""
@@ -210,13 +216,13 @@ def _beside(folder: AnyPath, name: str) -> AnyPath:
     return folder / name
 
 
-def add_stages(weights: Weights, folder: AnyPath, asked: Asked) -> None:
+def add_stages(weights: Weights, folder: AnyPath, options: ReaderOptions) -> None:
     """Add the weights of all stages in a folder; the first stage with a weight provides it."""
-    asked = asked._replace(limits=Budget.of(asked.limits, 0))
-    stages = stage_files(folder, asked.limits)
+    options = options._replace(limits=Budget.of(options.limits, 0))
+    stages = stage_files(folder, options.limits)
     files = [weights.files.file(path) for path, _ in stages]
     found = weights.files.each(lambda file: file.size, files)
     for file, size, (path, wanted) in zip(files, found, stages, strict=True):
         if size != wanted:
-            raise ArchiveError(f"{path} has {size} bytes, and {wanted} by the manifest")
-        _add_file(weights, file, asked)
+            raise ArchiveError(f"{path} has {size} bytes; the manifest expects {wanted}")
+        _add_file(weights, file, options)

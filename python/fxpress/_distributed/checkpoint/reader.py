@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from fxpress._distributed.checkpoint.boxes import Extent
-from fxpress._distributed.checkpoint.programs import Asked
+from fxpress._distributed.checkpoint.programs import ReaderOptions
 from fxpress._distributed.checkpoint.sources import main_file, read_weights
 from fxpress._distributed.checkpoint.values import pickled
 from fxpress._distributed.checkpoint.weights import Place, Weights, copy_box
@@ -101,15 +101,15 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         limits: Limits | None = None,
     ) -> None:
         if not is_path(path):
-            raise TypeError(f"weights are read from a path, not a {type(path).__name__}")
+            raise TypeError(f"expected the path of weights, got a {type(path).__name__}")
         self._path = _path_of(path)
-        self._asked = Asked(model, allow_pickle, limits)
+        self._options = ReaderOptions(model, allow_pickle, limits)
         self._check = check
         self._weights: Weights | None = None
         self._places: dict[tuple[str, tuple[int, ...]], Place] = {}
 
     def __repr__(self) -> str:
-        model, allow_pickle = self._asked.model, self._asked.allow_pickle
+        model, allow_pickle = self._options.model, self._options.allow_pickle
         options: dict[str, Any] = {"model": model if model != names.MODEL else None}
         options |= {"check": self._check or None, "allow_pickle": allow_pickle or None}
         texts = [f", {name}={value!r}" for name, value in options.items() if value is not None]
@@ -147,7 +147,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
             fxpress.SerializeError: a weight needs `allow_pickle`.
         """
         self._close()
-        self._weights = retry_if_replaced(read_weights)(main_file(self._path), self._asked)
+        self._weights = retry_if_replaced(read_weights)(main_file(self._path), self._options)
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
                 TensorProperties(
@@ -192,7 +192,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     @property
     def _contents(self) -> Weights:
         if self._weights is None:
-            raise ValueError("read_metadata has to be called first")
+            raise ValueError("call read_metadata first")
         return self._weights
 
     def _find(self, weights: Weights, index: MetadataIndex) -> Place:
@@ -202,7 +202,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         for part in (*slices[first : first + 1], *slices):
             if part.offsets == wanted:
                 return part.find()
-        raise ArchiveError(f"{self._path} has no slice of {index.fqn!r} at {wanted}")
+        raise ArchiveError(f"{self._path} does not contain a slice of {index.fqn!r} at {wanted}")
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Check that all ranks read the same checkpoint."""
@@ -210,7 +210,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
         if others:
             raise ArchiveError(
-                f"{self._path}: the ranks {others} read another checkpoint there than rank 0"
+                f"{self._path}: the ranks {others} read another checkpoint than rank 0"
             )
         return plans
 
@@ -264,7 +264,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 def reader_of(archive: RemoteArchive, model: str, limits: Limits | None) -> ArchiveReader:
     """Return a reader of the weights of a program in an archive that is open already."""
     reader = ArchiveReader(archive.file.url, model=model, limits=limits)
-    reader._asked = reader._asked._replace(opened=archive)
+    reader._options = reader._options._replace(opened=archive)
     return reader
 
 
@@ -272,7 +272,7 @@ def _target(item: ReadItem, planner: LoadPlanner) -> torch.Tensor:
     target: torch.Tensor = planner.resolve_tensor(item).detach()
     if target.size() != item.lengths:
         raise ValueError(
-            f"{item.dest_index.fqn!r} is to be filled with {list(item.lengths)} elements, and has "
+            f"{item.dest_index.fqn!r}: expected a tensor of the sizes {list(item.lengths)}, got "
             f"{list(target.size())}"
         )
     return target

@@ -124,7 +124,7 @@ class _Files:
                 file, size = self._files[number]
                 if file.size != size:
                     raise ArchiveError(
-                        f"{file.path} has {file.size} bytes, and {size} by the index"
+                        f"{file.path} has {file.size} bytes; the index expects {size}"
                     )
                 opened = TensorFile(file, self._budget)
                 opened.check_number(self._number, "checkpoint")
@@ -167,7 +167,7 @@ def _tensor(name: str, said: Any, files: _Files, budget: Budget) -> Stored:
     for number, begin, lengths, crc in parts:
         offsets, sizes = sizes_in(begin), sizes_in(lengths)
         if type(number) is not int or not 0 <= number < len(files):
-            raise ValueError(f"a slice of {name!r} is in file {number!r}, which there is not")
+            raise ValueError(f"a slice of {name!r} is in file {number!r}, which is not listed")
         key = key_of(name, whole, offsets, sizes)
         find = functools.partial(files.find, number, key, dtype, sizes, int(crc))
         slices.append(Slice(offsets, sizes, find))
@@ -181,10 +181,12 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
         if not len(each.offsets) == len(each.sizes) == len(sizes) or any(
             a + n > whole for a, n, whole in zip(each.offsets, each.sizes, sizes, strict=True)
         ):
-            raise ValueError(f"a slice of {name!r} is not inside of it")
+            raise ValueError(f"a slice of {name!r} is out of range")
     volume = sum(math.prod(each.sizes) for each in slices)
     if volume != math.prod(sizes) or volume >= 1 << 63:
-        raise ValueError(f"the slices of {name!r} have {volume} elements of {math.prod(sizes)}")
+        raise ValueError(
+            f"the slices of {name!r} have {volume} elements, expected {math.prod(sizes)}"
+        )
     if len(slices) == 1 or volume == 0:
         return
     # The offsets of slices cut the tensor into a grid. Each cell has to be in exactly one slice. A

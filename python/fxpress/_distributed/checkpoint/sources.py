@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fxpress._distributed.checkpoint import tensor_files
-from fxpress._distributed.checkpoint.programs import Asked, add_program, add_stages
+from fxpress._distributed.checkpoint.programs import ReaderOptions, add_program, add_stages
 from fxpress._distributed.checkpoint.section import KEY, add_section
 from fxpress._distributed.checkpoint.torch_files import METADATA, add_torchs
 from fxpress._distributed.checkpoint.weights import Weights
@@ -41,43 +41,43 @@ def _is_folder(path: AnyPath) -> bool:
     return path.is_dir()
 
 
-def read_weights(path: AnyPath, asked: Asked) -> Weights:
+def read_weights(path: AnyPath, options: ReaderOptions) -> Weights:
     """Return the tensors of a checkpoint: dtypes, sizes, and the locations of their bytes."""
     weights = Weights()
     try:
-        _add(weights, path, asked)
+        _add(weights, path, options)
     except BaseException:
         weights.close()
         raise
     return weights
 
 
-def read_any_weights(path: Path, asked: Asked) -> Weights:
+def read_any_weights(path: Path, options: ReaderOptions) -> Weights:
     """Return the tensors of a checkpoint, which torch's FileSystemWriter may have written."""
     if not (path / METADATA).is_file():
-        return read_weights(main_file(path), asked)
+        return read_weights(main_file(path), options)
     weights = Weights()
     try:
-        add_torchs(weights, path, asked.limits)
+        add_torchs(weights, path, options.limits)
     except BaseException:
         weights.close()
         raise
     return weights
 
 
-def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
+def _add(weights: Weights, path: AnyPath, options: ReaderOptions) -> None:
     if path.name == MANIFEST:
-        add_stages(weights, path.parent, asked)
+        add_stages(weights, path.parent, options)
     elif path.name.endswith(".json"):
-        said, budget = _read_json(path, asked.limits)
+        said, budget = _read_json(path, options.limits)
         if isinstance(said, dict) and KEY in said:
             add_section(weights, path, said[KEY], budget)
         else:
             tensor_files.add_by_index(weights, path, said, budget)
     elif path.name.endswith(tensor_files.SUFFIX):
-        tensor_files.add_file(weights, path, Budget.of(asked.limits, 0))
+        tensor_files.add_file(weights, path, Budget.of(options.limits, 0))
     else:
-        add_program(weights, path, asked)
+        add_program(weights, path, options)
 
 
 def _read_json(path: AnyPath, limits: Limits | Budget | None) -> tuple[Any, Budget]:

@@ -66,11 +66,11 @@ class _Planner(SavePlanner):  # type: ignore[misc]
         name = write_item.index.fqn
         if write_item.type is WriteItemType.BYTE_IO:
             return pickled(self._weights.values[name])
-        self.give_back()
+        self.free_last()
         self._last = self._weights.read(name)
         return self._last
 
-    def give_back(self) -> None:
+    def free_last(self) -> None:
         """Free the memory of the tensor that was read last."""
         if self._last is not None:
             self._last.untyped_storage().resize_(0)
@@ -91,7 +91,7 @@ def save_all(weights: Weights, writer: StorageWriter) -> None:
     planner = _Planner(weights)
     with _errors_of_one_process():
         dcp.save({}, storage_writer=writer, planner=planner, no_dist=True)
-    planner.give_back()
+    planner.free_last()
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ def add_by_index(weights: Weights, path: AnyPath, said: Any, budget: Budget) -> 
     try:
         place_of = {str(name): str(file) for name, file in said["weight_map"].items()}
     except (KeyError, TypeError, AttributeError) as error:
-        raise ArchiveError(f"{path} is damaged: it has no weight_map: {error!r}") from None
+        raise ArchiveError(f"{path} is damaged: expected a weight_map: {error!r}") from None
     files = {file: weights.files.file(beside(path, file)) for file in place_of.values()}
     sizes = weights.files.each(lambda file: file.size, files.values())
     opened = {file: TensorFile(each, budget) for file, each in files.items()}

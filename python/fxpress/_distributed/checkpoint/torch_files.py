@@ -180,7 +180,7 @@ def _slice(
     def whole() -> torch.Tensor:
         found = saved.read()
         if not isinstance(found, torch.Tensor):
-            raise ArchiveError(f"{name!r} is a {type(found).__name__} and no tensor")
+            raise ArchiveError(f"{name!r} is a {type(found).__name__}, expected a tensor")
         if difference := difference_of((found.dtype, tuple(found.shape)), (dtype, sizes)):
             raise ArchiveError(f"{name!r} is {difference} by {METADATA}")
         return found

@@ -79,5 +79,5 @@ def unpickled(name: str, data: io.BytesIO) -> Any:
         return torch.load(data, weights_only=True)
     except Exception as error:
         raise UnsupportedError(
-            f"{name!r} is an object that only a pickle can hold: {error}"
+            f"{name!r} is an object that only a pickle can store: {error}"
         ) from None

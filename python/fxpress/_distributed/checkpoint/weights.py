@@ -109,7 +109,7 @@ def copy_box(
     found = place()
     # Copying from a tensor without values leaves the target unchanged, without an error.
     if found.layout is not torch.strided or found.is_meta or holds_fake(found):
-        raise ArchiveError("a tensor of the checkpoint is sparse, or has no values")
+        raise ArchiveError("a tensor of the checkpoint is sparse, or does not have values")
     for dim, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
         found = found.narrow(dim, start, size)
     target.copy_(found)
@@ -137,4 +137,4 @@ def add(weights: Weights, name: str, stored: Stored, where: str) -> None:
     """Add a tensor; if several files have it, dtype and sizes have to be equal in each."""
     known = weights.tensors.setdefault(name, stored)
     if difference := difference_of((stored.dtype, stored.sizes), (known.dtype, known.sizes)):
-        raise ArchiveError(f"{where}: {name!r} is {difference} in a file before it")
+        raise ArchiveError(f"{where}: {name!r} is {difference} in a previous file")

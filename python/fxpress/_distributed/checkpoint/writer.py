@@ -14,9 +14,14 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from fxpress._base.errors import UnsupportedError
+from fxpress._distributed.checkpoint.distribution import (
+    Work,
+    check_item,
+    distribute_items,
+    key_of_item,
+)
 from fxpress._distributed.checkpoint.placing import check_folder, complete
 from fxpress._distributed.checkpoint.section import Part, index_of
-from fxpress._distributed.checkpoint.sharing_out import Work, check_item, key_of_item, share_out
 from fxpress._distributed.checkpoint.tensor_files import INDEX
 from fxpress._distributed.checkpoint.values import as_json, unpickled
 from fxpress._files.archive import tensors
@@ -75,11 +80,11 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         self, path: str | bytes | os.PathLike[str], *, file_bytes: int = 5_000_000_000
     ) -> None:
         if not is_path(path):
-            raise TypeError(f"a checkpoint is written to a path, not a {type(path).__name__}")
+            raise TypeError(f"expected the path of a checkpoint, got a {type(path).__name__}")
         if type(file_bytes) is not int:
-            raise TypeError(f"file_bytes is an int, not a {type(file_bytes).__name__}")
+            raise TypeError(f"expected file_bytes to be an int, got a {type(file_bytes).__name__}")
         if file_bytes <= 0:
-            raise ValueError(f"file_bytes is a positive number, not {file_bytes}")
+            raise ValueError(f"expected file_bytes to be positive, got {file_bytes}")
         self._path = Path(os.fsdecode(path))
         self._file_bytes = file_bytes
         self._is_coordinator = False
@@ -115,7 +120,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         """Begin a save."""
         if not kwargs.get("use_collectives", True):
             raise UnsupportedError(
-                "use_collectives=False writes without a coordinator, which has to write the index"
+                "use_collectives=False: expected a coordinator, which writes the index"
             )
         self._is_coordinator = is_coordinator
         self._discard()
@@ -123,9 +128,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Check that a rank's items can be in safetensors files and their index."""
         if not plan.usable:
-            raise UnsupportedError(
-                "plans that planners keep from save to save (enable_plan_caching)"
-            )
+            raise UnsupportedError("enable_plan_caching: plans that planners reuse in later saves")
         for item in plan.items:
             check_item(item)
         if self._is_coordinator:
@@ -136,7 +139,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         """Give each rank the names of its files, which no other save uses."""
         self._path.mkdir(parents=True, exist_ok=True)
         remove_left(self._path / INDEX)
-        works = share_out([plan.items for plan in plans], self._file_bytes)
+        works = distribute_items([plan.items for plan in plans], self._file_bytes)
         self._number = works[0].number
         return [
             dataclasses.replace(plan, storage_data=work)

@@ -81,7 +81,7 @@ def agree(
             _end_round(store, number, error)
             _wait_until_read(store, key, len(names), timeout)
         else:
-            error = _hear(store, key, names, timeout, explain)
+            error = _await_verdict(store, key, names, timeout, explain)
     except RuntimeError as gone:
         raise PipelineError(out_of_reach(names)) from gone
     if error:
@@ -89,7 +89,7 @@ def agree(
 
 
 @contextlib.contextmanager
-def told(group: Any, stages: list[int]) -> Iterator[None]:
+def broadcast_failure(group: Any, stages: list[int]) -> Iterator[None]:
     """Return a block whose error is raised here, and sent to the ranks that wait in `agree`."""
     try:
         yield
@@ -167,7 +167,9 @@ def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
         time.sleep(0.01)
 
 
-def _hear(store: Any, key: str, names: list[str], timeout: float, explain: Explain | None) -> str:
+def _await_verdict(
+    store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
+) -> str:
     """Return the verdict of rank 0. Its timeout for other ranks begins with its own answer."""
     late = f"{names[0]} did not answer within {timeout:g} s"
     if text_of(store, f"{key}/0", explain.patience if explain else timeout) is None:

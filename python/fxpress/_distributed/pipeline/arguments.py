@@ -18,42 +18,50 @@ _Facts = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # path of a tensor -> d
 
 
 def check_stage(stage: int, count: int, name: str) -> None:
-    """Raise PipelineError unless there is a stage of this number."""
+    """Raise PipelineError unless a stage has this number."""
     if type(stage) is not int or not 0 <= stage < count:
-        raise PipelineError(f"there is no stage {stage!r}: {name} has {count}, from 0")
+        raise PipelineError(f"stage {stage!r} does not exist: {name} has stages 0 to {count - 1}")
 
 
 def check_device(device: Any) -> None:
     """Raise TypeError or ValueError unless the argument is a device, its name, or None."""
     if not isinstance(device, (torch.device, str, type(None))):
-        raise TypeError(f"device is a torch.device or its name, not a {type(device).__name__}")
+        raise TypeError(
+            f"expected device to be a torch.device or its name, got a {type(device).__name__}"
+        )
     try:
         torch.device("cpu" if device is None else device)
     except RuntimeError:
-        raise ValueError(f"torch has no device {device!r}; 'cpu' or 'cuda:1' is one") from None
+        raise ValueError(
+            f"torch does not have a device {device!r}, such as 'cpu' or 'cuda:1'"
+        ) from None
 
 
 def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
     """Raise ValueError unless a stage can be cut over the mesh by the tensor-parallel plan."""
     if (mesh is None) != (plan is None):
-        raise ValueError("mesh and plan belong together")
+        raise ValueError("expected both mesh and plan, or neither")
     if mesh is None:
         return
     if not isinstance(mesh, DeviceMesh):
-        raise ValueError(f"mesh is a DeviceMesh of torch, not a {type(mesh).__name__}")
+        raise ValueError(f"expected mesh to be a DeviceMesh, got a {type(mesh).__name__}")
     if mesh.ndim != 1:
         raise ValueError(f"the mesh has {mesh.ndim} dimensions: slice one of them, mesh[name]")
     if not isinstance(plan, dict):
-        raise ValueError(f"plan is a dict of names and styles, not a {type(plan).__name__}")
+        raise ValueError(
+            f"expected plan to be a dict from names to styles, got a {type(plan).__name__}"
+        )
     for name, style in plan.items():
         if not isinstance(name, str) or not isinstance(style, ParallelStyle):
-            raise ValueError(f"the plan has {style!r} for {name!r}: it has styles for names")
+            raise ValueError(
+                f"the plan has {style!r} for {name!r}: expected a str and a ParallelStyle"
+            )
 
 
 def check_group(group: Any) -> None:
     """Raise ValueError unless this rank is in the process group."""
     if not distributed.is_available() or not distributed.is_initialized():
-        raise ValueError("torch.distributed is not initialized: init_process_group does that")
+        raise ValueError("torch.distributed is not initialized: call init_process_group")
     if distributed.get_rank(group) < 0:
         raise ValueError(f"rank {distributed.get_rank()} is not in the group")
 
@@ -62,22 +70,22 @@ def check_timeout(timeout: float) -> None:
     """Raise ValueError unless the timeout is a positive number of seconds."""
     is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if not is_number or not 0 < timeout < math.inf:
-        raise ValueError(f"the timeout is a number of seconds above 0, not {timeout!r}")
+        raise ValueError(f"expected timeout to be a positive number of seconds, got {timeout!r}")
 
 
 def check_loss(loss_fn: Callable[..., Any] | None) -> None:
     """Raise TypeError unless the loss function is callable or None."""
     if loss_fn is not None and not callable(loss_fn):
-        raise TypeError(f"loss_fn is a function, not a {type(loss_fn).__name__}")
+        raise TypeError(f"expected loss_fn to be a function, got a {type(loss_fn).__name__}")
 
 
 def check_parts(number: int) -> None:
     """Raise ValueError unless the number of microbatches is a positive int."""
     if type(number) is not int or number < 1:
-        raise ValueError(f"n_microbatches is a whole number above 0, not {number!r}")
+        raise ValueError(f"expected n_microbatches to be a positive int, got {number!r}")
 
 
-class Given:
+class MicrobatchChecker:
     """Checks that all microbatches of a schedule's steps have equal sizes on this rank."""
 
     def __init__(self, parts: int) -> None:
@@ -93,7 +101,9 @@ class Given:
             return
         if target.dim() == 0 or target.size(0) % self._parts:
             rows = f"of {target.size(0)}" if target.dim() else "without dimensions"
-            raise PipelineError(f"a target {rows} is not divided by {self._parts} microbatches")
+            raise PipelineError(
+                f"a target {rows} cannot be divided into {self._parts} microbatches"
+            )
         self._compare("the target", {"the target": (target.dtype, tuple(target.shape))})
 
     def check(self, args: Any, kwargs: Any) -> None:
@@ -101,7 +111,7 @@ class Given:
         for each in (args, kwargs):
             if each is not None and len(each) != self._parts:
                 raise PipelineError(
-                    f"the inputs make {len(each)} microbatches, and not {self._parts}"
+                    f"expected inputs of {self._parts} microbatches, got {len(each)}"
                 )
         empty: list[Any] = [()] * self._parts
         args, kwargs = (empty if each is None else each for each in (args, kwargs))
@@ -119,7 +129,9 @@ class Given:
             different = [each for each in sizes if len(set(each)) > 1]
             if len(different) == 1:
                 rows = sum(different[0])
-                return f"a batch of {rows} ({name}) is not divided by {self._parts} microbatches"
+                return (
+                    f"a batch of {rows} ({name}) cannot be divided into {self._parts} microbatches"
+                )
         other = next(each for each in found if each != found[0])
         return f"{name} is {_text(found[0])} in a microbatch, and {_text(other)} in another"
 
@@ -127,13 +139,16 @@ class Given:
         """Compare with the first step's arguments."""
         before = self._before.setdefault(kind, found)
         if found.keys() != before.keys():
-            names, others = (", ".join(sorted(each)) or "no tensor" for each in (found, before))
-            raise PipelineError(f"the microbatches have {names} now, and had {others} before")
+            names, others = (", ".join(sorted(each)) or "no tensors" for each in (found, before))
+            raise PipelineError(
+                f"the microbatches have {names}, and the previous ones had {others}"
+            )
         for name, facts in found.items():
             if facts != before[name]:
                 whose = "" if name == kind else " of a microbatch"
                 raise PipelineError(
-                    f"{name}{whose} is {_text(facts)} now, and was {_text(before[name])} before"
+                    f"{name}{whose} is {_text(facts)}, and was {_text(before[name])} in the "
+                    "previous microbatches"
                 )
 
 

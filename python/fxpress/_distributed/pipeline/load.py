@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._distributed.errors import PipelineError, described
-from fxpress._distributed.pipeline.agreement import Answer, agree, name_of, told
+from fxpress._distributed.pipeline.agreement import Answer, agree, broadcast_failure, name_of
 from fxpress._distributed.pipeline.arguments import (
     check_device,
     check_group,
@@ -81,7 +81,9 @@ class LoadedStage:
             fxpress.SerializeError: a class of the results is not registered in this process.
         """
         if self.number + 1 != self.count:
-            raise PipelineError(f"stage {self.number} has no results: stage {self.count - 1} does")
+            raise PipelineError(
+                f"stage {self.number} does not return results, only stage {self.count - 1} does"
+            )
         if self._out_spec is None:
             text = self.source.manifest.out_spec
             self._out_spec = load_treespec(text, Budget(self._limits, len(text)))
@@ -231,7 +233,7 @@ def load_stages(
         >>> distributed.destroy_process_group()
     """
     check_group(group)
-    with told(group, []):
+    with broadcast_failure(group, []):
         check_timeout(timeout)
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     placed: list[list[int]] = [[]] * size

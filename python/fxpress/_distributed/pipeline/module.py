@@ -113,7 +113,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         for name, tensor in (*self.named_parameters(), *self.named_buffers()):
             if tensor.is_meta:
                 raise PipelineError(
-                    f"{name} was not loaded: fill the state of the stage from a checkpoint first"
+                    f"{name} is not loaded: fill the state of the stage from a checkpoint first"
                 )
         self._is_filled = True
 
@@ -122,11 +122,11 @@ class StageModule(nn.Module):  # type: ignore[misc]
         try:
             ordered = reorder_kwargs(kwargs, self._in_spec)
         except ValueError as error:
-            raise PipelineError(f"stage 0 takes what the program takes: {error}") from None
+            raise PipelineError(f"stage 0 expects the inputs of the program: {error}") from None
         leaves, given = pytree.tree_flatten((tuple(args), ordered))
         if given != self._in_spec:
             raise PipelineError(
-                "stage 0 takes what the program takes, which has another structure: "
+                "stage 0 expects the inputs of the program, which have another structure: "
                 f"{_line(self._in_spec)}, not {_line(given)}"
             )
         return dict(zip((each.name for each in self._inputs), leaves, strict=True))
@@ -300,7 +300,7 @@ class _Received(torch.autograd.Function):  # type: ignore[misc]
         return gradient.contiguous()
 
 
-class _Given(torch.autograd.Function):  # type: ignore[misc]
+class _Identity(torch.autograd.Function):  # type: ignore[misc]
     """The identity, with a new tensor object: torch detaches a stage's results in place."""
 
     @staticmethod
@@ -328,7 +328,7 @@ def as_result(value: Any, facts: Value) -> torch.Tensor:
 
 def _given(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor that torch may detach in place."""
-    return _Given.apply(tensor) if tensor.requires_grad else tensor.detach()
+    return _Identity.apply(tensor) if tensor.requires_grad else tensor.detach()
 
 
 def unpacked(tensor: torch.Tensor, facts: Value) -> Any:

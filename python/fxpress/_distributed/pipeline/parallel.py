@@ -70,9 +70,7 @@ def check_keys(keys: dict[str, bool]) -> None:
     """Raise PipelineError for a name in a tensor-parallel plan without a module in any stage."""
     for name, has_module in keys.items():
         if not has_module:
-            raise PipelineError(
-                f"the plan has the name {name!r}, which no module of a stage has that runs"
-            )
+            raise PipelineError(f"the plan names {name!r}, which is not a module that a stage runs")
 
 
 def _matching(module: nn.Module, key: str) -> list[nn.Module]:
@@ -101,7 +99,7 @@ def _tie(module: nn.Module, names: list[str]) -> None:
         other = tensor_of(module, name)
         if name in running and placed(other) != placed(first):
             raise PipelineError(
-                f"{plain(leading)} and {plain(name)} are one weight, and the plan cuts them "
+                f"{plain(leading)} and {plain(name)} are one weight, but the plan shards them "
                 f"differently: {placed(first)} and {placed(other)}"
             )
         if other is not first:

@@ -13,9 +13,9 @@ from torch import distributed
 from torch.distributed.tensor import DTensor
 
 from fxpress._distributed.errors import PipelineError, described
-from fxpress._distributed.pipeline.agreement import Answer, agree, name_of, told
+from fxpress._distributed.pipeline.agreement import Answer, agree, broadcast_failure, name_of
 from fxpress._distributed.pipeline.arguments import (
-    Given,
+    MicrobatchChecker,
     check_group,
     check_loss,
     check_parts,
@@ -28,11 +28,11 @@ from fxpress._distributed.pipeline.watch import Watch
 from fxpress._torch.distributed import (
     SingleSchedule,
     Stage,
-    hang_up,
+    check_microbatches,
+    disconnect,
     new_group,
+    report_loss,
     schedule_class,
-    see_parts,
-    tell_loss,
     trains,
     without_loss,
 )
@@ -93,9 +93,9 @@ def build_schedule(
         >>> distributed.destroy_process_group()
     """
     check_group(group)
-    with told(group, []):
+    with broadcast_failure(group, []):
         own = _own(stages)
-    with told(group, [each.number for each in own]):
+    with broadcast_failure(group, [each.number for each in own]):
         check_timeout(timeout)
         check_loss(loss_fn)
         check_parts(n_microbatches)
@@ -123,10 +123,10 @@ def build_schedule(
         except Exception as refused:  # torch refuses an option, perhaps on this rank only
             answer.error, refusal = described(refused), refused
         agree(answer, group, timeout, names, cause=refusal, explain=watch)
-    given = Given(n_microbatches)
-    see_parts(built, given.check)
-    tell_loss(built, watch.doing)
-    built.step = functools.partial(_step, built, built.step, watch, own, shared, given)
+    checker = MicrobatchChecker(n_microbatches)
+    check_microbatches(built, checker.check)
+    report_loss(built, watch.doing)
+    built.step = functools.partial(_step, built, built.step, watch, own, shared, checker)
     weakref.finalize(built, watch.close)
     return built
 
@@ -137,15 +137,15 @@ def _step(
     watch: Watch,
     stages: list[LoadedStage],
     shared: SharedGradients,
-    given: Given,
+    checker: MicrobatchChecker,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     try:
-        return _watched(built, step, watch, stages, shared, given, args, kwargs)
+        return _watched(built, step, watch, stages, shared, checker, args, kwargs)
     except PipelineError as error:
-        shared.hang_up()
-        hang_up(built, error)
+        shared.disconnect()
+        disconnect(built, error)
         raise
 
 
@@ -155,18 +155,18 @@ def _watched(
     watch: Watch,
     stages: list[LoadedStage],
     shared: SharedGradients,
-    given: Given,
+    checker: MicrobatchChecker,
     args: Any,
     kwargs: Any,
 ) -> Any:
     with watch.step():
-        given.begin(trains(built), kwargs.get("target"))
+        checker.begin(trains(built), kwargs.get("target"))
         has_target = any(kwargs.get(name) is not None for name in ("target", "target_mbs"))
         if not trains(built):
             with contextlib.nullcontext() if has_target else without_loss(built):
                 return step(*args, **kwargs)
         if not has_target and any(each.number + 1 == each.count for each in stages):
-            raise PipelineError("a step that trains needs the target on this rank")
+            raise PipelineError("a training step needs the target on this rank")
         with added(each for stage in stages for each in stage.module.parameters()):
             made = step(*args, **kwargs)
             shared.reduce()
@@ -178,9 +178,9 @@ def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
     own = [stages] if isinstance(stages, LoadedStage) else list(stages)
     for each in own:
         if not isinstance(each, LoadedStage):
-            raise TypeError(f"a stage is what load_stage returns, not a {type(each).__name__}")
+            raise TypeError(f"expected a stage from load_stage, got a {type(each).__name__}")
     if not own:
-        raise ValueError("there is no stage for this rank: load_stages returns them")
+        raise ValueError("expected at least one stage for this rank: load_stages returns them")
     return own
 
 
@@ -227,7 +227,10 @@ def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:
     tensors = [*stage.module.parameters(), *stage.module.buffers()]
     module: Any = stage.module
     return Stage(
-        *(module, stage.number, stage.count, tensors[0].device if tensors else torch.device("cpu")),
+        module,
+        stage.number,
+        stage.count,
+        tensors[0].device if tensors else torch.device("cpu"),
         group=group,
         doing=watch.doing,
         fill=module.fill,
@@ -290,7 +293,7 @@ class SharedGradients:
             for each in copies:
                 each.grad = total.clone() if each is not copies[0] else total
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Release the process group, which is closed when nothing refers to it."""
         self._group = None
 

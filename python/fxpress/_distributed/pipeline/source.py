@@ -50,7 +50,9 @@ class Source(os.PathLike[str]):
                 stack.enter_context(self._named(self._path))
                 archive = self._opened(self._path, stack)
                 if archive.find(names.EXTRA_DIR + MANIFEST) is None:
-                    raise PipelineError(f"{self.name} has no stages: save them with save_stages")
+                    raise PipelineError(
+                        f"{self.name} does not contain stages: save them with save_stages"
+                    )
                 data = archive.read_bytes(names.EXTRA_DIR + MANIFEST)
                 budget = archive.budget
                 self.digest = digest_of_records(archive, archive.get_file_names())
@@ -72,7 +74,7 @@ class Source(os.PathLike[str]):
             size = file.size
         except FileNotFoundError:
             raise PipelineError(
-                f"{self.name} has no stages: there is no {MANIFEST} in it"
+                f"{self.name} does not contain stages: {MANIFEST} is missing"
             ) from None
         Budget(self._limits, 0).charge(size, f"the manifest of {self.name}")
         with changes_named():

@@ -98,7 +98,7 @@ class Watch:
 
         def find() -> str:
             try:
-                return self._agreed((self._look_around() if is_late else None) or text)
+                return self._agreed((self._find_failed_rank() if is_late else None) or text)
             except RuntimeError:
                 return out_of_reach(self._names)
 
@@ -122,7 +122,7 @@ class Watch:
             if len(self._names) == 1 or not _is_of_communication(error):
                 found = f"{own}: {text}"
             else:
-                found = self._look_around() or f"{own} cannot reach another rank: {text}"
+                found = self._find_failed_rank() or f"{own} cannot reach another rank: {text}"
             return self._agreed(found)
         except RuntimeError:
             return out_of_reach(self._names)
@@ -131,7 +131,7 @@ class Watch:
         """Write a cause into the store unless it has one; return the store's."""
         return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
 
-    def _look_around(self) -> str | None:
+    def _find_failed_rank(self) -> str | None:
         """Return which rank has failed, died or hangs, by causes and heartbeats in the store."""
         others = [rank for rank in range(len(self._names)) if rank != self._rank]
         start = time.monotonic()

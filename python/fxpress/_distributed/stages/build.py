@@ -115,7 +115,7 @@ def _argument(node: Node) -> Any:
     for kind, argument in _KINDS:
         if isinstance(value_of(node), kind):
             return argument(name=node.name)
-    raise StageError(f"{node} passes between stages, and is neither a tensor nor a number")
+    raise StageError(f"{node} passes between stages, but is neither a tensor nor a number")
 
 
 def ranges_in(

@@ -24,10 +24,10 @@ def weights_of(
 ) -> list[int]:
     """Return the weight of each operation in order, in the unit of `by` ("time": nanoseconds)."""
     if by not in get_args(By):
-        raise StageError(f"cannot weigh by {by!r}, only by {', '.join(get_args(By))}")
+        raise StageError(f"expected by to be one of {', '.join(get_args(By))}, got {by!r}")
     if by == "time":
         if profile is None:
-            raise StageError("there are no times to share out; measure a profile")
+            raise StageError("the profile does not contain times to balance; measure a profile")
         return list(profile.nanoseconds)
     if by == "flops":
         known: dict[Hashable, int] = {}
@@ -36,7 +36,7 @@ def weights_of(
         size = byte_count if by == "bytes" else element_count
         weights = [sum(size(each) or 0 for each in brought) for brought in lives.brought]
     if not any(weights) and by != "module":
-        raise StageError(f"the program has no {by} to share out; share out something else")
+        raise StageError(f"the program does not have {by} to balance; pass another value of by")
     return weights
 
 

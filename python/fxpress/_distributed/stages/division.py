@@ -60,7 +60,7 @@ class Division:
                 break
         if best is None:
             raise refused or StageError(
-                f"cannot make {self._stages} stages: there are {most - 1} places to cut at"
+                f"cannot make {self._stages} stages: the program can be cut at {most - 1} places"
                 " between modules"
             )
         limit, allowed, reach = best
@@ -112,7 +112,7 @@ class Division:
         if len({*self._limits}) == 1:
             raise StageError(
                 f"cannot make {self._stages} stages of {self._limits[0]:,} bytes of memory: the"
-                f" least limit with which there are as many is {memory.least(self._stages):,}"
+                f" lowest limit that allows this number is {memory.least(self._stages):,}"
             )
         starts = farthest([0] * len(places), reach, 0)
         stage = next((k for k, (a, b) in enumerate(pairwise(starts)) if a == b < last), None)
@@ -125,7 +125,7 @@ class Division:
             start = min(range(last), key=lambda at: memory.of(at, at + 1))
             end, what = start + 1, "any operation"
         raise StageError(
-            f"cannot make {self._stages} stages within these limits of memory: stage {stage} may"
-            f" have {self._limits[stage]:,} bytes, and {what} takes at least"
+            f"cannot make {self._stages} stages within these memory limits: stage {stage} may"
+            f" have {self._limits[stage]:,} bytes, and {what} needs at least"
             f" {memory.of(start, end):,}"
         )

@@ -99,7 +99,7 @@ def limits_of(memory: int | Sequence[int] | None, stages: int) -> list[int] | No
         return None
     limits = memory if isinstance(memory, Sequence) else [memory] * stages
     if not all(type(limit) is int and limit >= 0 for limit in limits):
-        raise StageError(f"a limit of memory is a number of bytes, and not {memory!r}")
+        raise StageError(f"expected memory limits in bytes, got {memory!r}")
     if len(limits) != stages:
-        raise StageError(f"there are {len(limits)} limits of memory for {stages} stages")
+        raise StageError(f"expected {stages} memory limits, one for each stage, got {len(limits)}")
     return list(limits)

@@ -32,8 +32,8 @@ def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
         longest = sorted(spans, key=lambda span: span.first - span.last)[:3]
         why = ", ".join(span.reason for span in longest)
         raise StageError(
-            f"cannot make {stages} stages: there are {len(places) - 2} places to cut at"
-            + (f", and none where {why}" if why else "")
+            f"cannot make {stages} stages: the program can be cut at {len(places) - 2} places"
+            + (f", but not where {why}" if why else "")
         )
     return places
 

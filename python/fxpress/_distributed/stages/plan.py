@@ -18,7 +18,7 @@ from fxpress._distributed.stages.division import Division
 from fxpress._distributed.stages.lives import lives_of
 from fxpress._distributed.stages.memory import Memory, limits_of
 from fxpress._distributed.stages.places import places_of, spans_of, spans_of_parameters
-from fxpress._distributed.stages.planned import Plan, check_whole
+from fxpress._distributed.stages.planned import Plan, check_complete
 from fxpress._distributed.stages.profile import OperationTimes, measure_times
 from fxpress._distributed.stages.reading import Reading, reading_of
 from fxpress._files.serde.hashing import graph_hash
@@ -120,7 +120,7 @@ def check(plan: Plan, program: ExportedProgram) -> None:
         >>> from fxpress import pipeline
         >>> pipeline.check(pipeline.plan(program, 2), program)
     """
-    check_whole(plan)
+    check_complete(plan)
     if plan.graph_hash != graph_hash(program):
         raise StageError("the plan is for another program: their graph_hash differs")
     reading = reading_of(program)
@@ -132,14 +132,14 @@ def check(plan: Plan, program: ExportedProgram) -> None:
 def _check_options(stages: int, slack: float, shared: str) -> None:
     if type(stages) is not int:
         raise StageError(
-            f"stages are a Plan or a whole number, not a {type(stages).__name__}: plan makes one"
+            f"expected stages to be a Plan (from plan) or an int, got a {type(stages).__name__}"
         )
     if stages < 1:
         raise StageError(f"cannot make {stages} stages")
     if not (isinstance(slack, (int, float)) and 0 <= slack < math.inf):
-        raise StageError(f"the slack is a part of a weight, such as 0.05, and not {slack!r}")
+        raise StageError(f"expected slack to be a fraction such as 0.05, got {slack!r}")
     if shared not in get_args(Sharing):
-        raise StageError(f"shared parameters are {' or '.join(get_args(Sharing))}, not {shared!r}")
+        raise StageError(f"expected shared to be {' or '.join(get_args(Sharing))}, got {shared!r}")
 
 
 def _check_operations(reading: Reading, stages: int) -> None:
@@ -148,7 +148,7 @@ def _check_operations(reading: Reading, stages: int) -> None:
         raise StageError(f"cannot make {stages} stages of {count} operations, none of them empty")
     unknown = reading.ends.unknown()
     if unknown is not None:
-        raise StageError(f"the program has a {unknown}, which no stage can take or give")
+        raise StageError(f"the program has a {unknown}, which cannot pass between stages")
 
 
 def _profile_for(

@@ -108,8 +108,8 @@ class Plan:
         nodes = operations_of(program.graph_module)
         if len(nodes) != self.operations:
             raise StageError(
-                f"the plan is for another program: it has {self.operations} operations, and this"
-                f" one {len(nodes)}"
+                f"the plan is for another program: it has {self.operations} operations, but"
+                f" this program has {len(nodes)}"
             )
         stages = {
             node: stage
@@ -224,12 +224,12 @@ class Plan:
         }
 
 
-def check_whole(plan: Plan) -> None:
+def check_complete(plan: Plan) -> None:
     """Raise StageError for a plan that `from_json` would refuse: a caller may have built it."""
     try:
         content = plan._content()
     except (AttributeError, TypeError):
-        raise StageError("the plan has a field of another type than a plan's") from None
+        raise StageError("a field of the plan has the wrong type") from None
     _plan_of(Fields(FORMAT, content))
 
 
@@ -264,13 +264,13 @@ def _plan_of(fields: Fields) -> Plan:
 
 def _check_ends(ends: tuple[int, ...], operations: int) -> None:
     if not ends:
-        raise StageError("the plan has no stages")
+        raise StageError("the plan does not have stages")
     for stage, (start, end) in enumerate(pairwise((0, *ends))):
         if start >= end:
-            raise StageError(f"stage {stage} of the plan has no operations")
+            raise StageError(f"stage {stage} of the plan does not have operations")
     if ends[-1] != operations:
         raise StageError(
-            f"the last stage of the plan ends at operation {ends[-1]}, and not at {operations}"
+            f"the last stage of the plan ends at operation {ends[-1]}, expected {operations}"
         )
 
 

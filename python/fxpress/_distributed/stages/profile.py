@@ -104,7 +104,9 @@ def measure_times(program: ExportedProgram, inputs: Any) -> OperationTimes:
         2
     """
     if inputs is None:
-        raise StageError("times are measured with example inputs, and there are none: give inputs=")
+        raise StageError(
+            "the program does not have example inputs to measure times with: pass inputs="
+        )
     taken = seconds_of(program, inputs)
     nodes = operations_of(program.graph_module)
     return OperationTimes(
@@ -131,7 +133,7 @@ def seconds_of(program: ExportedProgram, inputs: Any) -> dict[Node, float]:
     """Return the median seconds of each node; StageError if the program does not run."""
     leaves = flat_inputs(program, inputs)
     if leaves is None:
-        raise StageError("the example inputs are not of the program's structure")
+        raise StageError("the example inputs do not have the structure of the program's inputs")
     ends, state = Ends(program), state_of(program)
     values = {node: state[str(spec.target)] for node, spec in ends.state.items()}
     values |= dict(zip(ends.inputs, leaves, strict=True))

@@ -114,7 +114,7 @@ def save_stages(
         and target.exists()
         and (not target.is_dir() or any(target.iterdir()))
     ):
-        raise StageError(f"{target} is there already")
+        raise StageError(f"{target} exists already")
     if isinstance(plan, Plan):
         check(plan, program)
         chosen = plan
@@ -172,7 +172,7 @@ def uploaded(url: str, last: str) -> Iterator[Path]:
     system, place = opened_system(url)
     alone = is_archive(url)
     if not alone and reached(url, lambda: system.exists(place)):
-        raise StageError(f"{shown(url)} is there already")
+        raise StageError(f"{shown(url)} exists already")
     with tempfile.TemporaryDirectory(prefix="fxpress-stages-") as folder:
         target = Path(folder) / (Path(urlsplit(url).path).name or "stages")
         yield target

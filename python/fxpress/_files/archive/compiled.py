@@ -113,6 +113,10 @@ def load_package(
             raise RuntimeError(f"Model {model_name} not found in package")
         with named_file(archive, source_path(path)) as name:
             return torch_archive.load_compiled_model(
-                *(name, model_name, run_single_threaded, num_runners, device_index),
+                name,
+                model_name,
+                run_single_threaded,
+                num_runners,
+                device_index,
                 use_stream_affinity=use_stream_affinity,
             )

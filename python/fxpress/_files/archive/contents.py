@@ -74,7 +74,7 @@ def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, 
     """Return the views that a config describes, by name."""
     return {
         payload.name: view_of(
-            *(payload.name, folder + payload.record, payload.is_parameter, payload.meta, options)
+            payload.name, folder + payload.record, payload.is_parameter, payload.meta, options
         )
         for payload in config
     }
@@ -203,7 +203,10 @@ class Parts(NamedTuple):
                 document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
             check_version(document.field(CLASSES, "schema_version"), False)
             return decode(
-                *(document, self.weights, self.constants, self.examples),
+                document,
+                self.weights,
+                self.constants,
+                self.examples,
                 allow_pickle=options.allow_pickle,
                 allowed=options.allowed,
                 location=options.map_location,

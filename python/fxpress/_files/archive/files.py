@@ -33,7 +33,7 @@ def source_path(f: Any) -> str | None:
         return None
     if isinstance(f, bytes) and f.startswith(b"PK"):
         raise ValueError(
-            "bytes are a path, and these are the contents of a zip file: pass them as a bytearray, "
+            "expected a path, got the contents of a zip file: pass them as a bytearray, "
             "a memoryview or io.BytesIO"
         )
     path = os.fsdecode(f)
@@ -74,11 +74,11 @@ class Output:
         """Write the complete file to the disk before returning."""
         os.fsync(self.descriptor)
 
-    def put_in_place(self) -> None:
+    def move_into_place(self) -> None:
         """Move the file to its path. It must have been synced."""
 
     def is_in_place(self) -> bool:
-        """Return whether the file is at its path, even after `put_in_place` was interrupted."""
+        """Return whether the file is at its path, even after `move_into_place` was interrupted."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), self.target.stat())
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class AtomicFile(Output):
         """The path of the file until it is moved; None afterwards."""
         return self._temporary
 
-    def put_in_place(self) -> None:
+    def move_into_place(self) -> None:
         """Move the file to its path. It must have been synced."""
         assert self._temporary is not None
         os.replace(self._temporary, self.target)
@@ -193,7 +193,7 @@ class InPlaceFile(Output):
     def sync(self) -> None:
         """Do nothing: the bytes are copied later."""
 
-    def put_in_place(self) -> None:
+    def move_into_place(self) -> None:
         """Reserve space, then copy the bytes into the file."""
         old, new = os.fstat(self._written).st_size, os.fstat(self.descriptor).st_size
         _reserve(self._written, old, new)
@@ -268,7 +268,7 @@ def write_file(path: str | bytes | os.PathLike[str], content: str | bytes) -> No
             file = open_output(path)
         write_all(file.descriptor, data)
         file.sync()
-        file.put_in_place()
+        file.move_into_place()
         if isinstance(file, AtomicFile):
             sync_folder(file.target.parent)
     except OSError as e:

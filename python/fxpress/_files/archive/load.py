@@ -130,7 +130,13 @@ def load(
         raise TypeError(f"expected extra_files to be a dict, got a {type(extra_files).__name__}")
     path = _path_of(f, mmap)
     options = Options(
-        *(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress),
+        map_location,
+        mmap,
+        load_weights,
+        allow_pickle,
+        check_crc,
+        path,
+        progress,
         allowed_names(allow_operators),
     )
     extra = {} if extra_files is None else extra_files
@@ -141,7 +147,7 @@ def load(
         _check_format_version(archive)
         models = names.models_in(archive.get_file_names())
         if names.MODEL not in models:
-            raise MissingProgramError(f"the archive has no program {names.MODEL!r}")
+            raise MissingProgramError(f"the archive does not contain a program {names.MODEL!r}")
         parts = read_parts(archive, names.MODEL, options)
         extra.update(read_extra_files(archive))
     with _native.GcPause():  # all objects created here are live at the end
@@ -226,7 +232,13 @@ def load_pt2(
     check_progress(progress)
     path = _path_of(f, mmap)
     options = Options(
-        *(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress),
+        map_location,
+        mmap,
+        load_weights,
+        allow_pickle,
+        check_crc,
+        path,
+        progress,
         allowed_names(allow_operators),
     )
     is_file = isinstance(f, (io.IOBase, IO)) and f.readable() and f.seekable()
@@ -250,7 +262,11 @@ def load_pt2(
             with compiled.named_file(archive, path) as name:
                 runners = {
                     model: torch_archive.load_compiled_model(
-                        *(name, model, run_single_threaded, num_runners, device_index),
+                        name,
+                        model,
+                        run_single_threaded,
+                        num_runners,
+                        device_index,
                         use_stream_affinity=use_stream_affinity,
                     )
                     for model in models
@@ -296,7 +312,7 @@ def read_legacy(
     if other is not None:
         raise FormatError(other.text())
     if archive.find("version") is None:
-        raise ArchiveError("the file is a zip archive, but not a program: it has no version")
+        raise ArchiveError("the file is a zip archive, but not a program: its version is missing")
     log.warning("The file is of a format that is no longer written: save the program again.")
     version = archive.read_string("version").split(".")
     current = compat.schema.SCHEMA_VERSION
@@ -322,7 +338,10 @@ def read_legacy(
         document = SCHEMA.read(program, "ExportedProgram", archive.budget.native)
         check_version(document.field(CLASSES, "schema_version"), False)
         return decode(
-            *(document, parts["state_dict"], parts["constants"], parts["example_inputs"]),
+            document,
+            parts["state_dict"],
+            parts["constants"],
+            parts["example_inputs"],
             allow_pickle=options.allow_pickle,
             allowed=options.allowed,
             location=options.map_location,

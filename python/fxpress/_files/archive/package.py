@@ -116,7 +116,7 @@ def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protoco
         archive.write_string(record, json.dumps(config))
 
 
-def _write_beside(
+def _write_external(
     archive: PT2ArchiveWriter, model: str, program: ExportedProgram, report: Any
 ) -> str:
     """Write weights to a sidecar file; return the archive's record that names the file."""
@@ -124,8 +124,8 @@ def _write_beside(
         raise ValueError(
             'weights="safetensors" writes a sidecar file: f must be the path of a regular file'
         )
-    place, file = weight_files.write_beside(archive.target, model, program.state_dict, report)
-    archive.keep_beside(file)
+    place, file = weight_files.write_external(archive.target, model, program.state_dict, report)
+    archive.add_weights_file(file)
     return place
 
 
@@ -260,7 +260,7 @@ def _package(
             for model, program in programs.items():
                 place = {"inline": None, "none": ""}.get(weights)
                 if weights == "safetensors":
-                    place = _write_beside(archive, model, program, bar)
+                    place = _write_external(archive, model, program, bar)
                 _write_program(archive, model, program, opset_version, pickle_protocol, place)
             if aoti_files is not None:
                 _write_aoti_files(archive, aoti_files, pickle_protocol)

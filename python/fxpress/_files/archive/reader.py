@@ -294,9 +294,7 @@ def _position_of(f: Any) -> int:
 def _contents_of(f: Any) -> memoryview:
     """Return the bytes from an object's method `read`; TypeError if it returns others."""
     if not callable(getattr(f, "read", None)):
-        raise TypeError(
-            f"an archive is read from a path, a buffer or an open file, not a {type(f).__name__}"
-        )
+        raise TypeError(f"expected a path, a buffer or an open file, got a {type(f).__name__}")
     data = f.read()
     try:
         return memoryview(data).cast("B")

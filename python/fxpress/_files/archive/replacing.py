@@ -124,7 +124,7 @@ class _Replaced:
                 self._second.unlink()
 
 
-def put_together(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
+def commit_files(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
     """Move an archive and its weights to their paths; after an OSError all are old or all new."""
     try:
         for file in (*weights, program):
@@ -143,7 +143,7 @@ def _replace(program: Output, weights: Sequence[AtomicFile]) -> None:
             _rename_together(program, weights, replaced)
             sync_folder(folder)
         else:
-            program.put_in_place()
+            program.move_into_place()
         replaced.remove_weights()
 
 
@@ -155,10 +155,10 @@ def _rename_together(
         replaced.name_twice()
         for file in weights:
             placed.append(file)
-            file.put_in_place()
+            file.move_into_place()
         if weights:
             sync_folder(program.target.parent)
-        program.put_in_place()
+        program.move_into_place()
     except BaseException:
         # A signal may arrive right after the program was moved. If that is unknown, all files stay.
         with contextlib.suppress(OSError):

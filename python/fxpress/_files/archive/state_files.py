@@ -27,7 +27,7 @@ from fxpress._files.format import names
 from fxpress._files.serde.artifacts import check_values
 from fxpress._files.serde.limits import Budget, Limits
 from fxpress._files.serde.values import Location
-from fxpress._files.tensors.copies import as_was, on_other_storages
+from fxpress._files.tensors.copies import convert_like, on_other_storages
 from fxpress._torch import serde as compat
 from fxpress._torch.aten import storage_bytes
 from fxpress._torch.watching import operation
@@ -265,7 +265,7 @@ def _replacements(
         ]
 
     def alone(value: torch.Tensor) -> torch.Tensor:
-        return as_was(torch.zeros_like(value.detach(), device=place(value)), value)
+        return convert_like(torch.zeros_like(value.detach(), device=place(value)), value)
 
     made = on_other_storages(list(without.values()), zeros, alone)
     return dict(zip(without, made, strict=True))

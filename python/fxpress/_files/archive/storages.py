@@ -39,11 +39,11 @@ def view_of(
 ) -> View:
     """Return the view that a config's metadata describes; ArchiveError if it is invalid."""
     if meta is None:
-        raise ArchiveError(f"{name!r} in record {record!r} has no metadata")
+        raise ArchiveError(f"{name!r} in record {record!r} does not have metadata")
     code, sizes, strides, offset, requires_grad, device, index = meta
     dtype = compat.DTYPES.get(code)
     if dtype is None:
-        raise ArchiveError(f"{name!r} in record {record!r}: there is no dtype {code}")
+        raise ArchiveError(f"{name!r} in record {record!r}: unknown dtype {code}")
     try:
         place = options.device(device, index)
     except RuntimeError as e:

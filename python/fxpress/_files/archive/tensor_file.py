@@ -83,7 +83,7 @@ class TensorFile:
     def place(self, name: str) -> Place:
         """Return the location of a tensor; ArchiveError if there is none of that name."""
         if name not in self.places:
-            raise ArchiveError(f"{self.file.path} has no tensor {name!r}")
+            raise ArchiveError(f"{self.file.path} does not contain a tensor {name!r}")
         return self.places[name]
 
     def dtype(self, name: str) -> torch.dtype:

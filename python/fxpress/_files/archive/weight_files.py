@@ -69,19 +69,19 @@ def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
     return state_dict
 
 
-class Beside(NamedTuple):
+class ExternalWeights(NamedTuple):
     """A file of weights that is moved to its path together with the archive."""
 
     place: str  # the text of the archive's record that names the file
     file: AtomicFile
 
 
-def write_beside(
+def write_external(
     target: Path,
     model: str,
     state_dict: Mapping[str, Any],
     report: Callable[[int], None] | None = None,
-) -> Beside:
+) -> ExternalWeights:
     """Write the weights into a temporary file next to the archive `target`."""
     plain = _plain(state_dict)
     # The number is in both files and in the name, so that files of two saves never mix.
@@ -99,7 +99,7 @@ def write_beside(
         if isinstance(e, OSError):
             raise OSError(e.errno, e.strerror, str(target.with_name(name))) from None
         raise
-    return Beside(Place(name, number).text(), file)
+    return ExternalWeights(Place(name, number).text(), file)
 
 
 def read(
@@ -290,7 +290,7 @@ def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch
     try:
         value = get(name)
     except KeyError:
-        raise compat.SerializeError(f"there is no value for {name!r}") from None
+        raise compat.SerializeError(f"{name!r} does not have a value") from None
     if not isinstance(value, torch.Tensor):
         raise compat.SerializeError(f"the value for {name!r} is a {type(value).__name__}")
     check_fits(name, (value.dtype, tuple(value.shape)), (target.dtype, sizes))

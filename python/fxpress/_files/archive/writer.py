@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from fxpress import _native
 from fxpress._base.signatures import expand_aliases
 from fxpress._files.archive.files import AtomicFile, Output, is_path, open_output
-from fxpress._files.archive.replacing import put_together, remove_abandoned
+from fxpress._files.archive.replacing import commit_files, remove_abandoned
 from fxpress._files.errors import ArchiveError, archive_errors
 from fxpress._files.format import names
 
@@ -111,7 +111,7 @@ class PT2ArchiveWriter:
             target, root = getattr(archive_path_or_buffer, "write", None), "archive"
             if not callable(target):
                 kind = type(archive_path_or_buffer).__name__
-                raise TypeError(f"an archive is written to a path or an open file, not a {kind}")
+                raise TypeError(f"expected a path or an open file to write to, got a {kind}")
         self._native = _native.ArchiveWriter(target, root, self._report)
 
     @property
@@ -119,7 +119,7 @@ class PT2ArchiveWriter:
         """The file that is replaced, or None."""
         return self._file.target if isinstance(self._file, AtomicFile) else None
 
-    def keep_beside(self, weights: AtomicFile) -> None:
+    def add_weights_file(self, weights: AtomicFile) -> None:
         """Keep a complete file, to move it to its path together with the archive."""
         self._weights.append(weights)
 
@@ -231,7 +231,7 @@ class PT2ArchiveWriter:
                 if not self._writer.is_finished:
                     self._writer.finish()
                 if self._file is not None:
-                    put_together(self._file, self._weights)
+                    commit_files(self._file, self._weights)
                     self._file.close()
         except BaseException:
             self.abandon()

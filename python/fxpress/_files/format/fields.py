@@ -34,7 +34,7 @@ def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str
     memory = memory or Allowance(len(text))
     memory.charge(objects_of(text, memory.memory_left), record)
     try:
-        return an_object(load_json(text))
+        return expect_object(load_json(text))
     except (ValueError, TypeError) as e:
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
 
@@ -85,28 +85,28 @@ def damage(place: str, error: Exception) -> InspectionError:
     return InspectionError(f"{place} is damaged: {error}")
 
 
-def an_object(value: Any) -> dict[str, Any]:
+def expect_object(value: Any) -> dict[str, Any]:
     """Return the value; TypeError unless it is an object of JSON."""
     if type(value) is not dict:
         raise TypeError(f"expected an object, got {_short(value)}")
     return value
 
 
-def a_list(value: Any) -> list[Any]:
+def expect_list(value: Any) -> list[Any]:
     """Return the value; TypeError unless it is a list."""
     if type(value) is not list:
         raise TypeError(f"expected a list, got {_short(value)}")
     return value
 
 
-def a_text(value: Any) -> str:
+def expect_str(value: Any) -> str:
     """Return the value; TypeError unless it is a str."""
     if type(value) is not str:
-        raise TypeError(f"expected a text, got {_short(value)}")
+        raise TypeError(f"expected a string, got {_short(value)}")
     return value
 
 
-def an_int(value: Any) -> int:
+def expect_int(value: Any) -> int:
     """Return the value; TypeError unless it is an int of 64 bits."""
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         raise TypeError(f"expected an int of 64 bits, got {_short(value)}")
@@ -115,15 +115,15 @@ def an_int(value: Any) -> int:
 
 def sizes_in(value: Any) -> tuple[int, ...]:
     """Return the sizes of a tensor; TypeError or ValueError unless torch allows such sizes."""
-    sizes = tuple(map(an_int, a_list(value)))
+    sizes = tuple(map(expect_int, expect_list(value)))
     if len(sizes) > _MOST_DIMENSIONS or min(sizes, default=0) < 0:
         raise ValueError(f"{_short(value)} cannot be the sizes of a tensor")
     return sizes
 
 
-def one_of(value: Any) -> tuple[str, Any]:
+def expect_one_of(value: Any) -> tuple[str, Any]:
     """Return the tag and the value of a union; TypeError unless exactly one field is set."""
-    present = list(an_object(value).items())
+    present = list(expect_object(value).items())
     if len(present) > 1:  # some writers set the other fields to null
         present = [(kind, held) for kind, held in present if held is not None]
     if len(present) != 1:

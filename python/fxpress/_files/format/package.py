@@ -86,7 +86,7 @@ class Allowance:
         self.memory_left -= size
 
     @contextmanager
-    def giving_back(self) -> Iterator[None]:
+    def release_charges(self) -> Iterator[None]:
         """Return a block that releases what it has charged at its end."""
         left = self.memory_left
         try:
@@ -127,7 +127,7 @@ class Package(Allowance):
         """Return the bytes of a record, or raise InspectionError if it is missing or damaged."""
         record = self.records.get(name)
         if record is None:
-            raise InspectionError(f"there is no record {name!r}")
+            raise InspectionError(f"record {name!r} is missing")
         try:
             data = self._reader.stored_bytes(name)
         except _DAMAGE as e:
@@ -150,7 +150,7 @@ class Package(Allowance):
         for name, record in self.records.items():
             try:
                 if record.is_deflated:
-                    with self.giving_back():
+                    with self.release_charges():
                         self.read(name)
                     continue
                 (crc,) = self._reader.read_into([(name, 0, record.size, 0)], True, _THREADS, report)

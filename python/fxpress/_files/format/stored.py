@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fxpress._files.format import names
-from fxpress._files.format.fields import an_int, an_object, damage_is_named, parse, read_document
+from fxpress._files.format.fields import (
+    damage_is_named,
+    expect_int,
+    expect_object,
+    parse,
+    read_document,
+)
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import dtype_of
 
@@ -41,14 +47,15 @@ class StoredTensor(NamedTuple):
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
         """Return itemsize, sizes, strides and offset; KeyError, TypeError or ValueError."""
         assert self.meta is not None
-        number = an_int(self.meta["dtype"])
+        number = expect_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)
         if itemsize == 0:
             raise ValueError(f"{number} is not the number of a dtype")
         sizes, strides = (
-            tuple(an_int(each["as_int"]) for each in self.meta[key]) for key in ("sizes", "strides")
+            tuple(expect_int(each["as_int"]) for each in self.meta[key])
+            for key in ("sizes", "strides")
         )
-        return itemsize, sizes, strides, an_int(self.meta["storage_offset"]["as_int"])
+        return itemsize, sizes, strides, expect_int(self.meta["storage_offset"]["as_int"])
 
 
 def config_record(model: str, folder: str) -> str:
@@ -57,7 +64,7 @@ def config_record(model: str, folder: str) -> str:
     return (names.weights_config_record if is_weights else names.constants_config_record)(model)
 
 
-def is_beside(package: Package, model: str) -> bool:
+def has_external_weights(package: Package, model: str) -> bool:
     """Return whether the weights are in another file or were not saved."""
     return names.weights_file_record(model) in package.records
 
@@ -68,10 +75,10 @@ def stored_tensors(package: Package, model: str, folder: str) -> Iterator[Stored
     if record not in package.records:
         return
     text = package.read(record)
-    with package.giving_back():
+    with package.release_charges():
         read_document(text, "PayloadConfig", record, package)
     with damage_is_named(f"record {record!r}"):
-        entries = an_object(parse(text, record, package)["config"])
+        entries = expect_object(parse(text, record, package)["config"])
     for name, entry in entries.items():
         yield StoredTensor(
             name,

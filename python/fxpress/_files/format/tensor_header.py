@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from fxpress._files.format.fields import an_int, load_json, sizes_in
+from fxpress._files.format.fields import expect_int, load_json, sizes_in
 from fxpress._files.format.recognition import LONGEST
 from fxpress._files.format.torch_facts import BY_CODE
 
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 def header_length(begin: bytes, whole: int) -> int:
     """Return the length of the header, from the first eight bytes of a file of `whole` bytes."""
     if whole < 8:
-        raise ValueError("it ends too early")
+        raise ValueError("it is truncated")
     length = int.from_bytes(begin, "little")
     if length > min(LONGEST, whole - 8):
         raise ValueError("its header is too long")
@@ -50,7 +50,7 @@ def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Plac
             raise ValueError("its tensors overlap, or leave a gap")
         end += place.size
     if end != whole:
-        raise ValueError(f"it has {whole} bytes instead of {end}")
+        raise ValueError(f"it has {whole} bytes, expected {end}")
     return metadata, places
 
 
@@ -61,7 +61,7 @@ def _place(entry: Any, base: int) -> Place:
     dtype = BY_CODE.get(code)
     name = repr(code[:_LONGEST_CODE]) if dtype is None else dtype.name
     shape = sizes_in(entry["shape"])
-    begin, end = map(an_int, entry["data_offsets"])
+    begin, end = map(expect_int, entry["data_offsets"])
     size = end - begin
     is_sized = size >= 0 if dtype is None else size == math.prod(shape) * dtype.itemsize
     if begin < 0 or not is_sized:

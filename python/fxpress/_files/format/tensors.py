@@ -6,7 +6,14 @@ import ast
 import math
 from typing import Any, NamedTuple
 
-from fxpress._files.format.fields import a_list, a_text, an_int, an_object, one_of, sizes_in
+from fxpress._files.format.fields import (
+    expect_int,
+    expect_list,
+    expect_object,
+    expect_one_of,
+    expect_str,
+    sizes_in,
+)
 from fxpress._files.format.torch_facts import BY_NUMBER
 
 _INFIX = {"Add": " + ", "Mul": "*"}
@@ -54,29 +61,31 @@ MEMORY_FORMATS = {
 
 def tensor_of(meta: Any) -> Tensor:
     """Return the description of a `TensorMeta`."""
-    dtype, itemsize = dtype_of(an_int(an_object(meta)["dtype"]))
-    shape = [size_of(size) for size in a_list(meta["sizes"])]
+    dtype, itemsize = dtype_of(expect_int(expect_object(meta)["dtype"]))
+    shape = [size_of(size) for size in expect_list(meta["sizes"])]
     count: int | None = None
     if itemsize and all(isinstance(size, int) for size in shape):
-        count = an_int(itemsize * math.prod(sizes_in(shape)))
+        count = expect_int(itemsize * math.prod(sizes_in(shape)))
     return Tensor(dtype, shape, count)
 
 
 def size_of(size: Any) -> int | str:
     """Return a size: an int, or its expression."""
-    kind, value = one_of(size)
+    kind, value = expect_one_of(size)
     if kind == "as_int":
-        return an_int(value)
-    return expression(a_text(an_object(value)["expr_str"]))
+        return expect_int(value)
+    return expression(expect_str(expect_object(value)["expr_str"]))
 
 
 def example_of(size: Any) -> int | None:
     """Return the size in the example inputs; None if the file does not store it."""
-    kind, value = one_of(size)
+    kind, value = expect_one_of(size)
     hint = (
-        value if kind == "as_int" else an_object(an_object(value).get("hint") or {}).get("as_int")
+        value
+        if kind == "as_int"
+        else expect_object(expect_object(value).get("hint") or {}).get("as_int")
     )
-    return None if hint is None else an_int(hint)
+    return None if hint is None else expect_int(hint)
 
 
 def expression(text: str) -> str:

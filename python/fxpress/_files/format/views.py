@@ -28,7 +28,7 @@ class View:
             raise ValueError(f"{len(sizes)} sizes and {len(strides)} strides")
         needed = _native.bytes_needed(sizes, strides, start, itemsize)
         if needed is None:
-            raise ValueError("a negative size, stride or offset, or one that is too large")
+            raise ValueError("a size, stride or offset is negative or too large")
         self.bytes = needed
         self._start = start
         self._is_empty = 0 in sizes

@@ -88,13 +88,13 @@ class LocalFile:
         while done < size:
             got = os.preadv(descriptor, [target[done:]], begin + done)
             if got == 0:
-                raise ArchiveError(f"{self.path} is damaged: it ends too early")
+                raise ArchiveError(f"{self.path} is damaged: it is truncated")
             done += got
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes from `begin` to `end`; raises the errors of `read_into`."""
         if not begin <= end <= self.size:  # before a damaged file's numbers allocate memory
-            raise ArchiveError(f"{self.path} is damaged: it ends too early")
+            raise ArchiveError(f"{self.path} is damaged: it is truncated")
         data = bytearray(end - begin)
         with memoryview(data) as view:
             self.read_into(begin, view)

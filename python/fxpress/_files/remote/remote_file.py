@@ -124,7 +124,9 @@ class RemoteFile:
     def read(self, begin: int, end: int) -> bytes:
         """Request a range; ArchiveError if it exceeds the file, or OSError."""
         if not 0 <= begin <= end <= self.size:
-            raise ArchiveError(f"{self.path} is damaged: it has no bytes {begin} to {end}")
+            raise ArchiveError(
+                f"{self.path} is damaged: it does not contain bytes {begin} to {end}"
+            )
         if begin == end:
             return b""
         try:

@@ -64,8 +64,8 @@ def check_values(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, torch.Tensor) and holds_fake(value):
             raise UnsupportedError(
-                f"{name!r} is a fake tensor, which has no values to write: put the real tensor "
-                "into `state_dict` or `constants` of the program under this name"
+                f"{name!r} is a fake tensor, which does not have values to write: put the real "
+                "tensor into `state_dict` or `constants` of the program under this name"
             )
 
 
@@ -185,7 +185,7 @@ def check_pickle(data: bytes, record: str, budget: Budget) -> int:
         raise pickle.UnpicklingError(str(e)) from None
     budget.native.set_place("the program")
     if contains_itself:
-        raise pickle.UnpicklingError("a list or dict in it contains itself")
+        raise pickle.UnpicklingError("it has a list or dict that contains itself")
     if depth > budget.limits.depth:
         raise LimitError("depth", record)
     return elements

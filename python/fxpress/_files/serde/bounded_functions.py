@@ -108,14 +108,14 @@ def _exponent(base: Any, exponent: Any) -> Any:
 
 def _check_power(limits: Limits, name: str, arguments: list[Operand]) -> None:
     if len(arguments) != 2:
-        raise ExpressionError(f"{name} takes two arguments")
+        raise ExpressionError(f"{name} expects two arguments")
     base, exponent = (argument.value for argument in arguments)
     if exponent.is_number:
         largest = _LARGEST_EXPONENT_OF_SUM if base.is_Add else _LARGEST_EXPONENT
         if not _is_small(exponent, limits) or _exponent(base, exponent) > largest:
             raise ExpressionError("an exponent is too large")
         if exponent.is_Rational and exponent.q > largest:
-            raise ExpressionError("a root is too high")
+            raise ExpressionError("the degree of a root is too large")
     if base.is_number and not _is_small(base, limits):
         raise ExpressionError("the base of a power is too large")
 

@@ -120,7 +120,7 @@ class _Reader:
             return False
         if kind == "name" and following == "=":
             if frame.function is None or frame.keyword or frame.operands or frame.operators:
-                raise ExpressionError(f"{token!r} is not a keyword here")
+                raise ExpressionError(f"unexpected keyword {token!r}")
             frame.keyword = token
             return False
         self._count()
@@ -196,7 +196,7 @@ class _Reader:
                 raise LimitError("depth", PLACE)
             frame.operators.append(("unary" + token, _UNARY))
         else:
-            raise ExpressionError(f"{token!r} is not part of an expression here")
+            raise ExpressionError(f"unexpected {token!r}")
         return False
 
     def _binary(self, frame: _Frame, token: str) -> None:
@@ -249,7 +249,7 @@ class _Reader:
             frame.done.append(made)
         else:
             if frame.keyword in frame.keywords:
-                raise ExpressionError(f"the keyword {frame.keyword!r} comes twice")
+                raise ExpressionError(f"duplicate keyword {frame.keyword!r}")
             frame.keywords[frame.keyword] = made
             frame.keyword = None
 
@@ -268,23 +268,23 @@ class _Reader:
     def _function(self, name: str, args: list[Operand], keywords: dict[str, Operand]) -> Operand:
         if name == "Symbol":
             if len(args) != 1 or not isinstance(args[0].value, str):
-                raise ExpressionError("Symbol takes a name")
+                raise ExpressionError("expected a name as the argument of Symbol")
             return Operand(_symbol(args[0].value, keywords), 1, 1)
         if name == "Float":
             return Operand(self._precise(args, keywords), 1, 0)
         if keywords:
             raise ExpressionError(f"{name} is not a function of expressions with keywords")
         if name == "Integer":
-            if len(args) != 1 or _is_no_integer(args[0].value):
-                raise ExpressionError("Integer takes one integer")
+            if len(args) != 1 or _is_not_integer(args[0].value):
+                raise ExpressionError("expected one integer as the argument of Integer")
             return args[0]
         return self._call(name, *map(_numeric, args))
 
     def _precise(self, args: list[Operand], keywords: dict[str, Operand]) -> Any:
         """Return a Float with its precision in bits."""
         bits = keywords.pop("precision", Operand(sympy.Integer(53), 1, 0)).value
-        if keywords or len(args) != 1 or _is_no_integer(bits):
-            raise ExpressionError("Float takes a text and a precision")
+        if keywords or len(args) != 1 or _is_not_integer(bits):
+            raise ExpressionError("expected a string and a precision as arguments of Float")
         precision = int(bits)
         if not 0 < precision <= max(53, most_bits(self._limits)):
             raise LimitError("digits", f"{PLACE}: a Float of {precision} bits")
@@ -292,7 +292,7 @@ class _Reader:
         if isinstance(value, str):
             return self._float(value, precision)
         if not (value.is_Integer or value.is_Float):
-            raise ExpressionError("Float takes a number")
+            raise ExpressionError("expected a number as the argument of Float")
         return sympy.Float(value, precision=precision)
 
 
@@ -308,7 +308,7 @@ def _numeric(operand: Operand) -> Operand:
     return operand
 
 
-def _is_no_integer(value: Any) -> bool:
+def _is_not_integer(value: Any) -> bool:
     return isinstance(value, str) or not value.is_Integer
 
 

@@ -20,7 +20,7 @@ _SHOWN = 120  # characters of a value that an error quotes
 def check(rule: str, text: Any, field: str, error: type[Exception] = compat.SerializeError) -> None:
     """Raise `error` for a text that breaks a rule, or for a value that is not a str."""
     if not isinstance(text, str):
-        raise error(f"{field}: expected a text, got a {type(text).__name__}")
+        raise error(f"{field}: expected a string, got a {type(text).__name__}")
     if not _native.passes_gate(rule, text):
         shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
         raise error(f"{field}: {shown!r} {_native.gate_rules()[rule]}")

@@ -139,7 +139,10 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
         document = SCHEMA.to_document(CLASSES, exported_program)
         size = document.size + sizes_of(state_dict, constants, example_inputs)
         return decode(
-            *(document, state_dict, constants, example_inputs),
+            document,
+            state_dict,
+            constants,
+            example_inputs,
             allow_pickle=allow_pickle,
             allowed=allowed_names(allow_operators),
             budget=Budget(limits, size),

@@ -130,7 +130,7 @@ def decode_graph_module(
 def _verifiers(names: list[str]) -> list[Any]:
     """Return the verifiers of dialects."""
     if len(names) > _MOST_VERIFIERS:
-        raise compat.SerializeError(f"the program has {len(names)} verifiers")
+        raise compat.SerializeError(f"expected one verifier, found {len(names)}")
     return [compat.load_verifier(name) for name in names]
 
 
@@ -157,8 +157,15 @@ def decode(
     with damage_is_named("range_constraints"):
         ranges = {name: (r.min_val, r.max_val) for name, r in stored.items()}
     decoded = decode_graph_module(
-        *(document, ranges, state_dict, constants, example_inputs),
-        *(allow_pickle, budget, location, allowed),
+        document,
+        ranges,
+        state_dict,
+        constants,
+        example_inputs,
+        allow_pickle,
+        budget,
+        location,
+        allowed,
     )
     if decoded.calls and decoded.calls[0].fqn:
         raise compat.SerializeError(
@@ -237,8 +244,10 @@ def deserialize(
     budget = Budget(
         limits,
         sizes_of(
-            *(artifact.exported_program, artifact.state_dict),
-            *(artifact.constants, artifact.example_inputs),
+            artifact.exported_program,
+            artifact.state_dict,
+            artifact.constants,
+            artifact.example_inputs,
         ),
     )
     with _native.GcPause():  # all objects created here are live at the end

@@ -88,7 +88,7 @@ def _defaultdict_context(stored: Any) -> Any:
 
 def _spec(stored: Any, budget: Budget) -> Any:
     if not isinstance(stored, dict) or not {"type", "context", "children_spec"} <= set(stored):
-        raise compat.SerializeError("a tree spec lacks a type, a context or children")
+        raise compat.SerializeError("expected a type, a context and children in a tree spec")
     name, context, children = stored["type"], stored["context"], stored["children_spec"]
     if not isinstance(children, list):
         raise compat.SerializeError("the children of a tree spec are not a list")

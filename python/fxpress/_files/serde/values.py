@@ -118,7 +118,7 @@ class Values:
         # An offset may contain symbols of traced values that are not in any graph any more.
         if undefined := pending - self._of_offsets:
             names = sorted(map(str, undefined))
-            raise compat.SerializeError(f"no node of the graph defines the symbols {names}")
+            raise compat.SerializeError(f"the nodes of the graph do not define the symbols {names}")
         self._outer[-1].update(pending)
         pending.clear()
 

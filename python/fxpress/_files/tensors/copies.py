@@ -38,10 +38,10 @@ def _like(tensors: Any, results: list[torch.Tensor]) -> Any:
 
 def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor that is not a plain view of a storage."""
-    return as_was(tensor.detach().clone(), tensor)
+    return convert_like(tensor.detach().clone(), tensor)
 
 
-def as_was(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+def convert_like(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     """Return a new tensor like the original: a Parameter or not, requires_grad or not."""
     if isinstance(original, torch.nn.Parameter):
         return torch.nn.Parameter(made, original.requires_grad)
@@ -138,7 +138,7 @@ def move(tensors: Any, device: torch.device | str, *, progress: Progress = False
 
 def _move(values: list[torch.Tensor], goal: torch.device) -> list[torch.Tensor]:
     def alone(value: torch.Tensor) -> torch.Tensor:
-        return value if value.device == goal else as_was(value.detach().to(goal), value)
+        return value if value.device == goal else convert_like(value.detach().to(goal), value)
 
     return _copy_storages(values, goal, but_on=goal, alone=alone)
 

@@ -53,7 +53,9 @@ class InputProcessor:
                 )
             own = getattr(codegen.dynamo_bytecode_flatten, "input_processor", None)
             if own is None:
-                raise AssertionError("the module's dynamo_bytecode_flatten has no input_processor")
+                raise AssertionError(
+                    "the module's dynamo_bytecode_flatten does not have an input_processor"
+                )
             if own is not self:
                 raise AssertionError("the input_processor belongs to another module")
         return (self.root, *args), kwargs

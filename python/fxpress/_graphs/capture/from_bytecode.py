@@ -130,7 +130,7 @@ def create_fx_graph_from_captured_output(
     normalize_graph_module(module)
     for name, replay in zip(_REPLAYS, (flatten, unflatten), strict=True):
         if hasattr(module, name):
-            raise AssertionError(f"the captured module has an attribute {name} already")
+            raise AssertionError(f"the captured module already has an attribute {name}")
         setattr(module, name, replay)
     del module._param_name_to_source
     module.recompile()
@@ -233,7 +233,7 @@ def op_wrapper(op: Any) -> Callable[..., Any]:
     try:
         signature = inspect.Signature([_parameter(each) for each in arguments])
     except ValueError as error:
-        raise UnsupportedError(f"{op} has no Python signature: {error}") from None
+        raise UnsupportedError(f"{op} does not have a Python signature: {error}") from None
     passed = ", ".join(f"{each.name}={each.name}" for each in arguments)
     names: dict[str, Any] = {"op": op}
     exec(f"def op_overload_wrapper{signature}:\n    return op({passed})\n", names)

@@ -126,7 +126,9 @@ def _move(graph_module: GraphModule, op: str, old: str, new: str) -> None:
         graph_module.add_submodule(new, child)
         return
     if not hasattr(graph_module, old):
-        raise AssertionError(f"the module has no attribute {old!r}, which its graph mentions")
+        raise AssertionError(
+            f"the module does not have the attribute {old!r}, which its graph uses"
+        )
     value = get_attribute(graph_module, old)
     set_attribute(value, graph_module, new)
     delete_attribute(graph_module, old)

@@ -50,8 +50,8 @@ class SplitCallback(dict[Node, int]):
 
     def __missing__(self, node: object) -> int:
         raise KeyError(
-            f"{self.rule} has no partition for {node!r}, which is not an operation of the graph"
-            " for which this callback was created"
+            f"{self.rule} does not assign a partition to {node!r}, which is not an operation of "
+            "the graph for which this callback was created"
         )
 
     def __repr__(self) -> str:

@@ -76,5 +76,5 @@ def _of_known_sizes(fake: Any) -> Any:
         return fake
     sizes = [size_hint(size) for size in fake.shape]
     if None in sizes:
-        raise AssertionError(f"a lazy module needs known sizes, not {fake.shape}")
+        raise AssertionError(f"expected known sizes for a lazy module, got {fake.shape}")
     return torch.empty(sizes, dtype=fake.dtype, device=fake.device)

@@ -79,7 +79,7 @@ class StackSource:
     def get_nn_module_stack_source(self) -> Source:
         source = self.nn_module_stack_source or self.source
         if not source:
-            raise AssertionError("a module without a source has no nn_module_stack")
+            raise AssertionError("a module without a source does not have an nn_module_stack")
         return source
 
     def set_nn_module_stack_source(self, source: Source) -> None:

@@ -126,7 +126,7 @@ class _Signed:
 
 
 # Compiled as a frame, `__get__` would get the attribute again.
-torch_export.not_a_frame(_Signed.__get__)
+torch_export.skip_frame(_Signed.__get__)
 
 
 def _make_graph_module(module: Any) -> torch.fx.GraphModule:

@@ -55,7 +55,7 @@ _LOADING = ("verify", "hash", "diff", "convert", "split")  # the commands that m
 
 def _not_printed(_: click.Context, __: click.Parameter, target: Path | None) -> Path | None:
     if target == Path("-"):
-        raise click.BadParameter("the standard output cannot hold this")
+        raise click.BadParameter("cannot write this to the standard output")
     return target
 
 
@@ -72,11 +72,11 @@ def _import_modules(context: click.Context, _: click.Parameter, modules: tuple[s
 class _Failures:
     """The setting of --debug."""
 
-    are_shown_whole = False
+    are_shown_in_full = False
 
 
-def _show_whole(_: click.Context, __: click.Parameter, debug: bool) -> None:
-    _Failures.are_shown_whole |= debug
+def _enable_debug(_: click.Context, __: click.Parameter, debug: bool) -> None:
+    _Failures.are_shown_in_full |= debug
 
 
 def _show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
@@ -92,7 +92,7 @@ _debug = click.option(
     is_flag=True,
     expose_value=False,
     is_eager=True,
-    callback=_show_whole,
+    callback=_enable_debug,
     help="Show where a failure comes from.",
 )
 _import = click.option(
@@ -377,7 +377,7 @@ for _name, _command in app.commands.items():
 
 def run(arguments: list[str] | None = None) -> int:
     """Run a command, by default with the arguments of this process; return the exit status."""
-    _Failures.are_shown_whole = False
+    _Failures.are_shown_in_full = False
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the shell closed it: `>&-`
@@ -420,7 +420,7 @@ def _nobody_reads() -> int:
 
 
 def _failed(error: Exception) -> int:
-    if _Failures.are_shown_whole:
+    if _Failures.are_shown_in_full:
         import traceback
 
         _report(printable_lines("".join(traceback.format_exception(error)).rstrip()))

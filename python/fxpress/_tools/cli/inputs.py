@@ -33,5 +33,5 @@ def example_inputs_of(path: Path, program: ExportedProgram, allow_pickle: bool) 
     spec = program.call_spec.in_spec
     _, given = pytree.tree_flatten((tuple(args), kwargs))
     if spec is not None and given != spec:
-        raise InputsError(f"{path}: the inputs are not of the program's structure {spec}")
+        raise InputsError(f"{path}: expected inputs with the structure {spec}")
     return tuple(args), kwargs

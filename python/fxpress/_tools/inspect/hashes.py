@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from fxpress._files.format.fields import damage_is_named, one_of, parse, read_document
+from fxpress._files.format.fields import damage_is_named, expect_one_of, parse, read_document
 from fxpress._files.format.package import InspectionError, Package, memory_for
 from fxpress._files.format.stored import (
     STATE,
     StoredTensor,
     config_record,
-    is_beside,
+    has_external_weights,
     stored_tensors,
 )
 from fxpress._files.format.torch_facts import (
@@ -67,7 +67,7 @@ def hash_programs(
         kind_of(package)
         found = model_records(package)
         if not found:
-            raise InspectionError("a file without an exported program")
+            raise InspectionError("the file does not contain an exported program")
         return [
             (name, _hashed(package, name, record, include_state, further, allowed).hash.hex())
             for name, record in found
@@ -158,7 +158,7 @@ class _Digests:
         """Return the hash of each value on which the hash of a program depends, by name."""
         constants = {each.name: each for each in stored_tensors(self._package, model, "constants")}
         specs = parse(text, record, self._package)["graph_module"]["signature"]["input_specs"]
-        inputs = list(map(one_of, specs))
+        inputs = list(map(expect_one_of, specs))
         buffers = {held[STATE[kind].field] for kind, held in inputs if kind == "buffer"}
         needed = {held[STATE[kind].field] for kind, held in inputs if kind == "tensor_constant"}
         needed |= {held["custom_obj_name"] for kind, held in inputs if kind == "custom_obj"}
@@ -171,7 +171,7 @@ class _Digests:
         if include_state:
             if config_record(model, "weights") not in self._package.records:
                 raise InspectionError("the weights are in a pickle, which only torch can read")
-            if is_beside(self._package, model):
+            if has_external_weights(self._package, model):
                 raise InspectionError(
                     "the values of its weights are in another file, or were not saved: "
                     "load it in Python and call fxpress.graph_hash"
@@ -190,7 +190,7 @@ class _Digests:
             size = math.prod(sizes) * itemsize
             self._left -= size + (0 if record is None else record.size)
             if self._left < 0:
-                raise InspectionError(f"{stored.name!r} has {size} bytes: too many for the file")
+                raise InspectionError(f"{stored.name!r} has {size} bytes, more than the file")
             head = f"(torch.{BY_NUMBER[meta['dtype']].name}, {sizes}, torch.strided)"
             made = hashlib.blake2b(head.encode(), digest_size=_DIGEST)
             view = View(itemsize, sizes, strides, start)

@@ -67,7 +67,7 @@ def _down(root: Module, path: str) -> Iterator[Module]:
     module = root
     yield module
     if path.count(".") > MOST_MODULES:
-        raise DeepModulesError(f"more than {MOST_MODULES} modules within each other")
+        raise DeepModulesError(f"modules are nested more than {MOST_MODULES} levels deep")
     for part in filter(None, path.split(".")):
         below = f"{module.path}.{part}" if module.path else part
         module = module.children.setdefault(part, Module(below))

@@ -6,7 +6,14 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from fxpress._files.format.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
+from fxpress._files.format.fields import (
+    damage_is_named,
+    expect_list,
+    expect_object,
+    expect_one_of,
+    expect_str,
+    parse,
+)
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import tensor_of
 from fxpress._tools.inspect.arguments import readable, values_in
@@ -36,12 +43,12 @@ def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSumm
         for program, record in model_records(package):
             document = parse(package.read(record), record, package)
             with damage_is_named(f"record {record!r}"):
-                graph = an_object(an_object(document["graph_module"])["graph"])
-                metas = an_object(graph["tensor_values"])
-                wanted = a_list(graph["nodes"])[int(place[1]) :][:1] if place else None
+                graph = expect_object(expect_object(document["graph_module"])["graph"])
+                metas = expect_object(graph["tensor_values"])
+                wanted = expect_list(graph["nodes"])[int(place[1]) :][:1] if place else None
             for node in nodes_of(graph, f"record {record!r}") if wanted is None else wanted:
                 with damage_is_named(f"record {record!r}: a node"):
-                    outputs = [v for each in a_list(node["outputs"]) for v in _values(each)]
+                    outputs = [v for each in expect_list(node["outputs"]) for v in _values(each)]
                     names = {node.get("name"), *(each for each, _ in outputs)}
                     if wanted is not None or name in names:
                         found.append(_summary(program, node, outputs, metas))
@@ -53,28 +60,28 @@ def _summary(
 ) -> NodeSummary:
     return NodeSummary(
         program,
-        a_text(node["target"]),
-        [(a_text(each["name"]), _argument(each["arg"])) for each in node["inputs"]],
+        expect_str(node["target"]),
+        [(expect_str(each["name"]), _argument(each["arg"])) for each in node["inputs"]],
         [
             (name, str(tensor_of(metas[name])) if kind == "tensor" and name in metas else kind)
             for name, kind in outputs
         ],
-        {key: a_text(value) for key, value in an_object(node["metadata"]).items()},
+        {key: expect_str(value) for key, value in expect_object(node["metadata"]).items()},
     )
 
 
 def _values(argument: Any) -> list[tuple[str, str]]:
     """Return name and type of each value of a result, which is one value or a list."""
-    kind, held = one_of(argument)
+    kind, held = expect_one_of(argument)
     kind = kind.removeprefix("as_")
     if kind == "custom_obj":
-        return [(a_text(an_object(held)["name"]), kind)]
+        return [(expect_str(expect_object(held)["name"]), kind)]
     found = values_in(argument)
     return [(n, "tensor" if is_tensor else kind) for is_tensor, n in found] or [("", kind)]
 
 
 def _argument(argument: Any) -> str:
-    kind, held = one_of(argument)
+    kind, held = expect_one_of(argument)
     if kind == "as_none":
         return "None"
     text = str(readable(held))

@@ -8,7 +8,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fxpress._files.format.fields import a_list, a_text, an_object, damage_is_named, one_of
+from fxpress._files.format.fields import (
+    damage_is_named,
+    expect_list,
+    expect_object,
+    expect_one_of,
+    expect_str,
+)
 from fxpress._files.format.stored import STATE
 from fxpress._files.format.tensors import Tensor, expression, tensor_of
 from fxpress._files.format.torch_facts import refusal
@@ -72,11 +78,11 @@ def read_program(
     """Return a summary of a program; `ties` has equal values for names of the same tensor."""
     place = f"record {record!r}"
     with damage_is_named(place):
-        module = an_object(document["graph_module"])
-        graph = an_object(module["graph"])
-        signature = an_object(module["signature"])
+        module = expect_object(document["graph_module"])
+        graph = expect_object(module["graph"])
+        signature = expect_object(module["signature"])
         version = document.get("schema_version")
-        numbers = list(an_object(version).values()) if version is not None else []
+        numbers = list(expect_object(version).values()) if version is not None else []
     tensors = _Tensors(graph, place)
     if weights is None:
         weights = list(_weights(signature, tensors, place))
@@ -92,18 +98,18 @@ def read_program(
         if each.kind != "constant"
     )
     with damage_is_named(place):
-        counted = Counter(a_text(node["target"]) for node in nodes)
+        counted = Counter(expect_str(node["target"]) for node in nodes)
         return Program(
             name=name,
-            torch_version=a_text(document.get("torch_version") or ""),
+            torch_version=expect_str(document.get("torch_version") or ""),
             schema_version=".".join(map(str, numbers)),
-            dialect=[a_text(each) for each in a_list(document.get("verifiers") or [])],
+            dialect=[expect_str(each) for each in expect_list(document.get("verifiers") or [])],
             inputs=list(_inputs(signature, tensors, place)),
             outputs=list(_outputs(signature, tensors, place)),
             operators=dict(counted.most_common()),
             refused=refused_operators(nodes),
             symbols=_symbols(document),
-            guards=[a_text(each) for each in a_list(document.get("guards_code") or [])],
+            guards=[expect_str(each) for each in expect_list(document.get("guards_code") or [])],
             root=tree_of(stacks, state),
             weights=weights,
         )
@@ -121,12 +127,12 @@ def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
     waiting = [graph]
     while waiting:
         with damage_is_named(f"{place}: graph.nodes"):
-            nodes = [an_object(node) for node in a_list(waiting.pop()["nodes"])]
+            nodes = [expect_object(node) for node in expect_list(waiting.pop()["nodes"])]
         for number, node in enumerate(nodes):
             yield node
             with damage_is_named(f"{place}: graph.nodes[{number}]"):
-                for argument in a_list(node["inputs"]):
-                    waiting += map(an_object, bodies_in(an_object(argument)["arg"]))
+                for argument in expect_list(node["inputs"]):
+                    waiting += map(expect_object, bodies_in(expect_object(argument)["arg"]))
 
 
 def refused_operators(
@@ -135,15 +141,15 @@ def refused_operators(
     """Return the operators that nodes call or pass and that a load refuses -> why."""
     named = set()
     for node in nodes:
-        named.add(a_text(node["target"]))
-        for argument in a_list(node["inputs"]):
-            named.update(operators_in(an_object(argument)["arg"]))
+        named.add(expect_str(node["target"]))
+        for argument in expect_list(node["inputs"]):
+            named.update(operators_in(expect_object(argument)["arg"]))
     return {n: why for n in sorted(named) if (why := refusal(n, allowed)) is not None}
 
 
 def _stack(node: dict[str, Any], place: str) -> str:
     with damage_is_named(f"{place}: the metadata of a node"):
-        return a_text(an_object(node["metadata"]).get("nn_module_stack") or "")
+        return expect_str(expect_object(node["metadata"]).get("nn_module_stack") or "")
 
 
 class _Tensors:
@@ -151,7 +157,7 @@ class _Tensors:
 
     def __init__(self, graph: dict[str, Any], place: str) -> None:
         with damage_is_named(f"{place}: graph.tensor_values"):
-            self._metas = an_object(graph["tensor_values"])
+            self._metas = expect_object(graph["tensor_values"])
 
     def __getitem__(self, name: str) -> Tensor:
         return tensor_of(self._metas[name])
@@ -159,9 +165,9 @@ class _Tensors:
 
 def _describe(argument: Any, tensors: _Tensors) -> tuple[str, str]:
     """Return name and type of a value of the signature."""
-    kind, held = one_of(argument)
+    kind, held = expect_one_of(argument)
     if kind == "as_tensor":
-        name = a_text(an_object(held)["name"])
+        name = expect_str(expect_object(held)["name"])
         return name, str(tensors[name])
     kind = kind.removeprefix("as_").removeprefix("sym_")
     if type(held) is dict:
@@ -170,25 +176,25 @@ def _describe(argument: Any, tensors: _Tensors) -> tuple[str, str]:
 
 
 def _inputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterator[Value]:
-    for number, spec in enumerate(a_list(signature["input_specs"])):
+    for number, spec in enumerate(expect_list(signature["input_specs"])):
         with damage_is_named(f"{place}: signature.input_specs[{number}]"):
-            kind, held = one_of(spec)
+            kind, held = expect_one_of(spec)
             if kind == "user_input":
-                yield Value(*_of(_describe(an_object(held)["arg"], tensors), kind))
+                yield Value(*_of(_describe(expect_object(held)["arg"], tensors), kind))
             elif kind == "constant_input":
-                _, described = _describe(an_object(held)["value"], tensors)
-                yield Value(a_text(held["name"]), kind, described)
+                _, described = _describe(expect_object(held)["value"], tensors)
+                yield Value(expect_str(held["name"]), kind, described)
 
 
 def _outputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterator[Value]:
-    for number, spec in enumerate(a_list(signature["output_specs"])):
+    for number, spec in enumerate(expect_list(signature["output_specs"])):
         with damage_is_named(f"{place}: signature.output_specs[{number}]"):
-            kind, held = one_of(spec)
-            argument = an_object(held)["arg"]
-            if not {"name"}.isdisjoint(an_object(argument)):
+            kind, held = expect_one_of(spec)
+            argument = expect_object(held)["arg"]
+            if not {"name"}.isdisjoint(expect_object(argument)):
                 argument = {"as_tensor": argument}  # this field is always a tensor
             targets = [value for key, value in held.items() if key != "arg"]
-            target = a_text(targets[0]) if targets else None
+            target = expect_str(targets[0]) if targets else None
             if kind != "token":
                 yield Value(*_of(_describe(argument, tensors), kind), target)
 
@@ -198,18 +204,18 @@ def _of(described: tuple[str, str], kind: str) -> tuple[str, str, str]:
 
 
 def _weights(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterator[Weight]:
-    for number, spec in enumerate(a_list(signature["input_specs"])):
+    for number, spec in enumerate(expect_list(signature["input_specs"])):
         with damage_is_named(f"{place}: signature.input_specs[{number}]"):
-            kind, held = one_of(spec)
+            kind, held = expect_one_of(spec)
             if kind in STATE:
-                name = a_text(an_object(held)[STATE[kind].field])
-                tensor = tensors[a_text(an_object(held["arg"])["name"])]
+                name = expect_str(expect_object(held)[STATE[kind].field])
+                tensor = tensors[expect_str(expect_object(held["arg"])["name"])]
                 yield Weight(name, "constant" if kind == "tensor_constant" else kind, tensor)
 
 
 def _symbols(document: dict[str, Any]) -> dict[str, tuple[int | None, int | None]]:
-    ranges = an_object(document.get("range_constraints") or {})
+    ranges = expect_object(document.get("range_constraints") or {})
     return {
-        expression(symbol): (an_object(bounds).get("min_val"), bounds.get("max_val"))
+        expression(symbol): (expect_object(bounds).get("min_val"), bounds.get("max_val"))
         for symbol, bounds in ranges.items()
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from fxpress._base.observing.text import bytes_text, html_table
 from fxpress._files.format import names
-from fxpress._files.format.fields import a_text, an_object, damage_is_named, parse
+from fxpress._files.format.fields import damage_is_named, expect_object, expect_str, parse
 from fxpress._files.format.package import InspectionError, Package
 from fxpress._files.format.recognition import format_of_records
 from fxpress._files.format.stored import FOLDERS, config_record
@@ -146,10 +146,10 @@ def _weights(package: Package, folder: str, model: str) -> Iterator[Weight]:
     if record not in package.records:
         return
     with damage_is_named(f"record {record!r}"):
-        entries = an_object(parse(package.read(record), record, package)["config"])
+        entries = expect_object(parse(package.read(record), record, package)["config"])
     for name, entry in entries.items():
         with damage_is_named(f"record {record!r}: {name!r}"):
-            yield from _weight(name, an_object(entry), folder)
+            yield from _weight(name, expect_object(entry), folder)
 
 
 def _weight(name: str, entry: dict[str, Any], folder: str) -> Iterator[Weight]:
@@ -160,7 +160,7 @@ def _weight(name: str, entry: dict[str, Any], folder: str) -> Iterator[Weight]:
         name,
         kind if folder == "weights" else "constant",
         tensor_of(entry["tensor_meta"]),
-        f"{FOLDERS[folder]}{a_text(entry['path_name'])}",
+        f"{FOLDERS[folder]}{expect_str(entry['path_name'])}",
         bool(entry["use_pickle"]),
-        size_of(an_object(entry["tensor_meta"])["storage_offset"]),
+        size_of(expect_object(entry["tensor_meta"])["storage_offset"]),
     )

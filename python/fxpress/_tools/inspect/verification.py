@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from fxpress._files.format import names
 from fxpress._files.format.fields import (
-    a_list,
-    an_int,
-    an_object,
     damage_is_named,
-    one_of,
+    expect_int,
+    expect_list,
+    expect_object,
+    expect_one_of,
     parse,
     read_document,
 )
@@ -26,7 +26,7 @@ from fxpress._files.format.stored import (
     STATE,
     StoredTensor,
     config_record,
-    is_beside,
+    has_external_weights,
     stored_tensors,
 )
 from fxpress._files.format.tensor_header import NUMBER
@@ -99,13 +99,13 @@ class _Checks:
                 self._add(name, f"the version is {found[:40]!r}, not {version!r}")
             is_compiled = any(record.startswith(names.AOTINDUCTOR_DIR) for record in records)
             if not is_compiled and not model_records(self._package):
-                self._add("", "there is no program in it")
+                self._add("", "the file does not contain a program")
             for record in records:
                 if record.startswith(names.EXTRA_DIR) and record not in self._damaged:
                     self._text(record)
         for model, record in model_records(self._package):
             if record not in self._damaged:
-                with self._noting(record), self._package.giving_back():
+                with self._noting(record), self._package.release_charges():
                     self._program(model, record)
 
     def _add(self, record: str, text: str, is_note: bool = False) -> None:
@@ -117,7 +117,7 @@ class _Checks:
                 self._add(record, text, is_note)
 
     def _text(self, record: str) -> None:
-        with self._noting(record), self._package.giving_back():
+        with self._noting(record), self._package.release_charges():
             try:
                 self._package.read_text(record)
             except UnicodeDecodeError as e:
@@ -144,7 +144,7 @@ class _Checks:
 
     def _program(self, model: str, record: str) -> None:
         text = self._package.read(record)
-        with self._package.giving_back():
+        with self._package.release_charges():
             targets = read_document(text, "ExportedProgram", record, self._package).targets()
         document = parse(text, record, self._package)
         major, minor = (document["schema_version"][each] for each in ("major", "minor"))
@@ -156,7 +156,7 @@ class _Checks:
         for target, why in refused_operators(nodes_of(graph, record), self._allowed).items():
             self._add(record, refusal_text(target, why), is_note=True)
         wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
-        for kind, held in map(one_of, signature["input_specs"]):
+        for kind, held in map(expect_one_of, signature["input_specs"]):
             if kind in STATE:
                 is_constant = kind == "buffer" and not held["persistent"]
                 folder = "constants" if is_constant else STATE[kind].folder
@@ -177,7 +177,7 @@ class _Checks:
     def _state(self, model: str, folder: str, wanted: set[str]) -> None:
         """Check the tensors that a config describes."""
         config = config_record(model, folder)
-        beside = is_beside(self._package, model) and folder == "weights"
+        beside = has_external_weights(self._package, model) and folder == "weights"
         found: dict[str, dict[str, Any]] = {}
         for stored in stored_tensors(self._package, model, folder):
             found[stored.name] = stored.meta or {}
@@ -210,7 +210,7 @@ class _Checks:
                     self._zeros[stored.record] = max(needed, self._zeros.get(stored.record, 0))
                     if sum(self._zeros.values()) > memory_for(self._package.bytes):
                         self._zeros.clear()  # reported once
-                        self._add(config, "its records without bytes stand for too many zeros")
+                        self._add(config, "its empty records represent too many zeros")
                 elif needed > record.size:
                     short = f"its record {stored.record!r} has {record.size}"
                     self._add(config, f"{stored.name!r}: it needs {needed} bytes, but {short}")
@@ -248,8 +248,10 @@ def _is_installed() -> bool:
 
 def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
     """Yield the inputs and outputs in which a signature differs from its graph."""
-    inputs, outputs = (a_list(graph[each]) for each in ("inputs", "outputs"))
-    ins, outs = (list(map(one_of, a_list(signature[f"{n}_specs"]))) for n in ("input", "output"))
+    inputs, outputs = (expect_list(graph[each]) for each in ("inputs", "outputs"))
+    ins, outs = (
+        list(map(expect_one_of, expect_list(signature[f"{n}_specs"]))) for n in ("input", "output")
+    )
     for what, values, specs in (("input", inputs, ins), ("output", outputs, outs)):
         if len(values) != len(specs):
             yield f"{len(values)} {what}s, but {len(specs)} in the signature", False
@@ -268,9 +270,9 @@ def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
             named.setdefault(kind, set()).add(held[STATE[kind].field])
     for kind, held in outs:
         of = kind.removesuffix("_mutation")
-        targets = [value for key, value in an_object(held).items() if key != "arg"]
+        targets = [value for key, value in expect_object(held).items() if key != "arg"]
         if of != kind and not named.get(of, set()).issuperset(targets):
-            yield f"{targets[0]!r} is written, but it is no {of.replace('_', ' ')}", False
+            yield f"the program writes {targets[0]!r}, which is not a {of.replace('_', ' ')}", False
 
 
 def _name_of(argument: Any, kind: str) -> str | None:
@@ -279,7 +281,7 @@ def _name_of(argument: Any, kind: str) -> str | None:
         return argument.get("name") if type(argument) is dict else None
     if type(argument.get("name")) is str:
         return str(argument["name"])
-    _, held = one_of(argument)
+    _, held = expect_one_of(argument)
     if type(held) is dict:
         name = held.get("name", held.get("as_name"))
         return name if type(name) is str else None
@@ -308,7 +310,7 @@ def _check_weights_file(
         if place is None:
             yield f"{path} has no {weight!r}", False
             continue
-        dtype, _ = dtype_of(an_int(meta["dtype"]))
+        dtype, _ = dtype_of(expect_int(meta["dtype"]))
         sizes = tuple(size.get("as_int") for size in meta["sizes"])
         if (place.dtype, place.shape) != (dtype, sizes):
             found = f"{place.dtype}{list(place.shape)}"

@@ -77,16 +77,16 @@ class _Counting:
                 return most
             if label in _ONCE:
                 return sum(inside, Counter[str]())
-            self.left_out[f"{label}: how often its body runs is not known"] += 1
+            self.left_out[f"{label}: the number of runs of its body is unknown"] += 1
             return None
         if node.target is None or not is_product(label):
             return None
         if label in _MADE_OF_PRODUCTS:
-            self.left_out[f"{label}: there is no formula"] += 1
+            self.left_out[f"{label}: a formula is missing"] += 1
             return None
         number = _flops(node)
         if number is None:
-            self.left_out[f"{label}: a size is not known"] += 1
+            self.left_out[f"{label}: a size is unknown"] += 1
             return None
         return Counter({label: number})
 

@@ -11,14 +11,14 @@ from typing import Any
 from fxpress import _native
 from fxpress._files.format.fields import (
     DAMAGE,
-    a_list,
-    a_text,
-    an_object,
     damage,
     damage_is_named,
+    expect_list,
+    expect_object,
+    expect_one_of,
+    expect_str,
     load_json,
     objects_of,
-    one_of,
     parse,
 )
 from fxpress._files.format.package import Allowance, InspectionError, Package
@@ -118,17 +118,17 @@ class _Program:
     def graphs(self, document: dict[str, Any], name: str) -> list[Graph]:
         """Return the graphs of a document; `name` is the id of the program's own graph."""
         with damage_is_named(f"record {self._record!r}"):
-            module = an_object(document["graph_module"])
-            signature = an_object(module["signature"])
+            module = expect_object(document["graph_module"])
+            signature = expect_object(module["signature"])
             graph = module["graph"]
         _Writer(self, graph, signature, name, f"record {self._record!r}: graph", 0)
         facts = self.made[0].layers.setdefault("", {})
         with damage_is_named(f"record {self._record!r}: range_constraints"):
-            for symbol, bounds in an_object(document.get("range_constraints") or {}).items():
-                lower, upper = (an_object(bounds).get(end) for end in ("min_val", "max_val"))
+            for symbol, bounds in expect_object(document.get("range_constraints") or {}).items():
+                lower, upper = (expect_object(bounds).get(end) for end in ("min_val", "max_val"))
                 facts[f"symbol {expression(symbol)}"] = f"{lower} to {upper}"
-            for number, guard in enumerate(a_list(document.get("guards_code") or [])):
-                facts[f"guard {number}"] = cut(a_text(guard))
+            for number, guard in enumerate(expect_list(document.get("guards_code") or [])):
+                facts[f"guard {number}"] = cut(expect_str(guard))
         return self.made
 
     def charge(self, size: int) -> None:
@@ -142,17 +142,17 @@ class _Program:
         if known is None:
             self.charge(len(key) + _RESULT_BYTES)
             tensor = tensor_of(meta)
-            strides = [size_of(stride) for stride in a_list(meta["strides"])]
-            device = an_object(meta["device"])
+            strides = [size_of(stride) for stride in expect_list(meta["strides"])]
+            device = expect_object(meta["device"])
             index = device.get("index")
-            where = a_text(device["type"]) + ("" if index is None else f":{index}")
+            where = expect_str(device["type"]) + ("" if index is None else f":{index}")
             examples = [example_of(size) for size in meta["sizes"]]
             known = self._tensors[key] = TensorFacts(tensor, examples, strides, where)
         return known
 
     def target(self, target: Any) -> tuple[str, str]:
         """Return the label of an operator, and the operator."""
-        known = self._targets.get(a_text(target))
+        known = self._targets.get(expect_str(target))
         if known is None:
             plain = target.removeprefix("torch.ops.")
             parts = plain.split(".")  # library, name and overload
@@ -162,7 +162,7 @@ class _Program:
 
     def source(self, stack: Any) -> tuple[str, str]:
         """Return the last line of a stack trace, and the trace if it has several lines."""
-        known = self._sources.get(a_text(stack))
+        known = self._sources.get(expect_str(stack))
         if known is None:
             lines = [line.strip() for line in stack.strip().split("\n")]
             places = sum(line.startswith("File ") for line in lines)
@@ -176,16 +176,16 @@ class _Program:
         """Return the nodes from which a node was created, the latest first."""
         if history in ("", "[]"):
             return ()
-        text = a_text(history).encode()
+        text = expect_str(history).encode()
         found = []
-        with self._memory.giving_back():
+        with self._memory.release_charges():
             self.charge(objects_of(text, 0))
-            waiting = deque(a_list(load_json(text, _DEPTH)))
+            waiting = deque(expect_list(load_json(text, _DEPTH)))
             while waiting:
-                each = an_object(waiting.popleft())
+                each = expect_object(waiting.popleft())
                 texts = (str(each.get(key) or "") for key in ("name", "target", "pass_name"))
                 found.append(Ancestor(*map(cut, texts)))
-                waiting += a_list(each.get("from_node") or [])
+                waiting += expect_list(each.get("from_node") or [])
         self.charge(_TEXT_BYTES * len(found))
         return tuple(found)
 
@@ -212,31 +212,31 @@ class _Writer:
         depth: int,
     ) -> None:
         if depth > _DEPTH:
-            raise InspectionError(f"{place}: more than {_DEPTH} graphs within each other")
+            raise InspectionError(f"{place}: graphs are nested more than {_DEPTH} levels deep")
         self._program, self._place, self._depth = program, place, depth
         self._values: dict[str, tuple[Node, int]] = {}  # name -> the node that computes it
         self._made = Graph(name)
         program.made.append(self._made)
         with damage_is_named(place):
-            self._tensors = an_object(an_object(graph)["tensor_values"])
-            nodes = a_list(graph["nodes"])
+            self._tensors = expect_object(expect_object(graph)["tensor_values"])
+            nodes = expect_list(graph["nodes"])
             stacks = Counter(map(_stack_of, nodes))
             program.charge(sum(_LAYER_BYTES + 4 * len(stack) for stack in stacks))
             self._namespaces = Namespaces(stacks)
         with damage_is_named(f"{place}.inputs"):
-            specs = [] if signature is None else a_list(signature["input_specs"])
-            for number, given in enumerate(a_list(graph["inputs"])):
+            specs = [] if signature is None else expect_list(signature["input_specs"])
+            for number, given in enumerate(expect_list(graph["inputs"])):
                 spec = specs[number] if number < len(specs) else None
                 self._input(number, given, spec)
         number = 0
         try:
             for number, node in enumerate(nodes):
-                self._node(number, an_object(node))
+                self._node(number, expect_object(node))
         except DAMAGE as error:
             raise damage(f"{place}.nodes[{number}]", error) from None
         with damage_is_named(f"{place}.outputs"):
-            specs = [] if signature is None else a_list(signature["output_specs"])
-            self._outputs(a_list(graph["outputs"]), specs)
+            specs = [] if signature is None else expect_list(signature["output_specs"])
+            self._outputs(expect_list(graph["outputs"]), specs)
         self._made.layers = self._namespaces.attributes()
         cut_long_layers(self._made)
 
@@ -258,7 +258,7 @@ class _Writer:
     def _argument(self, name: str, value: str) -> Argument:
         source = self._values.get(value)
         if source is None:
-            raise ValueError(f"no value {value!r} was computed before")
+            raise ValueError(f"{value!r} is used before it is computed")
         return Argument(name, *source)
 
     def _input(self, number: int, given: Any, spec: Any) -> None:
@@ -270,11 +270,11 @@ class _Writer:
         if spec is None:
             node.kind = "input"
         else:
-            kind, held = one_of(spec)
-            held = an_object(held or {})
+            kind, held = expect_one_of(spec)
+            held = expect_object(held or {})
             node.kind = kind.replace("_", " ")
             if _KINDS.get(kind) in held:
-                node.state = a_text(held[_KINDS[kind]])
+                node.state = expect_str(held[_KINDS[kind]])
             if kind == "buffer":
                 node.persistent = str(held["persistent"])
         if node.state:
@@ -285,15 +285,15 @@ class _Writer:
         self._add(node)
 
     def _node(self, number: int, node: dict[str, Any]) -> None:
-        metadata = an_object(node["metadata"])
+        metadata = expect_object(node["metadata"])
         label, target = self._program.target(node["target"])
-        name = a_text(node.get("name") or "")
-        stack = a_text(metadata.get("nn_module_stack", ""))
+        name = expect_str(node.get("name") or "")
+        stack = expect_str(metadata.get("nn_module_stack", ""))
         layer, module = self._namespaces.of_stack(stack)
         made = Node(f"node {number}", label, layer, module, name, target)
         bodies: list[tuple[str, int, Any]] = []
-        for position, argument in enumerate(a_list(node["inputs"])):
-            named = a_text(an_object(argument)["name"]) or str(position)
+        for position, argument in enumerate(expect_list(node["inputs"])):
+            named = expect_str(expect_object(argument)["name"]) or str(position)
             given = argument["arg"]
             if (tensor := _tensor_in(given)) is not None:  # most arguments
                 made.arguments.append(self._argument(named, tensor))
@@ -307,11 +307,11 @@ class _Writer:
             made.source, made.stack = self._program.source(trace)
         if history := metadata.get("from_node"):
             made.ancestors = self._program.ancestors(history)
-        made.torch_function = cut(a_text(metadata.get("torch_fn") or ""))
-        made.custom = cut(a_text(metadata.get("custom") or ""))
+        made.torch_function = cut(expect_str(metadata.get("torch_fn") or ""))
+        made.custom = cut(expect_str(metadata.get("custom") or ""))
         outputs = node["outputs"]
         if type(outputs) is not dict and type(outputs) is not str:
-            a_list(outputs)
+            expect_list(outputs)
         made.results = [self._value(value) for value in _names_in(outputs)]
         self._add(made)
         for named, count, body in bodies:
@@ -326,8 +326,8 @@ class _Writer:
         for number, given in enumerate(outputs):
             what = str(number)
             if number < len(specs):
-                kind, held = one_of(specs[number])
-                held = an_object(held)
+                kind, held = expect_one_of(specs[number])
+                held = expect_object(held)
                 target = next((v for k, v in held.items() if k != "arg" and type(v) is str), "")
                 what += "" if kind == "user_output" else f" {kind.replace('_', ' ')} {target}"
             values = _names_in(given)

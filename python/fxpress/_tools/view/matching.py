@@ -47,7 +47,7 @@ class _Matcher:
         self._steps_left = _MOST_IN_ALL
         self._match_inputs()
         self._match_equal(hashes)
-        self._match_alike()
+        self._match_similar()
         self._back = {theirs: mine for mine, theirs in self.pairs.items()}
         self._states: dict[str, str] = {}  # id of a node of the first graph -> state
         for node in first.nodes:
@@ -95,7 +95,7 @@ class _Matcher:
         of_mine, of_theirs = (lambda node: mine[node.id]), (lambda node: theirs[node.id])
         self._same.update(self._pair_in_order("node ", of_mine, of_theirs))
 
-    def _match_alike(self) -> None:
+    def _match_similar(self) -> None:
         by_module: list[dict[str, list[Node]]] = [defaultdict(list), defaultdict(list)]
         for side, modules in enumerate(by_module):
             for node in self._left(side, "node "):

@@ -107,7 +107,7 @@ def _comparisons(sources: Sequence[Source], files: list[dict[str, Any]]) -> list
 
 def _verdict(comparison: Comparison, only_in_sizes: bool) -> str:
     if comparison.is_same is None:
-        return f"Whether both compute the same cannot be told: {comparison.reason}"
+        return f"Cannot determine whether both compute the same: {comparison.reason}"
     if comparison.is_same:
         return "Both compute the same, whatever their weights are."
     return "They differ only in sizes." if only_in_sizes else "They do not compute the same."

@@ -11,7 +11,7 @@ from fxpress._graphs.tracking.reuse.journal import begin_once, journal_of
 from fxpress._graphs.tracking.reuse.recording import Call, Recording
 from fxpress._graphs.tracking.reuse.settings import mode
 from fxpress._graphs.tracking.reuse.stamp import stamp
-from fxpress._graphs.tracking.reuse.structure import NotAlike
+from fxpress._graphs.tracking.reuse.structure import NotReusable
 from fxpress._graphs.tracking.reuse.template import Template, template_of
 from fxpress._torch.reuse import Translator, VariableTracker, is_plain_trace, traces_all
 
@@ -43,7 +43,7 @@ def call(
             return result
         try:
             made = Call(variable, tx, args, kwargs, journal)
-        except NotAlike as reason:
+        except NotReusable as reason:
             journal.report.add(variable, None, str(reason))
             return trace()
         known = journal.recordings.setdefault(made.key, [])
@@ -72,7 +72,7 @@ def _fitting(known: list[Recording], made: Call) -> tuple[Template | None, str]:
         try:
             template = template_of(recording)
             template.check(made)
-        except NotAlike as error:
+        except NotReusable as error:
             why = str(error)
         else:
             return template, ""

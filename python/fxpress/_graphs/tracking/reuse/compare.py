@@ -8,7 +8,7 @@ import torch
 
 from fxpress import _native
 from fxpress._graphs.tracking.reuse.recording import Correspondence, Recording
-from fxpress._graphs.tracking.reuse.structure import NotAlike, tensor_facts
+from fxpress._graphs.tracking.reuse.structure import NotReusable, tensor_facts
 from fxpress._graphs.tracking.reuse.template import Step, Template, template_of
 from fxpress._torch.reuse import guard_arguments, guard_kind
 
@@ -17,7 +17,7 @@ def difference(old: Template, recording: Recording) -> str | None:
     """Return how a traced call differs from the instance of a template; None for no difference."""
     try:
         new = template_of(recording)
-    except NotAlike as reason:
+    except NotReusable as reason:
         return f"tracing did more: {reason}"
     return _Comparison(old, new).run()
 
@@ -33,7 +33,7 @@ class _Comparison:
         old, new = self.old, self.new
         for what, mine, its in (
             ("modules that are called", self._entered(old, True), self._entered(new, False)),
-            ("modules that are looked at", self._built(old, True), self._built(new, False)),
+            ("modules that are checked", self._built(old, True), self._built(new, False)),
             ("code that is traced", old.codes, new.codes),
             ("sizes that are kept", self._sizes(old, True), self._sizes(new, False)),
             ("number of steps", len(old.steps), len(new.steps)),

@@ -154,7 +154,7 @@ class Journal:
     def __enter__(self) -> Journal:
         self.depth += 1
         if self.depth == 1:
-            self._listen()
+            self._record_events()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -251,7 +251,7 @@ class Journal:
         self.output.add_fqn_info_for_inlined_modules(module, source)
         self._stamped[id(module)] = module, source
 
-    def _listen(self) -> None:
+    def _record_events(self) -> None:
         tracer = self.output.current_tracer
         namespace = self.graph._graph_namespace
         make_name, make_node = namespace.create_name, tracer.create_node

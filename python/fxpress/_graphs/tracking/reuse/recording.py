@@ -9,7 +9,7 @@ import torch
 from fxpress._graphs.tracking.reuse.structure import (
     CallArguments,
     ModuleStructure,
-    NotAlike,
+    NotReusable,
     tensor_facts,
 )
 from fxpress._torch.reuse import (
@@ -49,9 +49,9 @@ class Call:
         self.path = variable.get_nn_module_stack_source()
         self.journal = journal
         if id(self.module) in journal.known:  # an earlier call may have distinguished it
-            raise NotAlike("an earlier call has read the module")
+            raise NotReusable("an earlier call has read the module")
         if journal.has_open_generator():
-            raise NotAlike("a generator is open")
+            raise NotReusable("a generator is open")
         self.mutations = journal.mutations
         self.once = len(journal.once)
         self.arguments = CallArguments(args, kwargs, journal.effects)
@@ -206,13 +206,13 @@ class Recording:
                 self._note_result(each)
 
     def check(self) -> None:
-        """Raise NotAlike if the call cannot be repeated."""
+        """Raise NotReusable if the call cannot be repeated."""
         if any(_version(each) != version for each, version in self._results) or any(
             items_of(each) != items for each, items in self._containers
         ):
             self.reason = "its result was changed"
         if self.reason:
-            raise NotAlike(self.reason)
+            raise NotReusable(self.reason)
 
 
 def _version(variable: Any) -> Any:

@@ -34,7 +34,7 @@ _SETS = frozenset((set, frozenset))
 _CONSTANT_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 
 
-class NotAlike(Exception):  # noqa: N818
+class NotReusable(Exception):  # noqa: N818
     """A call cannot be described, or differs from a recorded call; the message is the reason."""
 
 
@@ -71,7 +71,7 @@ class ModuleStructure:
     def _describe(self, module: torch.nn.Module) -> Iterable[torch.nn.Module]:
         kind = type(module)
         if _has_slots(kind):
-            raise NotAlike(f"{kind.__name__} has __slots__")
+            raise NotReusable(f"{kind.__name__} has __slots__")
         number = self.numbers[id(module)]
         own = vars(module)
         self._parts += (kind, tuple(own))
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 def _tensor_key(tensor: torch.Tensor, storages: dict[int, int]) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise NotAlike(f"a {type(tensor).__name__} is among the state")
+        raise NotReusable(f"a {type(tensor).__name__} is among the state")
     storage = storages.setdefault(storage_id(tensor), len(storages))
     return (
         type(tensor),
@@ -229,27 +229,27 @@ class CallArguments:
             items = items_of(variable)
             parts += (kind, len(items), variable.source)
             if is_changed(variable):
-                raise NotAlike("an argument was changed")
+                raise NotReusable("an argument was changed")
             self.containers.append((variable, items))
             for item in items:
                 self._describe(item)
         elif variable.is_python_constant():
             value = variable.as_python_constant()
             if not _is_plain(value) and not isinstance(value, _CONSTANT_TYPES):
-                raise NotAlike(f"an argument is a {type(value).__name__}")
+                raise NotReusable(f"an argument is a {type(value).__name__}")
             parts += (kind, type(value), _plain(value))
         else:
-            raise NotAlike(f"an argument is a {kind.__name__}")
+            raise NotReusable(f"an argument is a {kind.__name__}")
 
     def _tensor(self, variable: Any) -> tuple[Any, ...]:
         node = variable.proxy.node
         example = node.meta.get("example_value")
         if type(example) is not FakeTensor or example.layout is not torch.strided:
-            raise NotAlike(f"an argument is a {type(example).__name__}")
+            raise NotReusable(f"an argument is a {type(example).__name__}")
         if example.constant is not None:
-            raise NotAlike("an argument is a tensor whose value is known")
+            raise NotReusable("an argument is a tensor whose value is known")
         if variable in self._effects.store_attr_mutations:
-            raise NotAlike("the program gave an argument attributes")
+            raise NotReusable("the program gave an argument attributes")
         self.tensors.append(variable)
         storage = storage_id(example)
         same_node = self._numbers.setdefault(id(node), len(self._numbers))

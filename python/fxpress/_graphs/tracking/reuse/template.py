@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fxpress._graphs.tracking.reuse.recording import Call, Correspondence, Recording
-from fxpress._graphs.tracking.reuse.structure import NotAlike
+from fxpress._graphs.tracking.reuse.structure import NotReusable
 from fxpress._torch.reuse import (
     FakeTensor,
     LazyVariableTracker,
@@ -17,7 +17,7 @@ from fxpress._torch.reuse import (
     SymNodeVariable,
     TensorVariable,
     VariableTracker,
-    asks_for_identity,
+    checks_identity,
     guard_key,
     guard_kind,
     input_variable,
@@ -73,7 +73,7 @@ class Template:
         if end.generators:
             made = output.local_generators[start.generators : end.generators]
             if not all(map(is_exhausted, made)):
-                raise NotAlike("it leaves a generator behind")
+                raise NotReusable("it leaves a generator behind")
         self.numbers = call.structure.numbers
         self._inside = (call.source, getattr(call.source, "base", call.source))
         self.reads = {
@@ -82,10 +82,10 @@ class Template:
             if module in self.numbers
         }
         if call.tracked not in ((), (0,)):
-            raise NotAlike("it shares a part with what was traced before")
+            raise NotReusable("it shares a part with what was traced before")
         for module, source in self.built:
             if id(module) not in self.numbers or not self.is_inside(source):
-                raise NotAlike("the first call that uses another module")
+                raise NotReusable("the first call that uses another module")
         self.guards = list(itertools.islice(output.guards.inner, start.guards, end.guards))
         self.steps = list(self._steps(journal.events[start.events : end.events]))
         self.renamed = {step.node for step in self.steps if step.kind == "name"}
@@ -94,24 +94,24 @@ class Template:
         self.result = self._result(recording.result)
 
     def check(self, other: Call) -> None:
-        """Raise NotAlike if a call with an equal description would be traced differently."""
+        """Raise NotReusable if a call with an equal description would be traced differently."""
         mine = self.call
         if other.journal.mutations != mine.mutations:
-            raise NotAlike("an object that outlives the calls was changed in between")
+            raise NotReusable("an object that outlives the calls was changed in between")
         if other.tracked != mine.tracked or other.met != mine.met:
-            raise NotAlike("it shares a part with what was traced before")
+            raise NotReusable("it shares a part with what was traced before")
         if not mine.state.check():
-            raise NotAlike("torch's global state has changed")
+            raise NotReusable("torch's global state has changed")
         for (number, name), old, new in zip(
             mine.structure.names, mine.structure.values, other.structure.values, strict=True
         ):
             if old != new and self._is_read(number, name):
-                raise NotAlike(f"it reads `{name}`, which differs")
+                raise NotReusable(f"it reads `{name}`, which differs")
         same = Correspondence(mine, other)
         for size, source in self.sizes:
             name = same.source(source).name
             if size.merged_by_another(name) != size.merged:
-                raise NotAlike(f"{name} had another value before")
+                raise NotReusable(f"{name} had another value before")
 
     def _is_read(self, number: int, name: str) -> bool:
         return (
@@ -131,7 +131,7 @@ class Template:
             if node is None:
                 named = by_name.get(name)
                 if named is None:
-                    raise NotAlike("a name was given to a node of another call")
+                    raise NotReusable("a name was given to a node of another call")
                 yield Step("name", named, candidate)
                 continue
             step = (
@@ -146,34 +146,34 @@ class Template:
         step = Step("input", node, candidate)
         found = input_variable(self.call.journal.output, node)
         if found is None:
-            raise NotAlike(f"it gets {node.target} from elsewhere")
+            raise NotReusable(f"it gets {node.target} from elsewhere")
         step.tensor, step.variable = found
         step.source = step.variable.source
         step.number = self.numbers.get(id(step.tensor), -1)
         if step.number < 0 or not self.is_inside(step.source):
-            raise NotAlike("the first call that reads an input of the graph")
+            raise NotReusable("the first call that reads an input of the graph")
         return step
 
     def _check_meta(self, step: Step) -> None:
         node = step.node
         unknown = node.meta.keys() - _MADE - _TAKEN
         if unknown:
-            raise NotAlike(f"its nodes have {', '.join(sorted(unknown))}")
+            raise NotReusable(f"its nodes have {', '.join(sorted(unknown))}")
         example = node.meta.get("example_value")
         if step.kind == "input":
             if example._version:
-                raise NotAlike("it changes a parameter or a buffer in place")
+                raise NotReusable("it changes a parameter or a buffer in place")
             if can_copy_input(step.variable) and can_copy_parameter(example):
                 step.fake = example
             return
         for each in _leaves(example):
             if isinstance(each, torch.Tensor):
                 if type(each) is not FakeTensor or each.layout is not torch.strided:
-                    raise NotAlike(f"a result is a {type(each).__name__}")
+                    raise NotReusable(f"a result is a {type(each).__name__}")
                 if each.constant is not None or each.is_conj() or each.is_neg():
-                    raise NotAlike("a result is a constant")
+                    raise NotReusable("a result is a constant")
             elif not isinstance(each, _NUMBERS):
-                raise NotAlike(f"a result is a {type(each).__name__}")
+                raise NotReusable(f"a result is a {type(each).__name__}")
         step.fake = example
 
     def _fresh_guards(self) -> list[tuple[Any, Any]]:
@@ -186,15 +186,15 @@ class Template:
                 # Dynamo repeats some guards for each call, and adds the others only once.
                 before = before or self._guards_before()
                 if guard_key(guard) not in before:
-                    raise NotAlike(f"the first call that reads {guard.name}")
-            if asks_for_identity(guard) and self._is_of_call(guard.originating_source):
-                raise NotAlike(f"it depends on the identity of {guard.name}")
+                    raise NotReusable(f"the first call that reads {guard.name}")
+            if checks_identity(guard) and self._is_of_call(guard.originating_source):
+                raise NotReusable(f"it depends on the identity of {guard.name}")
             if guard.originating_source in inputs:
                 found.append((guard, (guard.originating_source, guard_kind(guard))))
             elif is_repeatable(guard):
                 found.append((guard, None))
             else:
-                raise NotAlike(f"its guard {guard.create_fn_name()} is of one object")
+                raise NotReusable(f"its guard {guard.create_fn_name()} is of one object")
         return found
 
     def _is_of_call(self, source: Any) -> bool:
@@ -211,7 +211,7 @@ class Template:
         sources += [guard.originating_source for guard in self.guards]
         by_name = {source.name: source for source in sources} if sizes else {}
         if any(size.name not in by_name for size in sizes):
-            raise NotAlike("it reads sizes from elsewhere")
+            raise NotReusable("it reads sizes from elsewhere")
         return [(size, by_name[size.name]) for size in sizes]
 
     # The result
@@ -220,7 +220,7 @@ class Template:
         """Return a function that builds the result of an equal call from its `_Stamp`."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
-                raise NotAlike("its result is not realized")
+                raise NotReusable("its result is not realized")
             variable = variable.realize()
         for place, each in enumerate(self.call.arguments.tensors):
             if each is variable:
@@ -232,17 +232,17 @@ class Template:
         if kind in (TensorVariable, SymNodeVariable):
             node = variable.proxy.node
             if variable in self.call.journal.effects.store_attr_mutations:
-                raise NotAlike("its result has attributes that the program gave it")
+                raise NotReusable("its result has attributes that the program gave it")
             for step in self.steps:
                 if step.node is node and step.kind != "name":
                     return lambda stamp: stamp.variable(step, variable)
-            raise NotAlike("its result was there before")
+            raise NotReusable("its result was there before")
         if kind is variables.ConstantVariable:
             return lambda stamp: variable
         if kind in (variables.TupleVariable, variables.ListVariable) and not variable.source:
             parts = [self._result(each) for each in variable.items]
             return lambda stamp: stamp.container(variable, [part(stamp) for part in parts])
-        raise NotAlike(f"its result is a {kind.__name__}")
+        raise NotReusable(f"its result is a {kind.__name__}")
 
 
 def template_of(recording: Recording) -> Template:
@@ -251,7 +251,7 @@ def template_of(recording: Recording) -> Template:
     if recording.template is None:
         try:
             recording.template = Template(recording)
-        except NotAlike as error:
+        except NotReusable as error:
             recording.reason = str(error)
             raise
     made: Template = recording.template

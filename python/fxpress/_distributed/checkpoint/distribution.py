@@ -68,7 +68,7 @@ def _is_needed(item: WriteItem) -> bool:
     return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0
 
 
-def share_out(plans: list[list[WriteItem]], most: int) -> list[Work]:
+def distribute_items(plans: list[list[WriteItem]], most: int) -> list[Work]:
     """Return the work of each rank, in files of at most `most` bytes; a tensor may be larger."""
     number = secrets.token_hex(16)
     groups = [_groups(items, most) for items in plans]
@@ -89,7 +89,7 @@ def _groups(items: list[WriteItem], most: int) -> list[list[int]]:
             continue
         size, key = _bytes_of(item), key_of_item(item)
         if key in keys:
-            raise UnsupportedError(f"two tensors of a rank would both be {key!r} in a file")
+            raise UnsupportedError(f"two tensors of a rank would have the name {key!r} in a file")
         if not groups or size > left:
             groups.append([])
             left = most

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fxpress import pipeline
 from fxpress._distributed.errors import PipelineError
-from fxpress._distributed.pipeline.arguments import Given
+from fxpress._distributed.pipeline.arguments import MicrobatchChecker
 from tests.support.pipeline_runs import stages_of
 from tests.support.pipelines import VOCABULARY, loss_of, tied
 from tests.support.ranks import run_ranks
@@ -61,8 +61,8 @@ def run_both(path: Path, *steps: tuple[str, int, int], loss: bool = True) -> tup
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
-        (10, "a batch of 10 (args[0]) is not divided by 4 microbatches"),
-        (2, "the inputs make 2 microbatches, and not 4"),
+        (10, "a batch of 10 (args[0]) cannot be divided into 4 microbatches"),
+        (2, "expected inputs of 4 microbatches, got 2"),
     ],
 )
 def test_a_batch_that_is_not_divided(rows: int, text: str, stages: Path) -> None:
@@ -76,15 +76,15 @@ def test_a_batch_of_another_size(rows: int, stages: Path) -> None:
     found, error = run_both(stages, ("step", 16, 0), ("step", rows, 0), loss=False)
     assert [each.shape[0] for each in found] == [16]
     assert error == (
-        f"rank 0 (stage 0): args[0] of a microbatch is int64[{rows // 4}, 8] now, and was "
-        "int64[4, 8] before"
+        f"rank 0 (stage 0): args[0] of a microbatch is int64[{rows // 4}, 8], and was "
+        "int64[4, 8] in the previous microbatches"
     )
 
 
 @pytest.mark.parametrize("rows", [10, 2])
 def test_a_target_that_is_not_divided(rows: int, stages: Path) -> None:
     _, error = run_both(stages, ("step", 8, rows))
-    assert error == f"rank 1 (stage 1): a target of {rows} is not divided by 4 microbatches"
+    assert error == f"rank 1 (stage 1): a target of {rows} cannot be divided into 4 microbatches"
 
 
 def test_steps_and_evaluations_have_sizes_of_their_own(stages: Path) -> None:
@@ -111,7 +111,7 @@ def test_an_evaluation_without_a_target(schedule: str, tmp_path: Path) -> None:
 
 def test_a_step_without_a_target(stages: Path) -> None:
     _, error = run_both(stages, ("step", 8, 0))
-    assert error == "rank 1 (stage 1): a step that trains needs the target on this rank"
+    assert error == "rank 1 (stage 1): a training step needs the target on this rank"
 
 
 def run_without_inputs(path: Path) -> str:
@@ -126,14 +126,15 @@ def test_a_step_without_inputs(stages: Path) -> None:
     first, second = run_ranks(2, run_without_inputs, stages)
     assert first == second
     assert first == (
-        "rank 0 (stage 0): stage 0 takes what the program takes, which has another structure: "
+        "rank 0 (stage 0): stage 0 expects the inputs of the program, which have another "
+        "structure: "
         "TreeSpec(tuple, None, [TreeSpec(tuple, None, [*]), TreeSpec(dict, [], [])]), not "
         "TreeSpec(tuple, None, [TreeSpec(tuple, None, []), TreeSpec(dict, [], [])])"
     )
 
 
-def two(args: Any, kwargs: Any = None) -> Given:
-    made = Given(2)
+def two(args: Any, kwargs: Any = None) -> MicrobatchChecker:
+    made = MicrobatchChecker(2)
     made.check(args, kwargs)
     return made
 
@@ -143,31 +144,33 @@ def test_parts_that_are_cut_already() -> None:
     two(None)
     two([(x, 1), (x, 2)], [{"a": [y]}, {"a": [y]}]).check([(x, 1), (x, 2)], [{"a": [y]}] * 2)
     with pytest.raises(
-        PipelineError, match=r"a batch of 5 \(args\[0\]\) is not divided by 2 microbatches"
+        PipelineError, match=r"a batch of 5 \(args\[0\]\) cannot be divided into 2 microbatches"
     ):
         two([(x,), (y,)])
     text = r"kwargs\['a'\]\[0\] is float32\[3, 6\] in a microbatch, and float64\[3, 6\] in another"
     with pytest.raises(PipelineError, match=text):
         two(None, [{"a": [x]}, {"a": [x.double()]}])
-    with pytest.raises(PipelineError, match=r"the inputs make 1 microbatches, and not 2"):
+    with pytest.raises(PipelineError, match=r"expected inputs of 2 microbatches, got 1"):
         two([(x,)])
 
 
 def test_another_type_or_place() -> None:
     x = torch.zeros(3, 6)
-    with pytest.raises(PipelineError, match=r"is float64\[3, 6\] now, and was float32\[3, 6\]"):
+    with pytest.raises(
+        PipelineError, match=r"is float64\[3, 6\], and was float32\[3, 6\] in the previous"
+    ):
         two([(x,)] * 2).check([(x.double(),)] * 2, None)
-    text = r"the microbatches have kwargs\['x'\] now, and had args\[0\] before"
+    text = r"the microbatches have kwargs\['x'\], and the previous ones had args\[0\]"
     with pytest.raises(PipelineError, match=text):
         two([(x,)] * 2).check(None, [{"x": x}] * 2)
 
 
 def test_targets() -> None:
-    given = Given(2)
+    given = MicrobatchChecker(2)
     given.begin(True, torch.zeros(4))
-    text = r"the target is float32\[6\] now, and was float32\[4\] before"
+    text = r"the target is float32\[6\], and was float32\[4\] in the previous microbatches"
     with pytest.raises(PipelineError, match=text):
         given.begin(True, torch.zeros(6))
     given.begin(False, torch.zeros(6))
-    with pytest.raises(PipelineError, match="a target without dimensions is not divided by 2"):
+    with pytest.raises(PipelineError, match="a target without dimensions cannot be divided into 2"):
         given.begin(False, torch.tensor(0.0))
