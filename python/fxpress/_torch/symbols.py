@@ -40,10 +40,8 @@ def another_number(value: Any) -> Any:
     if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return value
     node = value.node
-    environment = node.shape_env
-    is_int = isinstance(value, torch.SymInt)
-    create = environment.create_symintnode if is_int else environment.create_symfloatnode
-    return create(node._expr, hint=node._hint)
+    facts = (node.pytype, node._hint, node.constant, node.fx_node)
+    return type(value)(SymNode(node._expr, node.shape_env, *facts))
 
 
 def computes(function: Any) -> bool:

@@ -25,7 +25,6 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.fx.experimental.proxy_tensor import set_original_aten_op as set_original_aten_op
 from torch.fx.experimental.proxy_tensor import track_tensor_tree as track_tensor_tree
-from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import uninteresting_files as uninteresting_files
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.fx.proxy import _STACK_TRACE_ANCHORS
@@ -129,15 +128,6 @@ def version_of(fake: FakeTensor) -> int:
     """Return a number that changes with what is known about the symbols of a fake tensor."""
     version: int = fake.fake_mode.shape_env._version_counter
     return version
-
-
-def equal_number(number: Any) -> Any:
-    """Return another symbolic number with the same value; ints are returned."""
-    if type(number) is not torch.SymInt:
-        return number
-    node = number.node
-    facts = (node.pytype, node._hint, node.constant, node.fx_node)
-    return torch.SymInt(SymNode(node._expr, node.shape_env, *facts))
 
 
 def is_watched() -> bool:

@@ -17,12 +17,12 @@ from fxpress._torch.fakes import (
     protects_data,
     without_data,
 )
+from fxpress._torch.symbols import another_number
 from fxpress._torch.tracing import (
     DisablePythonDispatcher,
     DisableTorchDispatch,
     FakeTensor,
     describe_tensor,
-    equal_number,
     expression_of,
     fast_detach,
     version_of,
@@ -97,7 +97,7 @@ class Fakes:
         with DisablePythonDispatcher(), DisableTorchDispatch():
             storage, size = None, 0
             if base is None:
-                size = equal_number(pattern.untyped_storage().nbytes())
+                size = another_number(pattern.untyped_storage().nbytes())
             else:
                 storage = base.untyped_storage()
             protects = protects_data(attributes)
