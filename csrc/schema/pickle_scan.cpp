@@ -34,7 +34,7 @@ struct Item {
   uint32_t first = kNone32;  // contents: positions in Scanner::inside_
   uint32_t last = kNone32;
   uint32_t count = 0;
-  // What a call copied from its arguments into this result.
+  // Counted when a call copies its arguments into this result.
   uint64_t copied_items = 0;
   uint64_t copied_bytes = 0;
 

@@ -20,7 +20,7 @@ void* fake_like(void* fake, void* storage, bool protects);
 // pattern's.
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage);
 
-// Like fake_like(), with other numbers that equal those of `fake`, a tensor with symbolic sizes,
+// Like fake_like(), with other numbers equal to the numbers of `fake`, which has symbolic sizes,
 // strides or offset. Facts about its layout that are known already are kept, except the number of
 // elements, which is a separate symbolic number for each tensor. `bytes`: of a new storage, if
 // there is no storage.

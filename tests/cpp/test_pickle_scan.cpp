@@ -228,7 +228,7 @@ TEST_CASE("objects are charged") {
   CHECK_THROWS_AS(scan(list + repeated("h\1h\2\x85R"s, 10) + "."), LimitReached);
   const std::string text = "X\0\0\1\0"s + std::string(1 << 16, 'a') + "q\2cx\ny\nq\1";
   CHECK_THROWS_AS(scan(text + repeated("h\1h\2\x85R"s, 20) + "."), LimitReached);
-  // What a call copied is charged again when its result is copied.
+  // The copy of a copy is charged again.
   const std::string doubled = "q\3h\1h\3h\3\x86R"s;
   CHECK(problem(text + "h\2" + repeated(doubled, 3) + ".", 8 << 20) == "");
   CHECK_THROWS_AS(scan(text + "h\2" + repeated(doubled, 8) + ".", 8 << 20), LimitReached);

@@ -1,4 +1,4 @@
-"""Fake tensors with symbolic sizes: those of repeated calls are as torch's cache makes them."""
+"""Repeated calls create the fake tensors with symbolic sizes that torch's cache creates."""
 
 from __future__ import annotations
 
