@@ -84,7 +84,7 @@ def test_the_cache_has_torchs_entries() -> None:
         assert statistics() == expected
 
 
-def test_torch_checks_the_hits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "fake_tensor_cache_crosscheck_enabled", True)
-    with fxpress.installed():
+def test_torch_checks_the_hits() -> None:
+    checked = torch._dynamo.config.patch(fake_tensor_cache_crosscheck_enabled=True)
+    with checked, fxpress.installed():
         export(Layers(), INPUTS, dynamic_shapes=SHAPES["auto"])
