@@ -93,10 +93,12 @@ class Differences(list[Difference]):
         differences: an iterable of `Difference`.
 
     Example:
-        >>> doubled = torch.export.export(torch.nn.Sequential(model, torch.nn.ReLU()), (x,))
-        >>> found = fxpress.diff(program, doubled)
-        >>> [added for module, lines in found.grouped() for added, _ in lines if "relu" in added]
-        ['added aten.relu.default']
+        >>> import copy
+        >>> changed = copy.deepcopy(model)
+        >>> changed[1].norm.eps = 1e-3
+        >>> found = fxpress.diff(program, torch.export.export(changed, (x,)))
+        >>> [module for module, _ in found.grouped()]
+        ['1.norm']
     """
 
     def grouped(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
