@@ -39,6 +39,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
+from fxpress._torch.symbols import SYMBOLIC as SYMBOLIC
+
 # The tables of an output graph that a call must not change if it is to be repeated: description ->
 # names of the tables. Not every release has each of them.
 _LASTING = {
@@ -178,14 +180,6 @@ def restart_without_reuse(output: Any, reason: str) -> NoReturn:
 def traces_all(tx: Any) -> bool:
     """Return whether `restart_without_reuse` has restarted this trace."""
     return _TRACES in vars(tx.speculation_log)
-
-
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
-
-def expression_of(size: Any) -> Any:
-    """Return a number or an expression, which is equal for sizes that are known to be equal."""
-    return size.node.expr if isinstance(size, SYMBOLIC) else size
 
 
 def symbols_of(value: Any) -> list[Any]:

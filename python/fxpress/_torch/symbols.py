@@ -21,6 +21,7 @@ from torch.utils._sympy import interp, reference
 from torch.utils._thunk import Thunk
 
 KINDS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+SYMBOLIC = tuple(KINDS)
 _TYPES: dict[type, Callable[[Any], Any]] = {k: made for made, k in KINDS.items()}
 SIZE_OF = torch.ops.aten.sym_size.int
 STRIDE_OF = torch.ops.aten.sym_stride.int
@@ -33,6 +34,11 @@ _COMPUTED = frozenset(
 ) | {torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int, torch.sym_not, torch.sym_ite}
 # The stack trace that torch gives nodes that it adds for the sizes of inputs.
 TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
+
+
+def comparable(number: Any) -> Any:
+    """Return a number or an expression, which is equal for numbers that are known to be equal."""
+    return number.node.expr if isinstance(number, SYMBOLIC) else number
 
 
 def another_number(value: Any) -> Any:

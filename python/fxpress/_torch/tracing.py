@@ -119,11 +119,6 @@ def numbers_of_entry(
     return shape, stride, number(metadata.storage_offset)
 
 
-def expression_of(number: Any) -> Any:
-    """Return the expression of a symbolic number, or an int."""
-    return number.node.expr if type(number) is torch.SymInt else number
-
-
 def version_of(fake: FakeTensor) -> int:
     """Return a number that changes with what is known about the symbols of a fake tensor."""
     version: int = fake.fake_mode.shape_env._version_counter

@@ -106,7 +106,8 @@ def _nested_tensor(charge: _Charge, given: dict[str, Any]) -> nested_tensor.Nest
     charge(_ROW_BYTES * (offsets.numel() + (0 if lengths is None else lengths.numel())))
     offsets, lengths = offsets.clone(), lengths if lengths is None else lengths.clone()
     made = nested_tensor.NestedTensor(
-        *(values.detach(), offsets),
+        values.detach(),
+        offsets,
         lengths=lengths,
         _ragged_idx=dimension,
         _metadata_cache=dict(given["_metadata_cache"]),

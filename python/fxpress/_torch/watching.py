@@ -73,7 +73,10 @@ class _Watched:
             is_operation,
             _here.event,
             next(_numbers),
-            *(thread.native_id or 0, thread.name, 0.0, 0.0),
+            thread.native_id or 0,
+            thread.name,
+            0.0,
+            0.0,
         )
         self._watchers = tuple(watchers)
         self._range = range_of(f"fxpress::{self.event.path}")

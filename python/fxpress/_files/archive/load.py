@@ -129,15 +129,9 @@ def load(
     if extra_files is not None and not isinstance(extra_files, MutableMapping):
         raise TypeError(f"expected extra_files to be a dict, got a {type(extra_files).__name__}")
     path = _path_of(f, mmap)
+    allowed = allowed_names(allow_operators)
     options = Options(
-        map_location,
-        mmap,
-        load_weights,
-        allow_pickle,
-        check_crc,
-        path,
-        progress,
-        allowed_names(allow_operators),
+        map_location, mmap, load_weights, allow_pickle, check_crc, path, progress, allowed
     )
     extra = {} if extra_files is None else extra_files
     with PT2ArchiveReader.of_any_format(f, check_crc=check_crc, limits=limits) as archive:
@@ -231,15 +225,9 @@ def load_pt2(
     check_location(map_location)
     check_progress(progress)
     path = _path_of(f, mmap)
+    allowed = allowed_names(allow_operators)
     options = Options(
-        map_location,
-        mmap,
-        load_weights,
-        allow_pickle,
-        check_crc,
-        path,
-        progress,
-        allowed_names(allow_operators),
+        map_location, mmap, load_weights, allow_pickle, check_crc, path, progress, allowed
     )
     is_file = isinstance(f, (io.IOBase, IO)) and f.readable() and f.seekable()
     if not (is_file or (path is not None and path.endswith(".pt2"))):

@@ -80,7 +80,7 @@ class Difference:
         return _shortened(_readable(self.first, field)), _shortened(_readable(self.second, field))
 
     def _repr_html_(self) -> str:
-        rows = [(self.first, self.second), tuple(name or "" for name in self.nodes)]
+        rows = [self.texts(), tuple(name or "" for name in self.nodes)]
         return html_table(self.path, ("first", "second"), rows if any(self.nodes) else rows[:1])
 
 
@@ -96,9 +96,9 @@ class Differences(list[Difference]):
         >>> import copy
         >>> changed = copy.deepcopy(model)
         >>> changed[1].norm.eps = 1e-3
-        >>> found = fxpress.diff(program, torch.export.export(changed, (x,)))
-        >>> [module for module, _ in found.grouped()]
-        ['1.norm']
+        >>> print(fxpress.diff(program, torch.export.export(changed, (x,))))
+        1.norm
+          graph.nodes[8].inputs.eps.as_float (layer_norm_1): 1e-05 → 0.001
     """
 
     def grouped(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
@@ -107,8 +107,8 @@ class Differences(list[Difference]):
         Nodes that only one program has are one line for each operator.
 
         Example:
-            >>> print(fxpress.diff(program, program))
-            no differences
+            >>> list(fxpress.diff(program, program).grouped())
+            []
         """
         modules: dict[str | None, list[Difference]] = {}
         for each in self:

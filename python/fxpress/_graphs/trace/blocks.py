@@ -51,23 +51,23 @@ def _track_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _fake_of_cache(original: Any, mode: Any, state: Any, entry: Any, *rest: Any) -> Any:
-    made = None
+    def torchs() -> Any:
+        return original(mode, state, entry, *rest)
+
     metadata = entry.metadata
-    if metadata is not None and entry.inplace_idx is None and _is_simple(metadata):
-        base = None if entry.view_idx is None else rest[-1][entry.view_idx]
-        if has_symbols(metadata) and (base is None or type(base) is FakeTensor):
-            numbers = numbers_of_entry(metadata, rest[0], state.shape_env)
-
-            def torchs() -> Any:
-                return original(mode, state, entry, *rest)
-
-            return _trace.fakes.of_numbers(mode, metadata, numbers, base, torchs)
-        elif base is None or is_plain(base):
-            made = _trace.fakes.of_metadata(mode, metadata, base)
-    return original(mode, state, entry, *rest) if made is None else made
+    if metadata is None or entry.inplace_idx is not None or not _is_strided(metadata):
+        return torchs()
+    base = None if entry.view_idx is None else rest[-1][entry.view_idx]
+    if has_symbols(metadata) and (base is None or type(base) is FakeTensor):
+        numbers = numbers_of_entry(metadata, rest[0], state.shape_env)
+        return _trace.fakes.of_numbers(mode, metadata, numbers, base, torchs)
+    made = None
+    if base is None or is_plain(base):
+        made = _trace.fakes.of_metadata(mode, metadata, base)
+    return torchs() if made is None else made
 
 
-def _is_simple(metadata: Any) -> bool:
+def _is_strided(metadata: Any) -> bool:
     return metadata.layout is torch.strided and not (metadata.is_conj or metadata.is_neg)
 
 

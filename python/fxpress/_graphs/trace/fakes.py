@@ -17,13 +17,12 @@ from fxpress._torch.fakes import (
     protects_data,
     without_data,
 )
-from fxpress._torch.symbols import another_number
+from fxpress._torch.symbols import another_number, comparable
 from fxpress._torch.tracing import (
     DisablePythonDispatcher,
     DisableTorchDispatch,
     FakeTensor,
     describe_tensor,
-    expression_of,
     fast_detach,
     version_of,
 )
@@ -83,7 +82,7 @@ class Fakes:
         cache distinguish equal ones. Only facts about the layout are not computed again.
         """
         sizes, strides, offset = numbers
-        expressions = tuple(map(expression_of, (*sizes, *strides, offset)))
+        expressions = tuple(map(comparable, (*sizes, *strides, offset)))
         state = (metadata.dtype, metadata.device, metadata.requires_grad)
         key = (id(mode), expressions, base is None, *state, torch.is_inference_mode_enabled())
         pattern = self._patterns.get(key)
@@ -95,11 +94,8 @@ class Fakes:
             return made
         attributes = self._states[id(mode), metadata.device]
         with DisablePythonDispatcher(), DisableTorchDispatch():
-            storage, size = None, 0
-            if base is None:
-                size = another_number(pattern.untyped_storage().nbytes())
-            else:
-                storage = base.untyped_storage()
+            storage = None if base is None else base.untyped_storage()
+            size = another_number(pattern.untyped_storage().nbytes()) if base is None else 0
             protects = protects_data(attributes)
             made = fake_with_numbers(pattern, storage, size, sizes, strides, offset, protects)
         vars(made).update(attributes)
@@ -118,7 +114,7 @@ class Fakes:
         numbers: tuple[Any, ...] = (sizes, strides)
         if fake._has_symbolic_sizes_strides:
             # A new guard can show that a tensor is contiguous.
-            numbers = (version_of(fake), *map(expression_of, (*sizes, *strides)))
+            numbers = (version_of(fake), *map(comparable, (*sizes, *strides)))
         key = (numbers, fake.dtype, fake.requires_grad)
         known = self._described.get(key)
         if known is None:

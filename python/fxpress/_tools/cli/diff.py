@@ -101,7 +101,9 @@ def _show(
     else:
         count = f"{len(places)} place" + ("s" if len(places) > 1 else "")
         out.print(Text(printable(f"{first} and {second} differ in {count}")), soft_wrap=True)
-        out.print(Text(str(type(places)(places[:limit]))), soft_wrap=True)
+        from fxpress._files.serde.difference import Differences
+
+        out.print(Text(str(Differences(places[:limit]))), soft_wrap=True)
     if values:
         out.print(Text(f"values of {len(values)} weights differ"))
         out.print(_weights(values[:limit]))

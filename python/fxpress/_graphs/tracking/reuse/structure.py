@@ -20,12 +20,12 @@ from fxpress._torch.reuse import (
     SymNodeVariable,
     TensorVariable,
     VariableTracker,
-    expression_of,
     is_changed,
     items_of,
     symbols_of,
     variables,
 )
+from fxpress._torch.symbols import comparable
 
 _PLAIN_TYPES = frozenset((int, float, complex, str, bytes, bool, type(None)))
 _DICTS = frozenset((dict, collections.OrderedDict))
@@ -177,7 +177,7 @@ def tensor_facts(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _sizes(sizes: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(size if type(size) is int else expression_of(size) for size in sizes)
+    return tuple(size if type(size) is int else comparable(size) for size in sizes)
 
 
 def _mark(value: Any) -> Any:
@@ -266,5 +266,5 @@ class CallArguments:
     def _symbols(self, value: Any) -> Iterable[Any]:
         """Return the symbolic sizes, and which of them are one object."""
         for size in symbols_of(value):
-            yield expression_of(size)
+            yield comparable(size)
             yield self._numbers.setdefault(id(size.node), len(self._numbers))
