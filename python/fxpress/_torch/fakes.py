@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 
-has_tensor_part = True
 try:
-    from fxpress._torch.aten import fake_with_numbers as fake_with_numbers
+    from fxpress._torch import aten
+
+    fake_with_numbers: Any = aten.fake_with_numbers
 except ImportError:  # there is no tensor part for this torch
-    has_tensor_part = False
+    fake_with_numbers = None
 
 make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr

@@ -13,7 +13,6 @@ import torch
 from fxpress._torch.fakes import (
     fake_of,
     fake_with_numbers,
-    has_tensor_part,
     protects_data,
     without_data,
 )
@@ -88,7 +87,8 @@ class Fakes:
         pattern = self._patterns.get(key)
         if pattern is None:
             made = torchs()
-            if has_tensor_part and type(made) is FakeTensor and made._has_symbolic_sizes_strides:
+            symbolic = type(made) is FakeTensor and made._has_symbolic_sizes_strides
+            if fake_with_numbers is not None and symbolic:
                 # The user's code may change the metadata of the tensor that it gets.
                 self._patterns[key] = self.detached(made)
             return made
