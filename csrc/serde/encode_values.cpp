@@ -44,7 +44,8 @@ void GraphEncoder::symbolic(Table table, PyObject* value) {
   Ref described;
   PyObject* constant = value;
   if (!PyLong_Check(value) && !PyFloat_Check(value)) {
-    described = call(symbols.symbolic, value);
+    if (!texts_) texts_ = Ref::steal(PyDict_New());
+    described = call(symbols.symbolic, value, texts_);
     constant = described.get();
   }
   if (!PyTuple_Check(constant)) return out_.choice(fields.known, [&] { number(constant); });

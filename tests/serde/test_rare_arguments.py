@@ -104,9 +104,9 @@ def test_numbers_of_traces() -> None:
 
 
 def test_known_numbers() -> None:
-    assert [symbolic(value) for value in numbers_of_traces()[3:]] == [3, 1.5, True]
+    assert [symbolic(value, {}) for value in numbers_of_traces()[3:]] == [3, 1.5, True]
     with pytest.raises(theirs.SerializeError, match="symbolic number"):
-        symbolic("text")
+        symbolic("text", {})
 
 
 # ---- what Inductor writes -----------------------------------------------------------------------

@@ -117,6 +117,22 @@ def test_s44_attribute_used_only_by_the_output() -> None:
     assert all(map(torch.equal, split(value), module(value)))
 
 
+def test_s44_graph_module_used_by_a_call_and_the_output() -> None:
+    """A graph module is copied to the partitions that use it, so none passes it on."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    body = graph.get_attr("body")
+    call = graph.call_function(len, ((x, body),))
+    graph.output((call, body))
+    root = torch.nn.Module()
+    root.body = GraphModule({}, Graph())
+    module = GraphModule(root, graph)
+    with pytest.raises(KeyError):
+        torch_split(module, None, lambda n: 0, keep_original_order=True)
+    split = split_module(module, None, lambda n: 0, keep_original_order=True)
+    assert split(torch.randn(2))[0] == 2
+
+
 def test_s54_marks_of_an_earlier_split_are_ignored() -> None:
     """A mark that split_module_simple left on an attribute does not confuse the next split."""
     module = mlp()

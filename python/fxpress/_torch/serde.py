@@ -10,7 +10,7 @@ import threading
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -346,6 +346,36 @@ def make_fake_mode() -> Any:
         allow_non_fake_inputs=True,
         shape_env=symbolic_shapes.ShapeEnv(assume_static_by_default=True),
     )
+
+
+@contextmanager
+def quick_constructors(fake_mode: Any) -> Iterator[None]:
+    """Create tensors in a fake mode without checks that `torch.empty_strided` always passes.
+
+    torch's cache gets the same entries. torch would create each tensor a second time from its
+    entry, in order to compare the dispatch keys.
+    """
+    dispatch, make_entry = fake_mode._dispatch_impl, fake_mode._make_cache_entry
+
+    def create(function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function is not torch.ops.aten.empty_strided.default:
+            return dispatch(function, types, args, kwargs)
+        made = function(*args, **{**kwargs, "device": torch.device("meta")})
+        converter = fake_mode.fake_tensor_converter
+        return converter.from_meta_and_device(fake_mode, made, kwargs["device"])
+
+    def entry(*args: Any) -> Any:
+        fake_mode._output_from_cache_entry = lambda *_: args[-1]
+        try:
+            return make_entry(*args)
+        finally:
+            del fake_mode._output_from_cache_entry
+
+    fake_mode._dispatch_impl, fake_mode._make_cache_entry = create, entry
+    try:
+        yield
+    finally:
+        del fake_mode._dispatch_impl, fake_mode._make_cache_entry
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:

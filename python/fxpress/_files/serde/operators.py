@@ -209,10 +209,11 @@ def empty_list_tag(declared: Any) -> str:
     raise compat.SerializeError(f"Empty list with type {element} nyi.")
 
 
-def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
-    """Return the value of a symbolic number if it is known, else (expression, hint or None)."""
-    import sympy
+def symbolic(value: Any, texts: dict[Any, str]) -> int | float | bool | tuple[str, Any]:
+    """Return the value of a symbolic number if it is known, else (expression, hint or None).
 
+    `texts` caches the texts of a program's expressions.
+    """
     if isinstance(value, torch.SymInt):
         if compat.is_concrete_int(value):
             return int(value)
@@ -224,7 +225,12 @@ def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
             return bool(value)
     else:
         raise compat.SerializeError(f"expected a symbolic number, got {value!r}")
-    text = sympy.printing.repr.srepr(value.node.expr)
+    expression = value.node.expr
+    text = texts.get(expression)
+    if text is None:
+        import sympy
+
+        text = texts[expression] = sympy.printing.repr.srepr(expression)
     return text, None if isinstance(value, torch.SymBool) else value.node.hint
 
 

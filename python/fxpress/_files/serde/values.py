@@ -201,7 +201,8 @@ class Values:
                     size=sizes, dtype=dtype, device=device, check_invariants=False
                 )
             elif type(storage_offset) is int and storage_offset == 0:
-                made = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+                with compat.quick_constructors(self.fake_mode):
+                    made = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
             else:
                 made = self._placed(sizes, strides, storage_offset, dtype, device)
             return made.requires_grad_(requires_grad) if requires_grad else made
