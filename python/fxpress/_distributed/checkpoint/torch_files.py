@@ -26,7 +26,7 @@ from fxpress._files.archive.weight_files import Form, difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.format.fields import sizes_in
-from fxpress._files.format.package import Record
+from fxpress._files.format.package import WRONG_CHECKSUM, Record
 from fxpress._files.format.recognition import read_file
 from fxpress._files.format.weights_location import is_file_name
 from fxpress._files.remote.ranges import Checked, File
@@ -284,7 +284,7 @@ def _pickled(archive: _native.ArchiveReader, record: Record) -> bytes:
         raise ValueError("it is not the pickle of a tensor alone")
     data: bytes = archive.stored_bytes("data.pkl")
     if _native.crc32(data) != record.crc:
-        raise ValueError("its checksum is wrong")
+        raise ValueError(WRONG_CHECKSUM)
     if check_pickle(data, "data.pkl", Budget(None, len(data))) > _MOST_ELEMENTS:
         raise ValueError("it is more than a tensor")
     return data

@@ -19,7 +19,12 @@ from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive.files import is_path, sizes_of_file, source_path
 from fxpress._files.errors import ArchiveError, FormatError, archive_errors
 from fxpress._files.format import names
-from fxpress._files.format.package import DamagedRecordError, Record, character_bytes
+from fxpress._files.format.package import (
+    WRONG_CHECKSUM,
+    DamagedRecordError,
+    Record,
+    character_bytes,
+)
 from fxpress._files.format.recognition import HEAD, format_of_bytes, format_of_records, open_file
 from fxpress._files.serde.artifacts import unpack
 from fxpress._files.serde.limits import Budget, Limits
@@ -227,7 +232,7 @@ class PT2ArchiveReader:
             except DamagedRecordError as e:
                 raise ArchiveError(f"record {name!r} is damaged: {e}") from None
         if self._check_crc and _native.crc32(data) != record.crc:
-            raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")
+            raise ArchiveError(f"record {name!r} is damaged: {WRONG_CHECKSUM}")
         return data
 
     def read_string(self, name: str) -> str:
@@ -260,7 +265,7 @@ class PT2ArchiveReader:
             if start + size < whole:
                 self._begun[name] = crc
             elif crc != expected:
-                raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")
+                raise ArchiveError(f"record {name!r} is damaged: {WRONG_CHECKSUM}")
 
     def archive_version(self) -> int:
         """Return the version of the format; 0 if the archive does not contain one."""

@@ -56,6 +56,9 @@ def character_bytes(text: bytes, has_escapes: bool = False) -> int:
     return 4 if _WIDE.search(text) else 2 if _DOUBLE.search(text) else 1
 
 
+WRONG_CHECKSUM = "its checksum is wrong"
+
+
 class InspectionError(Error):
     """A file cannot be inspected: it is of another format, or damaged."""
 
@@ -135,7 +138,7 @@ class Package(Allowance):
         if record.is_deflated:
             data = self._unpack(data, name, record)
         if _native.crc32(data) != record.crc:
-            raise InspectionError(f"record {name!r} is damaged: its checksum is wrong")
+            raise InspectionError(f"record {name!r} is damaged: {WRONG_CHECKSUM}")
         return data
 
     def read_text(self, name: str) -> str:
@@ -155,7 +158,7 @@ class Package(Allowance):
                     continue
                 (crc,) = self._reader.read_into([(name, 0, record.size, 0)], True, _THREADS, report)
                 if crc != record.crc:
-                    damaged[name] = "its checksum is wrong"
+                    damaged[name] = WRONG_CHECKSUM
             except InspectionError as e:
                 damaged[name] = str(e).removeprefix(f"record {name!r} is damaged: ")
             except _DAMAGE as e:

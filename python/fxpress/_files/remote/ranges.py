@@ -13,6 +13,7 @@ from typing import IO, Protocol, TypeVar
 
 from fxpress import _native
 from fxpress._files.errors import ArchiveError
+from fxpress._files.format.package import WRONG_CHECKSUM
 from fxpress._files.format.recognition import open_file
 from fxpress._files.remote.remote_file import AnyPath, RemoteFile
 
@@ -152,7 +153,7 @@ class Checked:
     def compare(self, crc: int) -> None:
         """Raise ArchiveError unless the bytes that were read have the checksum."""
         if crc != self.crc:
-            raise ArchiveError(f"{self.file.path}: {self.what} is damaged: its checksum is wrong")
+            raise ArchiveError(f"{self.file.path}: {self.what} is damaged: {WRONG_CHECKSUM}")
 
     def check(self) -> None:
         """Read the range and compare its checksum."""
