@@ -40,6 +40,7 @@ from torch.fx.passes.shape_prop import TensorMetadata as TensorMetadata
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from fxpress._torch.fakes import META, fake_of, without_data
@@ -72,6 +73,13 @@ def guards_code(shape_env: Any, module: torch.fx.GraphModule) -> list[str]:
         return []
     code: list[str] = exported_program._convert_guards_to_code(module)
     return code
+
+
+def has_only_containers(spec: Any) -> bool:
+    """Return whether a tree spec has only the classes of Python's containers."""
+    if spec.is_leaf():
+        return True
+    return spec.type in _pytree.BUILTIN_TYPES and all(map(has_only_containers, spec.children()))
 
 
 def has_modes() -> bool:

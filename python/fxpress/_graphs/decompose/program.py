@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -168,11 +169,47 @@ def _check(program: ExportedProgram) -> None:
         raise UnsafeError("a program that writes to its inputs or has effects")
     if any(isinstance(m, torch.nn.Module) for m in _leaves(program.example_inputs)):
         raise UnsafeError("a module as input")
+    _check_classes(program)
     for node in _native.list_nodes(program.graph):
         if node.op == "call_function" and not node.meta.get("stack_trace"):
             if compat.called_in_forward():
                 raise UnsafeError("a node without a stack trace, while a forward() runs")
             break
+
+
+class _NoCalls(compat.TorchDispatchMode):  # type: ignore[misc]
+    """A mode in which each call of an operator raises an error."""
+
+    def __torch_dispatch__(self, *_: Any) -> Any:
+        raise RuntimeError("operators are called when an object is created")
+
+
+def _check_classes(program: ExportedProgram) -> None:
+    """Raise UnsafeError if the trace differs because it creates objects of the user's classes.
+
+    torch creates and flattens the inputs and outputs in the trace; a cache of keys and values calls
+    `torch.cat`.
+    """
+    call = program.module_call_graph[0].signature
+    if call is None:
+        return
+    placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
+    specs = program.graph_signature.input_specs
+    inputs = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
+    for nodes, spec in (
+        (inputs, call.in_spec),
+        (program.graph.output_node().args[0], call.out_spec),
+    ):
+        if compat.has_only_containers(spec):
+            continue
+        values = [n.meta.get("val") if isinstance(n, Node) else n for n in nodes]
+        try:
+            with _NoCalls():
+                leaves = pytree.tree_leaves(pytree.tree_unflatten(values, spec))
+        except Exception as e:
+            raise UnsafeError(f"a class of an input or output: {e}") from None
+        if len(leaves) != len(values) or any(map(operator.is_not, leaves, values)):
+            raise UnsafeError("a class of an input or output has other parts than it was given")
 
 
 def _leaves(inputs: Any) -> list[Any]:
