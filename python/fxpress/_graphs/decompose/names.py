@@ -22,12 +22,18 @@ from fxpress._torch import symbols
 from fxpress._torch.decompose_whole import shape_env_of
 
 _MOST_PROGRAMS = 64  # programs whose names a table keeps
+OTHER_NODES = "torch's trace of an equal program had other nodes"
 
 
 class Names:
-    """The node names of a traced graph, and the order of users."""
+    """The node names of a traced graph, and the order of users.
+
+    Attributes:
+        has_templates: False once templates have built a graph with other nodes.
+    """
 
     def __init__(self, graph: Graph) -> None:
+        self.has_templates = True
         numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._kinds = _kinds(graph)
         self._names = [node.name for node in graph.nodes]
@@ -136,7 +142,8 @@ class Naming:
         """Give the known names to a graph that was built without a trace."""
         assert self.known is not None
         if self.known.give(graph) is None:
-            raise UnsafeError("torch's trace of an equal program had other nodes")
+            self.known.has_templates = False
+            raise UnsafeError(OTHER_NODES)
         self._note(self.known, is_exact=False)
 
     def begin(self) -> int:

@@ -29,7 +29,7 @@ from fxpress._files.serde import native_table
 from fxpress._files.serde.checks import to_check
 from fxpress._graphs.decompose.calls import calls_of
 from fxpress._graphs.decompose.inputs import Input, SizeNodes, input_names, read_inputs
-from fxpress._graphs.decompose.names import Naming
+from fxpress._graphs.decompose.names import OTHER_NODES, Naming
 from fxpress._graphs.decompose.plan import NeedsTraceError, Plan
 from fxpress._graphs.decompose.record import Recorder
 from fxpress._graphs.decompose.symbols import Symbols
@@ -106,8 +106,11 @@ def stamped(
 ) -> tuple[ExportedProgram, Plan]:
     """Return the decomposed program, built from templates, and the plan of its trace."""
     _check(program)
-    if naming is not None and naming.known is None:
-        raise UnsafeError("its sizes are symbolic, and no equal program was traced before")
+    if naming is not None:
+        if naming.known is None:
+            raise UnsafeError("its sizes are symbolic, and no equal program was traced before")
+        if not naming.known.has_templates:
+            raise UnsafeError(OTHER_NODES)
     mode = _fake_mode(program)
     if sizes.has_symbols(mode.shape_env):
         with mode:
