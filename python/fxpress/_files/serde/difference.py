@@ -428,7 +428,7 @@ def diff(
     programs = first, second
     sides = [_Side(*hash_parts(program, include_state, progress)) for program in programs]
     for side, program in zip(sides, programs, strict=True):
-        for node in program.graph.nodes:
+        for node in _native.list_nodes(program.graph):
             if stack := node.meta.get("nn_module_stack"):
                 side.modules[node.name] = [*stack.values()][-1][0]
     return _diff(sides[0], sides[1], limit)
