@@ -129,9 +129,18 @@ class Differences(list[Difference]):
     def __str__(self) -> str:
         lines = []
         for module, found in self.grouped():
-            lines.append("(no module)" if module is None else module or "(root)")
+            lines.append(_module_text(module))
             lines += (f"  {what}: {text}" for what, text in found)
         return "\n".join(map(printable, lines)) or "no differences"
+
+    def _repr_html_(self) -> str:
+        rows = [(_module_text(module), *line) for module, found in self.grouped() for line in found]
+        title = "differences" if rows else "no differences"
+        return html_table(title, ("module", "what differs", "change"), rows)
+
+
+def _module_text(module: str | None) -> str:
+    return "(no module)" if module is None else module or "(root)"
 
 
 @dataclasses.dataclass(frozen=True)
