@@ -328,12 +328,21 @@ class ProgramReader {
     const auto inputs = source_.inputs_of(id);
     const size_t skip = op == Op::kOutput ? program_.skipped_outputs : 0;
     for (size_t k = skip; k < inputs.size(); ++k) {
+      if (inputs[k] >= id) raise_not_ordered(inputs[k], id);
       program_.graph.inputs.push_back(value_[inputs[k].value()]);
     }
     value_[id.value()] = add_node(op, id, FlatKind::kOriginal, copied_names_[id.value()], false);
     program_.node_of[source_names_[id.value()].value()] = value_[id.value()];
     if (op != Op::kPlaceholder) add_snapshot(id);
     if (op != Op::kOutput) add_writes(id);
+  }
+
+  // The error that torch raises while it checks its copy of the graph.
+  [[noreturn]] void raise_not_ordered(NodeId input, NodeId user) const {
+    raise(PyExc_RuntimeError,
+          "Argument '%S' of Node '%S' was used before it has been defined! Please check that Nodes "
+          "in the graph are topologically ordered",
+          node(input), node(user));
   }
 
   void add_input_snapshots() {

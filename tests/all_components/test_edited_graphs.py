@@ -152,6 +152,15 @@ def test_a_graph_without_an_end(component: str, edit: Callable[[Graph], None]) -
         call(subject)
 
 
+@pytest.mark.parametrize("edit", BROKEN_RINGS, ids=lambda edit: edit.__name__)
+def test_the_first_program_of_a_diff(edit: Callable[[Graph], None]) -> None:
+    """It is edited after it was hashed, by the names of the second program."""
+    first, second = exported(), exported()
+    arm(second, "name", Moment(0, lambda: edit(first.graph)))
+    with pytest.raises(RuntimeError, match=MODIFIED):
+        fxpress.diff(first, second)
+
+
 def test_a_signal_handler_that_edits() -> None:
     """A handler runs where the program is looked through for Ctrl-C: every 1024 nodes."""
     graph = Graph()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import pydoc
 import re
@@ -77,11 +78,15 @@ def test_plans_and_times(program: ExportedProgram) -> None:
     assert any("<img" in each for each in page_of(pipeline.OperationTimes(MARKUP, (1,))).texts)
 
 
-def test_differences() -> None:
+def test_differences(program: ExportedProgram) -> None:
     found = fxpress.Difference(MARKUP, MARKUP, {"a": "</td><script>"}, (MARKUP, None))
     texts = page_of(found).texts
     assert sum("onerror" in each for each in texts) == 3
     assert "{'a': '</td><script>'}" in texts
+    found = dataclasses.replace(found, module=MARKUP)
+    all_texts = page_of(type(fxpress.diff(program, program))([found])).texts
+    assert sum("onerror" in each for each in all_texts) == 3
+    assert page_of(fxpress.diff(program, program)).texts[0] == "no differences"
 
 
 def test_summaries_manifests_and_readers(program: ExportedProgram, tmp_path: Path) -> None:

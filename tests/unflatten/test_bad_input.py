@@ -142,6 +142,17 @@ def test_u32_placeholder_inside_the_body() -> None:
     assert_refused(program, AssertionError, "unexpected placeholder.*late|late.*placeholder")
 
 
+def test_users_before_their_inputs() -> None:
+    """As after a pass that inserts a node at the wrong location."""
+    program = nest()
+    first, *_, last = (node for node in program.graph.nodes if node.op == "call_function")
+    last.append(first)
+    expected = raised(lambda: torch_unflatten(program))
+    found = raised(lambda: unflatten(program))
+    assert type(found) is type(expected) is RuntimeError
+    assert str(found) == str(expected).partition("\n")[0]
+
+
 def test_u16_no_output() -> None:
     program = nest()
     program.graph.erase_node(program.graph.output_node())

@@ -129,9 +129,18 @@ class Differences(list[Difference]):
     def __str__(self) -> str:
         lines = []
         for module, found in self.grouped():
-            lines.append("(no module)" if module is None else module or "(root)")
+            lines.append(_module_text(module))
             lines += (f"  {what}: {text}" for what, text in found)
         return "\n".join(map(printable, lines)) or "no differences"
+
+    def _repr_html_(self) -> str:
+        rows = [(_module_text(module), *line) for module, found in self.grouped() for line in found]
+        title = "differences" if rows else "no differences"
+        return html_table(title, ("module", "what differs", "change"), rows)
+
+
+def _module_text(module: str | None) -> str:
+    return "(no module)" if module is None else module or "(root)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -428,7 +437,7 @@ def diff(
     programs = first, second
     sides = [_Side(*hash_parts(program, include_state, progress)) for program in programs]
     for side, program in zip(sides, programs, strict=True):
-        for node in program.graph.nodes:
+        for node in _native.list_nodes(program.graph):
             if stack := node.meta.get("nn_module_stack"):
                 side.modules[node.name] = [*stack.values()][-1][0]
     return _diff(sides[0], sides[1], limit)
