@@ -18,6 +18,8 @@ constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;
 // addition for the result of a call.
 constexpr uint64_t kOpcodeBytes = 96;
 constexpr uint64_t kCallBytes = 800;
+// The same for a storage: torch's unpickler finds its class, record and device in Python.
+constexpr uint64_t kStorageBytes = 1600;
 // The bytes of an item in a copy of a container.
 constexpr uint64_t kItemBytes = 64;
 
@@ -63,12 +65,20 @@ bool makes_tensor(std::string_view global) {
 // Stands for the function that makes a storage.
 constexpr std::string_view kStorageGlobal = "torch.storage\nstorage";
 
+// Whether a class iterates over its arguments, and whether it hashes their elements.
+bool is_sequence(std::string_view name) {
+  return is_one_of(name, {"Size", "list", "tuple"});
+}
+bool is_hashed(std::string_view name) {
+  return is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"});
+}
+
 // Whether an item is a text or a container whose elements the scan has counted: not a tensor or a
 // storage, whose elements a few bytes can multiply.
 bool has_counted_elements(const Item& item) {
   if (item.kind != ValueType::kContainer || item.text.empty()) return true;
   const std::string_view name = item.text.substr(item.text.find('\n') + 1);
-  return is_one_of(name, {"Counter", "OrderedDict", "Size", "bytearray", "encode", "set"});
+  return is_sequence(name) || is_hashed(name) || name == "bytearray" || name == "encode";
 }
 
 // The opcodes that torch's unpickler of weights accepts, and the opcodes of protocol 4, in which
@@ -328,7 +338,7 @@ void Scanner::step(unsigned char opcode) {
       const Item* key = item(items_[pop()], 2);  // torch's key of a storage
       if (key != nullptr && key->kind != ValueType::kText)
         fail("the key of a storage is not a text");
-      budget_.charge(kCallBytes);
+      budget_.charge(kStorageBytes);
       return push(ValueType::kContainer, kStorageGlobal);
     }
     case kGet:
@@ -391,9 +401,8 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
       fail("it calls a function with arguments that are not a tuple");
     }
     budget_.charge(given->count, kArgumentBytes);
-    const bool hashes =
-        is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"});
-    const bool iterates = hashes || is_one_of(name, {"Size", "list", "tuple"});
+    const bool hashes = is_hashed(name);
+    const bool iterates = hashes || is_sequence(name);
     for (uint32_t at = given->first; at != kNone32; at = inside_[at].next) {
       const Item& argument = items_[inside_[at].item];
       charge_copy(argument);

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import resource
 import signal
 import traceback
 import zipfile
@@ -330,6 +331,19 @@ def test_a_lack_of_memory_is_a_memory_error(data: bytes, monkeypatch: pytest.Mon
             with pytest.raises(MemoryError) as caught:
                 read()
         assert not isinstance(caught.value, archive.SerializeError)
+
+
+def test_a_lack_of_address_space_for_a_mapping_is_a_memory_error(tmp_path: Path) -> None:
+    archive.save(export(torch.nn.Linear(2000, 2000), (torch.ones(2000),)), tmp_path / "a.pt2")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), before[1]))
+    try:
+        with pytest.raises(MemoryError, match="cannot be mapped") as caught:
+            archive.load(tmp_path / "a.pt2", mmap=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert not isinstance(caught.value, archive.SerializeError)
 
 
 def test_unpickling_is_suggested_only_for_undamaged_pickles() -> None:

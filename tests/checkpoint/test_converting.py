@@ -21,6 +21,7 @@ from fxpress._distributed.checkpoint.weights import Weights
 from fxpress._distributed.stages.save import save_stages
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter, convert_weights
 from fxpress.pipeline import load_stage
+from tests.archive.test_rights import files_of_at_most
 from tests.support.checkpoints import (
     assert_same,
     blank,
@@ -180,10 +181,17 @@ def test_targets_are_made_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
             convert_weights(graph, target, **options)  # type: ignore[arg-type]
     monkeypatch.undo()
     assert graph.read_bytes() == before
-    assert os.listdir(tmp_path / "a") == []
-    shutil.rmtree(tmp_path / "a")
     assert os.listdir(tmp_path) == ["graph"]
     assert os.listdir(tmp_path / "graph") == ["model.pt2"]
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch"])
+def test_a_full_disk_is_an_oserror(form: Any, tmp_path: Path) -> None:
+    """torch's writer of zip files raises RuntimeError when it is closed after a failed write."""
+    states.write({"a": torch.ones(300_000)}, tmp_path / "a.pt2")
+    with files_of_at_most(100_000), pytest.raises(OSError, match="File too large"):
+        convert_weights(tmp_path / "a.pt2", tmp_path / "target", form=form)
+    assert os.listdir(tmp_path) == ["a.pt2"]
 
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:

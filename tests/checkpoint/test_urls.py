@@ -318,6 +318,21 @@ def test_secrets_in_texts_of_libraries_are_not_shown(
     assert "\x1b" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_shown"), [("bucket a1b busy", True), ("not b", False), ("a=b", False)]
+)
+def test_short_values_hide_only_words(
+    text: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(text)
+
+    monkeypatch.setattr(Store, "info", refuse)
+    with pytest.raises(OSError, match="PermissionError") as caught:
+        ArchiveReader(f"{SCHEME}://bucket/x.pt2?a=b").read_metadata()
+    assert (text in str(caught.value)) == is_shown
+
+
 def test_secrets_with_spaces_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(OSError):
         ArchiveReader(f"{SCHEME}://bucket/none.pt2").read_metadata()

@@ -237,6 +237,25 @@ def test_parts(
     assert said in capsys.readouterr().out
 
 
+def test_long_tables_are_cut(
+    edit: Callable[[dict[str, Callable[[bytes], bytes]]], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """rich needs 0.4 ms for a row, and entries of a small file may share a record."""
+
+    def repeat(text: bytes) -> bytes:
+        config = json.loads(text)["config"]
+        entry = config["first.linear.weight"]
+        return json.dumps({"config": config | {f"w{i}": entry for i in range(9_000)}}).encode()
+
+    file = edit({"weights_config.json": repeat})
+    assert app.run(["inspect", str(file), "--weights"]) == 0
+    shown = capsys.readouterr().out
+    assert "(--json shows all)" in shown.splitlines()[-1]
+    assert 1_000 < shown.count("\n") < 3_000
+    assert app.run(["inspect", str(file), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["programs"][0]["weights"]) > 9_000
+
+
 def test_status(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["inspect", str(path), "--node", "nowhere"]) == 1
     assert app.run(["inspect", str(path), "--tree", "much"]) == 2

@@ -152,7 +152,22 @@ def write_a_parameter(document: Any) -> None:
     signature["output_specs"].insert(0, {"buffer_mutation": written})
 
 
-CHANGES = (rename, rename_result, drop_a_spec, other_version, write_a_parameter)
+def damage_history(text: str) -> Any:
+    def change(document: Any) -> None:
+        document["graph_module"]["graph"]["nodes"][0]["metadata"]["from_node"] = text
+
+    change.__name__ = f"damage_history({text[:20]!r})"
+    return change
+
+
+HISTORIES = (
+    *("[", "null, 1", "7", "", "null", '["a"]', '[{"name": 1}]', '[{"name": "a\\nb"}]'),
+    *("[" * 600, '[{"from_node": ' * 600, '[{"other": []}]', '"\\ud800"', "[{}]"),
+)
+CHANGES = (
+    *(rename, rename_result, drop_a_spec, other_version, write_a_parameter),
+    *map(damage_history, HISTORIES),
+)
 
 
 @pytest.mark.usefixtures("seeds_registered")

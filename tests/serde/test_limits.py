@@ -291,6 +291,12 @@ def test_calls_without_number_are_charged() -> None:
     reached("memory", lambda: deserialize_torch_artifact(pickled(content)))
 
 
+def test_storages_are_charged() -> None:
+    storage = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" + b"0X\3\0\0\0cpuK\1tq\0Q"
+    content = b"\x80\2(" + storage + b"h\0Q" * 114_000 + b"t."
+    reached("memory", lambda: deserialize_torch_artifact(pickled(content)))
+
+
 # ---- graphs -------------------------------------------------------------------------------------
 
 

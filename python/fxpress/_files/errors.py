@@ -48,7 +48,7 @@ def named_lack_of_memory(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as e:
-        if "DefaultCPUAllocator" not in str(e):
+        if not any(text in str(e) for text in ("DefaultCPUAllocator", "Cannot allocate memory")):
             raise
         raise OutOfMemoryError(f"{what}: {e}") from None
 

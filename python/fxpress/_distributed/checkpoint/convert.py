@@ -132,7 +132,7 @@ def convert_weights(
             _refuse_values(weights, kind)
         goal.parent.mkdir(parents=True, exist_ok=True)
         if kind == "safetensors":
-            save_all(weights, ArchiveWriter(goal, file_bytes=file_bytes))
+            _save_safetensors(weights, goal, file_bytes)
         elif kind == "torch":
             with new_folder(goal) as place:
                 save_all(weights, FileSystemWriter(place, per_thread_copy_ahead=0))
@@ -145,6 +145,20 @@ def convert_weights(
                 _stages(program, stages, by, place, loading) as template,
             ):
                 _fill_stages(template, weights, place, filling)
+
+
+def _save_safetensors(weights: Weights, folder: Path, file_bytes: int) -> None:
+    """Save a checkpoint; after an error, remove a new folder again."""
+    is_new = not folder.exists()
+    writer = ArchiveWriter(folder, file_bytes=file_bytes)
+    try:
+        save_all(weights, writer)
+    except BaseException:
+        writer.reset()
+        if is_new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _sizes(target: str | bytes | os.PathLike[str]) -> dict[str, int]:

@@ -103,4 +103,6 @@ def _errors_of_one_process() -> Iterator[None]:
             yield
         except CheckpointException as error:
             ((cause, _),) = error.failures.values()
-            raise cause from None
+            # torch's writer of zip files raises RuntimeError if it is closed after a failed write.
+            is_closing = isinstance(cause, RuntimeError) and isinstance(cause.__context__, OSError)
+            raise (cause.__context__ if is_closing else cause) from None

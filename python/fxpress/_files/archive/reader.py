@@ -17,7 +17,12 @@ from fxpress import _native
 from fxpress._base.errors import is_about_input
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive.files import is_path, sizes_of_file, source_path
-from fxpress._files.errors import ArchiveError, FormatError, archive_errors
+from fxpress._files.errors import (
+    ArchiveError,
+    FormatError,
+    archive_errors,
+    named_lack_of_memory,
+)
 from fxpress._files.format import names
 from fxpress._files.format.package import (
     WRONG_CHECKSUM,
@@ -182,7 +187,8 @@ class PT2ArchiveReader:
         assert self._file is not None
         size = os.fstat(self._file).st_size
         # The descriptor refers to the open file; the path may refer to another file by now.
-        return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
+        with named_lack_of_memory(f"the archive with {size} bytes cannot be mapped"):
+            return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
 
     def copy_to(self, file: IO[bytes]) -> None:
         """Write the entire archive into a file."""

@@ -25,6 +25,7 @@ _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _RETRY_DELAYS = (0.1, 0.4, 1.6)  # seconds before a request is repeated
 _RETRY_TIMEOUT = 30.0  # seconds after which a request is not repeated
 _READ_TIMEOUT = 20.0  # seconds that a server may send nothing
+_SHORTEST_PART = 6  # characters of a secret that is also found within words
 
 
 def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
@@ -142,8 +143,17 @@ def _redacted(text: str, url: str = "") -> str:
     secrets = [parts.username, parts.password, parts.query, parts.fragment]
     secrets += [value for _, value in parse_qsl(parts.query)]
     plain = unquote_plus(text)
-    has_secret = any(each and (each in text or unquote_plus(each) in plain) for each in secrets)
+    has_secret = any(
+        each and (_contains(text, each) or _contains(plain, unquote_plus(each))) for each in secrets
+    )
     return "" if has_secret else text
+
+
+def _contains(text: str, secret: str) -> bool:
+    """Return whether a text contains a secret; a short one only as a word."""
+    if len(secret) >= _SHORTEST_PART:
+        return secret in text
+    return re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", text) is not None
 
 
 def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:

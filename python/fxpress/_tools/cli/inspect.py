@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 from rich.console import RenderableType
@@ -23,6 +23,8 @@ from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 
 _LONGEST = 400  # characters of a cell of a table
 _MOST_LINES = 12  # lines shown of a part, unless an option requests all
+_MOST_ROWS = 2_000  # shown with an option for all: rich needs 0.4 ms for each
+_MOST_PROGRAMS = 100
 _DEPTH = 2
 
 
@@ -33,6 +35,7 @@ class Wanted(NamedTuple):
     all_operators: bool
     all_weights: bool
     as_json: bool
+    most_rows: int = _MOST_ROWS  # of a table whose option requests all rows
 
 
 def show_file(path: Path, wanted: Wanted) -> None:
@@ -49,9 +52,22 @@ def show_file(path: Path, wanted: Wanted) -> None:
             out.print(part, soft_wrap=isinstance(part, Text))
         return
     out.print(_file(summary), soft_wrap=True)
-    for program in summary.programs:
+    shown = summary.programs[:_MOST_PROGRAMS]
+    wanted = wanted._replace(most_rows=_share(shown))
+    for program in shown:
         out.print()
         out.print(_program(program, wanted))
+    _print_rest(out, len(summary.programs), "programs")
+
+
+def _share(parts: Sequence[object]) -> int:
+    """Return the rows of a table of one of these parts."""
+    return max(_MOST_LINES, _MOST_ROWS // max(1, len(parts)))
+
+
+def _print_rest(out: Any, count: int, noun: str) -> None:
+    if count > _MOST_PROGRAMS:
+        out.print(Text(f"and {count - _MOST_PROGRAMS} more {noun} (--json shows all)"))
 
 
 def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType]:
@@ -73,11 +89,11 @@ def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType
         for each in found.stages:
             ends = (f"{each['inputs']:,}", f"{each['outputs']:,}")
             rows.append((each["file"], bytes_text(each["bytes"]), *ends))
-        yield _table(rows, True, (1, 2, 3))
+        yield _table(rows, _MOST_ROWS, (1, 2, 3))
     elif all_tensors and found.tensors:
         tensors = found.tensors.items()
         rows = [(name, str(tensor), bytes_text(tensor.bytes or 0)) for name, tensor in tensors]
-        yield _table(rows, True, (2,))
+        yield _table(rows, _MOST_ROWS, (2,))
     elif found.tensors:
         yield _by_dtype(list(found.tensors.values()))
 
@@ -90,8 +106,10 @@ def show_nodes(path: Path, name: str, as_json: bool) -> int:
         print(json.dumps([node._asdict() for node in nodes], indent=2))
     else:
         out = console()
-        for node in nodes:
-            out.print(_node(node))
+        shown = nodes[:_MOST_PROGRAMS]
+        for node in shown:
+            out.print(_node(node, _share(shown)))
+        _print_rest(out, len(nodes), "nodes")
     if not nodes:
         click.echo(printable(f"fxpress: {path}: no node is called {name!r}"), err=True)
     return 0 if nodes else 1
@@ -148,11 +166,11 @@ def _program(program: Program, wanted: Wanted) -> Table:
 
 
 def _table(
-    rows: Sequence[tuple[str, ...]], is_whole: bool, right: tuple[int, ...], option: str = ""
+    rows: Sequence[tuple[str, ...]], most: int, right: tuple[int, ...], option: str = "--json"
 ) -> Table:
-    """Return rows as a table; the first ones, and the option for all, unless all are wanted."""
+    """Return the first rows as a table, with the option that shows more."""
     table = Table.grid(padding=(0, 2))
-    shown = rows if is_whole else rows[:_MOST_LINES]
+    shown = rows[:most]
     # rich measures an empty column as 0 characters and draws 1, which the longest cell loses.
     columns = [column for column in range(len(rows[0])) if any(row[column] for row in shown)]
     for column in columns:
@@ -160,9 +178,13 @@ def _table(
     for row in shown:
         table.add_row(*(_cell(row[column]) for column in columns))
     if len(shown) < len(rows):
-        hint = f" ({option} shows all)" if option else ""
-        table.add_row(Text(f"and {len(rows) - len(shown)} more{hint}"))
+        option = option if most == _MOST_LINES else "--json"
+        table.add_row(Text(f"and {len(rows) - len(shown)} more ({option} shows all)"))
     return table
+
+
+def _most(wanted: Wanted, all_rows: bool) -> int:
+    return wanted.most_rows if all_rows else _MOST_LINES
 
 
 def _cell(text: str) -> Text:
@@ -178,7 +200,7 @@ def _values(values: list[Value]) -> RenderableType | None:
         is_plain = value.kind in ("user_input", "user_output")
         what = "" if is_plain else f"{value.kind.replace('_', ' ')} {value.target or ''}"
         rows.append((value.name, value.type, what))
-    return _table(rows, False, ())
+    return _table(rows, _MOST_LINES, ())
 
 
 def _symbols(program: Program) -> Text | None:
@@ -191,7 +213,7 @@ def _symbols(program: Program) -> Text | None:
 
 
 def _guards(program: Program) -> Table | None:
-    return _table([(guard,) for guard in program.guards], False, ()) if program.guards else None
+    return _table([(each,) for each in program.guards], _MOST_LINES, ()) if program.guards else None
 
 
 def _operators(program: Program, wanted: Wanted) -> Table:
@@ -201,12 +223,12 @@ def _operators(program: Program, wanted: Wanted) -> Table:
         (f"{count:,}", target.removeprefix("torch.ops."))
         for target, count in program.operators.items()
     ]
-    return _table(rows, wanted.all_operators, (0,), "--ops")
+    return _table(rows, _most(wanted, wanted.all_operators), (0,), "--ops")
 
 
 def _refused(program: Program, wanted: Wanted) -> Table | None:
     rows = [(target.removeprefix("torch.ops."), why) for target, why in program.refused.items()]
-    return _table(rows, wanted.all_operators, (), "--ops") if rows else None
+    return _table(rows, _most(wanted, wanted.all_operators), (), "--ops") if rows else None
 
 
 def _modules(program: Program, wanted: Wanted) -> Table:
@@ -222,14 +244,14 @@ def _modules(program: Program, wanted: Wanted) -> Table:
                 bytes_text(module.bytes),
             )
         )
-    return _table(rows, wanted.depth is not None, (1, 2, 3), "--tree DEPTH")
+    return _table(rows, _most(wanted, wanted.depth is not None), (1, 2, 3), "--tree DEPTH")
 
 
 def _weights(program: Program, wanted: Wanted) -> Table | None:
     if not program.weights:
         return None
     if wanted.all_weights:
-        return _table([_weight(each) for each in program.weights], True, (2,))
+        return _table([_weight(each) for each in program.weights], wanted.most_rows, (2,))
     return _by_dtype([each.tensor for each in program.weights if each.tied_to is None])
 
 
@@ -241,7 +263,7 @@ def _by_dtype(tensors: list[Tensor]) -> Table:
         (dtype, f"{len(held):,} tensors", bytes_text(sum(each.bytes or 0 for each in held)))
         for dtype, held in by_dtype.items()
     ]
-    return _table(rows, True, (1, 2))
+    return _table(rows, _MOST_ROWS, (1, 2))
 
 
 def _weight(weight: Weight) -> tuple[str, ...]:
@@ -250,12 +272,14 @@ def _weight(weight: Weight) -> tuple[str, ...]:
     return weight.name, str(weight.tensor), size, weight.kind, weight.record or "", pickled
 
 
-def _node(node: NodeSummary) -> Table:
+def _node(node: NodeSummary, most: int) -> Table:
     grid = _grid()
     outputs = [f"{name}: {kind}" for name, kind in node.outputs]
     rows = [("program", node.program), ("target", node.target), ("outputs", "\n".join(outputs))]
     rows += [(f"argument {name}", value) for name, value in node.arguments]
     rows += list(node.metadata.items())
-    for name, value in rows:
+    for name, value in rows[:most]:
         grid.add_row(Text(printable(name)), Text(printable_lines(value)))
+    if len(rows) > most:
+        grid.add_row(Text(f"and {len(rows) - most} more (--json shows all)"))
     return grid

@@ -17,6 +17,7 @@ from fxpress._files.format.fields import (
     expect_list,
     expect_object,
     expect_one_of,
+    expect_str,
     parse,
     read_document,
 )
@@ -155,6 +156,13 @@ class _Checks:
         self._add_all(record, _check_operators(targets, self._further))
         for target, why in refused_operators(nodes_of(graph, record), self._allowed).items():
             self._add(record, refusal_text(target, why), is_note=True)
+        for node in nodes_of(graph, record):
+            if sources := expect_object(node["metadata"]).get("from_node"):
+                text = b'{"from_node": %b}' % expect_str(sources).encode(errors="surrogatepass")
+                with self._noting(record), self._package.release_charges():
+                    read_document(
+                        text, "NodeSource", f"from_node of {node['target']!r}", self._package
+                    )
         wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
         for kind, held in map(expect_one_of, signature["input_specs"]):
             if kind in STATE:
