@@ -190,6 +190,6 @@ assert not reuse_report().calls
 """
 
 
-def test_each_call_is_traced_where_stamps_lack_a_name() -> None:
+def test_each_call_is_traced_where_instances_lack_a_name() -> None:
     done = run(START + EACH_TRACED)
     assert done.returncode == 0, done.stderr

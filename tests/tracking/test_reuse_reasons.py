@@ -13,9 +13,9 @@ from torch._dynamo.output_graph import OutputGraph
 
 import fxpress
 from fxpress.functional_export import ReuseReport, check_reuse, reuse_layers, reuse_report
-from tests.tracking.test_reuse import Model, compiled, report_of, stamped_layers, x
+from tests.tracking.test_reuse import Model, compiled, instantiated_layers, report_of, x
 
-pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
+pytestmark = pytest.mark.slow("captures each model with torch, with instances and with the check")
 
 ONE = 1
 
@@ -37,7 +37,7 @@ class Small(nn.Module):
 
 def reason_of(report: ReuseReport, layer: int) -> str:
     (call,) = [call for call in report.calls if call.path.endswith(f"layers.{layer}")]
-    assert call.stamped_from is None
+    assert call.instantiated_from is None
     return call.reason
 
 
@@ -295,13 +295,13 @@ REPEATED: dict[str, tuple[Callable[[Any], Model], type[Small]]] = {
 
 @pytest.mark.parametrize(("kind", "layer"), REPEATED.values(), ids=REPEATED)
 def test_repeated(kind: Callable[[Any], Model], layer: type[Small]) -> None:
-    assert stamped_layers(kind(layer), x())[-1] == "3"
+    assert instantiated_layers(kind(layer), x())[-1] == "3"
 
 
 def test_parameters_with_gradients() -> None:
     model = Model(Small)
     model(x()).sum().backward()
-    assert stamped_layers(model, x()) == ["2", "3"]
+    assert instantiated_layers(model, x()) == ["2", "3"]
 
 
 class WithASize(Small):
@@ -327,7 +327,7 @@ def test_sizes_that_are_symbols() -> None:
             compiled(model, given)
         with check_reuse(False):
             made = compiled(model, given)
-    assert any(call.kind == "WithASize" for call in reuse_report().stamped)
+    assert any(call.kind == "WithASize" for call in reuse_report().instantiated)
     assert made[:2] == expected[:2]
     assert torch.equal(made[2], model(given))
 
@@ -373,7 +373,7 @@ def test_legacy_export() -> None:
             assert exported(model, given) == expected
         with check_reuse(False):
             assert exported(model, given) == expected
-    assert reuse_report().stamped
+    assert reuse_report().instantiated
 
 
 def test_legacy_export_takes_no_parameters_as_inputs() -> None:

@@ -217,17 +217,17 @@ class Template:
     # The result
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
-        """Return a function that builds the result of an equal call from its `_Stamp`."""
+        """Return a function that builds the result of an equal call from its `_Instance`."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
                 raise NotReusable("its result is not realized")
             variable = variable.realize()
         for place, each in enumerate(self.call.arguments.tensors):
             if each is variable:
-                return lambda stamp: stamp.call.arguments.tensors[place]
+                return lambda instance: instance.call.arguments.tensors[place]
         for place, (container, _) in enumerate(self.call.arguments.containers):
             if container is variable:
-                return lambda stamp: stamp.call.arguments.containers[place][0]
+                return lambda instance: instance.call.arguments.containers[place][0]
         kind = type(variable)
         if kind in (TensorVariable, SymNodeVariable):
             node = variable.proxy.node
@@ -235,13 +235,13 @@ class Template:
                 raise NotReusable("its result has attributes that the program gave it")
             for step in self.steps:
                 if step.node is node and step.kind != "name":
-                    return lambda stamp: stamp.variable(step, variable)
+                    return lambda instance: instance.variable(step, variable)
             raise NotReusable("its result was there before")
         if kind is variables.ConstantVariable:
-            return lambda stamp: variable
+            return lambda instance: variable
         if kind in (variables.TupleVariable, variables.ListVariable) and not variable.source:
             parts = [self._result(each) for each in variable.items]
-            return lambda stamp: stamp.container(variable, [part(stamp) for part in parts])
+            return lambda instance: instance.container(variable, [part(instance) for part in parts])
         raise NotReusable(f"its result is a {kind.__name__}")
 
 
