@@ -73,7 +73,7 @@ uint32_t number(PyObject* value) {
 }
 
 std::vector<uint32_t> numbers(PyObject* list) {
-  FXPRESS_CHECK(PyList_Check(list), "a list of numbers is no list");
+  FXPRESS_CHECK(PyList_Check(list), "expected a list of numbers");
   std::vector<uint32_t> result;
   result.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
@@ -306,7 +306,7 @@ class Instantiator {
       case MetaKind::kCounted:
         return ask(words_.counted, item.value.get());
     }
-    FXPRESS_CHECK(false, "an unknown kind of meta");
+    FXPRESS_CHECK(false, "an item of meta has an unknown type");
     return {};
   }
 

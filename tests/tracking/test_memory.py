@@ -1,4 +1,4 @@
-"""What tracking modules leaves behind, where it succeeds and where it fails; the collector."""
+"""Memory after tracking modules, in success and failure, and the garbage collector."""
 
 from __future__ import annotations
 

@@ -103,15 +103,15 @@ def test_old_names_warn() -> None:
         assert ReuseReport([call]).stamped == [call]
 
 
-def test_modules_without_their_like_are_not_described() -> None:
+def test_modules_without_an_equivalent_are_not_described() -> None:
     report = report_of(Model(lambda index: Layer(index, width=5 + index)), x())
     reasons = {call.reason for call in report.calls if call.kind in ("Model", "Layer", "Linear")}
-    assert reasons == {"no module is like it"}
+    assert reasons == {"no other module is equivalent"}
     assert {call.kind for call in report.instantiated} == {"LayerNorm"}
 
 
 class OfList(nn.Module):
-    """Its layers are no submodules."""
+    """Its layers are not submodules."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ STATE: dict[str, Any] = {}
 
 
 def checked(model: nn.Module) -> str:
-    """What the check of a capture says."""
+    """Return the difference that the check of a capture reports."""
     torch._dynamo.reset()
     with fxpress.installed(), check_reuse(), pytest.raises(InternalError) as caught:
         functional_export._dynamo_graph_capture_for_export(model)(x())

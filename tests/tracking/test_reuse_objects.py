@@ -42,7 +42,7 @@ def test_small_layers_are_instantiated() -> None:
     assert instantiated_layers(Model(Scaled), x()) == ["2", "3"]
 
 
-# What only one module gives
+# Properties that only one module has
 
 
 KNOWN: dict[Any, Any] = {}

@@ -184,7 +184,7 @@ REASONS: dict[str, tuple[Callable[[Any], Model], type[Small], str]] = {
     "slots": (Model, Slots, "Slots has __slots__"),
     "a guard on a key": (Model, ByKey, "its guard SET_CONTAINS is of one object"),
     "a dict": (DictModel, InDict, "its result is a ConstDictVariable"),
-    "a tensor from before": (Holding, Held, "its result was there before"),
+    "a tensor from before": (Holding, Held, "its result existed before the call"),
     "a name for a tensor from before": (Holding, NamingTheHeld, "a node of another call"),
     "a slice as argument": (WithASlice, Small, "an argument is a slice"),
     "a module as argument": (WithAModule, Small, "an argument is a Unspec"),
@@ -192,7 +192,7 @@ REASONS: dict[str, tuple[Callable[[Any], Model], type[Small], str]] = {
 
 
 if hasattr(OutputGraph, "close_local_generators"):  # older releases leave them open
-    REASONS["a generator"] = (Model, OpenGenerator, "it leaves a generator behind")
+    REASONS["a generator"] = (Model, OpenGenerator, "it leaves a generator open")
 
 
 @pytest.mark.parametrize(("kind", "layer", "reason"), REASONS.values(), ids=REASONS)
@@ -203,7 +203,7 @@ def test_reason(kind: Callable[[Any], Model], layer: type[Small], reason: str) -
 
 
 class Changing(Model):
-    """What the program got is changed before it is an argument."""
+    """The program changes an object that it received, before it is an argument."""
 
     def forward(self, x: Tensor, given: list[Tensor]) -> Any:  # type: ignore[override]
         given.append(x)

@@ -36,7 +36,7 @@ def call(
     journal = journal_of(tx.output)
     with journal:
         if journal.census.is_single(variable.value):
-            journal.report.add(variable, None, "no module is like it")
+            journal.report.add(variable, None, "no other module is equivalent")
             start = len(journal.built)
             result = trace()
             journal.note_known(start)

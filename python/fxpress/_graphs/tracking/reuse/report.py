@@ -42,7 +42,7 @@ class ReuseReport:
         ...     strict = torch.export.export(model, (x,), strict=True)
         >>> report = functional_export.reuse_report()
         >>> report.calls[0].kind, report.calls[0].reason
-        ('Sequential', 'no module is like it')
+        ('Sequential', 'no other module is equivalent')
     """
 
     calls: list[ModuleCall] = field(default_factory=list)
