@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow("each case is done by torch too")
 
 
 class Plain(nn.Module):
-    """Calls whose names are those of the comparisons that torch traces."""
+    """Calls with the names of the comparisons that torch traces."""
 
     def __init__(self) -> None:
         super().__init__()

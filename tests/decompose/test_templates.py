@@ -1,4 +1,4 @@
-"""What tells two calls apart, what is kept, and what is said about it."""
+"""Keys that distinguish calls, the templates that are kept, and the report."""
 
 from __future__ import annotations
 

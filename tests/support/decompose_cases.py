@@ -186,7 +186,7 @@ class Convolutions(nn.Module):
 
 
 class Names(nn.Module):
-    """Inputs with the names that nodes would have, and those of built-in functions."""
+    """Inputs with the names that nodes would have, and with names of built-in functions."""
 
     def forward(self, add: Tensor, mul_1: Tensor, input: Tensor, output: Tensor) -> Tensor:
         x = add + mul_1
@@ -195,7 +195,7 @@ class Names(nn.Module):
 
 
 class Kinds(nn.Module):
-    """Inputs that are no tensors, results of several tensors, views of views."""
+    """Inputs that are not tensors, results of several tensors, views of views."""
 
     def forward(self, x: Tensor, text: str, none: None, number: float) -> Any:
         values, indices = torch.topk(x, 2)
