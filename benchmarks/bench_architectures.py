@@ -54,10 +54,12 @@ def _measure(name: str, made: Any) -> Figure:
         ours = export()
     report = reuse_report()
     assert_same_program(ours, export())
-    stamped = f"{len(report.stamped)} of {len(report.calls)} calls of modules stamped"
+    instantiated = (
+        f"{len(report.instantiated)} of {len(report.calls)} calls of modules instantiated"
+    )
     seconds = interleaved({"ours": installed(export, "guards"), "torch": settled(export)}, 1)
     return Figure(
-        f"{name}, {LAYERS} layers, {len(ours.graph.nodes):,} nodes: {stamped}",
+        f"{name}, {LAYERS} layers, {len(ours.graph.nodes):,} nodes: {instantiated}",
         "torch / strict export",
         "s",
         per_node(seconds["ours"], 1) / 1e6,

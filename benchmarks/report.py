@@ -145,7 +145,7 @@ def _coverage(steps: Sequence[Step]) -> Table:
         for step in group:
             found = step.report
             assert found is not None
-            counts = (found.calls, found.stamped, found.traced, found.kept)
+            counts = (found.calls, found.instantiated, found.traced, found.kept)
             what = step.what.removeprefix("torch / ")
             table.add_row(f"  {what}", *map(str, counts), escape(found.reason))
     return table
@@ -177,7 +177,7 @@ def save(path: Path, figures: Sequence[Figure]) -> None:
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def stamp() -> str:
+def utc_time() -> str:
     """Return the time of the run, for the names of its files."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H%M%SZ")
 

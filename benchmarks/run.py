@@ -37,7 +37,7 @@ def main() -> None:
     )
     names = arguments.groups or (FULL_GROUPS if arguments.full else SHORT_GROUPS)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    stem = arguments.out / report.stamp()
+    stem = arguments.out / report.utc_time()
     report.show_machine()
     figures = _measure(names, effort, full=arguments.full)
     report.show(figures, goals=arguments.full)

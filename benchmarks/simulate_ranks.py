@@ -1,8 +1,8 @@
 """Plan a program of many nodes and large weights, and load each of its stages, one after another.
 
-The weights are zeros that take no space: files with holes, in the format of `save_stages`, made by
-its functions. What each of the ranks does alone is measured in one process; what they do together
-(agreeing, sending) is not. `--nodes 1000000 --stages 1024` makes a program of a terabyte.
+The weights are zeros in sparse files, which need no disk space; functions of `save_stages` write
+them. One process measures the work of each rank alone, but not the collectives and transfers
+between ranks. `--nodes 1000000 --stages 1024` makes a program of a terabyte.
 """
 
 from __future__ import annotations

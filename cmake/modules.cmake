@@ -37,7 +37,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/capture/clean.cpp
   csrc/capture/rewrite.cpp
   csrc/decompose/recipe.cpp
-  csrc/decompose/stamp.cpp
+  csrc/decompose/instantiate.cpp
   csrc/decompose/values.cpp
   csrc/export/unlift.cpp
   csrc/fx/arguments.cpp

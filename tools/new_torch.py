@@ -290,7 +290,7 @@ def report_operators(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 def report_features(found: dict[str, Any]) -> Iterator[str]:
     """Yield the features that differ from the newest release of the table, and a new row."""
     newest, has = found["newest"], found["found"]
-    yield f"\n## Features, beside those of torch {newest}\n"
+    yield f"\n## Features that differ from torch {newest}\n"
     for name, value in has.items():
         if value != (name in found["expected"]):
             yield f"- `{name}`: {value}"

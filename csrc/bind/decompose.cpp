@@ -1,6 +1,6 @@
 #include "bind/closed_class.h"
 #include "bind/components.h"
-#include "decompose/stamp.h"
+#include "decompose/instantiate.h"
 
 namespace fxpress::bind {
 
@@ -13,16 +13,16 @@ void bind_decompose(py::module_& m) {
           "name"_a, py::pos_only(),
           "Return a name for a placeholder: a number at its end is a part of it.");
   m.def(
-      "write_stamps",
+      "write_instances",
       [](const py::handle& graph, const py::handle& names, const py::handle& metas,
-         const py::handle& taken, const py::handle& stamps, const py::handle& sizes,
+         const py::handle& taken, const py::handle& instances, const py::handle& sizes,
          const py::handle& readers, const py::handle& roots, const py::handle& size,
          const py::handle& sequence, const py::handle& helper) {
-        return to_object(decompose::write_stamps(
-            {graph.ptr(), names.ptr(), metas.ptr(), taken.ptr(), stamps.ptr(), sizes.ptr(),
+        return to_object(decompose::write_instances(
+            {graph.ptr(), names.ptr(), metas.ptr(), taken.ptr(), instances.ptr(), sizes.ptr(),
              readers.ptr(), roots.ptr(), size.ptr(), sequence.ptr(), helper.ptr()}));
       },
-      "graph"_a, "names"_a, "metas"_a, "taken"_a, "stamps"_a, "sizes"_a, "readers"_a, "roots"_a,
+      "graph"_a, "names"_a, "metas"_a, "taken"_a, "instances"_a, "sizes"_a, "readers"_a, "roots"_a,
       "size"_a, "sequence"_a, "helper"_a,
       "Write a decomposed program but for its output; return its nodes and the output's name.");
 }

@@ -153,9 +153,8 @@ void bind_documents(py::module_& m) {
   closed_class<Schema>(m, "Schema", "The types of torch's schema, and what reads and writes them.")
       .def(py::init(&serde::make_schema), "types"_a, py::pos_only(),
            "Take (name, is a union, fields) for each type; a field is (name, shape, default).")
-      .def(
-          "difference", &Schema::difference,
-          "Return how the types differ from those that native code knows; empty for no difference.")
+      .def("difference", &Schema::difference,
+           "Return the differences from the types that native code knows; empty for no difference.")
       .def("rules", &serde::rules_of,
            "Return each field's rule: (type, field, rule, whether native code reads the field).")
       .def("type_names", &serde::type_names, "Return the names of the types, in their order.")

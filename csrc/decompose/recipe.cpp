@@ -20,7 +20,7 @@ Ref field(PyObject* object, const char* name) {
 
 PyObject* item(const Ref& tuple, Py_ssize_t place) {
   FXPRESS_CHECK(PyTuple_Check(tuple.get()) && place < PyTuple_GET_SIZE(tuple.get()),
-                "a field of a template is no tuple, or too short");
+                "expected a longer tuple as a field of a template");
   return PyTuple_GET_ITEM(tuple.get(), place);
 }
 
@@ -37,7 +37,7 @@ MetaKind kind_of(PyObject* name) {
   for (size_t i = 0; i < std::size(kKindNames); ++i) {
     if (text == kKindNames[i]) return static_cast<MetaKind>(i);
   }
-  FXPRESS_CHECK(false, "a template has an unknown kind of meta");
+  FXPRESS_CHECK(false, "a template has an item of meta of an unknown type");
   return MetaKind::kLiteral;
 }
 
@@ -110,7 +110,7 @@ Recipe::Recipe(PyObject* source, fx::NameWriter& names) {
 
 int32_t Recipe::number_of(PyObject* original) const {
   const uint32_t place = numbers_.find(reinterpret_cast<uintptr_t>(original));
-  FXPRESS_CHECK(place != core::FlatMap::kAbsent, "a template mentions a node from elsewhere");
+  FXPRESS_CHECK(place != core::FlatMap::kAbsent, "a template refers to a node outside of it");
   return values_[place];
 }
 

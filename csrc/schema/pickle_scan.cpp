@@ -210,7 +210,7 @@ class Scanner {
   }
   // Removes the last mark; returns the number of values above it.
   size_t above_mark() {
-    if (marks_.empty()) fail("it has no mark");
+    if (marks_.empty()) fail("it removes a mark that it has not set");
     const size_t count = stack_.size() - marks_.back();  // pop() and need() stop at a mark
     marks_.pop_back();
     return count;
@@ -224,7 +224,7 @@ class Scanner {
   }
   void get(uint32_t place) {
     const auto found = memo_.find(place);
-    if (found == memo_.end()) fail("it uses what it has not made");
+    if (found == memo_.end()) fail("it uses an object that it has not created");
     stack_.push_back(found->second);
   }
 
@@ -373,7 +373,7 @@ void Scanner::build() {
   const uint32_t state = pop();
   const Item& built = items_[top()];
   if (built.kind == ValueType::kContainer && makes_tensor(built.text)) {
-    fail("it changes a tensor that it has made");
+    fail("it changes a tensor that it has created");
   }
   charge_copy(items_[state]);
   contain(top(), state);
@@ -423,15 +423,15 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
     const Item* first = item(*given, 0);
     const bool of_torch = module == "torch" || module.starts_with("torch.");
     const bool is_class = name.ends_with("Tensor") || name.ends_with("Storage");
-    if (of_torch && is_class && first != nullptr) fail("it makes a tensor by its size");
+    if (of_torch && is_class && first != nullptr) fail("it creates a tensor from sizes");
     if (name == "bytearray" && first != nullptr && first->kind != ValueType::kText &&
         first->kind != ValueType::kContainer) {
-      fail("it makes a bytearray by its size");
+      fail("it creates a bytearray from a size");
     }
     if (name == "encode" && given->count > 1 &&
         (given->count > 2 ||
          !is_one_of(item(*given, 1)->text, {"latin1", "latin-1", "utf-8", "utf8", "ascii"}))) {
-      fail("it has an encoding of text that is not known");
+      fail("it has a text in an unknown encoding");
     }
     if (name != "_rebuild_from_type_v2" || given->count < 3) return;
     called = first;

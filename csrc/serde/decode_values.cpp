@@ -88,7 +88,8 @@ GraphDecoder::Device& GraphDecoder::device_of(const Value& value) {
   if (stored.kind == ValueKind::kInt) {
     index = stored.integer;
   } else if (stored.kind != ValueKind::kNull) {
-    raise(symbols.serialize_error, "%R is no index of a device", scalar_of(stored).get());
+    raise(symbols.serialize_error, "expected an int or null as the index of a device, found %R",
+          scalar_of(stored).get());
   }
   for (Device& known : devices_) {
     if (known.index == index && known.type == type) return known;
@@ -101,12 +102,13 @@ Ref GraphDecoder::from_table(const std::vector<Ref>& table, const Value& code,
                              const char* what) const {
   const auto place = static_cast<size_t>(code.integer);
   if (code.kind != ValueKind::kInt || place >= table.size() || !table[place]) {
-    raise(symbols.serialize_error, "%R is no %s", scalar_of(code).get(), what);
+    raise(symbols.serialize_error, "expected the number of a %s, found %R", what,
+          scalar_of(code).get());
   }
   return Ref::borrow(table[place].get());
 }
 
-// Makes a fake tensor.
+// Creates a fake tensor.
 Ref GraphDecoder::tensor(const Value& meta) {
   charge(kTensorBytes);
   charge(field(meta, Field::TensorMeta_sizes).count, 2 * kSlotBytes);

@@ -254,8 +254,8 @@ class GraphDecoder {
   // name that the node was created with.
   void name_result(PyObject* node, std::string_view name);
   void name_unused(PyObject* node);
-  // Whether the only result of a higher-order operator is the value itself instead of a tuple. Old
-  // files lack this flag, and it is the value.
+  // Whether a higher-order operator returns its only result directly, and not in a tuple. Files
+  // without this flag, which older versions of torch wrote, mean a direct result.
   bool returns_itself(const Value& node) const;
 
   // ---- arguments: decode_argument.cpp ----

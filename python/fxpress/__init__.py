@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from fxpress._torch.build import build_info
     from fxpress._torch.serde import SerializeError
 
+__version__ = "0.2.0"  # as in pyproject.toml
+
 __all__ = [
     "ArchiveError",
     "Difference",
@@ -130,10 +132,6 @@ _COMPONENTS = {
 
 def __getattr__(name: str) -> Any:
     """Import the module that has the name: `import fxpress` alone imports nothing of torch."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("fxpress")
     if name in _SUBMODULES:
         return importlib.import_module(f"fxpress.{name}")
     if name not in _MODULES:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from fxpress import __version__
+
 
 def main() -> int:
     """Run a command, `doctor` alone without click and rich, and return the exit status."""
@@ -11,15 +13,12 @@ def main() -> int:
         from fxpress._tools.cli import app
 
         return app.run()
-    import argparse  # takes time to import
-
-    from fxpress import _native
+    import argparse  # only here, because its import costs time
 
     parser = argparse.ArgumentParser(
         prog="fxpress", epilog="pip install 'fxpress[cli]' brings the other commands."
     )
-    version = f"fxpress {_native.build_info()['version']}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action="version", version=f"fxpress {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="show what works here, and how to fix the rest")
     doctor.add_argument("--json", action="store_true", help="as JSON, for reports of bugs")

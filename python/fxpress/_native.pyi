@@ -199,12 +199,12 @@ class Renamer(metaclass=_ClosedClass):
     def __init__(self) -> None: ...
     def placeholder(self, name: str, /) -> str: ...
 
-def write_stamps(
+def write_instances(
     graph: Graph,
     names: list[str],
     metas: list[dict[str, Any]],
     taken: list[str],
-    stamps: list[Any],
+    instances: list[Any],
     sizes: list[int],
     readers: int,
     roots: list[int],

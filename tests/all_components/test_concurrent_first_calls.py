@@ -1,4 +1,4 @@
-"""What is made when it is first asked for: asked by many threads at once, it is what one gets."""
+"""Objects that are created at their first use are the same for threads that use them first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _threads_that_change_often() -> Iterator[None]:
 
 
 def together(calls: list[Callable[[Any], Any]], subject: Any) -> list[Any]:
-    """The results of the calls, each in a thread of its own that starts with the others."""
+    """Return the results of the calls, each in its own thread; all threads start together."""
     barrier = threading.Barrier(len(calls))
 
     def start(call: Callable[[Any], Any]) -> Any:
@@ -116,7 +116,7 @@ def test_one_kind_by_all(what: str, call: str) -> None:
 
 
 class Observer(CodeGen):
-    """A generator of its own, so that torch's generator runs; it reads the graph meanwhile."""
+    """Another generator, so that torch's generator runs; it reads the graph meanwhile."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from tests.support.exported import export
 NEVER = 2**31 - 1  # young objects: no collections
 
 pytestmark = [
-    pytest.mark.slow("processes of their own"),
+    pytest.mark.slow("separate processes"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
 ]
 
@@ -94,7 +94,7 @@ class Model(torch.nn.Module):
 
 
 class Loaded(Dataset):  # type: ignore[type-arg]
-    """Each item: what a program says that the worker has loaded, saved and unflattened."""
+    """Each item: the line that a program prints after the worker has used it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

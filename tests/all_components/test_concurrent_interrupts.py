@@ -28,7 +28,7 @@ from fxpress._base import frame_space
 from fxpress._base.replacement import attribute_block
 from fxpress._torch import serde as compat
 
-pytestmark = pytest.mark.slow("processes of their own")
+pytestmark = pytest.mark.slow("separate processes")
 
 QUICK, MANY = 150, 500  # interrupts
 

@@ -116,9 +116,9 @@ def test_decompositions(model: Any, table: Any, dynamic: bool) -> None:
     net, x = model
     shapes = ({0: Dim("batch", max=32)},) if dynamic else None
     assert_fresh_as_torch(
-        lambda: export(net, (x,), dynamic_shapes=shapes), lambda: table, stamped=True
+        lambda: export(net, (x,), dynamic_shapes=shapes), lambda: table, instantiated=True
     )
-    assert decompose.report().stamped
+    assert decompose.report().instantiated
 
 
 def test_decompositions_of_autocast() -> None:

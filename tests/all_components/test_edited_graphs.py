@@ -1,4 +1,4 @@
-"""Callbacks that raise, call again and edit the graph they are asked about, at any moment."""
+"""Callbacks that raise, call again and edit the graph that they are called for, at any moment."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_subinterpreter_is_refused() -> None:
     assert "does not support subinterpreters" in done.stdout, done.stderr
 
 
-@pytest.mark.slow("imports torch in a process of its own")
+@pytest.mark.slow("imports torch in a separate process")
 def test_errors_reach_another_process_that_imports_them_late() -> None:
     data = pickle.dumps(fxpress.ArchiveError("record 'a' is damaged"))
     run = subprocess.run(

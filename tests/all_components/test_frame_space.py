@@ -24,7 +24,7 @@ from fxpress._base.frame_space import call_with_space, has_space, with_space
 def test_calls_as_it_is() -> None:
     @with_space
     def named(first: int, *rest: int, function: str = "no") -> tuple[object, ...]:
-        """What it does."""
+        """Return the result of the call."""
         return first, rest, function, has_space()
 
     assert named(1, 2, 3, function="yes") == (1, (2, 3), "yes", True)

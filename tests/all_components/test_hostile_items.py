@@ -1,4 +1,4 @@
-"""Dicts with an items() of their own: what it gives is not taken for pairs."""
+"""Dicts that override items(): its result is not used as pairs."""
 
 from __future__ import annotations
 

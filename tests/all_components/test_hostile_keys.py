@@ -1,4 +1,4 @@
-"""Names that are hashed and compared by code of their own, in every component: no crash."""
+"""Names that override hash and comparison do not crash any component."""
 
 from __future__ import annotations
 

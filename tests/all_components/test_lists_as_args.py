@@ -1,4 +1,4 @@
-"""node.args that are no tuple and node.kwargs that are no dict: torch.fx keeps what it gets."""
+"""node.args that are not a tuple and node.kwargs that are not a dict: torch.fx keeps them."""
 
 from __future__ import annotations
 

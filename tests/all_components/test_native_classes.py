@@ -72,7 +72,7 @@ def test_descriptors_want_their_arguments() -> None:
 
 
 class Evil(str):
-    """A name that is equal to everything, and says so in Python."""
+    """A name whose __eq__, in Python, returns True for everything."""
 
     def __eq__(self, other: object) -> bool:
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""What the functions that read and write raise: what their docstrings list, and nothing else."""
+"""The functions that read and write raise the errors that their docstrings list, and no others."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def data(program: Any) -> bytes:
 
 
 class Odd:
-    """What no function expects."""
+    """An exception that no function expects."""
 
     def __bool__(self) -> bool:
         return True
@@ -167,7 +167,7 @@ def test_records_of_wrong_names_and_contents(wrong: Any, data: bytes, tmp_path: 
 
 
 class Raising:
-    """A file whose methods raise an exception of its own."""
+    """A file whose methods raise an exception that only this test has."""
 
     class Mine(Exception):
         pass
@@ -238,7 +238,7 @@ def test_closed_and_other_files(program: Any, data: bytes, tmp_path: Path) -> No
 
 
 def test_kinds_of_torch_stay(program: Any, data: bytes) -> None:
-    """What torch raises is caught, and so is `fxpress.Error`."""
+    """An except clause for torch's class or for `fxpress.Error` catches the error."""
     buffer = io.BytesIO()
     archive.package_pt2(buffer, exported_programs={"other": program})
     with pytest.raises(KeyError, match="does not contain a program 'model'") as missing:

@@ -1,4 +1,4 @@
-"""What is written to one tensor is visible through the others on its storage, as in the model."""
+"""A write to one tensor is visible in the others on its storage, as in the model."""
 
 from __future__ import annotations
 

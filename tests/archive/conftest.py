@@ -1,4 +1,4 @@
-"""What tests of hostile files share."""
+"""Fixtures that tests of hostile files share."""
 
 from __future__ import annotations
 

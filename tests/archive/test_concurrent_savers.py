@@ -18,7 +18,7 @@ from torch.export import export
 import fxpress
 from fxpress import archive
 
-pytestmark = pytest.mark.slow("processes of their own")
+pytestmark = pytest.mark.slow("separate processes")
 
 SAVERS = 3
 TURNS = 15

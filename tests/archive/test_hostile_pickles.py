@@ -48,7 +48,7 @@ def saved(content: bytes) -> bytes:
 
 
 def deflated(content: bytes, size: int) -> bytes:
-    """A file of torch.save with a pickle that is said to unpack to a number of bytes."""
+    """A file of torch.save with a pickle whose header states a number of unpacked bytes."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     packed = packer.compress(content) + packer.flush()
     crc, name = zlib.crc32(content), b"archive/data.pkl"

@@ -28,7 +28,7 @@ class Keeper:
 
 @pytest.mark.parametrize("keep", [lambda data: data, memoryview], ids=["itself", "view"])
 def test_what_is_kept_stays(keep: Any) -> None:
-    """Bytes of its own, in pieces; not a view of memory that is somebody else's soon."""
+    """Separate bytes, in pieces; not a view of memory that another object will own."""
     expected, keeper = io.BytesIO(), Keeper(keep)
     state.write(TENSORS, expected)
     state.write({name: value.clone() for name, value in TENSORS.items()}, keeper)

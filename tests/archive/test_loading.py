@@ -285,7 +285,7 @@ def test_a_copy_of_the_archive_alone(path: Path, tmp_path: Path) -> None:
 
 
 class Loader:
-    """What is asked of torch's loader of compiled models."""
+    """Arguments of torch's loader of compiled models."""
 
     asked: ClassVar[list[tuple[Any, ...]]] = []
 

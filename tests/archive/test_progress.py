@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """What is a terminal from now on; pytest sets the stream anew behind fixtures."""
+    """The stream that is a terminal from now on; pytest replaces the stream after fixtures."""
     pytest.importorskip("tqdm")
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)

@@ -1,4 +1,4 @@
-"""Archives in which bytes were changed: they are read, or refused with an error that says so."""
+"""Archives with changed bytes are read, or refused with an error that reports the damage."""
 
 from __future__ import annotations
 

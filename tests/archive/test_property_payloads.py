@@ -26,9 +26,9 @@ pytestmark = [
     pytest.mark.usefixtures("seeds_registered"),
 ]
 SEED = 20
-OF_EACH_KIND = 2  # strings with one label that get a payload of their own
+OF_EACH_KIND = 2  # strings with one label that get a separate payload
 SAMPLE = 10  # cases of a program in the ordinary run
-DEEP = 1  # of those that load is compiled and exported again, too
+DEEP = 1  # of the loaded programs that are also compiled and exported again
 
 
 def load(data: bytes) -> torch.export.ExportedProgram | None:

@@ -204,7 +204,7 @@ def test_numbers_of_records_in_extra_fields() -> None:
 
 @pytest.mark.parametrize("kept", [0, 4, 8, 12])
 def test_extra_fields_that_are_cut(kept: int) -> None:
-    """The size of a field of wide numbers says that there are fewer of them."""
+    """The size in a field of wide numbers states fewer numbers."""
     data = bytearray(zip_with_wide_numbers(first=b"hello"))
     directory = data.rindex(b"PK\x01\x02")
     at = data.index(b"\x01\x00\x10\x00", directory)  # the field's tag and size
@@ -222,7 +222,7 @@ def test_parts_beyond_a_record(start: int, size: int) -> None:
 
 
 class Doubled(torch.Tensor):
-    """A subclass whose floating-point results are twice those of a plain tensor."""
+    """A subclass whose floating-point results are twice the results of a plain tensor."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

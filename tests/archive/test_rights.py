@@ -1,4 +1,4 @@
-"""Who may read and write what `save` leaves, what it goes through, and what others still see."""
+"""Permissions of the files that `save` writes, of their folders and links, and of readers."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ archive.verify("locked/model.pt2")
 """
 
 
-@pytest.mark.slow("processes of their own")
+@pytest.mark.slow("separate processes")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
 def test_folders_and_files_without_permission(program: Any, old: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -74,7 +74,7 @@ def test_a_file_that_is_cut_while_it_is_loaded(tmp_path: Path, weights: Any) -> 
 
 
 def test_another_file_takes_the_name_after_the_check(tmp_path: Path, monkeypatch: Any) -> None:
-    """The bytes that are checked are those that are used."""
+    """The checked bytes are the bytes that are used."""
     good, bad = tmp_path / "good.pt2", tmp_path / "bad.pt2"
     program = export(Model(), (torch.ones(2, 64),))
     archive.save(program, good)
@@ -116,7 +116,7 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     ("header", "size"),
     [
         ({"a": ENTRY}, 7),  # too short
-        ({"a": ENTRY}, 9),  # bytes that are no tensor's
+        ({"a": ENTRY}, 9),  # bytes that are not a tensor's
         ({"a": ENTRY, "b": ENTRY}, 8),  # overlap
         ({"a": {**ENTRY, "data_offsets": [1, 9]}}, 9),  # a gap
         ({"a": {**ENTRY, "data_offsets": [-1, 7]}}, 7),

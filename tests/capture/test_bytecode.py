@@ -97,7 +97,7 @@ def test_bytecode_with_hooks_in_threads() -> None:
 
 
 def test_bytecode_with_hooks_that_watch() -> None:
-    """Hooks for all modules run once, those that were traced not again."""
+    """Hooks for all modules run once; traced hooks do not run again."""
     made = dynamo_graph_capture_for_export(Hooked())(x())
     expected = made(x())
     seen = []
@@ -130,7 +130,7 @@ def test_bytecode_without_tensors_among_the_inputs() -> None:
 
 
 def test_bytecode_of_a_graph_module() -> None:
-    """F40: what a GraphModule has of its own is not taken from another one."""
+    """F40: attributes of a GraphModule are not taken from another one."""
     module = _dynamo_graph_capture_for_export(Model())(x())
     before = str(module.graph), dict(module.meta), type(module.graph._codegen)
     made = dynamo_graph_capture_for_export(module)(x())

@@ -481,7 +481,7 @@ def test_constraints_on_numbers() -> None:
 
 
 def test_transformer_does_it_node_by_node() -> None:
-    """The class is for those who derive from it: it gives what the native rewrite gives."""
+    """A subclass of the class gives the results of the native rewrite."""
     seen = []
     real = capture_impl.rewrite_and_clean
 

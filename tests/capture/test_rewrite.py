@@ -315,7 +315,7 @@ def test_earlier_provenance_is_shared_as_by_torch() -> None:
 
 
 def test_slices_of_inputs_are_no_inputs() -> None:
-    """Only an index that is a number says which flat input a placeholder stands for."""
+    """Only an index that is a number selects the flat input of a placeholder."""
     whole = capture_impl._Captured(lambda a: a, [torch.ones(2)], None, None)
     sources = {0: GetItemSource(LOCAL, slice(0, 1)), 1: GetItemSource(LOCAL, 0)}
     metadata = mock.Mock(graph_input_idx_to_local_source=sources)

@@ -91,7 +91,7 @@ def saves_meanwhile(folder: Path) -> Any:
     training.steps(range(2))
     before = whole(training.model.state_dict())
     before = {name: value.clone() for name, value in before.items()}
-    group = dist.new_group()  # training has collectives of its own meanwhile
+    group = dist.new_group()  # training runs other collectives meanwhile
     writer = ArchiveWriter(folder)
     saved = dcp.async_save(training.state(), storage_writer=writer, process_group=group)
     training.steps(range(2, 4))

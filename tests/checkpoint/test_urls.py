@@ -1,4 +1,4 @@
-"""Weights at URLs: equal to those of files, read by ranges, and what is wrong is an error."""
+"""Weights at URLs equal the weights of files, are read by ranges, and raise errors if wrong."""
 
 from __future__ import annotations
 
@@ -475,7 +475,7 @@ def test_http_that_fails_twice(served: Callable[[Answer], str], written: Path) -
 
 
 class Own(torch.Tensor):
-    """A tensor of a class of its own, which is pickled."""
+    """A tensor of a separate class, which is pickled."""
 
 
 def test_a_tensor_that_is_pickled(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`fxpress diff`: the differences of `fxpress.diff`, by module, and those of weights."""
+"""`fxpress diff`: the differences of `fxpress.diff`, by module, and of weights."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_several_files(
 
 
 def test_the_schema_is_torchs() -> None:
-    """What is known without torch holds for the torch that is installed."""
+    """Facts that are tables without torch hold for the installed torch."""
     known = set(schema().type_names())
     assert {describe(cls)[0] for cls in TYPES.values()} <= known
     if set(SCHEMA.type_names()) == known:

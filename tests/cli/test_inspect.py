@@ -1,4 +1,4 @@
-"""`fxpress inspect`: what it says of a file is what torch says of the program in it."""
+"""`fxpress inspect` shows the same facts of a file as torch shows of the program in it."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_hostile_files_are_refused_or_told(tmp_path: Path) -> None:
 def test_damaged_fields_are_named(
     end: str, path: Path, edit: Callable[[dict[str, Any]], Path]
 ) -> None:
-    """A field in turn is something else: the file is told, or the error names the record."""
+    """One field at a time is changed: the file is shown, or the error names the record."""
 
     def damage(text: bytes, place: tuple[Any, ...], value: Any) -> bytes:
         held = document = json.loads(text)

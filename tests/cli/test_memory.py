@@ -116,7 +116,7 @@ GRAPHS: dict[str, Callable[[], bytes]] = {
 
 @pytest.fixture(scope="module")
 def least(path: Path) -> dict[str, int]:
-    """What each command takes for a small file."""
+    """Return the memory that each command needs for a small file."""
     return {command: peak_of(*command.format(path).split())[1] for command in COMMANDS}
 
 

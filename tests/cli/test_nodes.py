@@ -1,4 +1,4 @@
-"""`fxpress inspect --node`: every node of a program can be asked for."""
+"""`fxpress inspect --node` finds every node of a program."""
 
 from __future__ import annotations
 

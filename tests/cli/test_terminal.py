@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fxpress import _native
+import fxpress
 from fxpress._tools.cli import app
 from tests.support.command_line import run
 
@@ -99,7 +99,7 @@ def test_completion_for_shells(
 
 
 def test_help_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No command's sentence is cut off, and the exit status is told."""
+    """The help of each command is complete, and states the exit status."""
     monkeypatch.setenv("COLUMNS", "80")
     shown = run("--help").stdout
     assert "..." not in shown.replace("[ARGS]...", "")
@@ -108,7 +108,7 @@ def test_help_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "hash"])
 def test_quick_commands_import_little(command: str, path: Path) -> None:
-    """What is slow to import is left out: together the packages take longer than the commands."""
+    """Modules that are slow to import are not imported."""
     script = "import sys; from fxpress.__main__ import main; main(); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script, command, str(path)],
@@ -205,7 +205,7 @@ def test_a_full_disk_is_a_line(path: Path) -> None:
 
 
 def test_version_and_short_help() -> None:
-    assert run("--version").stdout == f"fxpress {_native.build_info()['version']}\n"
+    assert run("--version").stdout == f"fxpress {fxpress.__version__}\n"
     for command in app.app.commands:
         assert run_here(command, "-h") == run_here(command, "--help"), command
 
@@ -230,7 +230,7 @@ def test_long_lines_are_not_broken(tmp_path: Path) -> None:
 
 
 def test_progress_is_shown_in_a_terminal(path: Path, tmp_path: Path) -> None:
-    """A second of work says what it is; in a pipe nothing but results are there."""
+    """After a second, the work is named; a pipe gets only results."""
     status, shown = in_a_terminal("split", str(path), "--stages", "2", "-o", str(tmp_path / "a"))
     assert status == 0, shown
     assert "importing torch" in shown

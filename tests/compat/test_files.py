@@ -19,7 +19,7 @@ from tests.support.serialized import with_numbered_graphs
 
 PARTS = ("exported_program", "state_dict", "constants", "example_inputs")
 FILES = sorted(Path(__file__).parent.glob("torch-*.zip"))
-# What the torch that runs the tests writes differs from what another version wrote.
+# Differences between files of the torch that runs the tests and of another version.
 SAME_VERSION = f"torch-{torch.__version__.partition('+')[0]}-"
 BUILD = str(torch.__version__)  # such as 2.13.0+cpu; the files name the build that wrote them
 
@@ -61,7 +61,7 @@ def test_it_is_read(path: Path, name: str) -> None:
     }
     if path.name.startswith(SAME_VERSION):
         again = torch_serialize.serialize(torch_serialize.deserialize(written))
-        # What was written, but for ranges of symbols that the graph has not (torch drops them).
+        # The written document, without ranges of symbols that the graph lacks (torch drops them).
         # Z-142: torch drops storage offsets as well.
         expected = [with_numbered_graphs(w.exported_program) for w in (again, written)]
         expected[1] = re.sub(rb'(?<="torch_version": ")[^"]*', BUILD.encode(), expected[1])

@@ -1,4 +1,4 @@
-// What the tests share: random numbers with a fixed seed, graphs, and readable failures.
+// Shared by the tests: random numbers with a fixed seed, graphs, and readable failures.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -30,7 +30,7 @@ TEST_CASE("aliases: views of views, through nodes that may alias only") {
   CHECK(aliases[6] == Nodes{node(0), node(1)});
 }
 
-TEST_CASE("aliases: only readers are asked about, and only roots count") {
+TEST_CASE("aliases: only readers are queried, and only roots count") {
   const Graph graph = make_graph({{}, {}, {0}, {1}});
   Nodes asked;
   const auto aliases = find_aliases(graph, {node(1)}, [&](NodeId id) {

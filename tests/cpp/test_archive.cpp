@@ -142,7 +142,7 @@ TEST_CASE("names that lead out of the archive are refused") {
 
 TEST_CASE("records that share bytes are refused") {
   std::vector<std::byte> bytes = archive_of({{"aa", "x"}, {"bb", "x"}});
-  // The directory's entry of bb says what that of aa does.
+  // The directory's entry of bb is the entry of aa.
   const std::string path = "root/bb";
   const auto found =
       std::search(bytes.rbegin(), bytes.rend(), path.rbegin(), path.rend(),

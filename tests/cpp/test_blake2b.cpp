@@ -21,7 +21,7 @@ std::string hash(std::string_view text) {
 
 }  // namespace
 
-// The expected digests are those of Python's hashlib.
+// The expected digests come from Python's hashlib.
 TEST_CASE("blake2b: texts of no, one and several blocks") {
   std::string text;
   for (int i = 0; i < 125; ++i) text += "fxpress ";

@@ -39,7 +39,7 @@ TEST_CASE("checksums of known texts") {
   CHECK(crc32_portable(0, bytes_of("123456789")) == 0xCBF43926);
 }
 
-TEST_CASE("checksums of all lengths, at all alignments, are those of the definition") {
+TEST_CASE("checksums of all lengths, at all alignments, follow the definition") {
   const std::vector<std::byte> bytes = random_bytes(700);
   for (size_t start = 0; start < 17; ++start) {
     for (size_t size = 0; size + start <= bytes.size(); size += size < 200 ? 1 : 37) {

@@ -34,7 +34,7 @@ TEST_CASE("a crew that is joined does all of its work") {
   CHECK_FALSE(was_stopped);
 }
 
-TEST_CASE("a crew that goes is asked to stop, and waited for") {
+TEST_CASE("the destructor of a crew stops its threads and waits for them") {
   std::atomic<bool> is_over = false;
   {
     Crew crew;

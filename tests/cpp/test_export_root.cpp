@@ -33,7 +33,7 @@ TEST_CASE("what the user called alike stays") {
   CHECK(without_export_root("L__self____export_root__export_root_x") == "L__self____export_root_x");
 }
 
-TEST_CASE("names are asked for the module first") {
+TEST_CASE("names are looked up in the module first") {
   CHECK(mentions_export_root("L['self']._export_root"));
   CHECK_FALSE(mentions_export_root("L['self'].root"));
 }

@@ -43,7 +43,7 @@ TEST_CASE("equal expressions are one") {
   CHECK(expressions.parse("a.b < c < d") != expressions.parse("(a.b < c) < d"));
 }
 
-TEST_CASE("what is no expression is not covered") {
+TEST_CASE("text that is not an expression is not covered") {
   for (const char* text : {"",
                            " ",
                            " a",

@@ -53,7 +53,7 @@ TEST_CASE("bytes of tensors are counted in 64 bits") {
                    number(int64_t{1} << 58)));
 }
 
-TEST_CASE("what is no number may be small") {
+TEST_CASE("text that is not a number may be small") {
   CHECK(countable(kAny, kAny, kAny));
   CHECK(countable(kAny, kLarge, number(0)));
   CHECK(!countable(kAny, number(1), kLarge));

@@ -29,7 +29,7 @@ TEST_CASE("flat_map: the first value stored under a key stays") {
   CHECK(map.size() == 1);
 }
 
-TEST_CASE("flat_map: every 64-bit key is a key of its own") {
+TEST_CASE("flat_map: all 64-bit keys are distinct") {
   // Keys that differ in one half only, and the ends of the range.
   const std::vector<uint64_t> keys = {0,
                                       1,

@@ -23,7 +23,7 @@ TEST_CASE("ids: a default id is invalid and any position is valid") {
   CHECK(NodeId(uint32_t{0xfffffffe}).valid());
 }
 
-TEST_CASE("ids: value and order are those of the integer") {
+TEST_CASE("ids: value and order equal the integer's") {
   CHECK(NodeId(uint32_t{7}).value() == 7);
   CHECK(NodeId(size_t{7}) == NodeId(uint32_t{7}));
   CHECK(NodeId(uint32_t{7}) != NodeId(uint32_t{8}));

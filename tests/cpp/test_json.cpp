@@ -38,7 +38,7 @@ std::string again(std::string_view json) {
   });
 }
 
-// What is said of a text that is refused.
+// The error for a refused text.
 std::string refused(std::string_view json) {
   try {
     again(json);
@@ -144,7 +144,7 @@ TEST_CASE("json: what is wrong is named with its path") {
   CHECK(mentions(refused("{\"x\": 1, \"new\": [1, tru]}"), "expected a number"));
 }
 
-TEST_CASE("json: a character is noticed wherever it stands in a text") {
+TEST_CASE("json: a character is noticed at every position of a text") {
   const auto labelled = [](const std::string& label) {
     return R"({"x": 1, "y": 0.5, "label": ")" + label;
   };

@@ -28,7 +28,7 @@ TEST_CASE("scopes: equal stacks have one id") {
   CHECK(stacks.intern(std::vector<ModuleCall>{root, other}) != id);
 }
 
-TEST_CASE("scopes: a stack is valid as far as modules lie in each other") {
+TEST_CASE("scopes: a stack is valid as far as modules are nested") {
   StringPool strings;
   const auto depth = [&](const std::vector<const char*>& paths) {
     std::vector<ModuleCall> stack;

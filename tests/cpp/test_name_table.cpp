@@ -16,7 +16,7 @@ using namespace std::string_view_literals;
 namespace {
 
 struct Call {
-  std::string_view candidate;  // what is asked for
+  std::string_view candidate;  // the name to find
   std::string_view name;       // what torch answers
   bool exempt = false;         // the builtin of that name is what is being named
 };
@@ -67,7 +67,7 @@ void require_as_torch(Names& names, const Case& expected) {
 
 }  // namespace
 
-TEST_CASE("name_table: names and counts are those of torch") {
+TEST_CASE("name_table: names and counts equal torch's") {
   for (size_t i = 0; i < kCases.size(); ++i) {
     CAPTURE(i);
     Names names;
@@ -143,7 +143,7 @@ TEST_CASE("name_table: numbers are as long as they like") {
   CHECK(names.create("d_0000000000000000000000001") == "d_0000000000000000000000001");
   CHECK(count("d") == "1");
   CHECK(names.create("d_0000000000000000000000001") == "d_2");
-  // Digits that are no number of their own.
+  // Digits that are not a separate number.
   CHECK(names.create("a1234567890123456789") == "a1234567890123456789");
   CHECK(names.create("1234567890123456789") == "_1234567890123456789");
 }

@@ -32,7 +32,7 @@ struct Program {
   std::vector<uint32_t> custom;
   std::vector<CallSignature> signatures;
   std::unordered_map<uint32_t, uint32_t> signature_of;
-  std::set<uint32_t> remade;  // nodes without a stack that belong to whoever uses them
+  std::set<uint32_t> remade;  // nodes without a stack that belong to their users
 
   ModuleCall scope(const std::string& path, uint32_t call) {
     ModuleCall result;
@@ -55,7 +55,7 @@ struct Program {
             [this](NodeId node) { return remade.contains(node.value()); }};
   }
 
-  // What the node computes, from what its inputs compute.
+  // The value of the node, from the values of its inputs.
   uint64_t apply(NodeId node, const std::vector<uint64_t>& inputs) const {
     uint64_t value = mix(7, graph.targets[node.value()].value());
     for (uint64_t input : inputs) value = mix(value, input);
@@ -324,7 +324,7 @@ TEST_CASE("outline: what is made where it is used is passed to nobody") {
   });
 }
 
-TEST_CASE("outline: what is wrong is said with the node") {
+TEST_CASE("outline: errors name the node") {
   const auto fault_of = [](const std::function<void(Program&)>& damage) {
     Program program;
     program.graph = make_graph({{}, {0}, {1}});

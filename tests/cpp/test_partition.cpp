@@ -228,7 +228,7 @@ TEST_CASE("partition: a symbol becomes an input without a use unless it is defin
   CHECK(result.partitions()[1].dependents.empty());
 }
 
-TEST_CASE("partition: tables are those of torch on random graphs") {
+TEST_CASE("partition: tables equal torch's on random graphs") {
   for_each_seed([](Random& random) {
     const Problem problem = random_problem(random);
     const Partitioning actual = partitioning_of(problem);

@@ -91,7 +91,7 @@ TEST_CASE("what contains itself is found") {
   CHECK(!scan("]q\1h\1\x86."s).contains_itself);
 }
 
-TEST_CASE("what is no pickle is refused") {
+TEST_CASE("bytes that are not a pickle are refused") {
   const std::string kEarly = "it ends too early";
   const std::string kEmpty = "its stack is empty";
   for (const std::string& bytes : {""s, "N"s, "\x80"s, "J\0"s, "X\xff\xff\xff\xff."s, "U\5a."s,
@@ -107,10 +107,10 @@ TEST_CASE("what is no pickle is refused") {
     CHECK(problem(bytes) == kEmpty);
   }
   for (const std::string& bytes : {"t."s, "Nt."s, "e."s, "u."s}) {
-    CHECK(problem(bytes) == "it has no mark");
+    CHECK(problem(bytes) == "it removes a mark that it has not set");
   }
-  CHECK(problem("h\0."s) == "it uses what it has not made");
-  CHECK(problem("j\0\0\0\0."s) == "it uses what it has not made");
+  CHECK(problem("h\0."s) == "it uses an object that it has not created");
+  CHECK(problem("j\0\0\0\0."s) == "it uses an object that it has not created");
   CHECK(problem("i."s) == "it has the opcode 105");
   CHECK(problem("\x92."s) == "it has the opcode 146");
   CHECK(problem("Nr\0\1\0\0."s) == "it leaves a gap between its values");
@@ -118,12 +118,12 @@ TEST_CASE("what is no pickle is refused") {
 }
 
 TEST_CASE("calls that allocate by a number are refused") {
-  const std::string kBySize = "it makes a tensor by its size";
+  const std::string kBySize = "it creates a tensor from sizes";
   CHECK(problem(call("torch\nFloatTensor", kOne) + ".") == kBySize);
   CHECK(problem(call("torch.cuda\nHalfStorage", kOne) + ".") == kBySize);
   CHECK(problem(call("torch\nFloatTensor", "") + ".") == "");
   CHECK(problem(call("torchx\nFloatTensor", kOne) + ".") == "");
-  const std::string kBytes = "it makes a bytearray by its size";
+  const std::string kBytes = "it creates a bytearray from a size";
   CHECK(problem(call("builtins\nbytearray", kOne) + ".") == kBytes);
   CHECK(problem(call("builtins\nbytearray", "N") + ".") == kBytes);
   CHECK(problem(call("builtins\nbytearray", kText) + ".") == "");
@@ -132,7 +132,7 @@ TEST_CASE("calls that allocate by a number are refused") {
   CHECK(problem(call("_codecs\nencode", kText + kLatin) + ".") == "");
   CHECK(problem(call("_codecs\nencode", kText) + ".") == "");
   CHECK(problem(call("_codecs\nencode", kText + kText) + ".") ==
-        "it has an encoding of text that is not known");
+        "it has a text in an unknown encoding");
   CHECK(problem(call("torch\nFloatTensor", kNoBytes) + ".") == kBySize);
 }
 
@@ -151,11 +151,11 @@ TEST_CASE("calls whose cost is not in the pickle are refused") {
   CHECK(problem("cx\nbytearray\n" + call("torch\nSize", kOne + "\x85") + "R.") ==
         "it calls a function with arguments that are not a tuple");
   CHECK(problem(call("_codecs\nencode", kText + kLatin + kText) + ".") ==
-        "it has an encoding of text that is not known");
+        "it has a text in an unknown encoding");
 }
 
 TEST_CASE("a state for a tensor is refused") {
-  const std::string kBuilt = "it changes a tensor that it has made";
+  const std::string kBuilt = "it changes a tensor that it has created";
   for (const std::string& made :
        {call("torch._utils\n_rebuild_tensor_v2", kOne), call("torch\nTensor", ""),
         call("torch._tensor\n_rebuild_from_type_v2", kOne), "ctorch\nFloatTensor\n)\x81"s,
@@ -169,15 +169,16 @@ TEST_CASE("a state for a tensor is refused") {
   CHECK(problem("ctorch\nFloatTensor\n}b.") == "");  // a class, which torch refuses
 }
 
-TEST_CASE("calls within calls are looked at") {
+TEST_CASE("calls within calls are checked") {
   const auto rebuilt = [](const std::string& function, const std::string& arguments) {
     return call("torch._tensor\n_rebuild_from_type_v2", "c" + function + "\nN(" + arguments + "t");
   };
-  CHECK(problem(rebuilt("builtins\nbytearray", kOne) + ".") == "it makes a bytearray by its size");
+  CHECK(problem(rebuilt("builtins\nbytearray", kOne) + ".") ==
+        "it creates a bytearray from a size");
   CHECK(problem(rebuilt("builtins\nbytearray", kText) + ".") == "");
   const std::string inner = "cx\n_rebuild_from_type_v2\nN(cbuiltins\nbytearray\nN(" + kOne + "tt";
   CHECK(problem(call("x\n_rebuild_from_type_v2", inner) + ".") ==
-        "it makes a bytearray by its size");
+        "it creates a bytearray from a size");
   // A list of arguments that is its own third item.
   CHECK_THROWS_AS(scan("cx\n_rebuild_from_type_v2\n]q\1(cx\n_rebuild_from_type_v2\nNh\1eR."s),
                   LimitReached);
@@ -219,7 +220,7 @@ TEST_CASE("objects are charged") {
                   LimitReached);
   CHECK_THROWS_AS(scan("cx\ny\nq\1" + repeated("h\1)R"s, 2000) + "."), LimitReached);
   CHECK_THROWS_AS(scan(repeated("NQ", 2000) + "."), LimitReached);
-  // What is shared is given to each call again.
+  // Each call gets the shared objects again.
   const std::string many = "(" + repeated("N", 5000) + "tq\2cx\ny\nq\1";
   CHECK(scan(many + "h\1h\2R."s, 2 << 20).elements > 5000);
   CHECK_THROWS_AS(scan(many + repeated("h\1h\2R"s, 100) + ".", 2 << 20), LimitReached);

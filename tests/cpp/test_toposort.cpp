@@ -108,7 +108,7 @@ TEST_CASE("toposort: the order is the one of torch") {
   });
 }
 
-TEST_CASE("toposort: a cycle stops those on it and those that wait for it and nobody else") {
+TEST_CASE("toposort: a cycle stops its nodes and the nodes that wait for it, and no others") {
   // 0 before the cycle of 1 and 2; 3 after it; 4 apart.
   const Dependents dependents = dependents_of({{1}, {2}, {1, 3}, {}, {}});
   const auto order = partition_order(dependents);

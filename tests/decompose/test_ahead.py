@@ -21,7 +21,7 @@ COUNT = 30
 
 
 class Distinct(nn.Module):
-    """Many calls of two operators with shapes of their own, and something after them."""
+    """Many calls of two operators with different shapes, then another operation."""
 
     def __init__(self, last: Callable[[nn.Module, Tensor], object]) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_few_calls_are_traced(name: str, recorded: list[Any]) -> None:
     last, most = LAST[name]
     program = export(Distinct(last), (torch.randn(COUNT, 4),))
-    assert_decomposed_as_torch(program, stamped=False)
+    assert_decomposed_as_torch(program, instantiated=False)
     assert len(recorded) <= most, recorded
 
 
@@ -85,18 +85,18 @@ def test_few_calls_are_traced_with_symbols(name: str, recorded: list[Any]) -> No
 
 
 @pytest.mark.parametrize("table", ["default", "empty"])
-def test_an_operator_that_writes_nothing_is_stamped(table: str) -> None:
-    """Dropout in place, which does nothing: its schema says that it writes."""
+def test_an_operator_that_writes_nothing_is_instantiated(table: str) -> None:
+    """Dropout in place, which does nothing: its schema declares a write."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(inplace=True), nn.Linear(4, 4)).eval()
     program = export(model, (torch.randn(2, 4),))
     decompose.forget_templates()
-    assert_decomposed_as_torch(program, table, stamped=True)
+    assert_decomposed_as_torch(program, table, instantiated=True)
 
 
 def test_what_was_traced_ahead_is_counted_once() -> None:
     program = export(Distinct(lambda self, x: x.sin().cos().exp()), (torch.randn(COUNT, 4),))
     decompose.forget_templates()
-    assert_decomposed_as_torch(program, stamped=True)
+    assert_decomposed_as_torch(program, instantiated=True)
     report = decompose.report()
     assert report.kept == 0
     assert report.traced == 3 * (COUNT - 2) + 3

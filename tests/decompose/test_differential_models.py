@@ -1,4 +1,4 @@
-"""Whole models: what is stamped equals what torch traces."""
+"""Whole models: what is instantiated equals what torch traces."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ pytestmark = pytest.mark.deep("each model is decomposed by torch")
 
 @pytest.mark.parametrize(("model", "table"), turns([*MODELS], [*TABLES], 2))
 def test_models(model: str, table: str) -> None:
-    assert_decomposed_as_torch(program_of(model), table, stamped=True)
+    assert_decomposed_as_torch(program_of(model), table, instantiated=True)
 
 
 @pytest.mark.parametrize("model", ["attention", "deep"])
 def test_strict_export(model: str) -> None:
-    assert_decomposed_as_torch(program_of(model, strict=True), stamped=True)
+    assert_decomposed_as_torch(program_of(model, strict=True), instantiated=True)
 
 
 @pytest.mark.parametrize("model", ["attention", "convolutions", "names"])
 def test_from_files(model: str) -> None:
     program = reloaded(program_of(model))
-    assert_decomposed_as_torch(program, stamped=True)
-    assert_decomposed_as_torch(program, "empty", stamped=True)
+    assert_decomposed_as_torch(program, instantiated=True)
+    assert_decomposed_as_torch(program, "empty", instantiated=True)
 
 
 @pytest.mark.parametrize("model", ["attention", "deep", "kinds"])
 def test_twice(model: str) -> None:
-    once = assert_decomposed_as_torch(program_of(model), "empty", stamped=True)
-    assert_decomposed_as_torch(once, stamped=True)
+    once = assert_decomposed_as_torch(program_of(model), "empty", instantiated=True)
+    assert_decomposed_as_torch(once, instantiated=True)
 
 
 @pytest.mark.parametrize("model", ["deep", "attention"])
@@ -74,14 +74,14 @@ def test_preserved_signatures() -> None:
     program = export(
         model, inputs, strict=False, preserve_module_call_signature=("blocks.0", "blocks.1.norm")
     )
-    assert_decomposed_as_torch(program, stamped=True)
+    assert_decomposed_as_torch(program, instantiated=True)
 
 
 def test_parameters_that_were_tied_since() -> None:
     program = program_of("deep")
     state = program.state_dict
     state["blocks.1.linear.weight"] = state["blocks.0.linear.weight"]
-    assert_decomposed_as_torch(program, stamped=True)
+    assert_decomposed_as_torch(program, instantiated=True)
 
 
 def test_without_torch_fn() -> None:
@@ -89,7 +89,7 @@ def test_without_torch_fn() -> None:
     program = program_of("deep")
     for node in program.graph.nodes:
         node.meta.pop("torch_fn", None)
-    assert_decomposed_as_torch(program, stamped=True)
+    assert_decomposed_as_torch(program, instantiated=True)
 
 
 @pytest.mark.parametrize("item", ["nn_module_stack", "stack_trace", "from_node"])
@@ -105,7 +105,7 @@ def test_kept_templates_hold_for_the_device(device: str) -> None:
     model, inputs = MODELS["attention"]()
     program = export(model.to(device), (inputs[0].to(device),), strict=False)
     for _ in range(2):
-        assert_decomposed_as_torch(program, stamped=True)
+        assert_decomposed_as_torch(program, instantiated=True)
 
 
 def _programs() -> list[Any]:

@@ -1,4 +1,4 @@
-"""Programs of which a part writes or has effects: clean calls beside it are stamped."""
+"""Programs of which a part writes or has effects: clean calls beside it are instantiated."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Mixed(nn.Module):
 
 @pytest.mark.slow("torch decomposes the program")
 @pytest.mark.parametrize("table", ["default", "empty"])
-def test_what_is_clean_is_stamped(table: str) -> None:
+def test_what_is_clean_is_instantiated(table: str) -> None:
     torch.manual_seed(0)
     program = export(Mixed(), (torch.randn(2, 4, 8),), strict=False)
-    assert_decomposed_as_torch(program, table, stamped=False)
+    assert_decomposed_as_torch(program, table, instantiated=False)
     report = decompose.report()
-    assert report.stamped >= 10
-    assert f"{report.stamped} of {report.calls}" in str(report)
+    assert report.instantiated >= 10
+    assert f"{report.instantiated} of {report.calls}" in str(report)
 
 
 _STEPS: dict[str, Callable[[list[Tensor], int], Any]] = {

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow("each case is done by torch too")
 
 
 class Plain(nn.Module):
-    """Calls whose names are those of the comparisons that torch traces."""
+    """Calls with the names of the comparisons that torch traces."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,18 +51,18 @@ def exported(number: int, flag: bool, rest: dict[str, Any], **options: Any) -> E
 def test_values(number: int, rest: int) -> None:
     strict = number == 1
     program = exported(number, number % 2 == 1, RESTS[rest], strict=strict)
-    assert_decomposed_as_torch(program, stamped=True)
+    assert_decomposed_as_torch(program, instantiated=True)
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_tables(table: str) -> None:
-    once = assert_decomposed_as_torch(exported(3, True, RESTS[0]), table, stamped=True)
-    assert_decomposed_as_torch(once, table, stamped=True)
+    once = assert_decomposed_as_torch(exported(3, True, RESTS[0]), table, instantiated=True)
+    assert_decomposed_as_torch(once, table, instantiated=True)
 
 
 def test_from_a_file() -> None:
     program = exported(3, True, {"scale": 2, "text": None, "pair": (4, 1)})
-    assert_decomposed_as_torch(reloaded(program), stamped=True)
+    assert_decomposed_as_torch(reloaded(program), instantiated=True)
 
 
 def test_with_symbols() -> None:

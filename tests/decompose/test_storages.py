@@ -70,7 +70,7 @@ def test_views(case: str) -> None:
 
 @pytest.mark.slow("torch decomposes the program")
 def test_without_the_cache() -> None:
-    """Templates that were traced with a cache are not those of programs without one."""
+    """Templates that were traced with a cache are not used for programs without one."""
     inputs = (torch.randn(2, 3, 4),)
 
     def exported() -> torch.export.ExportedProgram:

@@ -1,4 +1,4 @@
-"""Programs with sizes that are symbols: stamped where a trace adds no guard."""
+"""Programs with sizes that are symbols: instantiated where a trace adds no guard."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ PROGRAMS = {
 @pytest.mark.slow("programs that torch decomposes")
 @pytest.mark.parametrize(("name", "table"), turns([*PROGRAMS], ["default", "empty"]))
 def test_as_torch(name: str, table: str) -> None:
-    assert_fresh_as_torch(PROGRAMS[name], table, stamped=True)
+    assert_fresh_as_torch(PROGRAMS[name], table, instantiated=True)
 
 
 def _names(program: ExportedProgram) -> list[tuple[str, list[str]]]:
@@ -176,7 +176,7 @@ def test_names_do_not_depend_on_other_programs() -> None:
         assert bool(decompose.report().reason) is traced
 
 
-def test_programs_that_are_not_stamped_repeat_their_names() -> None:
+def test_programs_that_are_not_instantiated_repeat_their_names() -> None:
     class Written(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = x.relu()
@@ -195,12 +195,12 @@ def test_programs_that_are_not_stamped_repeat_their_names() -> None:
 @pytest.mark.deep("programs that torch decomposes")
 @pytest.mark.parametrize("name", ["attention", "blocks"])
 def test_from_files_and_twice(name: str) -> None:
-    assert_fresh_as_torch(lambda: reloaded(PROGRAMS[name]()), "empty", stamped=True)
+    assert_fresh_as_torch(lambda: reloaded(PROGRAMS[name]()), "empty", instantiated=True)
 
     def once() -> ExportedProgram:
         return reloaded(PROGRAMS[name]().run_decompositions({}))
 
-    assert_fresh_as_torch(once, stamped=True)
+    assert_fresh_as_torch(once, instantiated=True)
 
 
 @pytest.mark.deep("a model of transformers")
@@ -209,7 +209,7 @@ def test_llama() -> None:
     shapes = [{1: Dim("tokens", min=2, max=64)}]
     model = transformer("llama")
     assert_fresh_as_torch(
-        lambda: export(model, (tokens(),), dynamic_shapes=shapes, strict=False), stamped=True
+        lambda: export(model, (tokens(),), dynamic_shapes=shapes, strict=False), instantiated=True
     )
 
 
@@ -258,7 +258,7 @@ def test_guards_and_sizes_of_data_are_traced_as_a_whole() -> None:
     inputs = (torch.randn(4, 6, 8),)
     assert_fresh_as_torch(
         lambda: export(Functions(squeezed), inputs, dynamic_shapes=shapes, strict=False),
-        stamped=False,
+        instantiated=False,
     )
 
 

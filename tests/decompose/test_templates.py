@@ -1,4 +1,4 @@
-"""What tells two calls apart, what is kept, and what is said about it."""
+"""Keys that distinguish calls, the templates that are kept, and the report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def templates_of(function: Callable[..., Any], *inputs: Tensor) -> int:
     """The number of templates that a program needs; it is what torch makes."""
     program = export(Calls(function), inputs, strict=False)
     decompose.forget_templates()
-    assert_decomposed_as_torch(program, stamped=True)
+    assert_decomposed_as_torch(program, instantiated=True)
     return decompose.report().traced
 
 
@@ -67,7 +67,7 @@ def test_names_continue_the_highest_number() -> None:
         def forward(self, add_2: Tensor) -> Tensor:
             return add_2 + 1 + 2 + 3
 
-    made = assert_decomposed_as_torch(export(Model(), (SQUARE,)), stamped=True)
+    made = assert_decomposed_as_torch(export(Model(), (SQUARE,)), instantiated=True)
     names = [node.name for node in made.graph.nodes]
     assert names == ["add_2", "add", "add_1", "add_3", "output"]
 
@@ -76,13 +76,13 @@ def test_arguments_that_share_a_storage() -> None:
     def function(x: Tensor, y: Tensor) -> Any:
         return x.view(16) * x.view(4, 4).view(16), y.view(16) * x.view(16)
 
-    assert_decomposed_as_torch(export(Calls(function), (SQUARE, SQUARE + 1)), stamped=True)
+    assert_decomposed_as_torch(export(Calls(function), (SQUARE, SQUARE + 1)), instantiated=True)
 
 
 def test_strides_of_the_new_program_decide() -> None:
     """Attention's decomposition changes strides, and linear becomes another operator for them."""
     program = program_of("attention")
-    assert_decomposed_as_torch(program, stamped=True)
+    assert_decomposed_as_torch(program, instantiated=True)
     targets = [str(n.target) for n in program.graph.nodes]
     assert targets.count("aten.linear.default") == 2
 
@@ -96,11 +96,17 @@ def test_the_report_counts() -> None:
     assert report.reason == ""
     assert report.calls == len(calls)
     assert report.by_operator["aten.layer_norm.default"] == 3
-    assert 0 < report.traced < report.stamped == sum(report.by_operator.values())
+    assert 0 < report.traced < report.instantiated == sum(report.by_operator.values())
     assert "3 of aten.layer_norm.default" in str(report)
     decompose.run_decompositions(program)
     assert decompose.report().traced == 0
     assert decompose.report().kept == report.traced
+
+
+def test_the_old_name_warns() -> None:
+    report = decompose.Report(calls=3, instantiated=2)
+    with pytest.warns(DeprecationWarning, match=r"Report\.stamped is deprecated: use instantiated"):
+        assert report.stamped == 2
 
 
 def test_checks_pass() -> None:
@@ -110,7 +116,7 @@ def test_checks_pass() -> None:
     assert decompose.report().reason == ""
 
 
-def test_checks_find_a_wrong_stamp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_find_a_wrong_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     program = program_of("deep")
     decompose.forget_templates()
     monkeypatch.setattr(write.Writer, "source", lambda self, node: None)
@@ -156,14 +162,14 @@ def test_templates_of_operators_of_the_user_are_not_kept() -> None:
         library._register_fake("same", lambda x: x.new_empty(shape))
         operator = torch.ops.decompose_kept.same.default
         program = export(Calls(lambda x: operator(operator(x))), (torch.ones(4),), strict=False)
-        assert_decomposed_as_torch(program, stamped=True)
+        assert_decomposed_as_torch(program, instantiated=True)
         assert decompose.report().traced == 1
         shape[0] = 5
         assert_decomposed_as_torch(program)
 
 
 @pytest.mark.parametrize(
-    ("function", "stamped"),
+    ("function", "instantiated"),
     [
         (lambda x: (nn.functional.glu(x), nn.functional.glu(x + 1)), True),
         (lambda x: (nn.functional.mish(x), nn.functional.mish(x + 1)), True),
@@ -172,12 +178,12 @@ def test_templates_of_operators_of_the_user_are_not_kept() -> None:
     ],
 )
 def test_decompositions_that_annotate_what_they_make(
-    function: Callable[..., Any], stamped: bool
+    function: Callable[..., Any], instantiated: bool
 ) -> None:
     """torch notes in meta that functions of its references are not for Dynamo."""
     program = export(Calls(function), (SQUARE,))
     decompose.forget_templates()
-    made = assert_decomposed_as_torch(program, stamped=stamped)
+    made = assert_decomposed_as_torch(program, instantiated=instantiated)
     annotated = [node.meta["custom"] for node in made.graph.nodes if node.meta.get("custom")]
     assert len({id(annotations) for annotations in annotated}) == len(annotated)
 
@@ -187,7 +193,7 @@ def test_tables_whose_functions_annotate(model: str) -> None:
     def table() -> Any:
         return create_onnx_friendly_decomposition_table(set())
 
-    assert_decomposed_as_torch(program_of(model), table, stamped=True)
+    assert_decomposed_as_torch(program_of(model), table, instantiated=True)
 
 
 def test_annotations_of_the_user_and_of_torch() -> None:

@@ -94,7 +94,7 @@ FUNCTIONS: dict[str, Callable[[Counting], Any]] = {
 def both(
     program: Callable[[], ExportedProgram], table: Callable[[], Any]
 ) -> tuple[ExportedProgram, ExportedProgram]:
-    """What torch and fxpress make of two new programs."""
+    """Return the results of torch and of fxpress for two new programs."""
     made = []
     for run in (ExportedProgram.run_decompositions, decompose.run_decompositions):
         FakeTensorMode.cache_clear()

@@ -1,4 +1,4 @@
-"""Calls whose results are written to: torch's may be views, and the stamped ones are not."""
+"""Calls whose results are written to: torch's may be views, and the instantiated ones are not."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ def test_tables(table: str) -> None:
 
 
 @pytest.mark.slow("torch decomposes the program")
-def test_checks_compare_a_trace_with_stamped_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_compare_a_trace_with_instantiated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     program = export(Writes(residual), (torch.randn(2, 3, 4),), strict=False)
     with decompose.check_templates():
         decompose.run_decompositions(program, {})
     assert decompose.report().reason
-    assert decompose.report().stamped
-    monkeypatch.setattr(Memo, "_may_stamp", lambda self, node: True)
+    assert decompose.report().instantiated
+    monkeypatch.setattr(Memo, "_may_instantiate", lambda self, node: True)
     with decompose.check_templates(), pytest.raises(fxpress.InternalError, match="nodes"):
         decompose.run_decompositions(program)

@@ -1,4 +1,4 @@
-"""Arguments that are no nodes: what torch makes of them in each call, the plan makes once."""
+"""Arguments that are not nodes: the plan builds once what torch builds in each call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def graph_of(operator: Any, *args: Any, **kwargs: Any) -> fx.Graph:
 
 
 def outcome(call: Any) -> tuple[Any, ...]:
-    """What a call returns or raises, in a form that can be compared."""
+    """Return the result or the exception of a call, in a form that can be compared."""
     try:
         return ("returns", call())
     except Exception as error:

@@ -169,7 +169,7 @@ def test_a_member_that_comes_in_front_of_an_inlined_module(place: str) -> None:
 
 
 class Zeros(InterpreterModule):
-    """Binds keywords in a way of its own."""
+    """Binds keywords in its own way."""
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         return (torch.zeros(2),)
@@ -197,7 +197,7 @@ def test_a_signal_in_the_last_operator_of_a_graph_without_output() -> None:
     y = graph.placeholder("x")
     for _ in range(3):
         y = graph.call_function(aten.neg.default, (y,))
-    graph.call_function(aten.mm.default, (y, y))  # the fourth: where the clock is looked at
+    graph.call_function(aten.mm.default, (y, y))  # the fourth, where the clock is read
 
     def interrupt(*_: Any) -> None:
         raise ValueError("interrupted")

@@ -307,7 +307,7 @@ def test_other_threads_run_meanwhile() -> None:
 
     thread = threading.Thread(target=tick)
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(10)  # nobody is asked to give the GIL up: it must be free
+    sys.setswitchinterval(10)  # no switch request releases the GIL: the engine must release it
     try:
         thread.start()
         start = time.perf_counter()

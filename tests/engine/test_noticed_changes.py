@@ -1,4 +1,4 @@
-"""What a plan remembers of modules between runs is forgotten when anything in them changes."""
+"""A plan forgets its facts about modules when anything in them changes between runs."""
 
 from __future__ import annotations
 

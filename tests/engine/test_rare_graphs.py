@@ -112,7 +112,7 @@ def test_a_list_in_a_tuple(pair: Any, returned: str) -> None:
 @pytest.mark.parametrize("returned", ["value", "two values", "tuple of it"])
 @pytest.mark.parametrize("many", [aten.topk.default, aten.split.Tensor], ids=["tuple", "list"])
 def test_several_results_that_pass_through_a_module(many: Any, returned: str) -> None:
-    """A list is one object on both sides of the call; a tuple cannot be told from an equal one."""
+    """A list is one object on both sides of the call; a tuple is compared by value."""
     inner = fx.Graph()
     x = inner.placeholder("x")
     inner.output({"value": x, "two values": (x, x), "tuple of it": (x,)}[returned])

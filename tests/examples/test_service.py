@@ -114,7 +114,7 @@ def test_every_damage_is_an_answer(port: int, path: Path) -> None:
 
 
 def test_hostile_files_are_answered(port: int) -> None:
-    """Texts that would run are told as texts, and the others refused; the server goes on."""
+    """Texts that would run code are returned as texts or refused; the server continues."""
     files = [content for content in hostile_files().values() if len(content) < MOST_BYTES]
     for content in files[:: max(1, len(files) // 15)]:
         assert put(port, content)[0] in (200, 422)

@@ -1,4 +1,4 @@
-"""What one can do with the module of a program: run, compile, export, copy, edit, install."""
+"""Uses of the module of a program: run, compile, export, copy, edit, install."""
 
 from __future__ import annotations
 

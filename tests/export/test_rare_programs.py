@@ -69,7 +69,7 @@ def assert_as_torch_of_a_copy(program: ExportedProgram) -> GraphModule:
 
 
 def said_of(node: torch.fx.Node) -> Any:
-    """What the notes of a node say, without the graphs' ids."""
+    """The text of a node's metadata, without the graphs' ids."""
 
     def without_ids(note: Any) -> Any:
         pass_name, action, said, earlier = note

@@ -146,7 +146,7 @@ def test_calling_gives_what_torch_gives(apart: Pair, call: str) -> None:
 
 @pytest.fixture(params=WHICH)
 def apart(request: pytest.FixtureRequest, annotated: bool) -> Pair:
-    """Both sides on weights of their own: some of the calls change them."""
+    """Both sides use separate weights, because some of the calls change them."""
     ours, theirs = (make_pair(request.param, traced_net(annotated=annotated)) for _ in range(2))
     return Pair(ours.ours, theirs.theirs, ours.args, ours.root, ours.source)
 
@@ -366,7 +366,7 @@ assert not [name for name in sys.modules if name.startswith("fxpress.")]
 """
 
 
-@pytest.mark.slow("processes of their own")
+@pytest.mark.slow("separate processes")
 def test_pickles_load_where_fxpress_is_not_installed(tmp_path: Path) -> None:
     file = tmp_path / "modules.pt"
     sources = [traced_net(annotated=annotated) for annotated in (False, True)]

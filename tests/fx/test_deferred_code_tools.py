@@ -123,7 +123,7 @@ def test_compile_aot_eager_with_gradients(pair: Pair) -> None:
 
 
 def test_compile_two_splits_that_differ() -> None:
-    """Each has a class of its own: the second is not taken for the first."""
+    """Each has a separate class: the second is not confused with the first."""
     pair, other = make_pair("result"), make_pair("result")
     for module in (other.ours, other.theirs):
         negate_output(module.submod_0)

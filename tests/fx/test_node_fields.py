@@ -59,7 +59,7 @@ def test_a_link_to_what_is_no_node() -> None:
 
 
 def test_nodes_of_a_subclass() -> None:
-    """Their fields are those of torch.fx.Node, however they are laid out."""
+    """Their fields equal the fields of torch.fx.Node in every layout."""
 
     class Named(fx.Node):
         def __init__(self, *args: Any) -> None:

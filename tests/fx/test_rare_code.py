@@ -99,7 +99,7 @@ class Shown:
 
 
 class Tagged(list):  # type: ignore[type-arg]
-    """A list of a type of its own."""
+    """A list of a user-defined type."""
 
 
 @pytest.mark.parametrize(

@@ -102,5 +102,5 @@ def test_lists_of_bindings_hold_no_classes() -> None:
         for path in (CSRC / folder).iterdir():
             lines = path.read_text().splitlines()
             found = [line for line in lines if line.startswith(("class ", "struct ", "union "))]
-            # A tag for pybind11 is no class of ours.
+            # A tag for pybind11 is not a class of fxpress.
             assert path.name == "components.h" or not found, path

@@ -1,10 +1,11 @@
-"""The two extension modules and what they say about themselves."""
+"""The two extension modules and the facts that they report about their build."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,15 @@ try:
 except ImportError as error:
     print(error)
 """
+
+
+def test_one_version() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    changes = re.findall(r"^## \[(\d.*)\] - ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert re.findall(r'^version = "(.*)"$', project, re.MULTILINE) == [fxpress.__version__]
+    assert changes[0] == fxpress.__version__
+    info = fxpress.build_info()
+    assert info["native"]["version"] == info["aten"]["version"] == fxpress.__version__
 
 
 def test_build_info() -> None:
@@ -88,7 +98,7 @@ def test_a_second_build_keeps_the_object_files(
     assert len(os.listdir("build/present")) == 3
 
 
-@pytest.mark.slow("processes of their own")
+@pytest.mark.slow("separate processes")
 def test_aten_under_another_torch() -> None:
     """One sentence with both versions and the way out; split works all the same."""
     run = subprocess.run(

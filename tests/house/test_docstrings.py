@@ -1,4 +1,4 @@
-"""Every public name says what it stands in for and what it takes, and shows it in an example."""
+"""Every public docstring names torch's function and the arguments, and has an example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/fidelity.md names tests that are there, and says of each release what it has."""
+"""docs/fidelity.md names existing tests, and states the facts of each release."""
 
 from __future__ import annotations
 

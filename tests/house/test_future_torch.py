@@ -1,6 +1,6 @@
 """A torch that nobody has seen yet: some components work, and the others say one sentence.
 
-Each program runs in a process of its own, in which torch has been changed before fxpress is
+Each program runs in a separate process, in which torch has been changed before fxpress is
 imported: names are gone, have other arguments, or the release is unknown.
 """
 
@@ -14,7 +14,7 @@ import pytest
 
 from fxpress._torch.probes import COMPONENTS
 
-pytestmark = pytest.mark.slow("imports torch in processes of their own")
+pytestmark = pytest.mark.slow("imports torch in separate processes")
 
 START = """
 import importlib, logging, sys
@@ -190,6 +190,6 @@ assert not reuse_report().calls
 """
 
 
-def test_each_call_is_traced_where_stamps_lack_a_name() -> None:
+def test_each_call_is_traced_where_instances_lack_a_name() -> None:
     done = run(START + EACH_TRACED)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What depends on the release of Python stands in one file of Python and one of C++."""
+"""One Python file and one C++ file depend on the release of Python."""
 
 from __future__ import annotations
 

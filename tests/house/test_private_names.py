@@ -50,7 +50,7 @@ class Finder(ast.NodeVisitor):
         self.visit(tree)
 
     def chain(self, node: ast.expr) -> list[str] | None:
-        """The parts of `torch.a.b`, or None when it is no chain that begins with torch."""
+        """The parts of `torch.a.b`; None if it is not a chain that begins with torch."""
         if isinstance(node, ast.Attribute):
             before = self.chain(node.value)
             return None if before is None else [*before, node.attr]

@@ -1,4 +1,4 @@
-"""What a torch lacks is said in a sentence; other errors of an import are raised as they are."""
+"""An error names what a torch lacks in one sentence; other errors of an import are unchanged."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_what_a_line_allows(tmp_path: Path) -> None:
     assert not_allowed([*fine, *other], allowed) == other
 
 
-@pytest.mark.slow("processes of their own")
+@pytest.mark.slow("separate processes")
 @pytest.mark.parametrize(
     ("rule", "workers", "status"), [("", 0, 0), ("strict", 0, 1), ("strict", 1, 1)]
 )

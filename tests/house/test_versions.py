@@ -1,4 +1,4 @@
-"""What the installed torch has is what the table expects of its minor release."""
+"""The installed torch has the features that the table lists for its minor release."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_installing_may_be_turned_off(
         assert fxpress.is_installed() == ("does nothing" not in text)
 
 
-@pytest.mark.slow("a process of its own")
+@pytest.mark.slow("a separate process")
 def test_command() -> None:
     text = run("doctor")
     assert text.returncode == 0, text.stderr
@@ -104,7 +104,7 @@ def test_command() -> None:
     assert report["components"].keys() == {*COMPONENTS, "engine"}
 
 
-@pytest.mark.slow("a process of its own")
+@pytest.mark.slow("a separate process")
 def test_a_torch_without_an_extension() -> None:
     """The components that need none work, the others say in a sentence what to do."""
     before = "from fxpress._torch import versions\nversions.built_for = lambda: ('2.1',)\n"
@@ -118,7 +118,7 @@ def test_a_torch_without_an_extension() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("nothing",), ("doctor", "--what")])
-@pytest.mark.slow("a process of its own")
+@pytest.mark.slow("a separate process")
 def test_bad_arguments(arguments: tuple[str, ...]) -> None:
     found = run(*arguments)
     assert found.returncode == 2

@@ -391,7 +391,7 @@ def test_a_real_split_through_torchs_name(real):
 
 
 def test_a_real_simple_split_through_torchs_name(real):
-    """The name that torch's own steps could not be mixed with ours for is no obstacle any more."""
+    """A name that could not be combined with torch's own steps works now."""
     fx = importlib.import_module("torch.fx")
     torch = importlib.import_module("torch")
     source, originals = real

@@ -1,4 +1,4 @@
-"""What `progress=` takes, and what it is told."""
+"""The values that `progress=` accepts, and the calls of a progress function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks on hosts of their own, which are network namespaces: slow links, and links that are cut."""
+"""Ranks on separate hosts, which are network namespaces, with slow links and cut links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def timeout_of(link: Link) -> float:
 
 
 def check_delays(made: Hosts, links: list[Link]) -> None:
-    """Fail unless packets truly take as long as is said."""
+    """Fail unless packets have the configured delay."""
     for number in range(1, len(links)):
         least = links[0].delay + links[number].delay
         assert least <= made.round_trip(number, 0) < least + JITTER

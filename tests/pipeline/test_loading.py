@@ -217,15 +217,15 @@ def _change(document: Any, path: list[Any], value: Any) -> None:
         (["stages", 0, "file"], "../other.pt2", "is not the name of a file"),
         (["stages", 0, "file"], "", "is not the name of a file"),
         (["stages", 0, "records"], "0" * 64, "has changed since it was written"),
-        (["stages", 1, "inputs", 0, "from"], {"stage": 1, "output": "x"}, "from nowhere"),
-        (["stages", 1, "inputs", 0, "from"], {"stage": 7, "output": "x"}, "from nowhere"),
+        (["stages", 1, "inputs", 0, "from"], {"stage": 1, "output": "x"}, "of a previous stage"),
+        (["stages", 1, "inputs", 0, "from"], {"stage": 7, "output": "x"}, "of a previous stage"),
         (["stages", 1, "inputs", 0, "order"], [0, 0, 0], "order is invalid"),
         (["stages", 1, "inputs", 0, "shape"], 3, "shape is invalid"),
         (["shared"], [{"names": ["a"], "stages": [5]}], "stages is invalid"),
         (["inputs", 0, "name"], None, "name is invalid"),
         (["in_spec"], "[1, {]", "a tree spec"),
         (["in_spec"], '[1, {"type": "os.system", "context": "null", "children_spec": []}]', "os"),
-        (["outputs", 0, "from"], {"input": "nothing"}, "from nowhere"),
+        (["outputs", 0, "from"], {"input": "nothing"}, "the results: expected one"),
     ],
 )
 def test_a_manifest_that_was_changed(

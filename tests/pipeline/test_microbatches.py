@@ -1,4 +1,4 @@
-"""What a step is given is checked on each rank before anything is sent."""
+"""Each rank checks the arguments of a step before it sends anything."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_a_tied_weight_that_is_cut_in_two_ways(tmp_path: Path) -> None:
 
 
 def with_unknown_names(path: Path) -> list[str]:
-    """Build a schedule, on two ranks of a pipeline that each have a mesh of their own."""
+    """Build a schedule, on two ranks of a pipeline that each have a separate mesh."""
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("stages", "shards"))["shards"]
     found = []
     for key in ("layers.*.up", "layers.0.up", "layers.*.upp"):

@@ -19,7 +19,7 @@ from tests.support.ranks import run_ranks
 
 
 class Skipping(nn.Module):
-    """The last layer takes what the first has made, and an input of its own."""
+    """The last layer has two inputs: the output of the first layer and an input of the program."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_an_input_that_is_left_out() -> None:
 
 
 class Rows(nn.Module):
-    """A value of plain sizes whose strides are those of a wider tensor."""
+    """A value of plain sizes with the strides of a wider tensor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -352,7 +352,7 @@ def test_save(name: str, saved: Path) -> None:
 
 
 def test_a_save_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was put there is removed."""
+    """The written files are removed."""
     put = Store.put_file
 
     def failing_put(self: Store, local: str, place: str, *args: Any, **options: Any) -> None:

@@ -146,7 +146,7 @@ def test_http(name: str, saved: Path, requests: list[tuple[str, str, int]]) -> N
 
 
 class WithoutRanges(http.server.SimpleHTTPRequestHandler):
-    """Gives whole files, whatever range is asked for, and says that it gives ranges."""
+    """Sends entire files for every range, and claims to send ranges."""
 
     def end_headers(self) -> None:
         self.send_header("Accept-Ranges", "bytes")

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow("ranks of torchrun, which import torch twice")
 
 
 def losses_of(folder: Path, *command: str) -> list[tuple[str, str]]:
-    """Return what a run says of its steps: their numbers and losses, in order."""
+    """Return the numbers and losses of the steps that a run prints, in order."""
     arguments = [
         *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", "2", "--max-restarts", "2", *command),

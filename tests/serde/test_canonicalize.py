@@ -66,7 +66,7 @@ def test_z154_to_z167_as_torch(dynamic: bool) -> None:
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """The program with other names of values; those of nodes, which are kept, stay."""
+    """The program with other names of values; the names of nodes, which are kept, stay."""
     if isinstance(value, list):
         return [renamed(item, names) for item in value]
     if isinstance(value, dict):
@@ -127,7 +127,7 @@ def test_orders_and_names_do_not_matter(seed: int) -> None:
         table[before] = after
     other["graph_module"]["signature"]["output_specs"] = renamed(specs, table)
     found = canonicalize(read(other))
-    # Nodes that do the same with the same arguments are told apart by their place alone.
+    # Only their positions distinguish nodes with equal functions and arguments.
     assert [n.target for n in found.graph_module.graph.nodes] == [
         n.target for n in expected.graph_module.graph.nodes
     ]

@@ -73,7 +73,7 @@ def test_an_object_of_the_module() -> None:
 
 
 def test_an_object_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    # torch 2.13 says that it falls back to pickles with a message that cannot be formatted.
+    # torch 2.13 logs that it falls back to pickles with a message that cannot be formatted.
     monkeypatch.setattr(torch_serialize.log, "disabled", True)
     program = with_object(InputKind.USER_INPUT)
     written = assert_serializes_as_torch(program)

@@ -1,4 +1,4 @@
-"""What a file says never becomes source text: payloads in files, and what comes of them."""
+"""Texts of a file never become source text: payloads in files, and their results."""
 
 from __future__ import annotations
 

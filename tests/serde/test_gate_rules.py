@@ -1,4 +1,4 @@
-"""What each rule for texts of a file takes, and that every text of torch's schema has one."""
+"""The texts that each rule accepts; every text of torch's schema has a rule."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def by_hand(module: Any) -> Any:
 
 
 def test_symbols_that_were_met_before_their_graph() -> None:
-    """The node that defines a symbol says so, whenever the symbol was met."""
+    """The node that defines a symbol is marked, whenever the symbol was read."""
     u0 = symbol("Symbol('u0', integer=True)")
     stored = graph([], [], [])
     stored.nodes = [

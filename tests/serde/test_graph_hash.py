@@ -256,7 +256,7 @@ def test_which_arguments_of_a_write_are_one() -> None:
 
 
 def test_written_values_that_may_share_storage() -> None:
-    """What a product reads is what both writes have left, whichever came first."""
+    """A product reads the results of both writes, in either order."""
 
     def product(x: Tensor) -> Any:
         a, b = x.clone(), x.clone()
@@ -543,7 +543,7 @@ def test_signatures_of_another_length() -> None:
         graph_hash(program)
 
 
-@pytest.mark.slow("imports torch in processes of their own")
+@pytest.mark.slow("imports torch in separate processes")
 def test_other_processes_and_threads_get_the_same() -> None:
     program = small()
     wanted = graph_hash(program)

@@ -87,7 +87,7 @@ def test_a_repeated_node_that_the_other_program_has_once() -> None:
 
 @pytest.mark.parametrize("target", ["len.t", "add.str", "__contains__.int", "Int.Tensor"])
 def test_operators_that_only_the_jit_knows(target: str) -> None:
-    """The dispatcher has no kernels for them, and raises RuntimeError when it is asked."""
+    """The dispatcher does not have kernels for them, and raises RuntimeError."""
     packet, _, overload = target.partition(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload)
     assert not torch._C._dispatch_has_kernel(operator.name())

@@ -33,7 +33,7 @@ NUMBERS = [
     "(L['k'] or 1) << 2 == 1",
     "L['red'] == 'sum' and L['x'].size() == L['x'].stride()",
     "L['unknown'] * 3 == 1",  # torch raises a NameError
-    "L['cfg']['a b'] * 3 == 1",  # likewise: it is no input
+    "L['cfg']['a b'] * 3 == 1",  # likewise: it is not an input
 ]
 OTHERS = {
     "L['red'] * 9 == 1": "L['red']",

@@ -30,7 +30,7 @@ CAN_USE_TRITON: Any = compat.can_use_triton  # the tests have another in its pla
 
 
 class JITFunction:
-    """What is asked of a Triton kernel."""
+    """The attributes of a Triton kernel that serialization reads."""
 
     def __init__(self, caches: Any, parameters: list[tuple[str, bool, str]], **more: Any) -> None:
         def scaled(x: Any, y: Any) -> None: ...

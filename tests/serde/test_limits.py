@@ -49,7 +49,7 @@ def written() -> SerializedArtifact:
 
 
 def reached(limit: str, read: Callable[[], Any]) -> LimitError:
-    """What is raised, which names the limit and how to raise it."""
+    """Return the error, which names the limit and how to raise it."""
     with pytest.raises(LimitError, match=rf"limits=fxpress.archive.Limits\({limit}=") as raised:
         read()
     assert raised.value.limit == limit
@@ -357,7 +357,7 @@ def with_custom(depth: int) -> SerializedArtifact:
     [(nested, 200), (nested, 100_000), (with_context, 950), (with_custom, 950)],
 )
 def test_a_thread_with_a_small_stack(make: Callable[[int], SerializedArtifact], depth: int) -> None:
-    """What is too deep for the stack is refused before it is used up."""
+    """A value too deep for the stack is refused before the stack overflows."""
     artifact = make(depth)
     raised: list[BaseException] = []
 

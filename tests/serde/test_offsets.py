@@ -46,7 +46,7 @@ class Recurrent(nn.Module):
 def test_loops_over_steps(
     kind: type[nn.Module], registered: Callable[[], Any], states: int
 ) -> None:
-    """The offset tells of a symbol of the loop, which is in no graph."""
+    """The offset depends on a symbol of the loop, which is not in a graph."""
     model = Recurrent(kind)
     state = [torch.randn(1, 2, 4) for _ in range(states)]
     hidden = tuple(state) if states > 1 else state[0]

@@ -27,7 +27,7 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
     ["Infinity", "-Infinity", "NaN"]
 )
 TEXTS = st.text(max_size=8) | st.sampled_from(['a"b', "\\", "\x00\x1f\x7f", "é€😀", "\ud800"])
-# What the gate lets into every field, but for those below.
+# The texts that the gate accepts in every field, except the fields below.
 IDENTIFIERS = st.from_regex(r"[a-zA-Z_][a-zA-Z_0-9]{0,7}", fullmatch=True)
 TREE_SPECS = st.sampled_from(['[1, {"type": null}]', "[]"])
 INTEGERS = st.integers(-(2**70), 2**70)
@@ -43,7 +43,7 @@ def texts_of(field: str, depth: int) -> st.SearchStrategy[str]:
 def values(
     draw: st.DrawFn, shape: str, depth: int = 0, texts: st.SearchStrategy[str] = IDENTIFIERS
 ) -> Any:
-    """A value of a shape, as json.loads would give it; its own texts, not those of its fields."""
+    """A value of a shape, as json.loads returns it, without the texts of its fields."""
     head, _, rest = shape.partition(" ")
     size = 2 if depth < 6 else 0
     if head == "optional":

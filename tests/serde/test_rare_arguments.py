@@ -145,7 +145,7 @@ def test_objects_that_inductor_holds(packed: Any) -> None:
 
 
 class LoweredBackendModule(nn.Module):
-    """What serializers know by this name."""
+    """The types that serializers know by this name."""
 
     def __init__(self, name: str | None, backend: str | None) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ def with_the_name(name: str) -> ours.SerializedArtifact:
 
 @pytest.mark.parametrize("name", ["é", "été_1", "名前", "x名_3_4"])
 def test_names_beyond_ascii(name: str) -> None:
-    """torch.fx has names of its own for them."""
+    """torch.fx uses different names for them."""
     assert_reads_as_torch(with_the_name(name))
 
 

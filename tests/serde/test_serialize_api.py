@@ -417,7 +417,7 @@ def test_z88_symbolic_floats_and_bools_as_inputs(kind: str) -> None:
     assert type(read.graph.find_nodes(op="placeholder")[0].meta["val"]) is type(number)
 
 
-@pytest.mark.slow("imports torch in a process of its own")
+@pytest.mark.slow("imports torch in a separate process")
 def test_z77_inductor_is_not_imported() -> None:
     script = (
         "import sys, torch\n"

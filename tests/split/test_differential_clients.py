@@ -99,7 +99,7 @@ def test_pipelining(marked: bool) -> None:
 
 
 def run_stages(pipe: Any, x: torch.Tensor) -> torch.Tensor:
-    """Each stage by hand: the base graph says what goes where."""
+    """Each stage by hand: the base graph determines the assignment."""
     values: dict[Any, Any] = {}
     for node in pipe.split_gm.graph.nodes:
         args = torch.fx.node.map_arg(node.args, values.__getitem__)
@@ -179,7 +179,7 @@ def test_stage_runtime(process_group: None) -> None:
     with in_torchs_place():
         pipe = pipeline(model, (x[:2],))
     stage = pipe.build_stage(0, torch.device("cpu"))
-    # A batch's rows may differ from those of its parts in the last bit.
+    # A batch's rows may differ from the rows of its parts in the last bit.
     expected = torch.cat([model(part) for part in x.chunk(2)])
     assert_equal(ScheduleGPipe(stage, n_microbatches=2).step(x), expected)
 

@@ -204,7 +204,7 @@ def test_group_sizes_across_splits(order: bool) -> None:
 @pytest.mark.parametrize("block", [1, 2, 3, 4])
 @pytest.mark.parametrize("order", [False, True], ids=["sorted", "original order"])
 def test_unbacked_symbols_across_splits(block: int, order: bool) -> None:
-    """torch calls it a cycle when a partition binds a symbol of its own inputs (S-27)."""
+    """torch reports a cycle when a partition binds a symbol of its inputs (S-27)."""
     backend = SplittingBackend(
         lambda module: in_blocks(module, block), as_torch=False, keep_original_order=order
     )

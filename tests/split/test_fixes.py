@@ -209,7 +209,7 @@ def test_callback_is_asked_once_whatever_the_names() -> None:
 @needs_parity
 @pytest.mark.parametrize("with_kwargs", [False, True])
 def test_only_the_first_argument_of_the_output_is_returned(with_kwargs: bool) -> None:
-    """The others are no outputs of their partitions."""
+    """The others are not outputs of their partitions."""
     module = chain(4)
     values = module.graph.find_nodes(op="call_function", target=torch.neg)
     output = module.graph.output_node()

@@ -192,7 +192,7 @@ def test_resident_memory_does_not_grow() -> None:
 
 
 def test_collector_runs_while_code_of_children_is_generated() -> None:
-    """A GraphModule inside the module is generated anew, by torch and whoever is in its way."""
+    """torch and other recompilations generate the code of a nested GraphModule again."""
     seen: list[tuple[int, bool]] = []
 
     class Watching(torch.fx.graph.CodeGen):

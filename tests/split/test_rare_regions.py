@@ -38,7 +38,7 @@ def with_region(kind: str, *, mode: Callable[[Node], Any] = lambda node: True) -
 def assert_both_refuse(
     module: GraphModule, callback: Callable[[], Callable[[Node], Any]], kind: type[Exception]
 ) -> None:
-    """`callback` makes the callback of each split, which may count how often it is asked."""
+    """`callback` creates the callback of each split, which may count its calls."""
     for split in (torch_split, split_module):
         clean(module.graph)
         assert outcome(lambda: split(module, None, callback())) is kind  # noqa: B023
@@ -87,7 +87,7 @@ def test_an_exit_that_was_first_said_to_be_in_a_partition_without_the_region() -
 
 
 def test_a_callback_that_takes_marks_away() -> None:
-    """What it has deleted is not put back after an error, and what it has set does not stay."""
+    """An error neither restores what the callback deleted nor keeps what it set."""
     module = chain(4)
     first, second, *_ = module.graph.find_nodes(op="call_function", target=torch.neg)
     second._fx_partition = "earlier"
@@ -119,7 +119,7 @@ def test_a_target_of_an_attribute_that_is_no_str(target: Any) -> None:
 
 
 class Noted(Node):
-    """A node of a class of its own."""
+    """A node of a subclass."""
 
 
 @pytest.mark.parametrize("places", [(0, 0), (0, 1)])

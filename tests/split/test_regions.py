@@ -1,4 +1,4 @@
-"""Autocast and grad-mode regions, and how often the callback is asked."""
+"""Autocast and grad-mode regions, and the number of calls of the callback."""
 
 from __future__ import annotations
 

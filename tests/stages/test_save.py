@@ -488,7 +488,7 @@ def test_state_that_nothing_uses(stages: int, tmp_path: Path) -> None:
 
 
 class SizesBeside(nn.Module):
-    """Two inputs with sizes of their own, one of which the start alone needs, and one the end."""
+    """Two inputs with different sizes: only the first stage needs one, only the last the other."""
 
     def __init__(self) -> None:
         super().__init__()

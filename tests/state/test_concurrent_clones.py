@@ -14,7 +14,7 @@ import os, signal, threading, time
 import torch
 from fxpress import state
 torch.set_num_threads(3)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs this may ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent process may ignore the signal
 """
 INTERRUPTED = """
 tensors = [torch.ones(64 << 20, dtype=torch.uint8) for _ in range(8)]

@@ -213,7 +213,7 @@ def test_nothing_comes_from_the_meta_device() -> None:
 
 
 def test_objects_that_say_what_their_class_is() -> None:
-    """No code of theirs runs while tensors are looked at."""
+    """Their code does not run while tensors are checked."""
     values: list[Any] = [torch.ones(3) for _ in range(20)]
 
     class Liar:
@@ -295,7 +295,7 @@ def test_cuda_and_back(tmp_path: Path) -> None:
             assert torch.equal(value.cpu(), originals[name])
     state.write(originals, tmp_path / "host.pt2")
     moved = state.read(tmp_path / "host.pt2", map_location="cuda")
-    # In a file, views of another dtype have a storage of their own.
+    # In a file, views of another dtype have separate storages.
     assert sharing(moved) == sharing(state.read(tmp_path / "host.pt2"))
     for name, value in originals.items():
         assert moved[name].device.type == "cuda"

@@ -48,7 +48,7 @@ def of_sizes(sizes: list[int]) -> list[torch.Tensor]:
 
 
 def spoiled_late(device: Device, tensors: list[torch.Tensor]) -> None:
-    """What had the tensors' memory before still writes to it, on the caller's stream."""
+    """The previous owner of the tensors' memory still writes to it, on the caller's stream."""
     for tensor in tensors:
         device.enqueue(lambda tensor=tensor: tensor.fill_(0xBB))
 
@@ -224,7 +224,7 @@ def test_damage_on_the_way_to_the_device(device: Device) -> None:
 
 
 def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights that have memory are taken to be on a device: only its kind is looked at."""
+    """Weights with memory are taken to be on a device: only the device's type is checked."""
     kinds = {True: torch.device("cuda:0"), False: torch.device("cpu")}
     device = property(lambda group: kinds[group.size > 0])
     monkeypatch.setattr(payloads.tensors.Group, "device", device)
@@ -247,7 +247,7 @@ def test_storages_at_one_address(device: Device, monkeypatch: pytest.MonkeyPatch
 def test_the_device_to_a_file(
     device: Device, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The records are those that tensors on the host have."""
+    """The records equal the records of tensors on the host."""
     values = named(sizes)
     expected = saved(values)
     kept = [value.clone() for value in values.values()]

@@ -88,7 +88,7 @@ def test_the_place_of_a_leaf(requires_grad: bool) -> None:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_place_of_a_result(index: int) -> None:
-    """Gradients go where those of the other one would."""
+    """Gradients flow to the base of the other view."""
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
     result = (x * 2).unbind()[index]
     made = torch.tensor(0.0)

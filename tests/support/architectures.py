@@ -23,7 +23,7 @@ FAMILIES = (
     "clip",
     "vit",
 )
-# Those of `transformer_configs`, and what tells them from the rest.
+# Names in `transformer_configs`, and the fields that identify them.
 NAMES = (
     "llama",
     "mistral",

@@ -116,7 +116,7 @@ def assert_archives_as_torch(program: ExportedProgram) -> None:
 
 
 def raises_archive_error(data: bytes, match: str | None = None, **options: Any) -> None:
-    """Loading raises an ArchiveError that says so."""
+    """Loading raises an ArchiveError with this text."""
     with pytest.raises(archive.ArchiveError, match=match):
         load(io.BytesIO(data), **options)
 

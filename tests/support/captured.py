@@ -17,7 +17,7 @@ from tests.support.compare import by_name, lookup_table, same_value
 
 
 def facts(value: Any) -> Any:
-    """What two captures of the same callable have in common of a value."""
+    """The facts of a value that two captures of one callable share."""
     if isinstance(value, torch.Tensor):
         about = (type(value).__name__, value.dtype, value.device, value.requires_grad)
         if value.layout is not torch.strided:
@@ -89,7 +89,7 @@ def assert_same_captured(ours: GraphModule, theirs: GraphModule) -> None:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, or its exception."""
+    """Return the result of a call, or its exception."""
     try:
         return call()
     except Exception as error:

@@ -21,7 +21,7 @@ from fxpress.checkpoint import ArchiveReader
 from tests.support.process import bytes_read
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-HEADERS = 90_000  # bytes; the end of a zip file is looked for in 65,557
+HEADERS = 90_000  # bytes; the end of a zip file is searched for in 65,557
 
 
 def state_of_all_kinds() -> dict[str, Tensor]:

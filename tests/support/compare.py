@@ -95,7 +95,7 @@ def assert_same_graph(ours: Graph, theirs: Graph) -> None:
 
 
 def assert_same_source(ours: Graph, theirs: Graph) -> None:
-    """What we generate for our graph is what torch generates for its own."""
+    """The code that fxpress generates for its graph equals the code that torch generates."""
     generated = _native.python_source(ours)
     if generated is None:
         return  # left to torch's generator on purpose

@@ -43,14 +43,14 @@ def assert_decomposed_as_torch(
     program: ExportedProgram,
     table: str | Callable[[], Any] = "default",
     *,
-    stamped: bool | None = None,
+    instantiated: bool | None = None,
     stale: bool = False,
 ) -> ExportedProgram:
     """Both give equal programs, or both raise exceptions of one type.
 
     `table`: the name of one in `TABLES`, or what makes one.
-    `stamped`: whether ours has to be stamped, or traced as a whole; None: either. torch's tensors
-    from the cache of fake tensors may have other offsets: both begin with an empty one.
+    `instantiated`: whether fxpress must use templates or a full trace; None: either. Both start
+    with an empty cache of fake tensors, because a cached tensor may have another offset.
     `stale`: torch has not recompiled its module after its last edit of the graph.
     """
     made = TABLES[table] if isinstance(table, str) else table
@@ -72,8 +72,8 @@ def assert_decomposed_as_torch(
     report = decompose.report()
     assert (str(program), repr(program.graph_signature), list(program.state_dict)) == before
     assert_same_program(ours, theirs)
-    if stamped is not None:
-        assert (report.reason == "") is stamped, report
+    if instantiated is not None:
+        assert (report.reason == "") is instantiated, report
     return ours
 
 
@@ -81,12 +81,12 @@ def assert_fresh_as_torch(
     exported: Callable[[], ExportedProgram],
     table: str | Callable[[], Any] = "default",
     *,
-    stamped: bool | None = None,
+    instantiated: bool | None = None,
 ) -> ExportedProgram:
-    """Both give equal programs of programs that nothing has decomposed before, or raise.
+    """Compare with torch on a program that has not been decomposed before.
 
-    `exported` exports or loads the program; it is called for each decomposition. The second of
-    ours is stamped where `stamped`. `table`: as above.
+    `exported` exports or loads the program, once for each decomposition. `instantiated` and
+    `table`: as above.
     """
     made = TABLES[table] if isinstance(table, str) else table
     program = exported()
@@ -106,8 +106,8 @@ def assert_fresh_as_torch(
         ours = decompose.run_decompositions(program, made())
         assert_same_program(ours, theirs)
     report = decompose.report()
-    if stamped is not None:
-        assert (report.reason == "") is stamped, report
+    if instantiated is not None:
+        assert (report.reason == "") is instantiated, report
     names = [node.name for node in ours.graph.nodes]
     again = decompose.run_decompositions(program, made())
     assert [node.name for node in again.graph.nodes] == names
@@ -186,7 +186,7 @@ class Convolutions(nn.Module):
 
 
 class Names(nn.Module):
-    """Inputs with the names that nodes would have, and those of built-in functions."""
+    """Inputs with the names that nodes would have, and with names of built-in functions."""
 
     def forward(self, add: Tensor, mul_1: Tensor, input: Tensor, output: Tensor) -> Tensor:
         x = add + mul_1
@@ -195,7 +195,7 @@ class Names(nn.Module):
 
 
 class Kinds(nn.Module):
-    """Inputs that are no tensors, results of several tensors, views of views."""
+    """Inputs that are not tensors, results of several tensors, views of views."""
 
     def forward(self, x: Tensor, text: str, none: None, number: float) -> Any:
         values, indices = torch.topk(x, 2)

@@ -97,7 +97,7 @@ def _same(mine: Any, other: Any) -> bool:
 
 
 def facts(value: torch.Tensor) -> tuple[Any, ...]:
-    """What can be seen of a fake tensor, apart from its storage."""
+    """The observable facts of a fake tensor, apart from its storage."""
     layout = value.layout
     strides = tuple(map(str, value.stride())) if layout is torch.strided else None
     return (
@@ -117,7 +117,7 @@ def facts(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _bytes(number: Any) -> str:
-    """What torch computes a symbolic size of a storage by differs from trace to trace."""
+    """The expression of a symbolic storage size differs from trace to trace in torch."""
     return f"as {number.node.hint}" if isinstance(number, torch.SymInt) else str(number)
 
 
@@ -133,7 +133,7 @@ def described(value: Any, storages: dict[int, int]) -> Any:
         return (type(value).__name__, str(value))
     if type(value).__name__ == "NodeSource":
         info = value.node_info
-        # The ids of graphs that are gone are those of others by chance.
+        # Ids of freed graphs may equal the ids of others.
         known = None if info is None else (info.name, info.target)
         inner = described(value.from_node, storages)
         return (known, value.pass_name, [a.name for a in value.action], inner)

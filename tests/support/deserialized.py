@@ -34,7 +34,7 @@ def fake_mode(program: ExportedProgram) -> Any:
 
 
 def facts_of_environment(program: ExportedProgram, symbols: set[Any]) -> dict[str, Any]:
-    """What the shape environment of a program knows of some symbols."""
+    """The facts in the shape environment of a program about some symbols."""
     mode = fake_mode(program)
     env = mode.shape_env
 

@@ -1,4 +1,4 @@
-"""What code of a user's may do to a graph while we work on it."""
+"""Edits of a graph by the user's code while fxpress works on it."""
 
 from __future__ import annotations
 

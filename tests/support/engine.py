@@ -197,6 +197,6 @@ def has_versions_left(cls: type) -> bool:
     """
     if sys.version_info < (3, 13):
         return True
-    testcapi = pytest.importorskip("_testcapi")  # Debian's Python has it in a package of its own
-    _ = cls.__call__  # a class gets its version when it is asked for something
+    testcapi = pytest.importorskip("_testcapi")  # Debian's Python has it in a separate package
+    _ = cls.__call__  # an attribute access gives a class its version
     return bool(testcapi.type_get_version(cls))

@@ -94,7 +94,7 @@ class Sweep:
         return found
 
     def run(self, mode: str, number: int, error: int, where: str) -> str:
-        """What happens at one call: "old" or "new", and "raised" when it did."""
+        """The outcome of one call: "old" or "new", and "raised" if it raised."""
         self._reset()
         before = None if self._old is None else 1.0
         raised = self._killed(number) if mode == "kill" else self._failed(mode, number, error)

@@ -1,4 +1,4 @@
-"""Graphs whose parts run code of their own, at a moment that the test chooses."""
+"""Graphs whose parts run Python code at a moment that the test chooses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fxpress.unflatten import unflatten
 
 
 class Struck(Exception):
-    """What the code of a part raises."""
+    """The exception that the code of a part raises."""
 
 
 class Moment:
-    """Runs `action` when it is asked for the `at`-th time, once."""
+    """Run `action` at the `at`-th access, once."""
 
     def __init__(self, at: int, action: Callable[[], object]) -> None:
         self.left, self.action = at, action
@@ -128,7 +128,7 @@ def run_unflatten(subject: ExportedProgram) -> object:
     return unflatten(subject)(*arguments())
 
 
-# What is done with a graph: how it is made, and the call.
+# The operations on a graph: how it is built, and the call.
 COMPONENTS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "split": (traced, run_split),
     "split_simple": (traced, run_simple),

@@ -1,4 +1,4 @@
-"""Hosts of their own on this machine: network namespaces, with delay and loss between them.
+"""Separate hosts on this machine: network namespaces, with delay and loss between them.
 
 The addresses are of a private range, and exist in these namespaces only; no interface leads out.
 """
@@ -65,7 +65,7 @@ class Hosts:
 
     @property
     def network(self) -> Network:
-        """What connects the hosts."""
+        """The device that connects the hosts."""
         assert self._network is not None
         return self._network
 
@@ -75,7 +75,7 @@ class Hosts:
         return float(call(*command, address_of(other)))
 
     def remove(self) -> None:
-        """Remove the hosts with their links. What runs on them loses its network."""
+        """Remove the hosts with their links. Processes on them lose their network."""
         if self._network is not None:
             self._network.remove()
         while self._made:
@@ -83,7 +83,7 @@ class Hosts:
 
 
 def enter(namespace: str) -> None:
-    """Move the thread that calls, and those that it starts, onto a host."""
+    """Move the calling thread, and the threads that it starts, onto a host."""
     descriptor = os.open(_FOLDER / namespace, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET):

@@ -32,7 +32,7 @@ class Device:
         self.streams: list[Stream] = []
         self.default = Stream(self)
         self.current = self.default
-        self.pinned: list[int] = []  # bytes of the buffers that were asked for
+        self.pinned: list[int] = []  # bytes of the requested buffers
         self.launches = 0
 
     def empty(self, size: int, **options: Any) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What calls leave behind."""
+"""Measure the memory that calls leave allocated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_no_blocks_leak(
     call: Callable[[], object],
     calls: int = 50,
     *,
-    kept: float = 0.9,  # a leak of one for each call, less what a cache lets go of
+    kept: float = 0.9,  # a leak of one for each call, less what a cache releases
     collect: Callable[[], object] = collect_all,
 ) -> None:
     """Fail if each of several rounds of calls leaves `kept` blocks of Python's memory or more

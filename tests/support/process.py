@@ -1,4 +1,4 @@
-"""What the system counts of this process."""
+"""Counts of the system for this process."""
 
 from __future__ import annotations
 

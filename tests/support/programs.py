@@ -25,7 +25,7 @@ _COUNTED = re.compile(r"<eval_with_key>\.\d+|[^ ]*fx_generated_\w+\.py")
 
 @dataclass
 class Side:
-    """What is numbered in one program: things of identity get the number of their first place."""
+    """Numbers of objects in one program: an object gets the number of its first position."""
 
     numbers: dict[str, dict[Any, int]] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)  # identities stay theirs
@@ -275,7 +275,7 @@ def exported_by_us(*args: Any, **options: Any) -> ExportedProgram:
 
 
 def _without_addresses(error: Exception) -> Any:
-    """Return the text of an error; functions that torch makes anew have addresses of their own."""
+    """Return the text of an error; functions that torch rebuilds have other addresses."""
     return re.sub("0x[0-9a-f]+", "0x", Side().described(str(error)))
 
 

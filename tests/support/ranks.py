@@ -25,7 +25,7 @@ from torch import distributed
 from tests.support.hosts import Hosts, enter
 from tests.support.links import address_of
 
-_PORT = 29500  # of the store, on a host of its own
+_PORT = 29500  # of the store, on a separate host
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     ["fxpress.pipeline", "fxpress.checkpoint", "torch.distributed.fsdp", __name__]

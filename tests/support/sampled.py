@@ -12,7 +12,7 @@ _ALL = os.environ.get("FXPRESS_CASES") == "all"
 
 
 def sampled(cases: Sequence[T], count: int, seed: int) -> list[T]:
-    """`count` of the cases, the same ones for a seed; all of them when they are asked for."""
+    """Return `count` of the cases, the same ones for a seed; all if FXPRESS_CASES is "all"."""
     if _ALL or len(cases) <= count:
         return list(cases)
     return random.Random(seed).sample(cases, count)

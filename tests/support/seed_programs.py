@@ -179,7 +179,7 @@ PROGRAMS: tuple[Callable[[], ExportedProgram], ...] = (
     labels,
 )
 
-# What the programs are called with, in the order in which they take it.
+# The arguments of the programs, in order.
 LEAVES: dict[str, Callable[[], list[Any]]] = {
     "keys": lambda: [torch.ones(3)] * 4,
     "containers": lambda: [torch.ones(2)] * 5,

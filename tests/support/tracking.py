@@ -117,7 +117,7 @@ class Observed:
 
 
 class Tracer:
-    """What a program gets: it compiles and exports with it, and logs what it sees."""
+    """The result of a program, which compiles and exports with it, and logs what it sees."""
 
     def __init__(self) -> None:
         self.seen = Observed()
@@ -136,7 +136,7 @@ class Tracer:
         )(function)
 
     def keep(self, made: Any) -> Any:
-        """Graphs of several modules are told apart by the modules' addresses."""
+        """The modules' addresses distinguish graphs of several modules."""
         self._kept.append(made)
         return made
 

@@ -31,7 +31,7 @@ class L1(nn.Module):
 
 
 def module(forward: Callable[..., Any], **members: Any) -> nn.Module:
-    """A module of a class of its own, with this `forward` and these attributes."""
+    """A module of a separate class, with this `forward` and these attributes."""
     made: nn.Module = type("M", (nn.Module,), {"forward": forward})()
     for name, member in members.items():
         setattr(made, name, member)

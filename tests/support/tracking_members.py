@@ -149,7 +149,7 @@ def bar_is_eight(self: Any, name: str) -> Any:
 
 
 class Looks:
-    """What is called like a function and is none."""
+    """An attribute that has the name of a function and is not one."""
 
     def __call__(self, name: str) -> Any:
         if name == "foo":

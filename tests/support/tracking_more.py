@@ -142,7 +142,7 @@ def modules_as_bytes(t: Tracer) -> None:
 
 @scenario
 def call_that_keeps_results(t: Tracer) -> None:
-    """The class's way of being called is no plain function."""
+    """The class's `__call__` is not a plain function."""
     made = type("Kept", (L1,), {"__call__": functools.lru_cache(lambda self, x: self.lin(x) * 2)})
     t.attempt(lambda: t.call(made(), x))
 
@@ -207,7 +207,7 @@ def methods_by_name_of_modules_made_inside(t: Tracer) -> None:
 
 
 def of_instances(function: Any) -> Any:
-    """A method as those of C++ are: Dynamo calls it by its name."""
+    """A method like a C++ method: Dynamo calls it by its name."""
     made = ctypes.pythonapi.PyInstanceMethod_New
     made.restype, made.argtypes = ctypes.py_object, [ctypes.py_object]
     return made(function)

@@ -369,7 +369,7 @@ def own_items_by_tensors(self: Any, x: Any) -> Any:
 
 
 class Replaced(Chosen):
-    """What the object has beside its class is no function."""
+    """The attribute in the object's dict is not a function."""
 
     def __init__(self, items: Any) -> None:
         super().__init__()

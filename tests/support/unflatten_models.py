@@ -79,7 +79,7 @@ class Repeated(nn.Module):
 
 
 class Specialised(nn.Module):
-    """What it computes depends on a constant argument: a graph of its own for each call."""
+    """The result depends on a constant argument: each call has a separate graph."""
 
     def __init__(self) -> None:
         super().__init__()

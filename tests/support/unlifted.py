@@ -55,7 +55,7 @@ def ours_of(program: ExportedProgram, **options: Any) -> GraphModule:
 
 
 def notes(sources: list[NodeSource], graph: Graph) -> list[Any]:
-    """Notes of where a node comes from. Those of a replacement have the id of the node's graph."""
+    """The origin of a node. For a replacement, it contains the id of the node's graph."""
 
     def note(source: NodeSource) -> Any:
         info = source.node_info

@@ -1,4 +1,4 @@
-"""What the torch under test lets us compare."""
+"""The comparisons that the installed torch permits."""
 
 from __future__ import annotations
 

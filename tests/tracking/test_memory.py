@@ -1,4 +1,4 @@
-"""What tracking modules leaves behind, where it succeeds and where it fails; the collector."""
+"""Memory after tracking modules, in success and failure, and the garbage collector."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ def test_memory_of_compilations_does_not_grow() -> None:
         assert psutil.Process().memory_info().rss - before < 8 * 2**20
 
 
-def layers_that_are_stamped() -> nn.Module:
+def layers_that_are_instantiated() -> nn.Module:
     return nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(4)))
 
 
 def layers_that_are_recorded_in_vain() -> nn.Module:
     norms = [nn.LayerNorm(2, eps=eps / 100) for eps in range(1, 8)]
-    return nn.Sequential(*norms, layers_that_are_stamped())
+    return nn.Sequential(*norms, layers_that_are_instantiated())
 
 
-@pytest.mark.parametrize("make", [layers_that_are_stamped, layers_that_are_recorded_in_vain])
+@pytest.mark.parametrize("make", [layers_that_are_instantiated, layers_that_are_recorded_in_vain])
 def test_what_is_recorded_ends_with_the_trace(make: Callable[[], nn.Module]) -> None:
     """No collection of garbage is needed."""
     made = make()
@@ -91,7 +91,7 @@ def test_what_is_recorded_ends_with_the_trace(make: Callable[[], nn.Module]) -> 
     try:
         with fxpress.installed():
             captured = functional_export.dynamo_graph_capture_for_export(made)(torch.ones(1, 2))
-        assert reuse_report().stamped
+        assert reuse_report().instantiated
         assert not recorded()
     finally:
         gc.enable()

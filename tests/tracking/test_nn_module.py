@@ -254,7 +254,7 @@ def test_saved_guards(tmp_path: Path) -> None:
     assert ours not in (tmp_path / "kept").read_bytes()
 
 
-# What torch finds
+# Attributes that torch finds
 
 
 def bindings() -> dict[tuple[str, str], Any]:
@@ -465,7 +465,7 @@ def test_objects_without_a_namespace() -> None:
         "._._modules['a'][",
         "L['m']._modules['\udc80'].x",
         "L['m']._modules['é']._buffers['b']",
-        # What is not a table stays.
+        # An attribute that is not a table stays.
         *("L['m'].\udc80", "", "._", "._modules", "._modules[", "._modules['", "._modules['a"),
         *("._modules['a'", "._modules['']", "._modules['a\"]", "._modules['a[0]']"),
         *("._modules['a'b']", "._modules[a]", "._other['a']", "_modules['a']", "x.modules['a']"),

@@ -13,6 +13,7 @@ from torch._dynamo import functional_export as torch_capture
 
 import fxpress
 from fxpress import functional_export
+from fxpress._graphs.tracking.reuse.report import ModuleCall
 from fxpress.functional_export import ReuseReport, check_reuse, reuse_layers, reuse_report
 from tests.support.captured import assert_same_captured
 from tests.support.tracking import Tracer, assert_same_traces
@@ -47,7 +48,7 @@ class Model(nn.Module):
 
 
 def report_of(model: nn.Module, *args: Any) -> ReuseReport:
-    """The report of a capture that is torch's, with stamps and under the check."""
+    """The report of a capture that is torch's, with instances and under the check."""
     torch._dynamo.reset()
     theirs = torch_capture._dynamo_graph_capture_for_export(model)(*args)
     with fxpress.installed():
@@ -75,9 +76,9 @@ def compile_twice(model: nn.Module, args: tuple[Any, ...], t: Tracer) -> None:
         setattr(module, name, value)
 
 
-def stamped_layers(model: nn.Module, *args: Any) -> list[str]:
-    """The layers that were stamped: `layers.2`, not what is in them."""
-    paths = [call.path.partition("layers.")[2] for call in report_of(model, *args).stamped]
+def instantiated_layers(model: nn.Module, *args: Any) -> list[str]:
+    """The layers that were instantiated: `layers.2`, not what is in them."""
+    paths = [call.path.partition("layers.")[2] for call in report_of(model, *args).instantiated]
     return [path for path in paths if path.isdigit()]
 
 
@@ -85,24 +86,32 @@ def x() -> Tensor:
     return torch.randn(2, 4)
 
 
-def test_layers_are_stamped_from_the_second_one() -> None:
+def test_layers_are_instantiated_from_the_second_one() -> None:
     report = report_of(Model(Layer), x())
     layers = [call for call in report.calls if call.kind == "Layer"]
-    assert [call.stamped_from is not None for call in layers] == [False, False, True, True]
-    assert layers[3].stamped_from is not None
-    assert layers[3].stamped_from.endswith("layers.1")
-    assert "layers.3 (Layer) stamped from" in str(report)
+    assert [call.instantiated_from is not None for call in layers] == [False, False, True, True]
+    assert layers[3].instantiated_from is not None
+    assert layers[3].instantiated_from.endswith("layers.1")
+    assert "layers.3 (Layer) instantiated from" in str(report)
 
 
-def test_modules_without_their_like_are_not_described() -> None:
+def test_old_names_warn() -> None:
+    call = ModuleCall("layers.1", "Layer", "layers.0", "")
+    with pytest.warns(DeprecationWarning, match=r"ModuleCall\.stamped_from is deprecated"):
+        assert call.stamped_from == "layers.0"
+    with pytest.warns(DeprecationWarning, match=r"ReuseReport\.stamped is deprecated"):
+        assert ReuseReport([call]).stamped == [call]
+
+
+def test_modules_without_an_equivalent_are_not_described() -> None:
     report = report_of(Model(lambda index: Layer(index, width=5 + index)), x())
     reasons = {call.reason for call in report.calls if call.kind in ("Model", "Layer", "Linear")}
-    assert reasons == {"no module is like it"}
-    assert {call.kind for call in report.stamped} == {"LayerNorm"}
+    assert reasons == {"no other module is equivalent"}
+    assert {call.kind for call in report.instantiated} == {"LayerNorm"}
 
 
 class OfList(nn.Module):
-    """Its layers are no submodules."""
+    """Its layers are not submodules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,8 +123,8 @@ class OfList(nn.Module):
         return x
 
 
-def test_layers_that_no_module_holds_are_stamped() -> None:
-    layers = [call for call in report_of(OfList(), x()).stamped if call.kind == "Layer"]
+def test_layers_that_no_module_holds_are_instantiated() -> None:
+    layers = [call for call in report_of(OfList(), x()).instantiated if call.kind == "Layer"]
     assert [call.path[-3:] for call in layers] == ["[2]", "[3]"]
 
 
@@ -225,38 +234,38 @@ SLOW = pytest.mark.slow("a capture for each of many reasons")
 )
 def test_layers_that_differ_are_traced(layer: Callable[[int], nn.Module]) -> None:
     with torch.enable_grad():
-        assert stamped_layers(Model(layer), x()) == []
+        assert instantiated_layers(Model(layer), x()) == []
 
 
 @pytest.mark.parametrize(("usual", "last"), [(0.0, -0.0), (2.0, 2), (1, True)])
 def test_constants_that_are_equal_but_not_the_same(usual: Any, last: Any) -> None:
     layer = changed("scale", lambda i: last if i == 3 else usual)
-    assert stamped_layers(Model(layer), x()) == ["2"]
+    assert instantiated_layers(Model(layer), x()) == ["2"]
 
 
 def test_a_layer_that_does_not_train() -> None:
     model = Model(Layer, 6).train()
     model.layers[3].eval()
-    assert stamped_layers(model, x()) == ["2", "4", "5"]
+    assert instantiated_layers(model, x()) == ["2", "4", "5"]
 
 
 def test_parameters_that_need_no_gradient() -> None:
-    assert stamped_layers(Model(frozen, 6), x()) == ["3", "4", "5"]
+    assert instantiated_layers(Model(frozen, 6), x()) == ["3", "4", "5"]
 
 
 def test_the_same_layer_again() -> None:
     model = Model(Layer, 3)
     model.layers.append(model.layers[0])
-    assert stamped_layers(model, x()) == ["2"]
+    assert instantiated_layers(model, x()) == ["2"]
 
 
 def test_layers_that_alternate() -> None:
     model = Model(lambda i: Layer(i, 4 + i % 2), 8)
-    assert stamped_layers(model, x()) == ["3", "4", "5", "6", "7"]
+    assert instantiated_layers(model, x()) == ["3", "4", "5", "6", "7"]
 
 
 class Seen(Model):
-    """A part of a stamped layer is called by another path later."""
+    """A part of an instantiated layer is called by another path later."""
 
     def __init__(self) -> None:
         super().__init__(Layer)
@@ -267,7 +276,7 @@ class Seen(Model):
 
 
 def test_a_part_that_has_another_path() -> None:
-    assert stamped_layers(Seen(), x()) == []
+    assert instantiated_layers(Seen(), x()) == []
 
 
 class Pairs(Model):
@@ -291,8 +300,8 @@ class Appending(OfPairs):
 
 
 def test_containers() -> None:
-    assert stamped_layers(Pairs(OfPairs), x()) == ["2", "3"]
-    assert stamped_layers(Pairs(Appending), x()) == []
+    assert instantiated_layers(Pairs(OfPairs), x()) == ["2", "3"]
+    assert instantiated_layers(Pairs(Appending), x()) == []
 
 
 class TwoPlaces(Model):
@@ -306,7 +315,7 @@ class TwoPlaces(Model):
 
 
 def test_places_of_a_program() -> None:
-    assert stamped_layers(TwoPlaces(Layer, 5), x()) == ["2", "4"]
+    assert instantiated_layers(TwoPlaces(Layer, 5), x()) == ["2", "4"]
 
 
 def compiled(model: nn.Module, *args: Any) -> tuple[list[str], list[Any], Any]:
@@ -334,10 +343,10 @@ def test_compile(dynamic: bool) -> None:
     with fxpress.installed():
         with reuse_layers(False):
             expected = compiled(model, given)
-            assert not reuse_report().stamped
+            assert not reuse_report().instantiated
         with check_reuse(False):
             made = compiled(model, given)
-        assert reuse_report().stamped
+        assert reuse_report().instantiated
     assert made[:2] == expected[:2]
     assert torch.equal(made[2], model(given))
 
@@ -351,5 +360,5 @@ def test_blocks_end(monkeypatch: pytest.MonkeyPatch) -> None:
         with reuse_layers(False):
             assert mode() == "trace"
         with check_reuse(False):
-            assert mode() == "stamp"
+            assert mode() == "instantiate"
     assert mode() == before

@@ -1,4 +1,4 @@
-"""What `check_reuse` says of stamps that would be wrong."""
+"""What `check_reuse` reports for instances that would be wrong."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fxpress._torch.reuse import SeenSize
 from fxpress.functional_export import check_reuse
 from tests.tracking.test_reuse import Model, x
 
-pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
+pytestmark = pytest.mark.slow("captures each model with torch, with instances and with the check")
 
 STATE: dict[str, Any] = {}
 
 
 def checked(model: nn.Module) -> str:
-    """What the check of a capture says."""
+    """Return the difference that the check of a capture reports."""
     torch._dynamo.reset()
     with fxpress.installed(), check_reuse(), pytest.raises(InternalError) as caught:
         functional_export._dynamo_graph_capture_for_export(model)(x())
     message = str(caught.value)
     path, _, what = message.partition(" would be wrong: ")
-    assert path.startswith("a stamp of ")
+    assert path.startswith("an instance of ")
     assert path.endswith("._modules['layers']._modules['2']")
     return what
 
@@ -41,7 +41,7 @@ def checked(model: nn.Module) -> str:
 
 
 def edit_third(context: Any) -> None:
-    """Edit the node of the third call, which is the first that could be stamped."""
+    """Edit the node of the third call, which is the first that could be instantiated."""
     STATE["calls"] += 1
     if STATE["calls"] == 3:
         STATE["edit"](list(context.graph().nodes)[-1])

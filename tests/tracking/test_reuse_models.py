@@ -1,4 +1,4 @@
-"""Real architectures whose layers are alike: as by torch, most layers stamped."""
+"""Real architectures whose layers are alike: as by torch, most layers instantiated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.architectures import architecture
 from tests.support.programs import assert_same_program
 from tests.tracking.test_reuse import report_of
 
-pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
+pytestmark = pytest.mark.slow("captures each model with torch, with instances and with the check")
 
 LAYERS = 3
 
@@ -23,8 +23,8 @@ LAYERS = 3
 IN_PARTS = ("gemma", "gemma3", "bloom", "deberta")
 
 
-def assert_layers_are_stamped(name: str, report: ReuseReport) -> None:
-    kinds = {call.kind for call in report.stamped}
+def assert_layers_are_instantiated(name: str, report: ReuseReport) -> None:
+    kinds = {call.kind for call in report.instantiated}
     if name in IN_PARTS:
         assert "Linear" in kinds, str(report)
     else:
@@ -34,7 +34,7 @@ def assert_layers_are_stamped(name: str, report: ReuseReport) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_architecture(name: str) -> None:
     made = architecture(name, LAYERS)
-    assert_layers_are_stamped(name, report_of(made.model, *made.args))
+    assert_layers_are_instantiated(name, report_of(made.model, *made.args))
 
 
 # The corpus exports the models of `test_architecture`. These are further kinds of models.
@@ -67,6 +67,6 @@ def test_strict_export(name: str, dynamic: bool) -> None:
     assert_same_program(ours, theirs)
     report = reuse_report()
     if dynamic:  # a call that missed torch's cache of fake tensors is no template
-        assert report.stamped, str(report)
+        assert report.instantiated, str(report)
     else:
-        assert_layers_are_stamped(name, report)
+        assert_layers_are_instantiated(name, report)

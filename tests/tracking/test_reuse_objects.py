@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.tracking.test_reuse import Model, report_of, stamped_layers, x
+from tests.tracking.test_reuse import Model, instantiated_layers, report_of, x
 
-pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
+pytestmark = pytest.mark.slow("captures each model with torch, with instances and with the check")
 
 
 class Small(nn.Module):
@@ -38,11 +38,11 @@ class Scaled(Small):
         return 2
 
 
-def test_small_layers_are_stamped() -> None:
-    assert stamped_layers(Model(Scaled), x()) == ["2", "3"]
+def test_small_layers_are_instantiated() -> None:
+    assert instantiated_layers(Model(Scaled), x()) == ["2", "3"]
 
 
-# What only one module gives
+# Properties that only one module has
 
 
 KNOWN: dict[Any, Any] = {}
@@ -135,11 +135,11 @@ def of_known_layers(layer: type[Scaled], count: int) -> Model:
 
 @pytest.mark.parametrize("layer", IDENTITIES)
 def test_what_only_one_module_gives(layer: type[Scaled]) -> None:
-    assert stamped_layers(of_known_layers(layer, 4), x()) == []
+    assert instantiated_layers(of_known_layers(layer, 4), x()) == []
 
 
 def test_a_module_that_is_told_from_others() -> None:
-    assert "4" not in stamped_layers(of_known_layers(IsTheLast, 5), x())
+    assert "4" not in instantiated_layers(of_known_layers(IsTheLast, 5), x())
 
 
 # Objects that are made while tracing, and that calls find in globals
@@ -240,7 +240,7 @@ class Holding(Model):
 
 @pytest.mark.parametrize(("make", "layer"), MADE.values(), ids=MADE)
 def test_objects_that_are_made_and_changed(make: Callable[[], Any], layer: type[Scaled]) -> None:
-    assert stamped_layers(Holding(make, layer), x()) == []
+    assert instantiated_layers(Holding(make, layer), x()) == []
 
 
 class Numbered(Scaled):
@@ -258,7 +258,7 @@ class Numbering(Model):
 
 
 def test_an_object_that_changes_between_the_calls() -> None:
-    assert stamped_layers(Numbering(Numbered), x()) == []
+    assert instantiated_layers(Numbering(Numbered), x()) == []
 
 
 def test_lists_of_a_call_of_its_own() -> None:
@@ -269,7 +269,7 @@ def test_lists_of_a_call_of_its_own() -> None:
             return len(parts)
 
     model = Holding(lambda: [1], Listing)
-    assert stamped_layers(model, x()) == ["2", "3"]
+    assert instantiated_layers(model, x()) == ["2", "3"]
 
 
 class Mode(enum.Enum):
@@ -289,7 +289,7 @@ class ByMode(Scaled):
 
 
 def test_an_enum_member_that_a_later_layer_meets_first() -> None:
-    assert stamped_layers(Model(ByMode, 5), x()) == ["3", "4"]
+    assert instantiated_layers(Model(ByMode, 5), x()) == ["3", "4"]
 
 
 class Twice(Small):
@@ -338,7 +338,7 @@ class Constants(Model):
 
 @pytest.mark.parametrize("kind", [Marking, Constants])
 def test_arguments_that_have_more_than_a_shape(kind: type[Model]) -> None:
-    assert stamped_layers(kind(OfArgument), x()) == []
+    assert instantiated_layers(kind(OfArgument), x()) == []
 
 
 class MarkedResult(Small):
@@ -357,7 +357,7 @@ class ReadingResults(Model):
 
 
 def test_a_result_with_an_attribute() -> None:
-    assert stamped_layers(ReadingResults(MarkedResult), x()) == []
+    assert instantiated_layers(ReadingResults(MarkedResult), x()) == []
 
 
 class ReturningAnArgument(Small):
@@ -375,4 +375,4 @@ class ComparingResults(Model):
 
 
 def test_a_container_that_is_returned_is_the_argument() -> None:
-    assert stamped_layers(ComparingResults(ReturningAnArgument), x())[:2] == ["2", "3"]
+    assert instantiated_layers(ComparingResults(ReturningAnArgument), x())[:2] == ["2", "3"]

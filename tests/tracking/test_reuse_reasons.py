@@ -13,9 +13,9 @@ from torch._dynamo.output_graph import OutputGraph
 
 import fxpress
 from fxpress.functional_export import ReuseReport, check_reuse, reuse_layers, reuse_report
-from tests.tracking.test_reuse import Model, compiled, report_of, stamped_layers, x
+from tests.tracking.test_reuse import Model, compiled, instantiated_layers, report_of, x
 
-pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
+pytestmark = pytest.mark.slow("captures each model with torch, with instances and with the check")
 
 ONE = 1
 
@@ -37,7 +37,7 @@ class Small(nn.Module):
 
 def reason_of(report: ReuseReport, layer: int) -> str:
     (call,) = [call for call in report.calls if call.path.endswith(f"layers.{layer}")]
-    assert call.stamped_from is None
+    assert call.instantiated_from is None
     return call.reason
 
 
@@ -184,7 +184,7 @@ REASONS: dict[str, tuple[Callable[[Any], Model], type[Small], str]] = {
     "slots": (Model, Slots, "Slots has __slots__"),
     "a guard on a key": (Model, ByKey, "its guard SET_CONTAINS is of one object"),
     "a dict": (DictModel, InDict, "its result is a ConstDictVariable"),
-    "a tensor from before": (Holding, Held, "its result was there before"),
+    "a tensor from before": (Holding, Held, "its result existed before the call"),
     "a name for a tensor from before": (Holding, NamingTheHeld, "a node of another call"),
     "a slice as argument": (WithASlice, Small, "an argument is a slice"),
     "a module as argument": (WithAModule, Small, "an argument is a Unspec"),
@@ -192,7 +192,7 @@ REASONS: dict[str, tuple[Callable[[Any], Model], type[Small], str]] = {
 
 
 if hasattr(OutputGraph, "close_local_generators"):  # older releases leave them open
-    REASONS["a generator"] = (Model, OpenGenerator, "it leaves a generator behind")
+    REASONS["a generator"] = (Model, OpenGenerator, "it leaves a generator open")
 
 
 @pytest.mark.parametrize(("kind", "layer", "reason"), REASONS.values(), ids=REASONS)
@@ -203,7 +203,7 @@ def test_reason(kind: Callable[[Any], Model], layer: type[Small], reason: str) -
 
 
 class Changing(Model):
-    """What the program got is changed before it is an argument."""
+    """The program changes an object that it received, before it is an argument."""
 
     def forward(self, x: Tensor, given: list[Tensor]) -> Any:  # type: ignore[override]
         given.append(x)
@@ -295,13 +295,13 @@ REPEATED: dict[str, tuple[Callable[[Any], Model], type[Small]]] = {
 
 @pytest.mark.parametrize(("kind", "layer"), REPEATED.values(), ids=REPEATED)
 def test_repeated(kind: Callable[[Any], Model], layer: type[Small]) -> None:
-    assert stamped_layers(kind(layer), x())[-1] == "3"
+    assert instantiated_layers(kind(layer), x())[-1] == "3"
 
 
 def test_parameters_with_gradients() -> None:
     model = Model(Small)
     model(x()).sum().backward()
-    assert stamped_layers(model, x()) == ["2", "3"]
+    assert instantiated_layers(model, x()) == ["2", "3"]
 
 
 class WithASize(Small):
@@ -327,7 +327,7 @@ def test_sizes_that_are_symbols() -> None:
             compiled(model, given)
         with check_reuse(False):
             made = compiled(model, given)
-    assert any(call.kind == "WithASize" for call in reuse_report().stamped)
+    assert any(call.kind == "WithASize" for call in reuse_report().instantiated)
     assert made[:2] == expected[:2]
     assert torch.equal(made[2], model(given))
 
@@ -373,7 +373,7 @@ def test_legacy_export() -> None:
             assert exported(model, given) == expected
         with check_reuse(False):
             assert exported(model, given) == expected
-    assert reuse_report().stamped
+    assert reuse_report().instantiated
 
 
 def test_legacy_export_takes_no_parameters_as_inputs() -> None:

@@ -74,7 +74,7 @@ class ReadsInNoGrad(Buffers):
 
 
 class Nested(Buffers):
-    """The view is made in a module of its own."""
+    """Another module creates the view."""
 
     class View(nn.Module):
         def forward(self, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Bodies of higher-order operators: what is done to those of the result stays there."""
+"""Bodies of higher-order operators: edits of the result's bodies do not reach the program's."""
 
 from __future__ import annotations
 

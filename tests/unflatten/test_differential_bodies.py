@@ -80,7 +80,7 @@ class Checkpointed(Module):
 
 
 class Modes(Module):
-    """Grad mode and autocast become operators with bodies of their own."""
+    """Grad mode and autocast become operators with separate bodies."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ TRAINED = (
 
 
 def training_samples() -> dict[str, tuple[Any, Any]]:
-    """The samples of each module of TRAINED, in training mode, by a name of their own."""
+    """The samples of each module of TRAINED, in training mode, by another name."""
     found = {}
     for info in module_db:
         if info.name not in TRAINED:

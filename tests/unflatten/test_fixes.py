@@ -207,7 +207,7 @@ def test_u25_prefixes_are_of_whole_names(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_u27_empty_stack_names_the_node() -> None:
-    """What deserialization writes for nodes without a stack; torch: not enough values to unpack."""
+    """Deserialization writes nodes without a stack; torch: not enough values to unpack."""
     program = exported(Nest(), torch.randn(3, 4), torch.randn(3, 4))
     node = next(n for n in program.graph.nodes if n.target is torch.ops.aten.layer_norm.default)
     node.meta["nn_module_stack"] = {}
@@ -510,7 +510,7 @@ def test_u102_a_module_that_was_not_finalized() -> None:
 
 
 def test_leaf_runs_alone_by_its_preserved_signature() -> None:
-    """F53 and U-54 hold for whoever calls the submodule."""
+    """F53 and U-54 hold for every caller of the submodule."""
     ours = ours_of(
         Nest(),
         torch.randn(3, 4),

@@ -108,7 +108,7 @@ def test_rrelu_in_training() -> None:
 
 
 def test_models_with_modules_in_both_modes() -> None:
-    """Either mode may be that of the model as a whole; what the graph computes is said."""
+    """The mode of the entire model may be either; the error names the mode of the graph."""
     model, x = Frozen(), torch.randn(6, 4)
     ours = ours_of(model, x)
     for mode, name in ((True, "train"), (False, "eval")):
@@ -156,7 +156,7 @@ def test_a_childs_own_train_is_called() -> None:
 
 
 def test_modes_of_repeated_preserved_calls() -> None:
-    """All calls behind a dispatcher are looked at."""
+    """All calls of a dispatcher are checked."""
 
     class Twice(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What copies and pickles keep: bodies of operators, and one thing that stands in two places."""
+"""Copies and pickles keep bodies of operators, and objects with two positions."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_fake_values_keep_one_set_of_symbols(build: type[nn.Module]) -> None:
 
 
 def test_a_pickler_that_lives_on() -> None:
-    """What it has written is known to it; another one writes what is there now."""
+    """An unpickler knows the objects that it wrote; another one writes the current ones."""
     model, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.randn(2, 3)
     module = ours_of(model, x)
     first = pickle.Pickler(io.BytesIO())

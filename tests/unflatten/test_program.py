@@ -190,7 +190,7 @@ def test_u11_pickle_with_dynamic_shapes() -> None:
         again(torch.randn(100, 4), torch.randn(100, 4))
 
 
-@pytest.mark.slow("imports torch in a process of its own")
+@pytest.mark.slow("imports torch in a separate process")
 def test_u11_pickle_in_another_process(tmp_path: Path) -> None:
     model, args = Nest(), nest_args()
     module = ours_of(model, *args)
@@ -266,7 +266,7 @@ def test_u4_symbolic_trace(traced: tuple[nn.Module, Any, Tensor]) -> None:
 
 
 def test_symbolic_trace_with_inputs_in_other_containers() -> None:
-    """A tracer's proxies cannot be asked for what such a container holds."""
+    """A tracer's proxies do not give the contents of such a container."""
 
     class Takes(nn.Module):
         def forward(self, inputs: dict[str, Tensor]) -> Tensor:
@@ -280,7 +280,7 @@ def test_symbolic_trace_with_inputs_in_other_containers() -> None:
 
 
 def test_inputs_in_the_programs_structure() -> None:
-    """No adapter is asked about them."""
+    """No adapter is called for them."""
     model, x = Traced(), torch.randn(3, 4)
     program = export(model, (x,), strict=False)
     flat, spec = torch.utils._pytree.tree_flatten(((x,), {}))

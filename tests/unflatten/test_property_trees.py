@@ -61,7 +61,7 @@ class Plan:
 
 @dataclass
 class Made:
-    """What the modules of one tree share."""
+    """State that the modules of one tree share."""
 
     tied: nn.Parameter = field(default_factory=lambda: nn.Parameter(torch.full((4,), 0.75)))
     modules: list[nn.Module] = field(default_factory=list)

@@ -146,7 +146,7 @@ def test_a_child_that_is_passed_by_under_one_name_and_called_under_another(
     model = TwoNames(order)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.abs_()  # so that the results are no zeros
+            parameter.abs_()  # so that the results are not zeros
     program = export(model, (X,), strict=strict)
     assert_runs_as_eager(quietly(program), model, (X,), {}, gradients=True)
 

@@ -436,7 +436,7 @@ def test_u74_fake_script_objects_are_refused() -> None:
 
 
 def test_u75_kinds_of_another_enum() -> None:
-    """torch compares with all of its own and does nothing."""
+    """torch compares with all values of the graph and does nothing."""
     import enum
 
     other = enum.Enum("_AttrKind", {k.name: k.value for k in ours._AttrKind})  # type: ignore[misc]
@@ -458,7 +458,7 @@ def test_u75_kinds_of_another_enum() -> None:
 
 
 def dispatcher(side: Any, *, fail: list[bool]) -> Any:
-    """Three calls that add 1, 2 and 3; the second raises while `fail` says so."""
+    """Three calls that add 1, 2 and 3; the second raises while `fail` is set."""
     adds = [lambda x: x + 1, lambda x: x + 2 / (1 - fail[0]), lambda x: x + 3]
     modules = []
     for number, add in enumerate(adds, 1):
@@ -474,7 +474,7 @@ def dispatcher(side: Any, *, fail: list[bool]) -> Any:
 
 
 def called(module: Any, fail: list[bool], step: str) -> Any:
-    """What one call gives, when all is well, the second module raises, or an input is missing."""
+    """One call succeeds, raises in the second module, or lacks an input."""
     fail[0] = step == "fail"
     given = () if step == "bad" else (torch.zeros(()),)
     result = outcome(lambda: module(*given))

@@ -28,7 +28,7 @@ def test_keywords_that_are_no_names_of_their_own(name: str) -> None:
     model = Anything()
     args, kwargs = (torch.randn(2), torch.randn(2)), {name: torch.randn(2), "z": torch.randn(2)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # export says what it thinks of such names
+        warnings.simplefilter("ignore")  # export warns about such names
         ours = unflatten(export(model, args, kwargs, strict=False))
     assert_runs_as_eager(ours, model, args, kwargs)
     again = copy.deepcopy(ours)

@@ -321,7 +321,7 @@ def test_vmap_and_jacobian() -> None:
 
 
 def with_hooks(root: Any, name: str, inputs: tuple[Tensor, ...]) -> list[str]:
-    """What hooks of every kind on a module see in one run, forward and backward."""
+    """The arguments of hooks of every type on a module in one run, forward and backward."""
     module = root.get_submodule(name)
     seen: list[str] = []
     handles = [
@@ -470,7 +470,7 @@ def test_a_module_list_can_be_walked() -> None:
 
 
 def test_copies_that_are_separate() -> None:
-    """Storages of their own, with the strides that clone() keeps; the rest is left to it."""
+    """Separate storages, with the strides that clone() keeps."""
     base = torch.arange(24.0).reshape(4, 6)
     parameter = torch.nn.Parameter(torch.rand(3), requires_grad=False)
     simple = [base[1], base.t(), base, parameter, base[1:3].contiguous(), torch.tensor(3)]

@@ -1,4 +1,4 @@
-"""The steps of unflattening one by one, each against torch's on inputs of its own."""
+"""Each step of unflattening, compared with torch's on its own inputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def quiet(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
 
 
 class Root(nn.Module):
-    """What the steps ask of an `UnflattenedModule`, and nothing else."""
+    """The attributes of an `UnflattenedModule` that the steps use."""
 
     def __init__(self, side: Any, program: ExportedProgram) -> None:
         super().__init__()
@@ -460,7 +460,7 @@ def test_u66_bodies_of_operators_go_with_their_calls(strict: bool) -> None:
 
 
 class Frame:
-    """Remembers what it was asked for."""
+    """Remember the requested names."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []

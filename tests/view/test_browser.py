@@ -173,7 +173,7 @@ class Window:
         dialog.dismiss()
 
     def panes(self) -> list[dict[str, Any]]:
-        """What each pane shows, as the page's address has it."""
+        """The contents of each pane, as in the page's address."""
         (data,) = parse_qs(urlparse(self.page.url).query)["data"]
         panes: list[dict[str, Any]] = json.loads(data)["uiState"]["paneStates"]
         return panes

@@ -75,7 +75,7 @@ def test_what_a_capture_says() -> None:
     with fxpress.installed():
         program = export(Layers(), (X,), strict=True)
     report = reuse_report()
-    assert report.stamped
+    assert report.instantiated
     found = values_of(data.reuse(program, report))
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     for number, node in enumerate(calls):
@@ -83,8 +83,8 @@ def test_what_a_capture_says() -> None:
         path = list(stack.values())[-1][0] if stack else ""
         around = [c for c in report.calls if f"{path}.".startswith(f"{_path(c.path)}.")]
         inner = max(around, key=lambda call: len(call.path), default=None)
-        if inner is not None and inner.stamped_from is not None:
-            assert found[f"node {number}"] == f"stamped from {_path(inner.stamped_from)}"
+        if inner is not None and inner.instantiated_from is not None:
+            assert found[f"node {number}"] == f"instantiated from {_path(inner.instantiated_from)}"
         elif inner is not None:
             assert found[f"node {number}"] == f"traced: {inner.reason}"
 
@@ -98,7 +98,8 @@ def test_what_a_decomposition_says(program: ExportedProgram) -> None:
     for number, node in enumerate(calls):
         if "addmm" in str(node.target):
             assert (
-                found[f"node {number}"] == "of all 4 calls of aten.linear.default, 4 were stamped"
+                found[f"node {number}"]
+                == "of all 4 calls of aten.linear.default, 4 were instantiated"
             )
 
 

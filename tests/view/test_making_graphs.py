@@ -1,4 +1,4 @@
-"""What nodes of a graph share, and what the making of a large graph costs."""
+"""Texts that nodes of a graph share, and the cost of creating a large graph."""
 
 from __future__ import annotations
 

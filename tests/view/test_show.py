@@ -32,7 +32,7 @@ def path(program: ExportedProgram, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that the browser was asked to open."""
+    """The files that the browser was opened with."""
     found: list[Path] = []
 
     def open_(url: str) -> bool:

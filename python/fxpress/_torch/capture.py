@@ -97,7 +97,7 @@ _is_tracing: Callable[[], object] = (
 )
 # The name of this pass in the NodeSource of a node that it creates.
 TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
-# The keys of `Node.meta` that `Interpreter` copies, besides those that a tracer copies.
+# The keys of `Node.meta` that `Interpreter` copies, in addition to a tracer's keys.
 VALUE_KEYS = ("val", "example_value", "unbacked_bindings")
 
 

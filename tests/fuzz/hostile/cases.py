@@ -1,4 +1,4 @@
-"""What a hostile file is: how it is made, how it is read, and what must come of it."""
+"""Hostile files: how they are built and read, and the expected outcome."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def add(
 def hostile(
     wanted: str, seed: str = "keys", read: Read = read_archive, message: str = ""
 ) -> Callable[[Callable[[], bytes]], Callable[[], bytes]]:
-    """Adds a function that makes a file; its name says what is hostile."""
+    """Add a function that creates a file; its name states the attack."""
 
     def register(make: Callable[[], bytes]) -> Callable[[], bytes]:
         module = make.__module__.rpartition(".")[2]

@@ -259,7 +259,7 @@ def hints_of_other_kinds() -> bytes:
 
 @hostile("either", "unbacked")
 def assertions_of_powers() -> bytes:
-    """What the nodes say of a symbol takes long to reason about."""
+    """Facts about a symbol in the nodes, for which sympy needs a long time."""
     text = json.dumps(documents_of("unbacked")[MODEL])
     power = f"Pow({_SUM}, Integer(8))"
     changed = text.replace("Symbol('u0', integer=True)", power)

@@ -42,7 +42,7 @@ def _rule(message: str) -> str:
 
 
 def frozen_outcomes() -> dict[str, str]:
-    """By the names of the cases; with | between those that depend on the machine's speed."""
+    """By the names of the cases; `|` separates outcomes that depend on the machine's speed."""
     outcomes: dict[str, str] = json.loads(PATH.read_text())
     return outcomes
 

@@ -39,7 +39,7 @@ def _call(module: str, name: str, argument: bytes) -> bytes:
 
 
 def _storage(module: str, kind: str, record: str, device: str, count: bytes) -> bytes:
-    """What stands for the bytes of a tensor, as torch.save writes it."""
+    """The persistent id of a tensor's bytes, as torch.save writes it."""
     head = b"(" + _text("storage") + _global(module, kind)
     return head + _text(record) + _text(device) + count + b"tQ"
 

@@ -1,4 +1,4 @@
-"""Tree specs that are no trees, deep ones, and classes that nobody asked for."""
+"""Tree specs that are not trees, deep ones, and unexpected classes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ _TEXTS: dict[str, str] = {
     "nan": "NaN",
     "large-number": "9" * 100_000,
 }
-# What the error says; "" where any text will do.
+# The text of the error; "" for any text.
 _REFUSED = dict.fromkeys(
     [
         *("lists-100000-deep", "enum-with-attributes", "enum-of-attributes"),

@@ -23,7 +23,7 @@ from tests.fuzz.targets import memory, timed
 from tests.support import payloads, seed_programs, sentinel
 from tests.support.records import read_records, write_records
 
-# As torch says that an archive has no program, or one of another kind.
+# As torch reports an archive without a program, or with one of another type.
 _OTHER_KINDS = "^'model'$|^Invalid archive format$|^Version .* has incorrect length$"
 # A program takes the memory that it asks for when it is run; the machine shall last.
 _MEMORY_OF_USES = 4 << 30  # bytes

@@ -106,7 +106,7 @@ def _check_node(node: ast.AST) -> None:
 
 
 def _pairs(tree: ast.AST) -> set[tuple[str, str, str]]:
-    """What is directly within what, and where."""
+    """Yield pairs of a node and its parent, and the position."""
     return {
         (f"{_label(node)} {field}", _label(inner), str(min(position, 4)))
         for node in ast.walk(tree)

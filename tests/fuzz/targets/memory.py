@@ -40,7 +40,7 @@ def at_most(allowed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited(allowed: int) -> Iterator[None]:
-    """Whoever asks for more bytes in the block gets none."""
+    """Allocations above a number of bytes fail in the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     component = _pages()[0] * _PAGE + allowed
     resource.setrlimit(

@@ -1,4 +1,4 @@
-"""What an input costs, whatever else the machine does meanwhile."""
+"""The cost of an input, independent of other work on the machine."""
 
 from __future__ import annotations
 

@@ -137,4 +137,4 @@ def add(weights: Weights, name: str, stored: Stored, where: str) -> None:
     """Add a tensor; if several files have it, dtype and sizes have to be equal in each."""
     known = weights.tensors.setdefault(name, stored)
     if difference := difference_of((stored.dtype, stored.sizes), (known.dtype, known.sizes)):
-        raise ArchiveError(f"{where}: {name!r} is {difference} in a previous file")
+        raise ArchiveError(f"{where}: {name!r} is {difference} as in a previous file")

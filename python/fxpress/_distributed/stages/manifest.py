@@ -11,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -346,7 +347,13 @@ def _check_sources(made: Manifest) -> None:
     for user, (maker, name) in wanted:
         known = given if maker is None else outputs[maker] if 0 <= maker < user else ()
         if name not in known:
-            raise StageError(f"the manifest is damaged: stage {user} takes {name!r} from nowhere")
+            place = f"stage {user}" if user < len(outputs) else "the results"
+            expected = (
+                "the inputs of the program" if maker is None else "the outputs of a previous stage"
+            )
+            raise StageError(
+                f"the manifest is damaged: {place}: expected one of {expected}, found {name!r}"
+            )
     types = {each.name: each.type for each in made.inputs}
     for stage in made.stages:
         for guard in stage.guards:
@@ -355,8 +362,11 @@ def _check_sources(made: Manifest) -> None:
                     f"the manifest is damaged: {guard[:120]!r} is not a guard on inputs"
                 )
     every = [*given, *(name for each in outputs for name in each)]
-    if len(set(every)) < len(every) or not made.stages:
-        raise StageError("the manifest is damaged: it has no stages, or a name twice")
+    if len(set(every)) < len(every):
+        twice = Counter(every).most_common(1)[0][0]
+        raise StageError(f"the manifest is damaged: {twice!r} is the name of two values")
+    if not made.stages:
+        raise StageError("the manifest is damaged: expected at least one stage, found none")
 
 
 def _optional(fields: Fields, name: str) -> str | None:

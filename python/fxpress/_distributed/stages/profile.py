@@ -33,7 +33,7 @@ class OperationTimes:
 
     Attributes:
         graph_hash: `fxpress.graph_hash` of the program.
-        nanoseconds: for each operation of its own graph, in order.
+        nanoseconds: for each operation of its graph, in order.
 
     Example:
         >>> from fxpress import pipeline

@@ -303,7 +303,7 @@ def check_fits(name: str, found: Form, wanted: Form) -> None:
         raise compat.SerializeError(f"the value for {name!r} is {difference}")
 
 
-def difference_of(found: Form, wanted: Form, between: str = ", and ") -> str:
+def difference_of(found: Form, wanted: Form, between: str = ", expected ") -> str:
     """Return both dtypes and sizes as text; "" if they are equal."""
     if found == wanted:
         return ""

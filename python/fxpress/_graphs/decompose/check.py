@@ -68,22 +68,22 @@ _COUNTERS = ("seq_nr",)  # counters of the process
 _NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # likewise
 
 
-def difference(stamped: ExportedProgram, traced: ExportedProgram) -> str | None:
+def difference(instantiated: ExportedProgram, traced: ExportedProgram) -> str | None:
     """Return how a program from templates differs from a traced one; None if it does not."""
-    lengths = [len(program.graph.nodes) for program in (stamped, traced)]
+    lengths = [len(program.graph.nodes) for program in (instantiated, traced)]
     if lengths[0] != lengths[1]:
-        return f"the number of nodes: {lengths[0]} stamped, {lengths[1]} traced"
+        return f"the number of nodes: {lengths[0]} instantiated, {lengths[1]} traced"
     for what, mine, other in (
-        ("signature", _signature(stamped), _signature(traced)),
-        ("calls of modules", _calls(stamped), _calls(traced)),
-        ("ranges", stamped.range_constraints, traced.range_constraints),
-        ("constants", list(stamped.constants), list(traced.constants)),
-        ("state", list(stamped.state_dict), list(traced.state_dict)),
-        ("guards", stamped._guards_code, traced._guards_code),
+        ("signature", _signature(instantiated), _signature(traced)),
+        ("calls of modules", _calls(instantiated), _calls(traced)),
+        ("ranges", instantiated.range_constraints, traced.range_constraints),
+        ("constants", list(instantiated.constants), list(traced.constants)),
+        ("state", list(instantiated.state_dict), list(traced.state_dict)),
+        ("guards", instantiated._guards_code, traced._guards_code),
     ):
         if mine != other:
-            return f"the {what}: {mine} stamped, {other} traced"
-    return _of_graphs(stamped.graph, traced.graph)
+            return f"the {what}: {mine} instantiated, {other} traced"
+    return _of_graphs(instantiated.graph, traced.graph)
 
 
 def _argument(argument: Any) -> Any:
@@ -109,21 +109,23 @@ def _calls(program: ExportedProgram) -> list[Any]:
     return calls
 
 
-def _of_graphs(stamped: Graph, traced: Graph) -> str | None:
+def _of_graphs(instantiated: Graph, traced: Graph) -> str | None:
     words = (_Words(), _Words())
-    for mine, other in zip(stamped.nodes, traced.nodes, strict=True):
+    for mine, other in zip(instantiated.nodes, traced.nodes, strict=True):
         if (users := [[user.name for user in n.users] for n in (mine, other)])[0] != users[1]:
-            return f"users of node {other}: {users[0]} stamped, {users[1]} traced"
+            return f"users of node {other}: {users[0]} instantiated, {users[1]} traced"
         for what in ("name", "op", "target", "args", "kwargs"):
             both = [w.describe(getattr(n, what)) for w, n in zip(words, (mine, other), strict=True)]
             if both[0] != both[1]:
-                return f"{what} of node {other}: {both[0]} stamped, {both[1]} traced"
+                return f"{what} of node {other}: {both[0]} instantiated, {both[1]} traced"
         if list(mine.meta) != list(other.meta):
-            return f"meta of node {other}: {list(mine.meta)} stamped, {list(other.meta)} traced"
+            return (
+                f"meta of node {other}: {list(mine.meta)} instantiated, {list(other.meta)} traced"
+            )
         for key in mine.meta:
             both = [w.describe(n.meta[key]) for w, n in zip(words, (mine, other), strict=True)]
             if both[0] != both[1] and key not in _COUNTERS:
-                return f"{key!r} of node {other}: {both[0]} stamped, {both[1]} traced"
+                return f"{key!r} of node {other}: {both[0]} instantiated, {both[1]} traced"
     return None
 
 

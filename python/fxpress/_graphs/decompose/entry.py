@@ -22,7 +22,7 @@ from fxpress._graphs.decompose.composites import (
     user_kernel,
 )
 from fxpress._graphs.decompose.plan import Plan
-from fxpress._graphs.decompose.program import stamped
+from fxpress._graphs.decompose.program import build_from_templates
 from fxpress._graphs.decompose.shared_state import with_views, without_views
 from fxpress._graphs.decompose.tables import TABLES
 from fxpress._graphs.decompose.values import UnsafeError
@@ -97,7 +97,9 @@ def _decomposed(
     def whole() -> ExportedProgram:
         overridden = table.plain.in_force()
         with phase("whole trace"), fast_tracing(), deferring(), _native.RareCollections():
-            made, said.stamped = traced(ep, overridden, *rest, remembers=remembers, naming=naming)
+            made, said.instantiated = traced(
+                ep, overridden, *rest, remembers=remembers, naming=naming
+            )
         return made
 
     if decompose_whole.is_joint(ep, joint_loss_index):
@@ -109,12 +111,14 @@ def _decomposed(
     before = FakeResults(ep) if checks() else None
     try:
         with _native.RareCollections():
-            made, plan = stamped(ep, table, decompose_custom_triton_ops, progress, naming)
+            made, plan = build_from_templates(
+                ep, table, decompose_custom_triton_ops, progress, naming
+            )
         _note(said, plan)
     except UnsafeError as unsafe:
         said.reason = str(unsafe)
         made = whole()
-    if before is None or not said.stamped:
+    if before is None or not said.instantiated:
         return made
     before.restore()
     checked = naming.anew() if naming is not None and naming.is_first else naming
@@ -127,11 +131,11 @@ def _decomposed(
 
 
 def _note(said: report.Report, plan: Plan) -> None:
-    said.stamped = len(plan.stamps)
+    said.instantiated = len(plan.instances)
     said.traced = plan.traced
-    counts = Counter(stamp.node.target for stamp in plan.stamps)
+    counts = Counter(instance.node.target for instance in plan.instances)
     said.by_operator = {str(target): count for target, count in counts.items()}
-    said.kept = len({stamp.template for stamp in plan.stamps}) - plan.traced
+    said.kept = len({instance.template for instance in plan.instances}) - plan.traced
 
 
 @operation("decompose.run_decompositions", _sizes)

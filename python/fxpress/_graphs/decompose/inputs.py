@@ -21,7 +21,7 @@ from torch.fx import Graph, Node
 
 from fxpress import _native
 from fxpress._graphs.decompose import template as kinds
-from fxpress._graphs.decompose.plan import Stamp
+from fxpress._graphs.decompose.plan import Instance
 from fxpress._graphs.decompose.symbols import Symbols
 from fxpress._graphs.decompose.template import NumberSpec, Template, TemplateNode
 from fxpress._graphs.decompose.values import Number, Storage, UnsafeError, Value, facts_of, size_of
@@ -156,7 +156,7 @@ class SizeNodes:
     Attributes:
         of_inputs: by input, the number of the expression that it is; -1: it is not a number.
         count: the number of nodes.
-        stamp: the nodes as the instance of a template; None without symbols.
+        instance: the nodes as the instance of a template; None without symbols.
     """
 
     def __init__(self, inputs: list[Input], symbols: Symbols) -> None:
@@ -178,10 +178,10 @@ class SizeNodes:
             elif type(value) is Value and value.facts.is_symbolic:
                 self._read_tensor(entry.old, value)
         self.count = len(self._nodes)
-        self.stamp: Stamp | None = None
+        self.instance: Instance | None = None
         if self._nodes:
             template = Template(tuple(self._nodes), self._numbers, (), None, (), True)
-            self.stamp = Stamp(inputs[0].old, template, self._read, [], len(inputs))
+            self.instance = Instance(inputs[0].old, template, self._read, [], len(inputs))
 
     def _read_tensor(self, old: Node, value: Value) -> None:
         given = old.meta["val"]

@@ -108,7 +108,7 @@ def _writes(program: ExportedProgram, traced: Any, outputs: list[Any]) -> list[O
     """Return the specs of written inputs and buffers, which are the first outputs."""
     written = traced.user_inputs_to_mutate
     names = [node.name for node in outputs[: len(written)]]
-    assert list(written) == names, f"outputs {names} are not those of writes, {list(written)}"
+    assert list(written) == names, f"expected the outputs {list(written)}, found {names}"
     place = {name: i for i, name in enumerate(traced.user_inputs)}
     specs = []
     for name, target in written.items():

@@ -50,7 +50,7 @@ class Memo:
     """The calls of one program, while torch runs it or traces it.
 
     Attributes:
-        stamped: how many calls of the trace were instantiated.
+        instantiated: how many calls of the trace were instantiated.
     """
 
     def __init__(self, fakes: compat.Fakes) -> None:
@@ -64,7 +64,7 @@ class Memo:
         # Of the first pass: call -> its results that are views, and the fake tensors in them.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
         self._unchanged: set[Node] = set()  # the calls whose results are not changed later
-        self.stamped = 0
+        self.instantiated = 0
 
     def watch(self, graph: Graph) -> None:
         """Collect the calls of torch's operators in a graph."""
@@ -86,8 +86,8 @@ class Memo:
             except UnsafeError:
                 call, key = None, None
             template = self._templates.get(key)
-            if call is not None and template is not None and self._may_stamp(node):
-                return self._stamp(node, template, call, self._functions[key])
+            if call is not None and template is not None and self._may_instantiate(node):
+                return self._instantiate(node, template, call, self._functions[key])
         if call is None or key in self._templates:
             result = original(interpreter, node)
         else:
@@ -104,9 +104,9 @@ class Memo:
             self._tracer = tracer
             self._templates, self._tensors, self._storages = {}, {}, {}
             self._views = {}
-            self.stamped = 0
+            self.instantiated = 0
 
-    def _may_stamp(self, node: Node) -> bool:
+    def _may_instantiate(self, node: Node) -> bool:
         """Return whether the results of a clean call may lack bases."""
         if self._tracer is None:
             self._views[node] = []
@@ -196,14 +196,14 @@ class Memo:
         reading = Reading(recording, node.target, inputs, [], wrapped, meta, call)
         return reading.template(added, result)
 
-    def _stamp(self, node: Node, template: Template, call: Call, function: Any) -> Any:
+    def _instantiate(self, node: Node, template: Template, call: Call, function: Any) -> Any:
         """Instantiate a template in the trace, and return its results."""
         storages = [*call.storages, *[Storage(nbytes) for nbytes in template.fresh]]
         with compat.without_dispatch():
             made = self._write(node, template, call, storages)
         result = self._result(template.result, storages, made)
         if self._tracer is not None:
-            self.stamped += 1
+            self.instantiated += 1
             self._tracer.torch_fn_metadata = function
             counts = self._tracer.torch_fn_counts
             for called, count in template.calls:

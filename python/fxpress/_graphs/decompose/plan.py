@@ -67,7 +67,7 @@ class Ahead:
 _MANY = 16  # traced templates after which later operators are traced early
 
 
-class Stamp(NamedTuple):
+class Instance(NamedTuple):
     """An instance of a template, for one call of the old program."""
 
     node: Node  # the node of the old graph
@@ -87,7 +87,7 @@ class Plan:
 
     Attributes:
         nodes: the nodes of the program, without placeholders.
-        stamps: the instances so far.
+        instances: the instances so far.
         size: how many nodes the new trace has so far.
         output: the program's output, as containers of Values and constants; set at the end.
         traced: how many calls were traced.
@@ -111,7 +111,7 @@ class Plan:
         self._own: dict[Any, Template] = {}  # for this program alone
         self._ahead: dict[Any, Template] = {}  # traced, and not used yet
         self._tries_all = False
-        self.stamps: list[Stamp] = []
+        self.instances: list[Instance] = []
         self.size = first
         self.output: Any = None
         self.traced = 0
@@ -160,7 +160,7 @@ class Plan:
     def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
         """Trace later calls early, to refuse a program before most of it is traced."""
         ahead = Ahead(self._environment, recorder.mode.shape_env)
-        known = {stamp.node.target for stamp in self.stamps}
+        known = {instance.node.target for instance in self.instances}
         for place in range(self._position, len(self.nodes)):
             node = self.nodes[place]
             target = node.target
@@ -180,7 +180,7 @@ class Plan:
             # The content of the cache depends on the metadata in torch's first run.
             what = "the cache of fake tensors determines the storage of its result"
             raise UnsafeError(f"{node.target}: {what}")
-        return self._stamp(node, template, call)
+        return self._instantiate(node, template, call)
 
     def _template_of(
         self,
@@ -238,7 +238,7 @@ class Plan:
         (self._templates if kept else self._own)[key] = template
         return template
 
-    def _stamp(self, node: Node, template: Template, call: Call) -> Any:
+    def _instantiate(self, node: Node, template: Template, call: Call) -> Any:
         inputs = [value.node for value in call.values]
         if call.numbers:
             inputs += [-1 if number.node is None else number.node for number in call.numbers]
@@ -248,7 +248,7 @@ class Plan:
             moves = template.moves
             fresh = [Storage(nbytes, has_moved=moves) for nbytes in template.fresh]
             storages = [*storages, *fresh]
-        self.stamps.append(Stamp(node, template, inputs, storages, first))
+        self.instances.append(Instance(node, template, inputs, storages, first))
         self.size += len(template.nodes)
         return _bound(template.result, inputs, storages, first)
 

@@ -65,12 +65,12 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
 
 def _bases(plan: Plan, wanted: set[Storage]) -> Iterator[tuple[Storage, Facts]]:
     """Yield the wanted storages that the program creates, each with facts of its first tensor."""
-    for stamp in plan.stamps:
-        count = len(stamp.template.fresh)
-        inputs = len(stamp.storages) - count
-        for number, storage in enumerate(stamp.storages[inputs:], inputs):
+    for instance in plan.instances:
+        count = len(instance.template.fresh)
+        inputs = len(instance.storages) - count
+        for number, storage in enumerate(instance.storages[inputs:], inputs):
             if storage in wanted:
-                yield storage, _first_in(number, stamp.template)
+                yield storage, _first_in(number, instance.template)
 
 
 def _first_in(storage: int, template: Template) -> Facts:
@@ -97,7 +97,7 @@ def _is_decided(view: Facts, base: Facts) -> bool:
 native_table.fill()
 
 
-def stamped(
+def build_from_templates(
     program: ExportedProgram,
     table: Table,
     custom_triton_ops: bool,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fxpress._base.deprecation import renamed
+
 
 @dataclass
 class Report:
@@ -13,7 +15,7 @@ class Report:
 
     Attributes:
         calls: how many calls the program has.
-        stamped: how many of them were instantiated from a template, also within a full trace.
+        instantiated: how many of them were instantiated from a template, also within a full trace.
         traced: how many templates were traced for it.
         kept: how many templates of earlier programs were used.
         reason: why the program was traced in full; empty if it was not.
@@ -23,28 +25,29 @@ class Report:
         >>> from fxpress import decompose
         >>> decomposed = decompose.run_decompositions(program)
         >>> report = decompose.report()
-        >>> report.calls >= report.stamped
+        >>> report.calls >= report.instantiated
         True
         >>> report.by_operator["aten.linear.default"]
         4
     """
 
     calls: int = 0
-    stamped: int = 0
+    instantiated: int = 0
     traced: int = 0
     kept: int = 0
     reason: str = ""
     by_operator: dict[str, int] = field(default_factory=dict)
+    stamped = renamed("stamped", "instantiated")
 
     def __str__(self) -> str:
         if self.reason:
             return (
-                f"{self.calls} calls were traced as a whole: {self.reason}; {self.stamped} of "
-                f"{self.calls} were stamped in it"
+                f"{self.calls} calls were traced as a whole: {self.reason}; {self.instantiated} of "
+                f"{self.calls} were instantiated in it"
             )
         lines = [
-            f"{self.stamped} of {self.calls} calls were stamped, from {self.traced} templates "
-            f"traced now and {self.kept} of earlier programs"
+            f"{self.instantiated} of {self.calls} calls were instantiated, from {self.traced} "
+            f"templates traced now and {self.kept} of earlier programs"
         ]
         counts = sorted(self.by_operator.items(), key=lambda item: -item[1])
         return "\n".join([*lines, *(f"{count} of {name}" for name, count in counts)])
@@ -69,7 +72,7 @@ def report() -> Report:
         >>> from fxpress import decompose
         >>> decomposed = decompose.run_decompositions(program)
         >>> report = decompose.report()
-        >>> report.stamped > 0, report.reason
+        >>> report.instantiated > 0, report.reason
         (True, '')
     """
     return _last

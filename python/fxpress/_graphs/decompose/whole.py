@@ -46,14 +46,14 @@ def traced(
         remembers: whether calls may be instantiated from templates (`memo`).
         naming: the names of the nodes, for a program with symbolic sizes.
     """
-    stamped = 0
+    instantiated = 0
     number = 0 if naming is None else naming.begin()
     if compat.is_joint(program, loss):
         parts = joint.parts(program, overridden, table, loss, custom_triton_ops)
     else:
         with _memo_of(program, remembers) as memo:
             parts = _inference_parts(program, overridden, table, custom_triton_ops, memo)
-        stamped = 0 if memo is None else memo.stamped
+        instantiated = 0 if memo is None else memo.instantiated
     module, signature, state, constants = parts
     if naming is not None:
         naming.traced(module, signature, number)
@@ -69,7 +69,7 @@ def traced(
         example_inputs=program.example_inputs,
         constants=constants,
     )
-    return made, stamped
+    return made, instantiated
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 
 from fxpress import _native
 from fxpress._graphs.decompose.inputs import Input, SizeNodes
-from fxpress._graphs.decompose.plan import Plan, Stamp
+from fxpress._graphs.decompose.plan import Instance, Plan
 from fxpress._graphs.decompose.symbols import Symbols
 from fxpress._graphs.decompose.template import Template, TemplateNode
 from fxpress._graphs.decompose.values import Facts, Number, Storage, UnsafeError, Value
@@ -127,20 +127,20 @@ class Writer:
         """Write all nodes, and return the output."""
         plan = self._plan
         metas = [self._input_meta(number, entry) for number, entry in enumerate(self._inputs)]
-        first = self._size_nodes.stamp
-        stamps = [*plan.stamps] if first is None else [first, *plan.stamps]
+        first = self._size_nodes.instance
+        instances = [*plan.instances] if first is None else [first, *plan.instances]
         size = plan.size
         numbers = self._returned_numbers(plan.output)
         if numbers:
             self._returned = {id(number): size + i for i, number in enumerate(numbers)}
-            stamps.append(self._stamp_of_returned(numbers, size))
+            instances.append(self._instance_of_returned(numbers, size))
             size += len(numbers)
-        self._nodes, name = _native.write_stamps(
+        self._nodes, name = _native.write_instances(
             graph=self._graph,
             names=names,
             metas=metas,
             taken=["eq" for entry in self._inputs if _is_symbol(entry.old.meta["val"])],
-            stamps=[s._replace(template=self._symbols.bound(s.template)) for s in stamps],
+            instances=[s._replace(template=self._symbols.bound(s.template)) for s in instances],
             sizes=self._size_nodes.of_inputs,
             readers=self._size_nodes.count,
             roots=self._roots(plan.output),
@@ -158,7 +158,7 @@ class Writer:
             return [number for item in value for number in self._returned_numbers(item)]
         return []
 
-    def _stamp_of_returned(self, numbers: list[Number], first: int) -> Stamp:
+    def _instance_of_returned(self, numbers: list[Number], first: int) -> Instance:
         """Return an instance whose nodes refer to the numbers that the program returns."""
         empty = TemplateNode(None, None, (), "number", False, (), None)._replace(is_needed=True)
         nodes = tuple(
@@ -166,7 +166,7 @@ class Writer:
         )
         template = Template(nodes, {}, (), None, (), True)
         computed = [-1 if number.node is None else number.node for number in numbers]
-        return Stamp(self._inputs[0].old, template, computed, [], first)
+        return Instance(self._inputs[0].old, template, computed, [], first)
 
     def _roots(self, value: Any) -> list[int]:
         """Return the numbers of the nodes that a program returns."""

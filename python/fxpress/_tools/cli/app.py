@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+import fxpress
 from fxpress._base.errors import Error, UnsupportedError
 from fxpress._base.observing.text import printable, printable_lines
 from fxpress._files.remote.urls import machine_path
@@ -81,9 +82,7 @@ def _enable_debug(_: click.Context, __: click.Parameter, debug: bool) -> None:
 
 def _show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     if is_wanted:
-        from fxpress import _native
-
-        click.echo(f"fxpress {_native.build_info()['version']}")
+        click.echo(f"fxpress {fxpress.__version__}")
         context.exit()
 
 

@@ -53,7 +53,7 @@ class Fault(NamedTuple):
 
     record: str  # the record with the fault; empty for the entire file
     text: str  # the description
-    # Whether it is not a fault, but a requirement: a library, a permission, another file.
+    # Whether the entry is a requirement (a library, a permission, another file) and not a fault.
     is_note: bool = False
 
 

@@ -145,8 +145,8 @@ def reuse(program: Any, report: ReuseReport) -> Overlay:
         'traced: no call before was like it'
     """
     texts = {
-        _path(call.path): f"stamped from {_path(call.stamped_from)}"
-        if call.stamped_from is not None
+        _path(call.path): f"instantiated from {_path(call.instantiated_from)}"
+        if call.instantiated_from is not None
         else f"traced: {call.reason}"
         for call in report.calls
     }
@@ -177,7 +177,7 @@ def decomposition(program: Any, report: Report) -> Overlay:
         >>> decomposed = decompose.run_decompositions(program)
         >>> (marks,) = data.decomposition(decomposed, decompose.report()).values()
         >>> marks["results"]["node 0"]["value"]
-        'of all 2 calls of aten.layer_norm.default, 2 were stamped'
+        'of all 2 calls of aten.layer_norm.default, 2 were instantiated'
     """
     graph = _graph(program)
     latest = {node.id: node.ancestors[0] for node in graph.nodes if node.ancestors}
@@ -185,7 +185,7 @@ def decomposition(program: Any, report: Report) -> Overlay:
     calls = Counter(operator for _, operator in {each[:2] for each in known.values()})
     values = {
         node: f"of all {calls[each.target]} calls of {each.target.removeprefix('torch.ops.')}, "
-        f"{report.by_operator.get(each.target, 0)} were stamped"
+        f"{report.by_operator.get(each.target, 0)} were instantiated"
         for node, each in known.items()
     }
     return marked(graph, values)

@@ -164,5 +164,5 @@ def _input_key(node: Node) -> tuple[str, ...]:
 
 
 def _state_key(node: Node) -> tuple[str, str]:
-    """Return a key of an input: its kind, and the name of its state if it is state."""
+    """Return a key of an input: its type, and the name if it is state."""
     return node.kind, node.state

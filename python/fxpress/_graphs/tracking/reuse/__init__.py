@@ -2,5 +2,5 @@
 
 `calls` is the entry point for calls of tracked modules. A call is described (`structure`), traced
 while Dynamo's changes are recorded (`journal`, `recording`), and repeated for a call with an equal
-description (`template`, `stamp`). In doubt a call is traced.
+description (`template`, `instantiate`). In doubt a call is traced.
 """

@@ -7,10 +7,10 @@ from typing import Any
 
 from fxpress._base.errors import InternalError
 from fxpress._graphs.tracking.reuse.compare import difference
+from fxpress._graphs.tracking.reuse.instantiate import instantiate
 from fxpress._graphs.tracking.reuse.journal import begin_once, journal_of
 from fxpress._graphs.tracking.reuse.recording import Call, Recording
 from fxpress._graphs.tracking.reuse.settings import mode
-from fxpress._graphs.tracking.reuse.stamp import stamp
 from fxpress._graphs.tracking.reuse.structure import NotReusable
 from fxpress._graphs.tracking.reuse.template import Template, template_of
 from fxpress._torch.reuse import Translator, VariableTracker, is_plain_trace, traces_all
@@ -36,7 +36,7 @@ def call(
     journal = journal_of(tx.output)
     with journal:
         if journal.census.is_single(variable.value):
-            journal.report.add(variable, None, "no module is like it")
+            journal.report.add(variable, None, "no other module is equivalent")
             start = len(journal.built)
             result = trace()
             journal.note_known(start)
@@ -52,15 +52,15 @@ def call(
             journal.report.add(variable, None, why)
         else:
             journal.report.add(variable, template.call.variable, "")
-            if how == "stamp":
-                return stamp(template, made)
+            if how == "instantiate":
+                return instantiate(template, made)
         recording = Recording(made)
         result = trace()
         recording.finish(result)
         if template is not None:
             found = difference(template, recording)
             if found is not None:
-                raise InternalError(f"a stamp of {made.path.name} would be wrong: {found}")
+                raise InternalError(f"an instance of {made.path.name} would be wrong: {found}")
         known[:] = [*(each for each in known if not each.reason), recording][-_MOST:]
         return result
 

@@ -139,7 +139,7 @@ class Journal:
         self.depth = 0
         self.place: str | None = None  # the stack trace of the next nodes, if known
         self._undo: list[Callable[[], None]] = []
-        self._stamped: dict[int, tuple[torch.nn.Module, Source]] = {}
+        self._instantiated: dict[int, tuple[torch.nn.Module, Source]] = {}
         # Keys of guards that Dynamo adds with a variable, which an instance does not build.
         self._guarded: set[Any] = set()
         self._count_mutations()
@@ -191,18 +191,18 @@ class Journal:
         return not all(map(is_exhausted, self._generators))
 
     def _note_modules(self) -> None:
-        output, built, stamped, once = self.output, self.built, self._stamped, self.once
+        output, built, instantiated, once = self.output, self.built, self._instantiated, self.once
         register = output.register_attr_or_module
         add_module = output.add_fqn_info_for_inlined_modules
 
         def add_fqn_info(module: torch.nn.Module, source: Source) -> None:
             built.append((module, source))
-            known = stamped.get(id(module))
+            known = instantiated.get(id(module))
             if known is None:
                 add_module(module, source)
             elif known[1] != source:
                 # A traced module would be registered under its first path.
-                restart_without_reuse(output, "a part of a stamped module has another path")
+                restart_without_reuse(output, "a part of an instantiated module has another path")
 
         def register_attr_or_module(target: Any, *names: Any, **options: Any) -> Any:
             if is_constant_of_program(options.get("source")):
@@ -246,10 +246,10 @@ class Journal:
         """Record the modules that a finished call has found."""
         self.known.update(id(module) for module, _ in self.built[start:])
 
-    def note_stamped(self, module: torch.nn.Module, source: Source) -> None:
+    def note_instantiated(self, module: torch.nn.Module, source: Source) -> None:
         """Record a module that is part of the trace but has no variable."""
         self.output.add_fqn_info_for_inlined_modules(module, source)
-        self._stamped[id(module)] = module, source
+        self._instantiated[id(module)] = module, source
 
     def _record_events(self) -> None:
         tracer = self.output.current_tracer

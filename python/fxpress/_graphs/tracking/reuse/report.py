@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fxpress import _native
+from fxpress._base.deprecation import renamed
 
 
 @dataclass(frozen=True)
@@ -15,13 +16,14 @@ class ModuleCall:
     path: str  # of the module, as the program writes it
     kind: str  # the name of its class
     # The path of the module whose call was repeated; None if this one was traced.
-    stamped_from: str | None
+    instantiated_from: str | None
     reason: str  # why it was traced, in a line; empty if it was repeated
+    stamped_from = renamed("stamped_from", "instantiated_from")
 
     def __str__(self) -> str:
         what = f"traced: {self.reason}"
-        if self.stamped_from is not None:
-            what = f"stamped from {self.stamped_from}"
+        if self.instantiated_from is not None:
+            what = f"instantiated from {self.instantiated_from}"
         return f"{self.path} ({self.kind}) {what}"
 
 
@@ -40,15 +42,16 @@ class ReuseReport:
         ...     strict = torch.export.export(model, (x,), strict=True)
         >>> report = functional_export.reuse_report()
         >>> report.calls[0].kind, report.calls[0].reason
-        ('Sequential', 'no module is like it')
+        ('Sequential', 'no other module is equivalent')
     """
 
     calls: list[ModuleCall] = field(default_factory=list)
+    stamped = renamed("stamped", "instantiated")
 
     @property
-    def stamped(self) -> list[ModuleCall]:
+    def instantiated(self) -> list[ModuleCall]:
         """The calls that repeated an earlier call."""
-        return [call for call in self.calls if call.stamped_from is not None]
+        return [call for call in self.calls if call.instantiated_from is not None]
 
     def add(self, variable: Any, origin: Any, reason: str) -> None:
         """Add the call of a variable: it repeats the call of `origin`, or is traced."""
@@ -57,7 +60,9 @@ class ReuseReport:
         self.calls.append(ModuleCall(_path(variable), kind, source, reason))
 
     def __str__(self) -> str:
-        lines = [f"{len(self.stamped)} of {len(self.calls)} calls of modules were stamped"]
+        lines = [
+            f"{len(self.instantiated)} of {len(self.calls)} calls of modules were instantiated"
+        ]
         return "\n".join([*lines, *map(str, self.calls)])
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Literal
 
-Mode = Literal["stamp", "check", "trace"]
+Mode = Literal["instantiate", "check", "trace"]
 
-_from_environment: Mode = "check" if os.environ.get("FXPRESS_CHECK_REUSE") == "1" else "stamp"
+_from_environment: Mode = "check" if os.environ.get("FXPRESS_CHECK_REUSE") == "1" else "instantiate"
 _mode: contextvars.ContextVar[Mode] = contextvars.ContextVar("reuse", default=_from_environment)
 
 
@@ -47,7 +47,7 @@ def check_reuse(enabled: bool = True) -> AbstractContextManager[None]:
         >>> with fxpress.installed(), check_reuse():
         ...     exported = torch.export.export(model, (x,), strict=True)
     """
-    return _use("check" if enabled else "stamp")
+    return _use("check" if enabled else "instantiate")
 
 
 def reuse_layers(enabled: bool = True) -> AbstractContextManager[None]:
@@ -65,7 +65,7 @@ def reuse_layers(enabled: bool = True) -> AbstractContextManager[None]:
         >>> from fxpress.functional_export import reuse_layers, reuse_report
         >>> with fxpress.installed(), reuse_layers(False):
         ...     exported = torch.export.export(model, (x,), strict=True)
-        >>> reuse_report().stamped
+        >>> reuse_report().instantiated
         []
     """
-    return _use("stamp" if enabled else "trace")
+    return _use("instantiate" if enabled else "trace")

@@ -73,7 +73,7 @@ class Template:
         if end.generators:
             made = output.local_generators[start.generators : end.generators]
             if not all(map(is_exhausted, made)):
-                raise NotReusable("it leaves a generator behind")
+                raise NotReusable("it leaves a generator open")
         self.numbers = call.structure.numbers
         self._inside = (call.source, getattr(call.source, "base", call.source))
         self.reads = {
@@ -82,7 +82,7 @@ class Template:
             if module in self.numbers
         }
         if call.tracked not in ((), (0,)):
-            raise NotReusable("it shares a part with what was traced before")
+            raise NotReusable("it shares a part with an earlier call")
         for module, source in self.built:
             if id(module) not in self.numbers or not self.is_inside(source):
                 raise NotReusable("the first call that uses another module")
@@ -99,7 +99,7 @@ class Template:
         if other.journal.mutations != mine.mutations:
             raise NotReusable("an object that outlives the calls was changed in between")
         if other.tracked != mine.tracked or other.met != mine.met:
-            raise NotReusable("it shares a part with what was traced before")
+            raise NotReusable("it shares a part with an earlier call")
         if not mine.state.check():
             raise NotReusable("torch's global state has changed")
         for (number, name), old, new in zip(
@@ -146,7 +146,7 @@ class Template:
         step = Step("input", node, candidate)
         found = input_variable(self.call.journal.output, node)
         if found is None:
-            raise NotReusable(f"it gets {node.target} from elsewhere")
+            raise NotReusable(f"its input {node.target} is not an input of the graph")
         step.tensor, step.variable = found
         step.source = step.variable.source
         step.number = self.numbers.get(id(step.tensor), -1)
@@ -211,23 +211,23 @@ class Template:
         sources += [guard.originating_source for guard in self.guards]
         by_name = {source.name: source for source in sources} if sizes else {}
         if any(size.name not in by_name for size in sizes):
-            raise NotReusable("it reads sizes from elsewhere")
+            raise NotReusable("it reads sizes of values that are not its inputs")
         return [(size, by_name[size.name]) for size in sizes]
 
     # The result
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
-        """Return a function that builds the result of an equal call from its `_Stamp`."""
+        """Return a function that builds the result of an equal call from its `_Instance`."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
                 raise NotReusable("its result is not realized")
             variable = variable.realize()
         for place, each in enumerate(self.call.arguments.tensors):
             if each is variable:
-                return lambda stamp: stamp.call.arguments.tensors[place]
+                return lambda instance: instance.call.arguments.tensors[place]
         for place, (container, _) in enumerate(self.call.arguments.containers):
             if container is variable:
-                return lambda stamp: stamp.call.arguments.containers[place][0]
+                return lambda instance: instance.call.arguments.containers[place][0]
         kind = type(variable)
         if kind in (TensorVariable, SymNodeVariable):
             node = variable.proxy.node
@@ -235,13 +235,13 @@ class Template:
                 raise NotReusable("its result has attributes that the program gave it")
             for step in self.steps:
                 if step.node is node and step.kind != "name":
-                    return lambda stamp: stamp.variable(step, variable)
-            raise NotReusable("its result was there before")
+                    return lambda instance: instance.variable(step, variable)
+            raise NotReusable("its result existed before the call")
         if kind is variables.ConstantVariable:
-            return lambda stamp: variable
+            return lambda instance: variable
         if kind in (variables.TupleVariable, variables.ListVariable) and not variable.source:
             parts = [self._result(each) for each in variable.items]
-            return lambda stamp: stamp.container(variable, [part(stamp) for part in parts])
+            return lambda instance: instance.container(variable, [part(instance) for part in parts])
         raise NotReusable(f"its result is a {kind.__name__}")
 
 

@@ -29,21 +29,21 @@ class Renamer {
 };
 
 // All borrowed.
-struct StampRequest {
-  PyObject* graph;     // an empty torch.fx.Graph
-  PyObject* names;     // list of str: of the placeholders
-  PyObject* metas;     // list of dict: of the placeholders, to own
-  PyObject* taken;     // list of str: candidates for names of dead nodes before the instances
-  PyObject* stamps;    // list of fxpress._graphs.decompose.plan.Stamp
-  PyObject* sizes;     // list of int: by placeholder, the expression that it is; -1: none
-  PyObject* readers;   // int: how many nodes of the first instance read symbols of placeholders
-  PyObject* roots;     // list of int: the nodes that the program returns
-  PyObject* size;      // int: how many nodes the trace has, including placeholders
-  PyObject* sequence;  // torch's current sequence number
-  PyObject* helper;    // fxpress._graphs.decompose.write.Writer
+struct InstantiationRequest {
+  PyObject* graph;      // an empty torch.fx.Graph
+  PyObject* names;      // list of str: of the placeholders
+  PyObject* metas;      // list of dict: of the placeholders, to own
+  PyObject* taken;      // list of str: candidates for names of dead nodes before the instances
+  PyObject* instances;  // list of fxpress._graphs.decompose.plan.Instance
+  PyObject* sizes;      // list of int: by placeholder, the expression that it is; -1: none
+  PyObject* readers;    // int: how many nodes of the first instance read symbols of placeholders
+  PyObject* roots;      // list of int: the nodes that the program returns
+  PyObject* size;       // int: how many nodes the trace has, including placeholders
+  PyObject* sequence;   // torch's current sequence number
+  PyObject* helper;     // fxpress._graphs.decompose.write.Writer
 };
 
 // Returns a list with the node of each number, None for dead nodes, and the name of the output.
-Ref write_stamps(const StampRequest& request);
+Ref write_instances(const InstantiationRequest& request);
 
 }  // namespace fxpress::decompose

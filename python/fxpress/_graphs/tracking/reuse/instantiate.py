@@ -35,12 +35,12 @@ from fxpress._torch.reuse_inputs import (
 )
 
 
-def stamp(template: Template, call: Call) -> VariableTracker:
+def instantiate(template: Template, call: Call) -> VariableTracker:
     """Repeat a recorded call for `call`, and return the variable of its result."""
-    return _Stamp(template, call).run()
+    return _Instance(template, call).run()
 
 
-class _Stamp:
+class _Instance:
     def __init__(self, template: Template, call: Call) -> None:
         self.template = template
         self.call = call
@@ -91,7 +91,7 @@ class _Stamp:
             journal.entered.append((made[0], path, same))
         for module, source in self.template.built:
             same = objects[numbers[id(module)]]
-            journal.note_stamped(same, self.same.source(source))
+            journal.note_instantiated(same, self.same.source(source))
         for number, name in self.template.reads:
             journal.reads.append((id(objects[number]), name))
         for size, source in self.template.sizes:
@@ -237,4 +237,4 @@ class _Stamp:
         return found
 
 
-_STEPS = {"input": _Stamp._add_input, "node": _Stamp._add_node, "name": _Stamp._rename}
+_STEPS = {"input": _Instance._add_input, "node": _Instance._add_node, "name": _Instance._rename}

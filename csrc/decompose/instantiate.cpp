@@ -1,4 +1,4 @@
-#include "decompose/stamp.h"
+#include "decompose/instantiate.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -73,7 +73,7 @@ uint32_t number(PyObject* value) {
 }
 
 std::vector<uint32_t> numbers(PyObject* list) {
-  FXPRESS_CHECK(PyList_Check(list), "a list of numbers is no list");
+  FXPRESS_CHECK(PyList_Check(list), "expected a list of numbers");
   std::vector<uint32_t> result;
   result.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
@@ -94,7 +94,7 @@ struct Words {
 
 constexpr uint32_t kNoNode = UINT32_MAX;
 
-struct Stamp {
+struct Instance {
   Ref call;                      // the node of the old graph
   Ref made_of;                   // the template
   const Recipe* recipe;          // read from the template
@@ -108,16 +108,16 @@ struct Stamp {
   }
 };
 
-class Stamper {
+class Instantiator {
  public:
-  explicit Stamper(const StampRequest& request)
+  explicit Instantiator(const InstantiationRequest& request)
       : request_(request),
         names_(fx::NameWriter::Forbidden::kForNodes),
         writer_(names_, Ref::borrow(request.graph)),
         values_(request.helper),
         nodes_(number(request.size)) {
-    for (Py_ssize_t i = 0; i < PyList_Size(request.stamps); ++i) {
-      read_stamp(PyList_GET_ITEM(request.stamps, i));
+    for (Py_ssize_t i = 0; i < PyList_Size(request.instances); ++i) {
+      read_instance(PyList_GET_ITEM(request.instances, i));
     }
   }
 
@@ -126,7 +126,7 @@ class Stamper {
     share_numbers();
     name_all();
     write_placeholders();
-    for (const Stamp& stamp : stamps_) write(stamp);
+    for (const Instance& instance : instances_) write(instance);
     const std::string_view output = renamer_.node(names_.text(raw_.back()));
     const Ref name = new_string(output);
     writer_.finish();
@@ -135,30 +135,30 @@ class Stamper {
   }
 
  private:
-  void read_stamp(PyObject* source) {
+  void read_instance(PyObject* source) {
     Ref made_of = get_attr(source, words_.made_of.get());
     const auto key = reinterpret_cast<uintptr_t>(made_of.get());
     const auto [place, added] = known_.insert(key, static_cast<uint32_t>(recipes_.size()));
     if (added) recipes_.push_back(std::make_unique<Recipe>(made_of.get(), names_));
     const Recipe* recipe = recipes_[place].get();
     counts_ |= recipe->counts();
-    stamps_.push_back({get_attr(source, words_.call.get()), std::move(made_of), recipe,
-                       numbers(get_attr(source, words_.inputs.get()).get()),
-                       get_attr(source, words_.storages.get()),
-                       number(get_attr(source, words_.first.get()).get())});
+    instances_.push_back({get_attr(source, words_.call.get()), std::move(made_of), recipe,
+                          numbers(get_attr(source, words_.inputs.get()).get()),
+                          get_attr(source, words_.storages.get()),
+                          number(get_attr(source, words_.first.get()).get())});
   }
 
   void mark_live() {
     live_.assign(nodes_.size(), 0);
     for (const uint32_t root : numbers(request_.roots)) live_.at(root) = 1;
-    for (auto stamp = stamps_.rbegin(); stamp != stamps_.rend(); ++stamp) {
-      const std::vector<RecipeNode>& nodes = stamp->recipe->nodes();
+    for (auto instance = instances_.rbegin(); instance != instances_.rend(); ++instance) {
+      const std::vector<RecipeNode>& nodes = instance->recipe->nodes();
       for (size_t i = nodes.size(); i-- > 0;) {
-        char& live = live_.at(stamp->first + i);
+        char& live = live_.at(instance->first + i);
         if (nodes[i].is_impure) live = 1;
         if (live == 0) continue;
         for (const int32_t used : nodes[i].uses) {
-          const uint32_t place = stamp->number_of(used);
+          const uint32_t place = instance->number_of(used);
           if (place != kNoNode) live_.at(place) = 1;
         }
       }
@@ -174,35 +174,37 @@ class Stamper {
       if (static_cast<int32_t>(sizes[i]) != kNoNumber) computed_.emplace(sizes[i], i);
     }
     readers_end_ = static_cast<uint32_t>(sizes.size()) + number(request_.readers);
-    for (const Stamp& stamp : stamps_) {
-      const std::vector<RecipeNode>& nodes = stamp.recipe->nodes();
+    for (const Instance& instance : instances_) {
+      const std::vector<RecipeNode>& nodes = instance.recipe->nodes();
       for (uint32_t i = 0; i < nodes.size(); ++i) {
-        if (nodes[i].number != kNoNumber) share_number(stamp, nodes[i], stamp.first + i);
+        if (nodes[i].number != kNoNumber) share_number(instance, nodes[i], instance.first + i);
       }
     }
   }
 
-  void share_number(const Stamp& stamp, const RecipeNode& node, uint32_t place) {
+  void share_number(const Instance& instance, const RecipeNode& node, uint32_t place) {
     const auto expression = static_cast<uint32_t>(node.number);
     if (place < readers_end_) {
       computed_.emplace(expression, place);
       return;
     }
     if (live_[place] == 0) return;
-    if (node.is_needed && !node.uses.empty() && stamp.number_of(node.uses[0]) < first_computed()) {
-      same_as_[place] = stamp.number_of(node.uses[0]);  // the input itself
+    if (node.is_needed && !node.uses.empty() &&
+        instance.number_of(node.uses[0]) < first_computed()) {
+      same_as_[place] = instance.number_of(node.uses[0]);  // the input itself
       live_[place] = 0;
       return;
     }
     auto known = computed_.find(expression);
     if (known == computed_.end() && node.parts > 0) {
-      compute_parts(stamp, node, place);
+      compute_parts(instance, node, place);
       known = computed_.find(expression);
     }
-    const bool read_from_dead = node.read != kNothing && live_[stamp.number_of(node.read)] == 0 &&
-                                stamp.number_of(node.read) >= first_computed();
+    const bool read_from_dead = node.read != kNothing &&
+                                live_[instance.number_of(node.read)] == 0 &&
+                                instance.number_of(node.read) >= first_computed();
     if (read_from_dead || (known == computed_.end() && node.is_needed)) {
-      ask(words_.missing, stamp.call.get());
+      ask(words_.missing, instance.call.get());
     }
     if (known == computed_.end()) {
       computed_.emplace(expression, place);
@@ -214,10 +216,10 @@ class Stamper {
   }
 
   // Computes the size of a tensor that the program computes from sizes of the program's inputs.
-  void compute_parts(const Stamp& stamp, const RecipeNode& node, uint32_t place) {
+  void compute_parts(const Instance& instance, const RecipeNode& node, uint32_t place) {
     for (uint32_t i = place - static_cast<uint32_t>(node.parts); i < place; ++i) {
       live_[i] = 1;
-      share_number(stamp, stamp.recipe->nodes()[i - stamp.first], i);
+      share_number(instance, instance.recipe->nodes()[i - instance.first], i);
     }
   }
 
@@ -232,8 +234,8 @@ class Stamper {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.taken); ++i) {
       taken_.push_back(names_.table().create(names_.candidate(PyList_GET_ITEM(request_.taken, i))));
     }
-    for (const Stamp& stamp : stamps_) {
-      for (const RecipeNode& node : stamp.recipe->nodes()) {
+    for (const Instance& instance : instances_) {
+      for (const RecipeNode& node : instance.recipe->nodes()) {
         const bool is_named = node.number == kNoNumber || live_[raw_.size()] != 0;
         raw_.push_back(is_named ? names_.table().create(node.candidate) : StringId{});
       }
@@ -253,38 +255,38 @@ class Stamper {
     }
   }
 
-  void write(const Stamp& stamp) {
-    const std::vector<RecipeNode>& nodes = stamp.recipe->nodes();
+  void write(const Instance& instance) {
+    const std::vector<RecipeNode>& nodes = instance.recipe->nodes();
     Ref source;  // created for the first live node
     for (size_t i = 0; i < nodes.size(); ++i) {
-      const size_t place = stamp.first + i;
+      const size_t place = instance.first + i;
       if (live_[place] == 0) continue;
-      if (!source) source = ask(words_.source, stamp.call.get());
+      if (!source) source = ask(words_.source, instance.call.get());
       const std::string_view raw = names_.text(raw_[place]);
       const std::string_view last = renamer_.node(raw);
       const StringId name = last == raw ? raw_[place] : names_.intern(last);
       const fx::NewNode made{Op::kCallFunction, nodes[i].target.get(), name, Py_None, name};
       const auto replace = [&](PyObject* original) {
-        return nodes_[same_as_[stamp.number_of(stamp.recipe->number_of(original))]];
+        return nodes_[same_as_[instance.number_of(instance.recipe->number_of(original))]];
       };
       nodes_[place] =
-          writer_.copy(made, nodes[i].original.get(), replace, meta_of(nodes[i], stamp, source));
+          writer_.copy(made, nodes[i].original.get(), replace, meta_of(nodes[i], instance, source));
     }
-    if (counts_) ask(words_.count, stamp.made_of.get());
+    if (counts_) ask(words_.count, instance.made_of.get());
   }
 
-  Ref meta_of(const RecipeNode& node, const Stamp& stamp, const Ref& source) {
-    const Ref old = fx::node_field(stamp.call.get(), fx::symbols.node_meta);
+  Ref meta_of(const RecipeNode& node, const Instance& instance, const Ref& source) {
+    const Ref old = fx::node_field(instance.call.get(), fx::symbols.node_meta);
     Ref meta = Ref::steal(PyDict_New());
     for (const MetaItem& item : node.meta) {
       check(PyDict_SetItem(meta.get(), item.key.get(),
-                           item_of(item, node, stamp, old, source).get()));
+                           item_of(item, node, instance, old, source).get()));
     }
     return meta;
   }
 
-  Ref item_of(const MetaItem& item, const RecipeNode& node, const Stamp& stamp, const Ref& old,
-              const Ref& source) {
+  Ref item_of(const MetaItem& item, const RecipeNode& node, const Instance& instance,
+              const Ref& old, const Ref& source) {
     switch (item.kind) {
       case MetaKind::kLiteral:
         return Ref::borrow(item.value.get());
@@ -298,13 +300,13 @@ class Stamper {
         return make_list(1, [&](size_t) { return Ref::borrow(source.get()); });
       }
       case MetaKind::kValue:
-        return values_.make(node.value, stamp.storages.get());
+        return values_.make(node.value, instance.storages.get());
       case MetaKind::kSequence:
         return Ref::borrow(request_.sequence);
       case MetaKind::kCounted:
         return ask(words_.counted, item.value.get());
     }
-    FXPRESS_CHECK(false, "an unknown kind of meta");
+    FXPRESS_CHECK(false, "an item of meta has an unknown type");
     return {};
   }
 
@@ -343,7 +345,7 @@ class Stamper {
     });
   }
 
-  const StampRequest& request_;
+  const InstantiationRequest& request_;
   const Words words_;
   fx::NameWriter names_;
   fx::GraphWriter writer_;
@@ -351,7 +353,7 @@ class Stamper {
   Values values_;
   core::FlatMap known_;                           // address of a template -> its recipe
   std::vector<std::unique_ptr<Recipe>> recipes_;  // of the program
-  std::vector<Stamp> stamps_;                     // in order
+  std::vector<Instance> instances_;               // in order
   std::vector<char> live_;                        // by number
   std::vector<StringId> raw_;                     // the first name, by number; the output's last
   std::vector<StringId> taken_;                   // names of dead nodes before the instances
@@ -364,8 +366,8 @@ class Stamper {
 
 }  // namespace
 
-Ref write_stamps(const StampRequest& request) {
-  return Stamper(request).run();
+Ref write_instances(const InstantiationRequest& request) {
+  return Instantiator(request).run();
 }
 
 }  // namespace fxpress::decompose

@@ -1,0 +1,17 @@
+"""Keep old names of public attributes."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+
+def renamed(old: str, new: str) -> property:
+    """Return a property for the old name of an attribute, which warns and returns the attribute."""
+
+    def get(owner: object) -> Any:
+        text = f"{type(owner).__name__}.{old} is deprecated: use {new}"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(owner, new)
+
+    return property(get, doc=f"Deprecated name of `{new}`.")
