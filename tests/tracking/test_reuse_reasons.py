@@ -176,7 +176,7 @@ REASONS: dict[str, tuple[Callable[[Any], Model], type[Small], str]] = {
     "a number from elsewhere": (Model, OtherNumber, "the first call that reads G"),
     "symbols": (Model, ByPositions, "changed hooks, symbols, guards on shapes"),
     "a symbol of a known kind": (Model, ByItem, "its nodes have unbacked_bindings"),
-    "a body": (Model, OfBody, "it gets wrap_body"),
+    "a body": (Model, OfBody, "its input wrap_body_0 is not"),
     "a sparse tensor": (Model, Sparse, "a result is a FakeTensor"),
     "a tensor whose value is known": (Model, KnownValue, "a result is a constant"),
     "a conjugated tensor": (Model, Conjugated, "a result is a constant"),
