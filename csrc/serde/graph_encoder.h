@@ -204,7 +204,7 @@ class GraphEncoder {
   std::string scratch_;                                 // reused for building texts
 
   Ref device_, device_type_, device_index_;  // the last device, and its attributes
-  Ref texts_;  // dict: the texts of symbolic expressions
+  Ref texts_;                                // dict: the texts of symbolic expressions
 };
 
 // Returns the bytes of a program, or None if the program may be invalid; see
