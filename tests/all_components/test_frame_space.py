@@ -30,7 +30,7 @@ def test_calls_as_it_is() -> None:
     assert named(1, 2, 3, function="yes") == (1, (2, 3), "yes", True)
     assert call_with_space(named, 1, function="yes") == (1, (), "yes", True)
     assert named.__name__ == "named"
-    assert named.__doc__ == "What it does."
+    assert named.__doc__ == "Return the result of the call."
     assert not has_space()
 
 
