@@ -63,7 +63,8 @@ void call_with_numbers(const c10::OperatorHandle& op, c10::Stack& stack) {
 }
 
 Ref value_to_object(c10::IValue value) {
-  // torch reads the type of an entire tuple, and undefined tensors have none.
+  // Elements are converted one by one, because torch needs the type of an entire tuple, and an
+  // undefined tensor has no type.
   if (value.isTuple()) {
     const auto& elements = value.toTupleRef().elements();
     return make_tuple(elements.size(), [&](size_t i) { return value_to_object(elements[i]); });
@@ -76,8 +77,8 @@ bool is_jit_tracing() {
 }
 
 void set_python_error(const std::exception_ptr& thrown) noexcept {
-  // torch converts its own errors, and raises RuntimeError for others. In older releases Python
-  // calls operators through pybind11, which converts the others.
+  // With plain_errors, torch raises RuntimeError for C++ exceptions that are not its own. Older
+  // releases call operators through pybind11, whose conversions of such exceptions are below.
   try {
     if (symbols.plain_errors == Py_True) return torch::translate_exception_to_python(thrown);
     std::rethrow_exception(thrown);

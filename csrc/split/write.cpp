@@ -81,7 +81,7 @@ class PartitionWriter {
     }
   }
 
-  // A partition that is not the last one of an autocast region exits it; innermost regions first.
+  // Exits each autocast region that continues in a later partition, innermost regions first.
   void leave_state() {
     const auto& regions = context_.plan.assignment.autocast;
     for (auto region = regions.rbegin(); region != regions.rend(); ++region) {

@@ -32,7 +32,7 @@ constexpr size_t kLine = 64;                        // cache line, bytes
 constexpr size_t kAhead = 8;                        // tensors to prefetch
 constexpr size_t kGroup = size_t{1} << 20;          // bytes of small parts that form one piece
 constexpr std::chrono::milliseconds kPatience{50};  // between checks for signals
-constexpr size_t kWorthAThread = size_t{1} << 21;   // bytes for each thread
+constexpr size_t kWorthAThread = size_t{1} << 21;   // bytes that justify one more thread
 constexpr size_t kWorthRelease = size_t{1} << 25;   // bytes from which the GIL is released
 
 // The part of a storage that is copied.

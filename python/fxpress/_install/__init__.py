@@ -101,7 +101,8 @@ def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
 def is_installed() -> bool:
     """Return whether torch's names refer to fxpress's objects now.
 
-    It is False if ``FXPRESS_DISABLE`` was set. torch has no such function.
+    It is also False if ``FXPRESS_DISABLE`` was set when `install` was called. torch has no such
+    function.
 
     Example:
         >>> fxpress.is_installed()

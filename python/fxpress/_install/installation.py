@@ -53,7 +53,8 @@ class Installation:
     """The open leases of `install` in one process, and the patches that they share."""
 
     def __init__(self, components: Iterable[Entry]) -> None:
-        # Native code makes each change atomically for other threads, signals and forks.
+        # Native code makes all changes of an installation at once: other threads, signal handlers
+        # and forked processes see all or none.
         self._native = _native.Installation()
         self._here = _Here()
         self._components = components

@@ -165,7 +165,7 @@ def _read_again(
 def _pickled(
     archive: PT2ArchiveReader, payload: Payload, load_options: Options, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
-    """Return a tensor of a custom class. It is read once to find its dtype and sizes."""
+    """Describe a tensor of a custom class, which is read now for its dtype and sizes."""
     record = archive.record(names.WEIGHTS_DIR + payload.record)
     value = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)[payload.name]
     if not isinstance(value, torch.Tensor):

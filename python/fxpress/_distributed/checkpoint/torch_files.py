@@ -182,7 +182,7 @@ def _slice(
         if not isinstance(found, torch.Tensor):
             raise ArchiveError(f"{name!r} is a {type(found).__name__}, expected a tensor")
         if difference := difference_of((found.dtype, tuple(found.shape)), (dtype, sizes)):
-            raise ArchiveError(f"{name!r} is {difference} by {METADATA}")
+            raise ArchiveError(f"{name!r} is {difference} according to {METADATA}")
         return found
 
     def find() -> Place:

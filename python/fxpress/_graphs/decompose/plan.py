@@ -132,7 +132,7 @@ class Plan:
                 self._try_calls(recorder, only_writing=False)
             node = nodes[self._position]
             if any(used not in self._environment for used in node.all_input_nodes):
-                raise UnsafeError("a node that precedes its input")
+                raise UnsafeError(f"node {node.name!r} precedes one of its inputs")
             if node.op == "output":
                 self.output = self._argument(node.args[0])
             elif node.target is operator.getitem:

@@ -93,9 +93,9 @@ class Template(ByIdentity, _Template):
         result: the call's result: containers and constants with Outputs and NumberOutputs.
         calls: function -> how many times it was called.
         is_symbolic: whether it contains expressions, which `Symbols.bound` replaces.
-        is_from_cache: whether tensors have other storages if computed than from the cache.
-        moves: whether a result has another offset or size of storage if computed than from the
-            cache.
+        is_from_cache: whether the trace depends on torch's cache of fake tensors: tensors from the
+            cache share other storages than computed tensors do.
+        moves: whether a result from the cache has another offset or size of storage, too.
     """
 
     __slots__ = ()
