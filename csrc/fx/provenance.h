@@ -27,7 +27,7 @@ struct NotedNode {
 // A list with one note.
 Ref note_of(const ProvenanceRules& rules, const NotedNode& node);
 
-// A list with the note of a node that does not come from another.
+// A list with one note, for a node that was made from no other node.
 Ref note_of_none(const ProvenanceRules& rules);
 
 // Caches the texts of targets: most nodes share their targets, and str() of a function is slow.
@@ -48,7 +48,7 @@ class Provenance {
   // A list with the note of a node with this name and target, of the graph with this id.
   //   earlier: notes that the node has, or None.
   Ref note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier);
-  // A list with the note of a node that does not come from another.
+  // A list with one note, for a node that was made from no other node.
   Ref note_of_none() const { return fx::note_of_none(rules_); }
 
  private:

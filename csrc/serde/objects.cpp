@@ -42,7 +42,8 @@ void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
   check(PyObject_GenericSetAttr(object, name, value));
 }
 
-// Objects are created without their class's __new__, so it may only store attributes.
+// Objects are created without calling __new__, so a schema class may only have base classes that
+// are written in Python.
 void check_plain(PyObject* type) {
   for (PyTypeObject* base = as_type(type); base != &PyBaseObject_Type; base = base->tp_base) {
     if (PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE) == 0) {

@@ -218,7 +218,7 @@ class Features:
 
     @cached_property
     def methods_are_bound_to_variables(self) -> bool:
-        """True if a variable for a method takes the variable of its function."""
+        """True if `UserMethodVariable` takes the VariableTracker of its function."""
         from torch._dynamo.variables import UserMethodVariable
 
         return "im_func" in signature(UserMethodVariable).parameters

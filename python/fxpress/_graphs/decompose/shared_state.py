@@ -50,7 +50,7 @@ class _Held(NamedTuple):
 
 
 def without_views(program: ExportedProgram) -> ExportedProgram:
-    """Return a program with one input for state that shares a storage which the program writes.
+    """Return a program with one input for each written storage that several states share.
 
     Returns the program itself if there is no such state.
 

@@ -1,9 +1,9 @@
 """Divide a list of items into runs of least maximum weight, then of least cost of the cuts.
 
 Positions are numbered from 0, before the first item, to the number of items. `before` has the
-total weight of the items before each position. `reach` has, for each run and each position where it
-may begin, the last position where it may end; it never decreases from a position to the next. A run
-cannot begin at a position that equals its reach.
+total weight of the items before each position. `reach[r][p]` is
+the last position where run r may end if it begins at p, and does not decrease with p. If it equals
+p, run r cannot begin at p.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ _MADE_OF_PRODUCTS = (
 class Count:
     """The floating-point operations of a program."""
 
-    # Id of a graph -> id of a node -> its operations. An operator with bodies has the operations of
-    # its bodies; `torch.cond` has, for each operator, the larger number of its branches.
+    # Id of a graph -> id of a node -> its operations. An operator that runs its bodies once
+    # has their operations; `torch.cond` has, for each operator, the larger number of its branches.
     by_node: dict[str, dict[str, int]]
     total: int  # the operations of the program
     left_out: dict[str, int]  # reason -> number of operators that are not counted

@@ -32,7 +32,7 @@ from fxpress._tools.view.ranges import cut_long_layers
 
 _LONGEST_NAME = 100  # characters of a part of a graph's id
 _DEPTH = 60  # nested graphs, and nested objects in the history of a node
-# The kind of an input in a signature -> the field with its name in the state.
+# Kind of an input in a signature -> the field with the input's name in the state or constants.
 _KINDS = {**{kind: place.field for kind, place in STATE.items()}, "custom_obj": "custom_obj_name"}
 _MANY = 20_000  # young objects: with fewer, a collection is fast
 # Bytes of Python's objects, and of the plain data that is built from them.
