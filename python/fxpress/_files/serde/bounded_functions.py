@@ -131,8 +131,12 @@ def _check_number(limits: Limits, name: str, arguments: list[Operand]) -> None:
 def _check_terms(limits: Limits, name: str, arguments: list[Operand], part: int) -> None:
     terms = sum(argument.terms for argument in arguments)
     degree = max((argument.degree for argument in arguments), default=0)
-    if terms > max(limits.terms // part, 2) or degree > _HIGHEST_DEGREE:
-        raise LimitError("terms", f"{PLACE}: {name} of {terms} terms of degree {degree}")
+    if degree > _HIGHEST_DEGREE:
+        raise ExpressionError(
+            f"an argument of {name} has degree {degree}, expected at most {_HIGHEST_DEGREE}"
+        )
+    if terms > max(limits.terms // part, 2):
+        raise LimitError("terms", f"{PLACE}: {name} of {terms} terms")
 
 
 def _check_division(limits: Limits, name: str, arguments: list[Operand]) -> None:
@@ -147,7 +151,9 @@ def _check_comparison(limits: Limits, name: str, arguments: list[Operand]) -> No
 def _check_few(limits: Limits, name: str, arguments: list[Operand]) -> None:
     """Check the arguments of a function that compares all pairs of them."""
     if len(arguments) > _MOST_ARGUMENTS:
-        raise LimitError("terms", f"{PLACE}: {name} of {len(arguments)} arguments")
+        raise ExpressionError(
+            f"{name} has {len(arguments)} arguments, expected at most {_MOST_ARGUMENTS}"
+        )
     # There may be few arguments with many terms each, or many arguments with few terms.
     part = _COMPARED * max(1, len(arguments) // 2)
     _check_terms(limits, name, arguments, part if _are_compound(arguments) else _COMPARED)

@@ -284,7 +284,9 @@ class _Reader:
         """Return a Float with its precision in bits."""
         bits = keywords.pop("precision", Operand(sympy.Integer(53), 1, 0)).value
         if keywords or len(args) != 1 or _is_not_integer(bits):
-            raise ExpressionError("expected a string and a precision as arguments of Float")
+            raise ExpressionError(
+                "expected a number or its text, and an integer precision, as arguments of Float"
+            )
         precision = int(bits)
         if not 0 < precision <= max(53, most_bits(self._limits)):
             raise LimitError("digits", f"{PLACE}: a Float of {precision} bits")
