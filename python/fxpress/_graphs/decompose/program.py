@@ -188,10 +188,10 @@ class _NoCalls(compat.TorchDispatchMode):  # type: ignore[misc]
 
 
 def _check_classes(program: ExportedProgram) -> None:
-    """Raise UnsafeError if the trace differs because it creates objects of the user's classes.
+    """Raise UnsafeError if creating or flattening the inputs or outputs calls operators.
 
-    torch creates and flattens the inputs and outputs in the trace; a cache of keys and values calls
-    `torch.cat`.
+    torch does both in its trace, so that these calls become nodes: DynamicCache of transformers
+    calls `torch.cat`. Classes that change the order of their parts are refused, too.
     """
     call = program.module_call_graph[0].signature
     if call is None:

@@ -1,9 +1,8 @@
 """Divide a list of items into runs of least maximum weight, then of least cost of the cuts.
 
 Positions are numbered from 0, before the first item, to the number of items. `before` has the
-total weight of the items before each position. `reach[r][p]` is
-the last position where run r may end if it begins at p, and does not decrease with p. If it equals
-p, run r cannot begin at p.
+total weight of the items before each position. `reach[r][p]` is the last position where run r may
+end if it begins at p, and does not decrease with p. If it equals p, run r cannot begin at p.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 _LONGEST = 400  # characters of a cell of a table
 _MOST_LINES = 12  # lines shown of a part, unless an option requests all
 _MOST_ROWS = 2_000  # shown with an option for all: rich needs 0.4 ms for each
-_MOST_PROGRAMS = 100
+_MOST_PARTS = 100  # programs of a file, or nodes of a name
 _DEPTH = 2
 
 
@@ -52,7 +52,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
             out.print(part, soft_wrap=isinstance(part, Text))
         return
     out.print(_file(summary), soft_wrap=True)
-    shown = summary.programs[:_MOST_PROGRAMS]
+    shown = summary.programs[:_MOST_PARTS]
     wanted = wanted._replace(most_rows=_share(shown))
     for program in shown:
         out.print()
@@ -66,8 +66,12 @@ def _share(parts: Sequence[object]) -> int:
 
 
 def _print_rest(out: Any, count: int, noun: str) -> None:
-    if count > _MOST_PROGRAMS:
-        out.print(Text(f"and {count - _MOST_PROGRAMS} more {noun} (--json shows all)"))
+    if count > _MOST_PARTS:
+        out.print(_rest(count - _MOST_PARTS, f"{noun} "))
+
+
+def _rest(count: int, noun: str = "", option: str = "--json") -> Text:
+    return Text(f"and {count} more {noun}({option} shows all)")
 
 
 def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType]:
@@ -106,7 +110,7 @@ def show_nodes(path: Path, name: str, as_json: bool) -> int:
         print(json.dumps([node._asdict() for node in nodes], indent=2))
     else:
         out = console()
-        shown = nodes[:_MOST_PROGRAMS]
+        shown = nodes[:_MOST_PARTS]
         for node in shown:
             out.print(_node(node, _share(shown)))
         _print_rest(out, len(nodes), "nodes")
@@ -179,7 +183,7 @@ def _table(
         table.add_row(*(_cell(row[column]) for column in columns))
     if len(shown) < len(rows):
         option = option if most == _MOST_LINES else "--json"
-        table.add_row(Text(f"and {len(rows) - len(shown)} more ({option} shows all)"))
+        table.add_row(_rest(len(rows) - len(shown), option=option))
     return table
 
 
@@ -281,5 +285,5 @@ def _node(node: NodeSummary, most: int) -> Table:
     for name, value in rows[:most]:
         grid.add_row(Text(printable(name)), Text(printable_lines(value)))
     if len(rows) > most:
-        grid.add_row(Text(f"and {len(rows) - most} more (--json shows all)"))
+        grid.add_row(_rest(len(rows) - most))
     return grid
