@@ -93,8 +93,11 @@ OURS = "fxpress"
 EDITS = {
     "no number": (_edit(OURS, "number", value=None), "damaged"),
     "another save's number": (_edit(OURS, "number", value="0" * 32), "belongs to another"),
-    "another format": (_edit(OURS, "format", value="zip"), "of format 'zip'"),
-    "a newer version": (_edit(OURS, "version", value=2), "version 2"),
+    "another format": (_edit(OURS, "format", value="zip"), "found format 'zip'"),
+    "a newer version": (
+        _edit(OURS, "version", value=2),
+        "found format 'fxpress checkpoint', version 2",
+    ),
     "a file elsewhere": (
         _edit(OURS, "files", 0, 0, value="../../etc/passwd.safetensors"),
         "not a file next to it",
@@ -307,7 +310,7 @@ class Runs:
 def test_pickles_of_torch_do_not_run(tmp_path: Path) -> None:
     dcp.save({"a": torch.ones(3)}, checkpoint_id=tmp_path / "torch", no_dist=True)
     (tmp_path / "torch" / ".metadata").write_bytes(pickle.dumps(Runs(tmp_path / "ran")))
-    with pytest.raises(fxpress.ArchiveError, match="mkdir, which is not of a checkpoint"):
+    with pytest.raises(fxpress.ArchiveError, match="mkdir, which does not belong to a checkpoint"):
         convert_weights(tmp_path / "torch", tmp_path / "b")
     dcp.save({"v": Runs(tmp_path / "ran")}, checkpoint_id=tmp_path / "other", no_dist=True)
     with pytest.raises(fxpress.SerializeError, match="allow_pickle"):

@@ -185,7 +185,7 @@ def test_rank_0_died_while_another_waited(store: Any, monkeypatch: pytest.Monkey
             time.sleep(0.01)
         monkeypatch.setattr(OWN, "rank", 0, raising=False)
         agreement.join_round(None)
-        with pytest.raises(PipelineError, match=r"rank 0 .* has begun again"):
+        with pytest.raises(PipelineError, match=r"rank 0 .* has restarted"):
             waiting.result(10)
     assert at_once(agree(Answer([0])), agree(Answer([1]))) == ["", ""]
 

@@ -166,7 +166,7 @@ def test_arguments_of_another_structure(tmp_path: Path) -> None:
         first(tokens, tokens)
     with pytest.raises(PipelineError, match="stage 0 expects the inputs of the program"):
         first(other=tokens)
-    with pytest.raises(PipelineError, match=r"takes \d+ tensors from the one before, and was"):
+    with pytest.raises(PipelineError, match=r"expects \d+ tensors from the previous stage, got 0"):
         second()
 
 

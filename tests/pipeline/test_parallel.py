@@ -339,8 +339,8 @@ def test_a_plan_that_cuts_what_passes_to_another_stage(is_dynamic: bool, tmp_pat
         )
     )
     assert re.fullmatch(
-        rf"rank 0 \(stage 0\): the plan cuts {value!r}, which stage 0 gives to another: a rank has "
-        r"\[\d+, 8, 16\] of it, and not \[.+, 8, 32\]\. Let the module before the cut .*",
+        rf"rank 0 \(stage 0\): the plan cuts {value!r}, which stage 0 passes on: a rank has the "
+        r"shape \[\d+, 8, 16\], expected \[.+, 8, 32\]\. Pass output_layouts=Replicate\(\) .*",
         text,
     )
 

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fxpress._distributed.stages.lives import Lives, State
+from fxpress._distributed.stages.lifetimes import Lifetimes, State
 from fxpress._distributed.stages.memory import Memory
 from fxpress._graphs.partition.runs import cheapest, least_limit
 from tests.support.generated import examples
@@ -87,7 +87,7 @@ def test_least_limit(row: tuple[list[int], list[int], list[list[int]], int]) -> 
 
 
 @st.composite
-def held(draw: st.DrawFn) -> tuple[Lives, list[int]]:
+def held(draw: st.DrawFn) -> tuple[Lifetimes, list[int]]:
     """Bytes of state and values of some operations, and places among them."""
     count = draw(st.integers(1, 8))
     numbers = st.lists(st.integers(0, 9), min_size=count, max_size=count)
@@ -95,11 +95,11 @@ def held(draw: st.DrawFn) -> tuple[Lives, list[int]]:
     uses = draw(st.lists(keys, min_size=count, max_size=count))
     state = {key: State(draw(st.integers(0, 9))) for key in "abcd"}
     inner = draw(st.lists(st.integers(1, count), unique=True).map(sorted))
-    lives = Lives([0] * count, draw(numbers), draw(numbers), list(uses), dict(state), [])
+    lives = Lifetimes([0] * count, draw(numbers), draw(numbers), list(uses), dict(state), [])
     return lives, sorted({0, *inner, count})
 
 
-def bytes_between(lives: Lives, start: int, end: int) -> int:
+def bytes_between(lives: Lifetimes, start: int, end: int) -> int:
     used = set().union(*lives.uses[start:end])
     state = sum(lives.state[key].nbytes for key in used)
     return state + max(lives.alive[start:end]) + sum(lives.written[start:end])
@@ -107,7 +107,7 @@ def bytes_between(lives: Lives, start: int, end: int) -> int:
 
 @given(held(), st.integers(0, 60), st.integers(1, 8))
 @examples(400)
-def test_memory(given: tuple[Lives, list[int]], limit: int, stages: int) -> None:
+def test_memory(given: tuple[Lifetimes, list[int]], limit: int, stages: int) -> None:
     lives, places = given
     memory, last = Memory(lives, places), len(places) - 1
     for start, found in enumerate(memory.reach(limit)):

@@ -19,7 +19,7 @@ class StageError(Error):
 
 
 class PipelineError(Error):
-    """Stages cannot be loaded, do not belong together, or one has failed. torch has no such class.
+    """Stages do not load or do not belong together, or a rank has failed. torch has no such class.
 
     Example:
         >>> from fxpress import pipeline
@@ -35,6 +35,6 @@ class PipelineError(Error):
 
 
 def described(error: BaseException) -> str:
-    """Return an exception as one line; PipelineError without its name, since it is raised again."""
+    """Return the first line of an exception's text, after its type unless it is a PipelineError."""
     line = next(iter(str(error).strip().splitlines()), "")
     return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"

@@ -29,9 +29,8 @@ class Extent(NamedTuple):
     begin: int  # the offset of its first element in the file, in bytes
     dtype: torch.dtype  # of its elements
     strides: tuple[int, ...]  # in elements
-    # The part of the file that has a checksum and contains the tensor; None if there is none.
-    checked: Checked | None = None
-    is_whole: bool = False  # whether the tensor is that entire part, contiguous
+    checked: Checked | None = None  # the part of the file with a checksum that contains the tensor
+    is_whole: bool = False  # whether the tensor is contiguous, and all of `checked`
 
 
 class _Run(NamedTuple):
@@ -85,7 +84,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 def read_box(
     extent: Extent, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
 ) -> None:
-    """Copy a box of a stored tensor to `target`; ArchiveError for a wrong checksum of a part."""
+    """Copy a box of a stored tensor to `target`; compare the checksum of an entire tensor."""
     if 0 in sizes:
         return
     strides, item = extent.strides, extent.dtype.itemsize
@@ -114,7 +113,7 @@ def read_box(
 def _read_part(
     extent: Extent, place: int, sizes: tuple[int, ...], order: Sequence[int], target: torch.Tensor
 ) -> torch.Tensor:
-    """Copy a box at an element of a file into a tensor, and return a tensor of the bytes read."""
+    """Copy a box whose first element is `place` to a tensor; return the bytes read as a tensor."""
     strides, item = extent.strides, extent.dtype.itemsize
     run = _run(sizes, strides, order, extent.file.gap / item)
     total = run.span * math.prod(sizes[dim] for dim in run.outer)

@@ -64,21 +64,21 @@ def convert_weights(
     Args:
         source: what `ArchiveReader` reads, but not a URL; or a folder that torch's
             FileSystemWriter wrote.
-        target: the file or folder to make.
+        target: the file or folder to create.
         form: "pt2": a program with these weights; "stages": a folder of stages with them, as
             `fxpress split` writes it; "safetensors": a folder of safetensors files and their index;
             "torch": a folder for `torch.distributed.checkpoint`, its default form. None: "stages"
             where `stages` is given or `program` is a folder, "pt2" for a target that ends in
             `.pt2`, else "safetensors".
-        program: for "pt2" and "stages", the program that gets the weights: a `.pt2` file, whose own
-            weights need not be there, or an ExportedProgram; for "stages" also a folder of stages.
+        program: for "pt2" and "stages", the program that gets the weights: an ExportedProgram, or a
+            `.pt2` file, which may be without weights; for "stages" also a folder of stages.
         stages: the number of stages into which `program` is cut.
         by: what stages balance, as for `fxpress split`.
-        missing: the value of a weight of the program that the source does not have. "error":
-            SerializeError is raised; "program": the weight's value in the program. A counter that
-            no stage uses, for example, is not in the file of any stage.
+        missing: what to do for a weight of the program that the source lacks. "error": raise
+            SerializeError; "program": use the weight's value in the program. For example, the files
+            of stages lack a counter that no stage uses.
         model: the name of the program in a source that is a `.pt2` file.
-        file_bytes: the size at which "safetensors" begins another file.
+        file_bytes: the maximum bytes of a file for "safetensors", unless one tensor is larger.
         allow_pickle: unpickle tensors of custom classes in the source, which may run any code.
         allow_operators: operators or namespaces that `program` may call, if it is cut; see
             `fxpress.load`.
@@ -91,12 +91,12 @@ def convert_weights(
             is not empty, unless a checkpoint replaces one that `ArchiveWriter` wrote.
         fxpress.ArchiveError: a file is damaged.
         fxpress.LimitError: reading would cost more than the limits allow.
-        fxpress.SerializeError: the program has a weight that the source has not, or that has
-            another shape or dtype there; or two names that share memory in the program, such as
-            the names of a tied weight, have different values.
+        fxpress.SerializeError: the source lacks a weight of the program, or has it with another
+            shape or dtype; or two names that share memory in the program, such as the names of a
+            tied weight, have different values.
         fxpress.UnsupportedError: the target cannot hold a tensor or a value of the source, or a
             path is a URL.
-        fxpress.Error: the program cannot be cut like this.
+        fxpress.Error: the program cannot be cut in this way.
         TypeError: an argument is of a wrong type.
         ValueError: `form` has another value, or an argument is missing or has no effect.
         ImportError: `progress` needs a package that is not installed.
@@ -203,7 +203,7 @@ def _check_program(kind: Form, program: Any, stages: int | None) -> None:
 
 
 def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.Tensor]:
-    """Return a function: name -> the value of a weight in a program, KeyError for none."""
+    """Return a function that returns a program's weight by name, KeyError for an unknown name."""
     if isinstance(program, ExportedProgram):
         state = program.state_dict
         return lambda name: state[name]
@@ -230,7 +230,7 @@ def _program_file(program: ExportedProgram | Path) -> Path | io.BytesIO:
 def _stages(
     program: Any, count: int | None, by: By, place: Path, loading: dict[str, Any]
 ) -> Iterator[Path]:
-    """Yield a folder of stages, whose weights are not read; a new one is created in `place`."""
+    """Yield a folder of stages, whose weights are not read; `count` stages are saved in `place`."""
     if count is None:
         yield program
         return
@@ -243,13 +243,13 @@ def _stages(
 
 
 def _with_zeros(program: ExportedProgram) -> ExportedProgram:
-    """Give a program without weights zeros, which use no memory until they are written."""
+    """Set the weights of a program to zeros, which use no memory until they are written."""
 
     def zeros(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return [_zeros(each.untyped_storage().nbytes()) for each in first]
 
     state = program.state_dict
-    # The last function returns tensors of custom classes: unpickling gave them their values.
+    # The last function keeps tensors of custom classes, whose values unpickling has set.
     made = on_other_storages(list(state.values()), zeros, lambda value: value)
     state.update(zip(state, made, strict=True))
     return program

@@ -15,14 +15,14 @@ from fxpress._distributed.checkpoint.section import key_of
 from fxpress._files.archive.tensor_file import CODES
 from fxpress._files.format.tensor_header import METADATA
 
-DIGITS = 16  # of the number of a save, in the names of its files
+DIGITS = 16  # the digits of a save's number in the names of its files
 FILE = re.compile(r"model-\d{5,}-of-\d{5,}-([0-9a-f]{16})\.safetensors")
 
 
 class Work(NamedTuple):
     """The files that a rank writes."""
 
-    number: str  # the number of the save, which all of its files contain
+    number: str  # the number of the save, which each of its files contains
     # The name of each file, and the positions of its items in the rank's plan.
     files: list[tuple[str, list[int]]]
 
@@ -62,14 +62,14 @@ def _bytes_of(item: WriteItem) -> int:
 
 
 def _is_needed(item: WriteItem) -> bool:
-    """Return whether an item is written: not an empty slice of a tensor that has elements."""
+    """Return whether a tensor's item is written: an empty slice of a larger tensor is not."""
     if item.type is WriteItemType.BYTE_IO:
         return False
     return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0
 
 
 def distribute_items(plans: list[list[WriteItem]], most: int) -> list[Work]:
-    """Return the work of each rank, in files of at most `most` bytes; a tensor may be larger."""
+    """Return the files of each rank, of at most `most` bytes unless one tensor is larger."""
     number = secrets.token_hex(16)
     groups = [_groups(items, most) for items in plans]
     count = sum(map(len, groups))
@@ -80,7 +80,7 @@ def distribute_items(plans: list[list[WriteItem]], most: int) -> list[Work]:
 
 
 def _groups(items: list[WriteItem], most: int) -> list[list[int]]:
-    """Return the positions of items, file by file."""
+    """Return the positions of the items of each file."""
     groups: list[list[int]] = []
     keys: set[str] = set()
     left = 0  # bytes in the last group

@@ -32,8 +32,8 @@ _Source: TypeAlias = Callable[[torch.Tensor], None]
 class Filling(NamedTuple):
     """Options of `fill`."""
 
-    # Returns the value of a weight that the checkpoint does not have, KeyError for an unknown name;
-    # None: such a weight is an error.
+    # Returns the value of a weight that the checkpoint lacks; KeyError if it has no value. None: a
+    # weight that the checkpoint lacks is an error.
     own: Callable[[str], torch.Tensor] | None = None
     limits: Limits | None = None  # the limits on the cost of reading a program
 
@@ -69,7 +69,7 @@ def _views(archive: PT2ArchiveReader) -> tuple[dict[str, View], str]:
     for payload in config:
         if payload.is_pickled:
             raise UnsupportedError(
-                f"{payload.name!r} of the program is pickled, and cannot be filled"
+                f"{payload.name!r} of the program is pickled, and cannot get another value"
             )
     return views_of(config, names.WEIGHTS_DIR, Options("cpu")), record
 
@@ -77,7 +77,7 @@ def _views(archive: PT2ArchiveReader) -> tuple[dict[str, View], str]:
 def _source(
     name: str, view: View, views: Mapping[str, View], weights: Weights, filling: Filling
 ) -> _Source:
-    """Return the function that fills a weight, which the checkpoint may have under another name."""
+    """Return the function that fills a weight, from any name of its elements in the checkpoint."""
     found = name
     if name not in weights.tensors:
         others = (
@@ -123,8 +123,8 @@ def _write_storage(
     own: list[str],
     mine: list[tuple[View, _Source]],
 ) -> None:
-    """Make the storage of the weights with the names `own`, fill it and write it."""
-    storage = torch.zeros(size, dtype=torch.uint8)  # elements that no tensor sees are zeros
+    """Create the storage of the weights with the names `own`, fill it and write it."""
+    storage = torch.zeros(size, dtype=torch.uint8)  # bytes outside all tensors stay zero
     made = [each.detach() for each in make_all([storage], [(0, *view[:-1]) for view, _ in mine])]
     done = fill_shared(own, made, lambda position, value: mine[position][1](value))
     for position, tensor in enumerate(made):
@@ -140,7 +140,7 @@ def _fill(weights: Weights, name: str, tensor: torch.Tensor) -> None:
     repeats = any(
         n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)
     )
-    if repeats:  # several elements share one memory location, which gets the value of one of them
+    if repeats:  # elements that share one memory location get the value of one of them
         copy_values(tensor, weights.read(name))
     else:
         weights.read(name, tensor)

@@ -46,10 +46,8 @@ class ReaderOptions(NamedTuple):
 
     model: str = names.MODEL
     allow_pickle: bool = False
-    # The files of one checkpoint are read with one budget.
-    limits: Limits | Budget | None = None
-    # The archive that is to be read, if it is at a URL and open already.
-    opened: RemoteArchive | None = None
+    limits: Limits | Budget | None = None  # a budget covers all files of a checkpoint together
+    opened: RemoteArchive | None = None  # the archive to read, if it is at a URL and already open
 
 
 def add_program(weights: Weights, path: AnyPath, options: ReaderOptions) -> None:
@@ -102,57 +100,61 @@ def _add_weights(
     views = views_of(plain, names.WEIGHTS_DIR, load_options)
     for payload in config:
         view = views.get(payload.name)
-        again = functools.partial(_read_again, file, archive, payload, options, load_options)
+        read = functools.partial(_read_in_full, file, archive, payload, options, load_options)
         if view is None:
-            stored, said = _pickled(archive, payload, load_options, again)
+            stored, identity = _pickled(archive, payload, load_options, read)
         else:
-            stored, said = _plain(file, archive, payload.name, view, again)
-            charge_repeats(payload.name, stored, _bytes_there(view), archive.budget)
-        weights.facts.append([payload.name, *said])
+            stored, identity = _plain(file, archive, payload.name, view, read)
+            charge_repeats(payload.name, stored, _bytes_from_offset(view), archive.budget)
+        weights.facts.append([payload.name, *identity])
         add(weights, payload.name, stored, str(file.path))
 
 
-def _bytes_there(view: View) -> int:
+def _bytes_from_offset(view: View) -> int:
+    """Return the bytes that a view covers in its record, from its first element to its last."""
     size: int = bytes_needed(view) - view.offset * view.dtype.itemsize
     return size
 
 
 def _plain(
-    file: File, archive: PT2ArchiveReader, name: str, view: View, again: Place
+    file: File, archive: PT2ArchiveReader, name: str, view: View, read: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
-    """Return a tensor that is a part of a record, and values that identify the record's content."""
+    """Return a tensor that is a part of a record, and values that identify its content.
+
+    `read` reads the tensor in full.
+    """
     record = archive.record(view.record)
     needed = bytes_needed(view)
-    said = (record.crc, record.size, view.offset, view.strides)
-    if record.size == 0 or record.is_deflated:  # zeros, which are not stored, or compressed
-        return whole(view.dtype, view.sizes, lambda: again), said
+    identity = (record.crc, record.size, view.offset, view.strides)
+    if record.size == 0 or record.is_deflated:  # a range of the file does not have the elements
+        return whole(view.dtype, view.sizes, lambda: read), identity
     if needed > record.size:
         raise ArchiveError(
             f"{name!r} needs {needed} bytes of record {view.record!r}, which has {record.size}"
         )
     item = view.dtype.itemsize
-    size = _bytes_there(view)
+    size = _bytes_from_offset(view)
     is_whole = view.offset == 0 and size == record.size and is_dense(view.sizes, view.strides)
 
     def find() -> Extent:
         begin = record.offset
-        if isinstance(archive, RemoteArchive):  # a request, made only if the record is needed
+        if isinstance(archive, RemoteArchive):  # needs a request, and only for tensors to be read
             begin = archive.begin_of(view.record)
         part = Checked(file, begin, record.size, record.crc, f"record {view.record!r}")
         begin += view.offset * item
         return Extent(file, begin, view.dtype, view.strides, part, is_whole)
 
-    return whole(view.dtype, view.sizes, find), said
+    return whole(view.dtype, view.sizes, find), identity
 
 
-def _read_again(
+def _read_in_full(
     file: _File,
     before: PT2ArchiveReader,
     payload: Payload,
     options: ReaderOptions,
     load_options: Options,
 ) -> torch.Tensor:
-    """Return a tensor that has to be read in full."""
+    """Read a tensor in full, from an archive that was open `before`."""
     with before if isinstance(before, RemoteArchive) else _archive_of(file, options) as archive:
         try:
             values = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)
@@ -163,14 +165,14 @@ def _read_again(
 
 
 def _pickled(
-    archive: PT2ArchiveReader, payload: Payload, load_options: Options, again: Place
+    archive: PT2ArchiveReader, payload: Payload, load_options: Options, read: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
-    """Describe a tensor of a custom class, which is read now for its dtype and sizes."""
+    """Describe a tensor of a custom class; only unpickling finds its dtype and sizes."""
     record = archive.record(names.WEIGHTS_DIR + payload.record)
     value = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)[payload.name]
     if not isinstance(value, torch.Tensor):
         raise ArchiveError(f"{payload.name!r} is a {type(value).__name__}, expected a tensor")
-    return whole(value.dtype, tuple(value.shape), lambda: again), (record.crc, record.size)
+    return whole(value.dtype, tuple(value.shape), lambda: read), (record.crc, record.size)
 
 
 def _add_external(
@@ -193,7 +195,7 @@ def _add_external(
 
 
 class StageFile(NamedTuple):
-    """A file of a folder of stages, as the manifest describes it."""
+    """The path of a stage's file, and its size by the manifest."""
 
     path: AnyPath
     size: int  # bytes
@@ -205,12 +207,12 @@ def stage_files(folder: AnyPath, limits: Limits | Budget | None) -> list[StageFi
     data = read_path(path)
     try:
         stages = read_manifest(data, Budget.of(limits, len(data))).stages
-        return [StageFile(_beside(folder, each.file), each.file_bytes) for each in stages]
+        return [StageFile(_file_in(folder, each.file), each.file_bytes) for each in stages]
     except (StageError, ValueError) as error:
         raise ArchiveError(f"{path} is damaged: {error}") from None
 
 
-def _beside(folder: AnyPath, name: str) -> AnyPath:
+def _file_in(folder: AnyPath, name: str) -> AnyPath:
     if not is_file_name(name, ".pt2"):
         raise ValueError(f"{name!r} is not a file of the folder")
     return folder / name

@@ -41,14 +41,14 @@ from fxpress._files.serde.limits import Limits
 class ArchiveReader(StorageReader):  # type: ignore[misc]
     """A reader of weights in files, for `torch.distributed.checkpoint.load`.
 
-    `load` fills tensors, DTensors and shards of FSDP2. Each rank reads the bytes of its shards and
-    the headers of the files, but no entire file. Files at URLs are read by ranges, with several
+    `load` fills tensors, DTensors and shards of FSDP2. Each rank reads the headers of the files and
+    the bytes of its shards, but no entire file. Files at URLs are read by ranges, with several
     requests at a time. Names are the keys of the original module's state. As with torch's
     readers, values are converted to the dtype of the target.
 
-    No code in a file is run. Errors in headers, names, sizes or the files of another rank are
-    raised as one error on all ranks, before any tensor changes. A tensor that a rank reads in full
-    is compared with its checksum, if the file has one, after it was read.
+    No code in a file is run. An error in headers, names, sizes or the files of another rank is
+    raised on all ranks, before any tensor changes. When a rank reads a tensor in full, its checksum
+    is compared afterwards, if the file has one.
 
     Args:
         path: a `.pt2` file; a folder that `fxpress split` wrote; a safetensors file; an index of
@@ -151,7 +151,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
                 TensorProperties(
-                    # Planners need a dtype; reading a tensor of an unknown dtype is an error.
+                    # Planners need a torch.dtype. Reading a tensor of another dtype raises.
                     dtype=stored.dtype if isinstance(stored.dtype, torch.dtype) else torch.uint8
                 ),
                 torch.Size(stored.sizes),

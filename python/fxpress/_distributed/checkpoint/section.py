@@ -1,8 +1,8 @@
 """The section that `ArchiveWriter` adds to an index: the slices of tensors, and their files.
 
 Other readers of the index use only its weight_map, which names the tensors that are stored in full
-in one file. The name of a slice in its file is one that no model has, so that no reader mistakes a
-slice for the tensor.
+in one file. In its file, a slice has a name that no tensor of a model has, so that these readers do
+not mistake it for the tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from fxpress._base.errors import is_about_input
 from fxpress._distributed.checkpoint.boxes import Extent, strides_of
-from fxpress._distributed.checkpoint.tensor_files import beside, extent_in
+from fxpress._distributed.checkpoint.tensor_files import extent_in, sibling_of
 from fxpress._distributed.checkpoint.values import from_json
 from fxpress._distributed.checkpoint.weights import Slice, Stored, Weights
 from fxpress._files.archive.tensor_file import CODES, DTYPES, TensorFile
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> str:
-    """Return the name of a slice in its file: the tensor's own name if the slice is all of it."""
+    """Return the name of a slice in its file: the tensor's name if the slice is all of it."""
     if tuple(sizes) == tuple(whole):
         return name
     return f"{name}@{','.join(map(str, offsets))}"
@@ -70,8 +70,8 @@ def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dic
         chunk = _chunk(about, result.index)
         if chunk.sizes == about.size:
             place_of[name] = part.file
-        said = tensors.setdefault(name, [CODES[about.properties.dtype], list(about.size), []])
-        said[2].append([numbers[part.file], list(chunk.offsets), list(chunk.sizes), part.crc])
+        entry = tensors.setdefault(name, [CODES[about.properties.dtype], list(about.size), []])
+        entry[2].append([numbers[part.file], list(chunk.offsets), list(chunk.sizes), part.crc])
     return {
         "metadata": {"total_size": sum(each.size_in_bytes for each in parts)},
         "weight_map": dict(sorted(place_of.items())),
@@ -80,7 +80,7 @@ def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dic
             "version": VERSION,
             "number": number,
             "files": list(map(list, files.items())),  # name, bytes
-            # dtype, sizes, and of each slice: number of the file, offsets, sizes, CRC-32
+            # name -> dtype, sizes, slices; a slice: number of the file, offsets, sizes, CRC-32
             "tensors": dict(sorted(tensors.items())),
             "values": {
                 each.index.fqn: each.storage_data
@@ -103,16 +103,16 @@ class _Files:
     """The files of a checkpoint, whose headers are read on first use."""
 
     def __init__(
-        self, index: AnyPath, said: dict[str, Any], weights: Weights, budget: Budget
+        self, index: AnyPath, section: dict[str, Any], weights: Weights, budget: Budget
     ) -> None:
-        self._number = str(said["number"])
+        self._number = str(section["number"])
         self._files = [
-            (weights.files.file(beside(index, str(name))), int(size))
-            for name, size in said["files"]
+            (weights.files.file(sibling_of(index, str(name))), int(size))
+            for name, size in section["files"]
         ]
         self._opened: dict[int, TensorFile] = {}
         self._budget = budget
-        self._lock = threading.Lock()  # several threads may need headers
+        self._lock = threading.Lock()  # several threads may read headers
 
     def __len__(self) -> int:
         return len(self._files)
@@ -134,7 +134,7 @@ class _Files:
     def find(
         self, number: int, key: str, dtype: torch.dtype, sizes: tuple[int, ...], crc: int
     ) -> Extent:
-        """Return the location of a slice; ArchiveError if the file has another tensor there."""
+        """Return the location of a slice; ArchiveError if its dtype or sizes differ in the file."""
         file = self._file(number)
         extent = extent_in(file, key, crc)
         if difference := difference_of((extent.dtype, file.places[key].shape), (dtype, sizes)):
@@ -142,16 +142,19 @@ class _Files:
         return extent
 
 
-def add_section(weights: Weights, index: AnyPath, said: Any, budget: Budget) -> None:
+def add_section(weights: Weights, index: AnyPath, section: Any, budget: Budget) -> None:
     """Add the tensors and values of a section."""
     try:
-        if (said["format"], said["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")
-        files = _Files(index, said, weights, budget)
-        weights.facts.append([said["number"], said["files"]])
-        for name, each in said["tensors"].items():
+        if (section["format"], section["version"]) != (FORMAT, VERSION):
+            raise ValueError(
+                f"expected format {FORMAT!r}, version {VERSION}, found format"
+                f" {section['format']!r}, version {section['version']!r}"
+            )
+        files = _Files(index, section, weights, budget)
+        weights.facts.append([section["number"], section["files"]])
+        for name, each in section["tensors"].items():
             weights.tensors[name] = _tensor(name, each, files, budget)
-        for name, value in said["values"].items():
+        for name, value in section["values"].items():
             weights.values[name] = from_json(name, value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ArchiveError) or not is_about_input(error):
@@ -159,8 +162,8 @@ def add_section(weights: Weights, index: AnyPath, said: Any, budget: Budget) -> 
         raise ArchiveError(f"{index} is damaged: {error!r}") from None
 
 
-def _tensor(name: str, said: Any, files: _Files, budget: Budget) -> Stored:
-    code, shape, parts = said
+def _tensor(name: str, entry: Any, files: _Files, budget: Budget) -> Stored:
+    code, shape, parts = entry
     dtype, whole = DTYPES[code], sizes_in(shape)
     budget.charge(_SLICE_BYTES * len(parts), f"the slices of {name!r}")
     slices = []
@@ -190,8 +193,8 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
     if len(slices) == 1 or volume == 0:
         return
     # The offsets of slices cut the tensor into a grid. Each cell has to be in exactly one slice. A
-    # cell is identified by the position of its first element, an int: a file could choose tuples
-    # with equal hashes.
+    # cell is identified by the position of its first element, an int. A hostile file could choose
+    # tuples with equal hashes, which make a set slow.
     edges = [sorted({0, *(each.offsets[dim] for each in slices)}) for dim in range(len(sizes))]
     strides = strides_of(sizes)
     seen: set[int] = set()

@@ -10,7 +10,7 @@ from typing import Any
 from fxpress._distributed.checkpoint import tensor_files
 from fxpress._distributed.checkpoint.programs import ReaderOptions, add_program, add_stages
 from fxpress._distributed.checkpoint.section import KEY, add_section
-from fxpress._distributed.checkpoint.torch_files import METADATA, add_torchs
+from fxpress._distributed.checkpoint.torch_files import METADATA, add_torch_checkpoint
 from fxpress._distributed.checkpoint.weights import Weights
 from fxpress._distributed.stages.save import MANIFEST
 from fxpress._files.errors import ArchiveError
@@ -35,7 +35,7 @@ def main_file(path: AnyPath) -> AnyPath:
 
 
 def _is_folder(path: AnyPath) -> bool:
-    """Return whether a path is a folder, at a URL by its suffix: object stores have no folders."""
+    """Return whether a path is a folder; object stores have none, so a URL's suffix decides."""
     if isinstance(path, UrlPath):
         return not path.name.endswith((".pt2", ".json", tensor_files.SUFFIX))
     return path.is_dir()
@@ -53,12 +53,12 @@ def read_weights(path: AnyPath, options: ReaderOptions) -> Weights:
 
 
 def read_any_weights(path: Path, options: ReaderOptions) -> Weights:
-    """Return the tensors of a checkpoint, which torch's FileSystemWriter may have written."""
+    """Return the tensors of a checkpoint of fxpress or of torch's FileSystemWriter."""
     if not (path / METADATA).is_file():
         return read_weights(main_file(path), options)
     weights = Weights()
     try:
-        add_torchs(weights, path, options.limits)
+        add_torch_checkpoint(weights, path, options.limits)
     except BaseException:
         weights.close()
         raise
@@ -69,11 +69,11 @@ def _add(weights: Weights, path: AnyPath, options: ReaderOptions) -> None:
     if path.name == MANIFEST:
         add_stages(weights, path.parent, options)
     elif path.name.endswith(".json"):
-        said, budget = _read_json(path, options.limits)
-        if isinstance(said, dict) and KEY in said:
-            add_section(weights, path, said[KEY], budget)
+        index, budget = _read_json(path, options.limits)
+        if isinstance(index, dict) and KEY in index:
+            add_section(weights, path, index[KEY], budget)
         else:
-            tensor_files.add_by_index(weights, path, said, budget)
+            tensor_files.add_by_index(weights, path, index, budget)
     elif path.name.endswith(tensor_files.SUFFIX):
         tensor_files.add_file(weights, path, Budget.of(options.limits, 0))
     else:

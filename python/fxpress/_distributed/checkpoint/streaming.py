@@ -1,4 +1,4 @@
-"""Save a checkpoint from another one with a writer of torch's interface, tensor by tensor."""
+"""Copy a checkpoint to a `StorageWriter` of torch, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def save_all(weights: Weights, writer: StorageWriter) -> None:
 
 @contextlib.contextmanager
 def _errors_of_one_process() -> Iterator[None]:
-    """Raise the error itself in place of torch's exception for errors of several ranks."""
+    """Run a block; raise the only rank's error in place of torch's CheckpointException."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         try:

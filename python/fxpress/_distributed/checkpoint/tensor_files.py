@@ -20,7 +20,7 @@ INDEX, ALONE, SUFFIX = names.TENSORS_INDEX, names.TENSORS_ALONE, ".safetensors"
 
 
 def extent_in(file: TensorFile, name: str, crc: int | None = None) -> Extent:
-    """Return the location of a tensor; ArchiveError: it is missing, UnsupportedError: its dtype."""
+    """Return the location of a tensor; UnsupportedError if torch does not have its dtype."""
     place, dtype = file.place(name), file.dtype(name)
     part = None
     if crc is not None:
@@ -43,13 +43,13 @@ def add_file(weights: Weights, path: AnyPath, budget: Budget) -> None:
         add(weights, name, in_file(file, name), str(path))
 
 
-def add_by_index(weights: Weights, path: AnyPath, said: Any, budget: Budget) -> None:
+def add_by_index(weights: Weights, path: AnyPath, index: Any, budget: Budget) -> None:
     """Add the tensors that an index of transformers, or of another writer, names."""
     try:
-        place_of = {str(name): str(file) for name, file in said["weight_map"].items()}
+        place_of = {str(name): str(file) for name, file in index["weight_map"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ArchiveError(f"{path} is damaged: expected a weight_map: {error!r}") from None
-    files = {file: weights.files.file(beside(path, file)) for file in place_of.values()}
+    files = {file: weights.files.file(sibling_of(path, file)) for file in place_of.values()}
     sizes = weights.files.each(lambda file: file.size, files.values())
     opened = {file: TensorFile(each, budget) for file, each in files.items()}
     for (file, each), size in zip(opened.items(), sizes, strict=True):
@@ -58,7 +58,7 @@ def add_by_index(weights: Weights, path: AnyPath, said: Any, budget: Budget) -> 
         add(weights, name, in_file(opened[file], name), str(path))
 
 
-def beside(index: AnyPath, name: str) -> AnyPath:
+def sibling_of(index: AnyPath, name: str) -> AnyPath:
     """Return the path of a file that an index names; ArchiveError for one in another folder."""
     if not is_file_name(name, SUFFIX):
         raise ArchiveError(f"{index} is damaged: {name!r} is not a file next to it")

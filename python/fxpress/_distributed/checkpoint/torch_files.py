@@ -38,8 +38,8 @@ from fxpress._torch.checkpoint import LAYOUT, METADATA_CLASSES, STORAGES, TENSOR
 METADATA = names.CHECKPOINT_METADATA
 _PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path")
 _ELEMENT = 64  # the estimated memory of an element of the metadata, in bytes
-_LONGEST = 1 << 16  # bytes of the pickle of a tensor
-_MOST_ELEMENTS = 1 << 10  # of the pickle of a tensor
+_LONGEST = 1 << 16  # the maximum bytes of the pickle of a tensor
+_MOST_ELEMENTS = 1 << 10  # the maximum number of elements of the pickle of a tensor
 _BYTE_ORDER = sys.byteorder.encode()
 
 
@@ -49,7 +49,7 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
 
-        # Each file has its own class, because a pickle can change attributes of a class.
+        # Classes and functions are created for each file, because a pickle can set attributes.
         class Made:
             state: Any
 
@@ -64,10 +64,9 @@ class _Unpickler(pickle.Unpickler):
             for module, kinds in METADATA_CLASSES.items()
             for name in kinds
         }
-        # So are the functions.
         self._functions: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch", "Size"): lambda values=(): tuple(values),
-            LAYOUT: lambda *said: _text(*said),  # noqa: PLW0108
+            LAYOUT: lambda *names: _text(*names),  # noqa: PLW0108
         }
 
     def find_class(self, module: str, name: str) -> Any:
@@ -79,19 +78,21 @@ class _Unpickler(pickle.Unpickler):
             return lambda *parts: "/".join(parts)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is not of a checkpoint")
+        raise pickle.UnpicklingError(
+            f"it names {module}.{name}, which does not belong to a checkpoint"
+        )
 
 
-def add_torchs(weights: Weights, folder: Path, limits: Limits | Budget | None) -> None:
+def add_torch_checkpoint(weights: Weights, folder: Path, limits: Limits | Budget | None) -> None:
     """Add the tensors and values of a checkpoint of torch."""
-    with _metadata(folder, limits) as (said, budget):
-        _add(weights, folder, said, budget)
+    with _metadata(folder, limits) as (metadata, budget):
+        _add(weights, folder, metadata, budget)
 
 
 def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
     """Return the dtype and the sizes of each tensor of a checkpoint of torch; None: a value."""
-    with _metadata(folder, limits) as (said, _):
-        described = said["state_dict_metadata"].items()
+    with _metadata(folder, limits) as (metadata, _):
+        described = metadata["state_dict_metadata"].items()
         return {_text(name): _form(name, kind) for name, kind in described}
 
 
@@ -99,18 +100,18 @@ def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
 def _metadata(
     folder: Path, limits: Limits | Budget | None
 ) -> Iterator[tuple[dict[str, Any], Budget]]:
-    """Yield the contents of `.metadata`; in the block, errors about them become ArchiveError."""
+    """Yield the contents of `.metadata`; errors of the block become ArchiveErrors about it."""
     path = folder / METADATA
     data = read_file(path)
     budget = Budget.of(limits, len(data))
     try:
-        # The scan frees its memory, so it has a separate budget.
+        # The memory of this scan is freed after it, so the scan has a separate budget.
         elements = check_pickle(data, str(path), Budget(budget.limits, len(data)))
         budget.charge(_ELEMENT * elements, str(path))
         yield _Unpickler(data).load().state, budget
     except (Error, OSError):
         raise
-    except KeyError:  # whose text is the key, which may be as large as the file likes
+    except KeyError:  # its text is the key, whose size the file chooses, so it is not reported
         raise ArchiveError(f"{path} is damaged: a field or a part of a tensor is missing") from None
     except Exception as error:  # damaged pickles, and objects built from them, raise any type
         if not is_about_input(error):
@@ -124,26 +125,27 @@ def _form(name: str, kind: Any) -> Form | None:
         return None
     dtype = kind.state["properties"].state[0]
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name!r} is of type {reprlib.repr(dtype)}")
+        raise ValueError(f"{name!r}: expected a dtype, found {reprlib.repr(dtype)}")
     return dtype, sizes_in([*kind.state["size"]])
 
 
-def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -> None:
+def _add(weights: Weights, folder: Path, metadata: dict[str, Any], budget: Budget) -> None:
     files: dict[str, File] = {}
-    # Offsets are strings, because a file could choose tuples with equal hashes.
+    # By the name of a tensor and the offset of a slice as a string: a hostile file could choose
+    # tuples with equal hashes, which make a dict slow.
     places: dict[tuple[str, str], _Saved] = {}
-    for index, info in said["storage_data"].items():
+    for index, info in metadata["storage_data"].items():
         name, offset = _text(index.state["fqn"]), sizes_in([*(index.state.get("offset") or ())])
         about = info.state
         if about.get("transform_descriptors"):
-            raise ValueError(f"{name!r} is stored by extensions")
+            raise ValueError(f"{name!r} is stored with extensions, which cannot be read")
         path = _inside(folder, _text(about["relative_path"]))
         if path.name not in files:
             files[path.name] = weights.files.file(path)
             budget.grow(files[path.name].size)
         begin, size = sizes_in([about["offset"], about["length"]])
         places[name, str(offset)] = _Saved(files[path.name], begin, size, name, budget)
-    for name, kind in said["state_dict_metadata"].items():
+    for name, kind in metadata["state_dict_metadata"].items():
         form = _form(_text(name), kind)
         if form is None:
             weights.values[name] = places[name, "()"].read()
@@ -155,26 +157,26 @@ def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -
 
 
 class _Saved(NamedTuple):
-    """What `torch.save` wrote into a part of a file."""
+    """A value that `torch.save` wrote into a part of a file."""
 
     file: File
     begin: int
     size: int
-    name: str  # in messages
+    name: str  # for errors
     budget: Budget
 
     def read(self) -> Any:
         """Return the value; ArchiveError or SerializeError: it is damaged, or needs unpickling."""
         data = self.file.read(self.begin, self.begin + self.size)
-        self.budget.charge(self.size, repr(self.name))  # parts of a file may have the same bytes
+        self.budget.charge(self.size, repr(self.name))  # many tensors may claim the same bytes
         values = Values({}, "cpu", self.budget)
         return load_any(data, f"{self.file.path}: {self.name!r}", values)
 
 
 def _slice(
-    name: str, dtype: torch.dtype, said: dict[str, Any], places: Mapping[tuple[str, str], _Saved]
+    name: str, dtype: torch.dtype, chunk: dict[str, Any], places: Mapping[tuple[str, str], _Saved]
 ) -> Slice:
-    offsets, sizes = (sizes_in([*said[key]]) for key in ("offsets", "sizes"))
+    offsets, sizes = (sizes_in([*chunk[key]]) for key in ("offsets", "sizes"))
     saved = places[name, str(offsets)]
 
     def whole() -> torch.Tensor:
@@ -191,10 +193,10 @@ def _slice(
     return Slice(offsets, sizes, find)
 
 
-def _text(said: Any) -> str:
-    if type(said) is not str:
-        raise ValueError(f"expected a str, found {reprlib.repr(said)}")
-    return said
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"expected a str, found {reprlib.repr(value)}")
+    return value
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -215,7 +217,7 @@ class _Part(NamedTuple):
 
 
 class _Tensor:
-    """The arguments that a tensor's pickle rebuilds it from."""
+    """The arguments with which unpickling rebuilds a tensor."""
 
     def __init__(self, storage: Any, offset: int, sizes: Any, strides: Any, *others: Any) -> None:
         self.storage, self.offset = storage, offset
@@ -227,7 +229,7 @@ class _TensorUnpickler(pickle.Unpickler):
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        # Each pickle has its own class, because it can change attributes of a class that it names.
+        # A new class for each pickle, because a pickle can set attributes of the class.
         self._class = type("_Tensor", (_Tensor,), {})
 
     def find_class(self, module: str, name: str) -> Any:
@@ -250,32 +252,32 @@ class _TensorUnpickler(pickle.Unpickler):
 def extent_of(
     file: File, begin: int, size: int, dtype: torch.dtype, sizes: tuple[int, ...]
 ) -> Extent | None:
-    """Return the location of a tensor that `torch.save` wrote, or None unless it is a plain one."""
+    """Return the location of a tensor that `torch.save` wrote; None: it has to be unpickled."""
     try:
         archive = _native.ArchiveReader(_Part(file, begin, size))
         records = {name: Record(*entry) for name, entry in archive.records().items()}
         if "byteorder" in records and archive.stored_bytes("byteorder") != _BYTE_ORDER:
             return None
         pickled = _pickled(archive, records["data.pkl"])
-        said = _TensorUnpickler(pickled).load()
-        _, of_storage, key, _, _ = said.storage
+        tensor = _TensorUnpickler(pickled).load()
+        _, of_storage, key, _, _ = tensor.storage
         name = f"data/{key}"
         record, start = records[name], begin + archive.offset(name)
-    except Exception as error:  # any type, for a damaged file; reading it in full reports the fault
+    except Exception as error:  # damaged files raise any type; unpickling them reports the fault
         if not is_about_input(error):
             raise
         return None
-    is_same = (of_storage or said.others[-1]) is dtype and said.sizes == sizes
-    numbers = (said.offset, *said.strides)
+    is_same = (of_storage or tensor.others[-1]) is dtype and tensor.sizes == sizes
+    numbers = (tensor.offset, *tensor.strides)
     if not is_same or any(type(each) is not int for each in numbers):
         return None
-    needed = _native.bytes_needed(sizes, said.strides, said.offset, dtype.itemsize)
+    needed = _native.bytes_needed(sizes, tensor.strides, tensor.offset, dtype.itemsize)
     if needed is None or record.is_deflated or needed > record.size:
         return None
-    is_whole = said.offset == 0 and needed == record.size and is_dense(sizes, said.strides)
+    is_whole = tensor.offset == 0 and needed == record.size and is_dense(sizes, tensor.strides)
     part = Checked(file, start, record.size, record.crc, f"record {name!r}")
-    place = start + said.offset * dtype.itemsize
-    return Extent(file, place, dtype, said.strides, part, is_whole)
+    place = start + tensor.offset * dtype.itemsize
+    return Extent(file, place, dtype, tensor.strides, part, is_whole)
 
 
 def _pickled(archive: _native.ArchiveReader, record: Record) -> bytes:

@@ -1,7 +1,7 @@
 """Values that are not tensors, such as an optimizer's numbers and lists, encoded as JSON.
 
-torch keeps such values as pickles. Reading a pickle may run code, so they are JSON here: numbers,
-strings and None as they are, and containers as an object with one key, which names the type.
+torch stores such values as pickles, and reading a pickle may run code. In JSON, numbers, strings
+and None are unchanged, and a container is an object with one key, the name of its type.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch
 from fxpress._base.errors import UnsupportedError
 from fxpress._files.errors import ArchiveError
 
-_DEEPEST = 64  # nested containers
-_MOST_CHOSEN = 1000  # keys of a dict whose hashes a file can choose
+_DEEPEST = 64  # the maximum depth of nested containers
+# The maximum number of keys of a dict whose hashes a file can choose: equal ones make it slow.
+_MOST_CHOSEN = 1000
 
 
 def as_json(name: str, value: Any, depth: int = 0) -> Any:
@@ -34,19 +35,19 @@ def as_json(name: str, value: Any, depth: int = 0) -> Any:
                 ]
             }
     raise UnsupportedError(
-        f"{name!r} is a {type(value).__name__}, which only a pickle can hold: keep tensors, "
-        "numbers, texts, lists and dicts of them in the state, or use "
-        "torch.distributed.checkpoint.FileSystemWriter"
+        f"{name!r} is a {type(value).__name__}, which only a pickle can store: expected tensors, "
+        "numbers, strings, None, or lists, tuples and dicts of them. "
+        "torch.distributed.checkpoint.FileSystemWriter writes pickles"
     )
 
 
-def from_json(name: str, said: Any, depth: int = 0) -> Any:
-    """Return the value that `as_json` wrote; ArchiveError when it is damaged."""
-    if said is None or type(said) in (bool, int, float, str):
-        return said
+def from_json(name: str, encoded: Any, depth: int = 0) -> Any:
+    """Invert `as_json`; ArchiveError for a damaged value."""
+    if encoded is None or type(encoded) in (bool, int, float, str):
+        return encoded
     try:
         if depth < _DEEPEST:
-            ((kind, items),) = said.items()
+            ((kind, items),) = encoded.items()
             if kind in ("list", "tuple"):
                 values = [from_json(name, item, depth + 1) for item in items]
                 return values if kind == "list" else tuple(values)
@@ -65,7 +66,7 @@ def _has_chosen_hash(key: Any) -> bool:
 
 
 def pickled(value: Any) -> io.BytesIO:
-    """Return the pickle of a value, which torch's planners require. It is not read from a file."""
+    """Return a value as the pickle that torch's planners expect; no file contains this pickle."""
     made = io.BytesIO()
     torch.save(value, made)
     made.seek(0)
@@ -73,7 +74,7 @@ def pickled(value: Any) -> io.BytesIO:
 
 
 def unpickled(name: str, data: io.BytesIO) -> Any:
-    """Return the value of a pickle from torch's planner; UnsupportedError for other types."""
+    """Return the value that torch's planner has pickled; UnsupportedError for other types."""
     data.seek(0)
     try:
         return torch.load(data, weights_only=True)

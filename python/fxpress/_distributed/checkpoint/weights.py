@@ -121,7 +121,7 @@ def whole(dtype: torch.dtype, sizes: tuple[int, ...], find: Callable[[], Place])
 
 
 def charge_repeats(name: str, stored: Stored, bytes_there: int, budget: Budget) -> None:
-    """Charge the bytes that a tensor needs beyond its file: elements that share a location."""
+    """Charge the memory that a tensor needs beyond its bytes in the file, for shared elements."""
     size = stored.dtype.itemsize * math.prod(stored.sizes)
     if size > bytes_there:
         budget.charge(size - bytes_there, f"the elements of {name!r} that share memory")
@@ -134,7 +134,7 @@ def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def add(weights: Weights, name: str, stored: Stored, where: str) -> None:
-    """Add a tensor; if several files have it, dtype and sizes have to be equal in each."""
+    """Add a tensor; ArchiveError if a previous file has it with another dtype or other sizes."""
     known = weights.tensors.setdefault(name, stored)
     if difference := difference_of((stored.dtype, stored.sizes), (known.dtype, known.sizes)):
         raise ArchiveError(f"{where}: {name!r} is {difference} as in a previous file")

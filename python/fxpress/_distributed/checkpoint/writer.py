@@ -42,14 +42,12 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     float, str, and lists, tuples and dicts of them.
 
     The coordinator writes the index last, when the files of all ranks are on the disk. Until then,
-    and when a rank is killed, the previous checkpoint stays valid. The next save removes files that
-    killed ranks have left, and files that only the replaced index named. All ranks need to see the
-    same folder.
+    and when a rank is killed, the previous checkpoint stays valid. The next save removes the files
+    of killed ranks, and files that only the replaced index names. All ranks need the same folder.
 
     Args:
         path: the folder, which is created if it is missing.
-        file_bytes: a rank begins a new file when one would have more bytes; a larger tensor gets a
-            separate file.
+        file_bytes: the maximum bytes of a rank's file; a tensor that is larger gets its own file.
 
     Raises:
         TypeError: an argument is of a wrong type.
@@ -128,7 +126,9 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Check that a rank's items can be in safetensors files and their index."""
         if not plan.usable:
-            raise UnsupportedError("enable_plan_caching: plans that planners reuse in later saves")
+            raise UnsupportedError(
+                "enable_plan_caching=True: expected new plans in each save, with new file names"
+            )
         for item in plan.items:
             check_item(item)
         if self._is_coordinator:
@@ -154,11 +154,12 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
             fxpress.UnsupportedError: a value cannot be in the index.
         """
         work: Work = plan.storage_data
-        results = [
-            WriteResult(item.index, 0, as_json(item.index.fqn, _value(item, planner)))
-            for item in plan.items
-            if item.type is WriteItemType.BYTE_IO
-        ]
+        results = []
+        for item in plan.items:
+            if item.type is WriteItemType.BYTE_IO:
+                name = item.index.fqn
+                value = unpickled(name, planner.resolve_data(item))
+                results.append(WriteResult(item.index, 0, as_json(name, value)))
         try:
             for name, positions in work.files:
                 items = [plan.items[position] for position in positions]
@@ -205,14 +206,10 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         complete(self._path, files, index_of(metadata, flat, self._number))
 
 
-def _value(item: WriteItem, planner: SavePlanner) -> Any:
-    return unpickled(item.index.fqn, planner.resolve_data(item))
-
-
 def _plain(
     key: str, found: torch.Tensor, dtype: torch.dtype, sizes: tuple[int, ...]
 ) -> torch.Tensor:
-    """Return a tensor with the elements to write; ValueError unless it has the planned sizes."""
+    """Return the elements to write; ValueError unless they have the planned dtype and sizes."""
     plain = tensors.elements_of(key, found)
     if difference := difference_of((plain.dtype, tuple(plain.shape)), (dtype, sizes)):
         raise ValueError(f"{key!r} is {difference} by the plan")

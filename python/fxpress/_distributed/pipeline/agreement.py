@@ -1,4 +1,8 @@
-"""Let all ranks agree that they run the same stages, or fail with the same text."""
+"""Let all ranks agree that they run the same stages, or fail with the same text.
+
+In each numbered round, every rank writes an `Answer` into the store. Rank 0 compares the answers
+and writes the verdict: the error that all ranks raise, or "".
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,10 @@ from fxpress._distributed.stages.manifest import fxpress_version
 from fxpress._torch.distributed import store_of
 
 _MARGIN = 2.0  # seconds that the other ranks wait longer than rank 0
-_ROUND = "round"  # the key of the number of rank 0's current or next round
-# Values of a rank's key of a round, other than an answer:
+_ROUND = "round"  # the key for the number of rank 0's current or next round
+# The value of a rank's key in a round is an answer or one of these:
 _JOINED = "joined"  # the rank takes part, and will answer
-_TAKEN = "taken"  # rank 0 has read the answer, so that the rank cannot change it any more
+_TAKEN = "taken"  # rank 0 has read the answer, so the rank cannot replace it
 
 
 class Explain(Protocol):
@@ -44,9 +48,9 @@ class Answer:
     settings: str = ""  # the settings of the schedule, for an error
     trains: bool = False  # whether the schedule has a loss function
     scale_grads: bool = True  # whether the schedule divides gradients by the number of microbatches
-    # Names of the tensor-parallel plan -> whether a stage here has a module for each.
+    # Name in the tensor-parallel plan -> whether a stage on this rank has a module for it.
     plan_keys: dict[str, bool] = dataclasses.field(default_factory=dict)
-    # Names of weights that other stages have too -> how a mesh cuts them here.
+    # Name of a weight that several stages have -> how a mesh cuts the weight on this rank.
     cuts: dict[str, str] = dataclasses.field(default_factory=dict)
     fxpress: str | None = dataclasses.field(default_factory=fxpress_version)
     torch: str = torch.__version__
@@ -76,7 +80,7 @@ def agree(
                 error = _verdict(store, key, names, timeout, explain)
             except RuntimeError:
                 raise
-            except Exception as failed:  # the others wait for a verdict
+            except Exception as failed:  # becomes the verdict, for which the other ranks wait
                 error, cause = f"{names[0]}: {described(failed)}", failed
             _end_round(store, number, error)
             _wait_until_read(store, key, len(names), timeout)
@@ -90,7 +94,7 @@ def agree(
 
 @contextlib.contextmanager
 def broadcast_failure(group: Any, stages: list[int]) -> Iterator[None]:
-    """Return a block whose error is raised here, and sent to the ranks that wait in `agree`."""
+    """Run a block; raise its error here, and send it to the ranks that wait in `agree`."""
     try:
         yield
     except Exception as error:
@@ -116,9 +120,9 @@ def join_round(group: Any, patience: float = _MARGIN) -> int:
     rank, store = distributed.get_rank(group), store_of(group)
     current: int = store.add(_ROUND, 0)
     if rank == 0:
-        if store.check([f"agree/{current}/0"]):  # of a process that did not end the round
+        if store.check([f"agree/{current}/0"]):  # a former process of rank 0 died in this round
             store.set(f"agree/{current}/0", _TAKEN)
-            _end_round(store, current, f"{name_of(0, [])} has begun again")
+            _end_round(store, current, f"{name_of(0, [])} has restarted")
             current += 1
         return current
     for number in range(max(current - 1, 0), current + 1):
@@ -136,13 +140,13 @@ def join_round(group: Any, patience: float = _MARGIN) -> int:
 
 
 def _end_round(store: Any, number: int, verdict: str) -> None:
-    """Write the verdict of a round, after its end: a rank that reads it finds the next round."""
+    """Begin the next round, then write the verdict: a rank that reads it joins the next round."""
     store.add(_ROUND, 1)
     store.set(f"agree/{number}/verdict", verdict)
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; for another version's, the field `fxpress` lists the other field names."""
+    """Parse an answer; if its fields are another version's, add their names to its `fxpress`."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):
@@ -170,7 +174,7 @@ def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
 def _await_verdict(
     store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
 ) -> str:
-    """Return the verdict of rank 0. Its timeout for other ranks begins with its own answer."""
+    """Wait for rank 0's answer, when its timeout for other ranks begins; then for its verdict."""
     late = f"{names[0]} did not answer within {timeout:g} s"
     if text_of(store, f"{key}/0", explain.patience if explain else timeout) is None:
         return late if explain is None else explain.settled(late, is_late=True)
@@ -196,7 +200,7 @@ def _verdict(
 
 
 def _answer_in(store: Any, key: str, end: float) -> Answer | None:
-    """Return the answer of a rank, which cannot change it any more; None: it is late."""
+    """Take and return the answer of a rank, which can then not replace it; None if it is late."""
     while (text := text_of(store, key, max(end - time.monotonic(), 0.01))) is not None:
         if text != _JOINED and store.compare_set(key, text, _TAKEN).decode() == _TAKEN:
             return _decoded(text)
@@ -225,7 +229,7 @@ def name_of(rank: int, stages: list[int]) -> str:
 
 
 def _fault(answers: list[Answer | None], names: list[str], timeout: float) -> str:
-    for rank, answer in enumerate(answers):  # an error first: it may be why other ranks are late
+    for rank, answer in enumerate(answers):  # errors first: they may be why other ranks are late
         if answer is not None and answer.error:
             return f"{name_of(rank, answer.stages)}: {answer.error}"
     late = [names[rank] for rank, answer in enumerate(answers) if answer is None]

@@ -89,12 +89,12 @@ class MicrobatchChecker:
     """Checks that all microbatches of a schedule's steps have equal sizes on this rank."""
 
     def __init__(self, parts: int) -> None:
-        # torch sends all microbatches with the sizes of the first one, without an error.
+        # torch sends all microbatches with the sizes of the first, even if their sizes differ.
         self._parts, self._trains = parts, False
         self._before: dict[str, _Facts] = {}
 
     def begin(self, trains: bool, target: Any) -> None:
-        """Check the target of a step, None if there is none; `trains`: the step has a backward."""
+        """Check the target of a step, or None; `trains` is whether the step has a backward."""
         if trains != self._trains:
             self._trains, self._before = trains, {}
         if not isinstance(target, torch.Tensor):
@@ -107,7 +107,7 @@ class MicrobatchChecker:
         self._compare("the target", {"the target": (target.dtype, tuple(target.shape))})
 
     def check(self, args: Any, kwargs: Any) -> None:
-        """Check the inputs of a step, one entry for each microbatch; None: there are none."""
+        """Check a step's inputs, lists with an entry for each microbatch, or None."""
         for each in (args, kwargs):
             if each is not None and len(each) != self._parts:
                 raise PipelineError(
@@ -136,7 +136,7 @@ class MicrobatchChecker:
         return f"{name} is {_text(found[0])} in a microbatch, and {_text(other)} in another"
 
     def _compare(self, kind: str, found: _Facts) -> None:
-        """Compare with the first step's arguments."""
+        """Raise PipelineError if tensors differ from the first step's in dtype or shape."""
         before = self._before.setdefault(kind, found)
         if found.keys() != before.keys():
             names, others = (", ".join(sorted(each)) or "no tensors" for each in (found, before))

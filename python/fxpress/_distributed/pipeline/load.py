@@ -39,8 +39,8 @@ class LoadedStage:
     """A stage of a program, ready to run; `load_stage` returns it. torch has no such class.
 
     Attributes:
-        module: takes the tensors of the previous stage, and returns the inputs of the next. Its
-            state has the names of the original program's.
+        module: the `nn.Module`, which takes the tensors of the previous stage and returns those
+            of the next. Its state has the names that it has in the original program.
         number: the number of the stage, from 0.
         count: the number of all stages.
         shared: the names of state that other stages have a copy of -> the numbers of these stages.
@@ -64,7 +64,8 @@ class LoadedStage:
         self.number, self.count = number, len(source.manifest.stages)
         self.shared = _shared(source.manifest, number, state)
         self.source = source
-        self.plan_keys: dict[str, bool] = {}  # name in a tensor-parallel plan -> has it a module?
+        # Name in the tensor-parallel plan -> whether the stage has a module for it.
+        self.plan_keys: dict[str, bool] = {}
         self._limits, self._out_spec = limits, None
 
     def __repr__(self) -> str:
@@ -133,9 +134,9 @@ def load_stage(
             original model. A name without a module in this stage may belong to another stage:
             `build_schedule` refuses a name that no stage has, where torch only warns.
         check_guards: check the inputs by the guards of the program, as `ExportedProgram.module`
-            does, and not only by ranges: AssertionError for inputs for which the traced branch is
-            not valid. The first stage that has all inputs of a guard checks it. Stage 0 gets all
-            inputs, and checks the guards that no other stage can check.
+            does, and not only by ranges. A failing guard raises AssertionError: the traced branch
+            is not valid for these inputs. The first stage that has all inputs of a guard checks it.
+            Stage 0 gets all inputs, and checks the guards that no other stage can check.
         allow_operators: operators or namespaces that the stage may call; see `fxpress.load`.
         limits: the limits on the cost of reading; None: the defaults.
         progress: how to report progress, in bytes: True, False or a function of (done, total,
@@ -209,7 +210,7 @@ def load_stages(
         path: a folder or an archive that `save_stages` has written, or its URL; see `load_stage`.
         schedule: the name of one of torch's schedules, see `placement`.
         group: the process group; None: all ranks.
-        timeout: seconds that a rank which fails waits for the others.
+        timeout: seconds that a failing rank waits for the others.
         options: the options of `load_stage`.
 
     Raises:

@@ -31,7 +31,7 @@ _DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 class StageModule(nn.Module):  # type: ignore[misc]
     """A stage of a program, whose parameters, buffers and modules have the program's names.
 
-    The first stage takes the program's inputs, and any other the tensors of the previous stage.
+    The first stage takes the program's inputs; each other stage takes the previous one's tensors.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self.takes = tuple(taken[number])
         self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
         self._guards = _guards_at(manifest, number) if check_guards else _NONE
-        self._has_values = True  # False for the call after `fill`, whose inputs are made up
-        self._is_filled = False
+        self._has_values = True  # False for the call after `fill`, whose inputs are not real ones
+        self._is_filled = False  # whether a call has found no state on the meta device
         self._is_first, self._is_last = number == 0, number + 1 == len(taken)
 
     def named_parameters(
@@ -83,7 +83,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Copy a state; SerializeError, before any copy, for tied weights with different values."""
+        """Copy a state; SerializeError for tied weights with different values, before any copy."""
         with kept(self):
             return super().load_state_dict(state_dict, strict, assign)
 
@@ -134,7 +134,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def _received(self, args: tuple[Any, ...]) -> dict[str, Any]:
         if len(args) != len(self.takes):
             raise PipelineError(
-                f"the stage takes {len(self.takes)} tensors from the one before, and was given "
+                f"the stage expects {len(self.takes)} tensors from the previous stage, got "
                 f"{len(args)}"
             )
         pairs = zip(self.takes, args, strict=True)
@@ -145,7 +145,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         return [self._fakes[each.name] for each in self.facts.inputs]
 
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        """Write values to uninitialized input tensors with which the stage can run."""
+        """Fill uninitialized input tensors with values that the stage can run with."""
         fill(tensors, self.takes, self._fakes)
         self._has_values = False
 
@@ -171,7 +171,7 @@ def _line(spec: Any) -> str:
 
 
 def _results(manifest: Manifest) -> tuple[Value, ...]:
-    """Return the values among the program's results, each once."""
+    """Return the results of the program that are not constants, each once."""
     known = {each.name: each for each in manifest.inputs}
     for stage in manifest.stages:
         known.update((each.name, each) for each in stage.outputs)
@@ -194,14 +194,14 @@ def _by_plain_name(
 
 
 def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
-    """Rename, in a state dict, the state of further calls of modules to the original names."""
+    """Give state of the second and further calls of a module its original names in a state dict."""
     for name in [name for name in state if name.startswith(prefix) and plain(name) != name]:
         value = state.pop(name)
         state.setdefault(plain(name), value)
 
 
 def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Add the names of further calls of modules to a state; check values of tied weights."""
+    """Invert `_with_plain_names`, and check that tied weights have equal values."""
     names = {
         f"{prefix}{path}.{own}" if path else f"{prefix}{own}": tensor
         for path, each in module.named_modules(remove_duplicate=False)
@@ -289,7 +289,7 @@ def _number(fake: Any, known: dict[Any, Any]) -> Any:
 
 
 class _Received(torch.autograd.Function):  # type: ignore[misc]
-    """The identity, whose backward makes the gradient contiguous: it is sent to another rank."""
+    """The identity; its backward makes the gradient contiguous, as sending it requires."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -301,7 +301,7 @@ class _Received(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Identity(torch.autograd.Function):  # type: ignore[misc]
-    """The identity, with a new tensor object: torch detaches a stage's results in place."""
+    """The identity with a new tensor object, because torch detaches a stage's results in place."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -313,7 +313,7 @@ class _Identity(torch.autograd.Function):  # type: ignore[misc]
 
 
 def packed(value: Any, facts: Value) -> torch.Tensor:
-    """Return a tensor or a number as a contiguous tensor, permuted to its order in memory."""
+    """Return a number as a tensor, or a tensor permuted so that it is contiguous."""
     if not isinstance(value, torch.Tensor):
         return torch.tensor(value, dtype=_DTYPES[facts.type])
     if facts.order is not None:
@@ -327,7 +327,7 @@ def as_result(value: Any, facts: Value) -> torch.Tensor:
 
 
 def _given(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that torch may detach in place."""
+    """Return a new tensor object, which torch may detach in place."""
     return _Identity.apply(tensor) if tensor.requires_grad else tensor.detach()
 
 

@@ -1,4 +1,4 @@
-"""Names in a stage: modules that are called several times, tied weights, and their order."""
+"""Names in a stage: of modules that are called several times and of tied weights; their order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.fx import Graph
 
-_CALL = re.compile(r"@\d+(?=\.|$)")
+_CALL = re.compile(r"@\d+(?=\.|$)")  # torch's suffix for the second and further calls of a module
 
 
 def plain(name: str) -> str:
-    """Return the original name of a module, parameter or buffer, without suffixes of calls."""
+    """Return the original name of a module, parameter or buffer, without suffixes such as "@1"."""
     return _CALL.sub("", name)
 
 

@@ -21,7 +21,7 @@ from fxpress._distributed.pipeline.module import StageModule
 from fxpress._distributed.pipeline.names import plain, tensor_of, tie, tied
 from fxpress._torch.decompose import pytree
 
-# Classes for which torch's styles check, and of which they use only the weights.
+# torch's parallel styles refuse modules of other classes, but use only their weights.
 _KINDS: dict[str, Any] = {
     "torch.nn.modules.linear.Linear": nn.Linear,
     "torch.nn.modules.sparse.Embedding": nn.Embedding,
@@ -86,7 +86,7 @@ def _matching(module: nn.Module, key: str) -> list[nn.Module]:
 
 
 def _runs(module: nn.Module) -> bool:
-    """Return whether a module is called in the stage; others only hold a tied weight."""
+    """Return whether the stage calls a module; other modules only hold a tied weight."""
     return hasattr(module, "type_name")
 
 
@@ -113,7 +113,7 @@ def placed(tensor: torch.Tensor) -> str:
 
 @functools.cache
 def _also(kind: Any, base: Any) -> Any:
-    """Return a subclass of both: torch's styles check for the class of the eager module."""
+    """Return a subclass of both classes, which torch's parallel styles accept; see `_KINDS`."""
     return type(
         kind.__name__, (kind, base), {"__module__": kind.__module__, "extra_repr": kind.extra_repr}
     )
@@ -142,8 +142,9 @@ def _made(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def check_crossing(module: StageModule, number: int) -> None:
     """Raise PipelineError for a plan that cuts a value which a later stage takes in full."""
     made: Any = None
-    with contextlib.suppress(Exception):  # data-dependent, or an operator without a meta kernel
-        # The stage runs on the meta device. If it cannot, the step itself fails later.
+    # A stage that depends on data, or has an operator without a meta kernel, cannot run on the meta
+    # device. It is not checked here: a wrong plan makes its first step fail.
+    with contextlib.suppress(Exception):
         made = _run(module)
     if made is None:
         return
@@ -156,9 +157,9 @@ def check_crossing(module: StageModule, number: int) -> None:
             isinstance(wanted, int) and size != wanted for size, wanted in pairs
         ):
             raise PipelineError(
-                f"the plan cuts {facts.name!r}, which stage {number} gives to another: a rank has "
-                f"{sizes} of it, and not {list(facts.shape)}. Let the module before the cut give "
-                "all of it (output_layouts=Replicate()), or have both modules in one stage"
+                f"the plan cuts {facts.name!r}, which stage {number} passes on: a rank has the "
+                f"shape {sizes}, expected {list(facts.shape)}. Pass output_layouts=Replicate() to "
+                "the style of the last module, or have both modules in one stage"
             )
 
 

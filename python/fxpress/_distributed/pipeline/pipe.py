@@ -23,7 +23,7 @@ from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.fx import pytree_codegen
 from fxpress._torch.watching import operation
 
-_PREFIX = "submod_pp_"  # the prefix of the names for which torch searches
+_PREFIX = "submod_pp_"  # torch's `Pipe` finds stages by this prefix of their names
 
 
 @operation("pipeline.to_pipe", lambda made, *_, **__: {"stages": made.num_stages})
@@ -44,8 +44,8 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
         by: for a number of stages, what to balance, see `plan`.
 
     Raises:
-        StageError: the program cannot be cut like this; a value that passes between stages, or an
-            input, is not a tensor; or the size of such a tensor is a symbol. Torch's `Pipe` does
+        StageError: the program cannot be cut in this way; an input, or a value that passes between
+            stages, is not a tensor; or a size of a passed tensor is a symbol. Torch's `Pipe` does
             not support these programs; `save_stages` does.
 
     Stands in for `torch.distributed.pipelining.pipeline`.
@@ -97,7 +97,7 @@ def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, st
 
 
 def _module(program: ExportedProgram) -> GraphModule:
-    """Return a stage that takes its inputs by position or by name."""
+    """Return the module of a stage, which takes inputs by position or by name."""
     unflattened = unflatten(program)
     module = GraphModule(unflattened, unflattened.graph)
     if len(output := module.graph.output_node().args[0]) == 1:
@@ -126,7 +126,7 @@ def _pass_ends(whole: Cut) -> None:
 
 
 def _check_values(whole: Cut) -> None:
-    """Raise StageError for values that would make torch's stages fail at run time on some ranks."""
+    """Raise StageError for values with which torch's stages would fail later, on some ranks."""
     for stage in whole.stages:
         for node in stage.inputs:
             value = value_of(node)

@@ -61,9 +61,9 @@ def build_schedule(
         stages: the stages of this rank, see `placement`.
         n_microbatches: the number of parts that a batch is cut into; it divides the batch size. All
             batches have the sizes of the first one; batches of `step` and of `eval` may differ.
-        loss_fn: takes the outputs of the last stage and the target; None: nothing is trained. All
-            ranks pass one, though only the rank of the last stage calls it; `eval` without a target
-            does not call it.
+        loss_fn: a function of the last stage's outputs and the target; None: nothing is trained.
+            All ranks pass a function, though only the rank of the last stage calls it. `eval`
+            without a target does not call it.
         group: the process group; None: all ranks.
         timeout: seconds that a rank waits for another.
         options: passed on to torch's schedule.
@@ -72,8 +72,8 @@ def build_schedule(
         The schedule; its `step` raises `PipelineError`.
 
     Raises:
-        PipelineError: the ranks do not agree, torch refuses the arguments on one of them, a rank
-            has died, or one has raised one of the errors below; the text is the same on all.
+        PipelineError: the ranks do not agree, torch refuses the arguments on a rank, a rank has
+            died, or another rank has raised an error listed below. All ranks get the same text.
         TypeError: the loss function is not callable, or an element of `stages` is not a stage.
         ValueError: torch has no such schedule, this rank is not in the group, there are no stages
             or no microbatches, or the timeout is not a number above 0.
@@ -141,36 +141,24 @@ def _step(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    """Run a step of torch's schedule; after a failure, close the connections to other ranks."""
+    has_target = any(kwargs.get(name) is not None for name in ("target", "target_mbs"))
     try:
-        return _watched(built, step, watch, stages, shared, checker, args, kwargs)
+        with watch.step():
+            checker.begin(trains(built), kwargs.get("target"))
+            if not trains(built):
+                with contextlib.nullcontext() if has_target else without_loss(built):
+                    return step(*args, **kwargs)
+            if not has_target and any(each.number + 1 == each.count for each in stages):
+                raise PipelineError("a training step needs the target on this rank")
+            with added(each for stage in stages for each in stage.module.parameters()):
+                made = step(*args, **kwargs)
+                shared.reduce()
+            return made
     except PipelineError as error:
         shared.disconnect()
         disconnect(built, error)
         raise
-
-
-def _watched(
-    built: Any,
-    step: Callable[..., Any],
-    watch: Watch,
-    stages: list[LoadedStage],
-    shared: SharedGradients,
-    checker: MicrobatchChecker,
-    args: Any,
-    kwargs: Any,
-) -> Any:
-    with watch.step():
-        checker.begin(trains(built), kwargs.get("target"))
-        has_target = any(kwargs.get(name) is not None for name in ("target", "target_mbs"))
-        if not trains(built):
-            with contextlib.nullcontext() if has_target else without_loss(built):
-                return step(*args, **kwargs)
-        if not has_target and any(each.number + 1 == each.count for each in stages):
-            raise PipelineError("a training step needs the target on this rank")
-        with added(each for stage in stages for each in stage.module.parameters()):
-            made = step(*args, **kwargs)
-            shared.reduce()
-        return made
 
 
 def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
@@ -185,7 +173,7 @@ def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
 
 
 def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[list[int]], str]:
-    """Return the numbers of each rank's stages, and the error of this rank's; "" if none."""
+    """Return the numbers of each rank's stages, and the error in this rank's, or ""."""
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     try:
         placed = placement(schedule, size, stages[0].count)
@@ -240,7 +228,8 @@ def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:
 @contextlib.contextmanager
 def added(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
     """Run a block; then add the gradients from before it to the new ones."""
-    # After each step, torch divides all gradients by the number of microbatches, older ones too.
+    # At the end of a step, torch divides all gradients by the number of microbatches. Older
+    # gradients have been divided already, so the block runs without them.
     before = [(each, each.grad) for each in parameters if each.grad is not None]
     for parameter, _ in before:
         parameter.grad = None
@@ -263,7 +252,8 @@ class SharedGradients:
 
     def __init__(self, stages: list[LoadedStage], ranks: dict[int, int], group: Any) -> None:
         self._shared: list[_Shared] = []
-        # With groups of fewer ranks, torch would name later groups differently on each rank.
+        # Sums use the group of all ranks: if only some ranks created a group, torch would name
+        # later groups differently on each rank.
         self._group, self._own = group, distributed.get_rank()
         here = {
             stage.number: dict(stage.module.named_parameters(remove_duplicate=False))
@@ -283,7 +273,7 @@ class SharedGradients:
                 self._shared.append(_Shared(list(dict.fromkeys(copies)), places))
 
     def reduce(self) -> None:
-        """Give all copies the sum of their gradients of one step."""
+        """Set the gradient of each copy to the sum of all copies' gradients."""
         for copies, places in self._shared:
             total = torch.zeros_like(copies[0], memory_format=torch.contiguous_format)
             for each in copies:
@@ -298,7 +288,7 @@ class SharedGradients:
         self._group = None
 
     def _sum(self, total: torch.Tensor, places: tuple[int, ...]) -> None:
-        """Sum the tensors of the ranks in place; the first rank computes the sum."""
+        """Replace each rank's tensor by the sum over the ranks, which the first one computes."""
         first, *others = places
         if self._own != first:
             distributed.send(total, first, group=self._group)

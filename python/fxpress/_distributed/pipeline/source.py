@@ -33,7 +33,7 @@ from fxpress._files.serde.limits import Budget, Limits
 
 
 class Source(os.PathLike[str]):
-    """Stages at a path or a URL; `digest` is equal for equal stages, and `name` is for errors."""
+    """Stages at a path or a URL; equal stages have equal `digest`s. Errors contain `name`."""
 
     def __init__(self, path: str | bytes | os.PathLike[str], limits: Limits | None = None) -> None:
         self._given = os.fsdecode(path)
@@ -81,7 +81,7 @@ class Source(os.PathLike[str]):
             return file.read_all()
 
     def _opened(self, path: Path, stack: contextlib.ExitStack) -> PT2ArchiveReader:
-        """Return a reader of an archive, which has read the archive's directory."""
+        """Return a reader of an archive, with the archive's directory read."""
         if self._url is None:
             return stack.enter_context(PT2ArchiveReader(path, limits=self._limits))
         return self._remote_archive(path)
@@ -134,7 +134,7 @@ class Source(os.PathLike[str]):
 
     @contextlib.contextmanager
     def _named(self, path: Path) -> Iterator[None]:
-        """Add the path of the damaged file to errors of the block."""
+        """Run a block; add the path or URL of the file to its ArchiveErrors."""
         try:
             yield
         except ArchiveError as error:

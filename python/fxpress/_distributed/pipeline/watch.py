@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -16,25 +17,28 @@ from fxpress._distributed.pipeline.agreement import join_round, out_of_reach, te
 from fxpress._torch.distributed import store_of
 
 _BEAT = 0.5  # seconds between heartbeats
-_LONGEST_LOOK = 5.0  # seconds that a failed rank searches for the cause
+_MAX_SEARCH = 5.0  # seconds that a failed rank searches for the cause
 
 
 class Watch:
-    """Heartbeats of this rank, and causes of failures; operations may wait `patience` seconds."""
+    """Sends this rank's heartbeats, and finds the rank that made an operation fail.
+
+    `patience` is the timeout of communication in seconds, which leaves time for the search.
+    """
 
     def __init__(self, group: Any, names: list[str], timeout: float) -> None:
         self._rank, self._names = distributed.get_rank(group), names
-        self._look = min(_LONGEST_LOOK, timeout / 2)
-        self._beat = min(_BEAT, self._look / 10)
-        self.patience = timeout - self._look
+        self._search = min(_MAX_SEARCH, timeout / 2)
+        self._beat = min(_BEAT, self._search / 10)
+        self.patience = timeout - self._search
         self._step, self._doing, self._since = 0, "", time.monotonic()
         self._failure = ""
-        try:  # another thread may block the store's connection for long, so this one is a clone
+        try:  # clones have their own connections: a request on another connection may wait long
             self._key = f"watch/{join_round(group)}"
             self._store = store_of(group).clone()
             own = self._store.clone()
             self._send_beat(own, 0)
-            own.check([f"{self._key}/beat/{self._rank}"])  # the store has it before ranks agree
+            own.check([f"{self._key}/beat/{self._rank}"])  # other ranks find it once ranks agree
         except RuntimeError as error:
             raise PipelineError(out_of_reach(names)) from error
         self._stopped = threading.Event()
@@ -44,7 +48,7 @@ class Watch:
         beats.start()
 
     def doing(self, what: str) -> None:
-        """Record what this rank has begun; "": it waits for others."""
+        """Record what this rank is doing; "" if it waits for others."""
         self._doing, self._since = what, time.monotonic()
 
     def close(self) -> None:
@@ -80,7 +84,7 @@ class Watch:
         try:
             yield
         except Exception as error:
-            self._failure = self._explained_in_time(error)
+            self._failure = self._in_time(functools.partial(self._explain, error))
             self.close()
             raise PipelineError(self._failure) from error
         finally:
@@ -94,7 +98,7 @@ class Watch:
             yield
 
     def settled(self, text: str, *, is_late: bool) -> str:
-        """Return the error that all ranks raise, which another rank may have found before."""
+        """Return the error that all ranks raise: the first cause that any rank has found."""
 
         def find() -> str:
             try:
@@ -104,19 +108,16 @@ class Watch:
 
         return self._in_time(find)
 
-    def _explained_in_time(self, error: Exception) -> str:
-        return self._in_time(lambda: self._explain(error))
-
     def _in_time(self, find: Callable[[], str]) -> str:
         """Return the result of `find`, or an error if the store does not answer in time."""
         found: list[str] = []
-        asking = threading.Thread(target=lambda: found.append(find()), daemon=True)
-        asking.start()
-        asking.join(self._look)
+        search = threading.Thread(target=lambda: found.append(find()), daemon=True)
+        search.start()
+        search.join(self._search)
         return found[0] if found else out_of_reach(self._names)
 
     def _explain(self, error: Exception) -> str:
-        """Return the cause that all ranks report: the first one that a rank has found."""
+        """Return the cause of an error that all ranks report."""
         own, text = self._names[self._rank], described(_first(error))
         try:
             if len(self._names) == 1 or not _is_of_communication(error):
@@ -128,20 +129,20 @@ class Watch:
             return out_of_reach(self._names)
 
     def _agreed(self, found: str) -> str:
-        """Write a cause into the store unless it has one; return the store's."""
+        """Write a cause into the store unless a rank has written one; return the stored cause."""
         return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
 
     def _find_failed_rank(self) -> str | None:
-        """Return which rank has failed, died or hangs, by causes and heartbeats in the store."""
+        """Return which rank has failed, died or hangs, from causes and heartbeats in the store."""
         others = [rank for rank in range(len(self._names)) if rank != self._rank]
         start = time.monotonic()
         before = self._beats(others)
-        asked = time.monotonic()
-        # The rest is for requests to the store: to end the wait, to read the heartbeats again, and
-        # to write the cause. On a slow link, that needs twice the time of the first reading.
-        rest = max(self._look * 0.4, self._look * 0.1 + (asked - start) * 2)
-        end = max(start + self._look - rest, asked + self._beat * 3)  # time for two heartbeats
-        cause = text_of(self._store, f"{self._key}/cause", end - asked)
+        read = time.monotonic()
+        # `rest` is for the requests that end the wait, read the heartbeats again and write the
+        # cause. On a slow link, they need twice the time in which the heartbeats were read.
+        rest = max(self._search * 0.4, self._search * 0.1 + (read - start) * 2)
+        end = max(start + self._search - rest, read + self._beat * 3)  # time for two heartbeats
+        cause = text_of(self._store, f"{self._key}/cause", end - read)
         if cause is not None:
             return cause
         after = self._beats(others)
@@ -171,7 +172,7 @@ class Watch:
 
 
 def _is_of_communication(error: BaseException) -> bool:
-    """Return whether an exception was raised by waiting for another rank."""
+    """Return whether communication with another rank raised an exception."""
     error = _first(error)
     return isinstance(error, distributed.DistError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in _WORDS)
@@ -183,7 +184,7 @@ _WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Bro
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first cause of an exception: torch wraps some."""
+    """Return the first cause of an exception: torch wraps some exceptions."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -30,7 +30,7 @@ _NUMBERS = tuple(KINDS)
 
 
 def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram:
-    """Return a stage as a program with copied nodes; StageError for values that it cannot pass."""
+    """Return a stage as a program with copied nodes; StageError for an output of another type."""
     graph, made = _graph(stage)
     inputs = [ends.state[node] for node in stage.state]
     for node in stage.inputs:
@@ -60,14 +60,14 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
             "example_inputs": None,
             "constants": {n: v for n, v in program.constants.items() if n in names},
             "verifiers": program.verifiers,
-            "guards_code": [],  # the manifest has the guards, by names of the entire program
+            "guards_code": [],  # the manifest has the guards, with names of the entire program
         },
         is_valid=False,
     )
 
 
 def _names(program: ExportedProgram, ends: Ends, used: set[str]) -> set[str]:
-    """Add to names of state the unused names of the same storages; return all."""
+    """Return the names `used` by a stage, and the unused names of the same storages."""
     names, values = list(program.state_dict), list(program.state_dict.values())
     read = {str(s.target) for n, s in ends.state.items() if n.users or n in ends.written}
     numbers = same_data(values)

@@ -9,10 +9,10 @@ from torch.fx import Node
 from torch.utils.flop_counter import FlopCounterMode
 
 from fxpress._distributed.errors import StageError
-from fxpress._distributed.stages.lives import Lives
+from fxpress._distributed.stages.analysis import Analysis
+from fxpress._distributed.stages.lifetimes import Lifetimes
 from fxpress._distributed.stages.on_meta import Arguments, call_key
 from fxpress._distributed.stages.profile import OperationTimes
-from fxpress._distributed.stages.reading import Reading
 from fxpress._graphs.partition.state import byte_count, element_count
 from fxpress._torch import fx as torch_fx
 
@@ -20,28 +20,27 @@ By = Literal["parameters", "bytes", "flops", "time", "module"]
 
 
 def weights_of(
-    reading: Reading, lives: Lives, by: By, profile: OperationTimes | None = None
+    analysis: Analysis, lifetimes: Lifetimes, by: By, profile: OperationTimes | None = None
 ) -> list[int]:
     """Return the weight of each operation in order, in the unit of `by` ("time": nanoseconds)."""
     if by not in get_args(By):
         raise StageError(f"expected by to be one of {', '.join(get_args(By))}, got {by!r}")
     if by == "time":
-        if profile is None:
-            raise StageError("the profile does not contain times to balance; measure a profile")
+        assert profile is not None, "plan measures a profile, or gets one"
         return list(profile.nanoseconds)
     if by == "flops":
         known: dict[Hashable, int] = {}
-        weights = [_flops(node, known) for node in reading.operations]
+        weights = [_flops(node, known) for node in analysis.operations]
     else:
         size = byte_count if by == "bytes" else element_count
-        weights = [sum(size(each) or 0 for each in brought) for brought in lives.brought]
+        weights = [sum(size(each) or 0 for each in brought) for brought in lifetimes.brought]
     if not any(weights) and by != "module":
         raise StageError(f"the program does not have {by} to balance; pass another value of by")
     return weights
 
 
 def _flops(node: Node, known: dict[Hashable, int]) -> int:
-    """Return what torch counts for an operator; bodies of operators count nothing."""
+    """Return the FLOPs that torch counts for an operator; 0 for a higher-order operator."""
     if not isinstance(node.target, torch_fx.OpOverload):
         return 0
     key = call_key(node)

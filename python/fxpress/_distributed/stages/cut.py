@@ -10,10 +10,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputSpec
 from torch.fx import Node
 
+from fxpress._distributed.stages.analysis import unused_state
 from fxpress._distributed.stages.ends import Ends, is_mutation, state_of, storage_of
-from fxpress._distributed.stages.lives import Lives
+from fxpress._distributed.stages.lifetimes import Lifetimes
 from fxpress._distributed.stages.planned import Shared
-from fxpress._distributed.stages.reading import unused_state
 from fxpress._graphs.partition.callback import SplitCallback
 
 
@@ -23,13 +23,13 @@ class Stage:
 
     number: int  # its position among the stages
     operations: list[Node] = dataclasses.field(default_factory=list)
-    # The placeholders of its parameters, buffers and constants: used ones, and some unused ones.
+    # The placeholders of the parameters, buffers and constants that it uses or is assigned unused.
     state: dict[Node, None] = dataclasses.field(default_factory=dict)
-    # The placeholders and the values of earlier stages that it takes.
+    # The inputs of the program and the values of earlier stages that it uses.
     inputs: dict[Node, None] = dataclasses.field(default_factory=dict)
     # The values that it writes to state and inputs, with their specifications.
     mutations: list[tuple[Node, OutputSpec]] = dataclasses.field(default_factory=list)
-    # The values that later stages take, or that are results of the entire program.
+    # The values that later stages use, or that are results of the entire program.
     outputs: dict[Node, None] = dataclasses.field(default_factory=dict)
 
 
@@ -88,7 +88,7 @@ def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> Non
 
 
 def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
-    """Return the stage that outputs a result; if no operation computes it, a stage that has it."""
+    """Return the stage that computes a result; the last one that has it if no operation does."""
     if value in stage_of:
         return made.stages[stage_of[value]]
     having = [stage for stage in made.stages if value in stage.state or value in stage.inputs]
@@ -97,23 +97,23 @@ def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
     return stage
 
 
-def shared_of(lives: Lives, ends: list[int]) -> tuple[Shared, ...]:
-    """Return the state that several stages use, in the order of the program's first use."""
+def shared_of(lifetimes: Lifetimes, ends: list[int]) -> tuple[Shared, ...]:
+    """Return the state that several stages use, in the order in which the program uses it first."""
     bounds = pairwise([0, *ends])
     stages = _in_several(
         (key, stage)
         for stage, (start, end) in enumerate(bounds)
-        for keys in lives.uses[start:end]
+        for keys in lifetimes.uses[start:end]
         for key in keys
     )
     return tuple(
-        Shared(tuple(lives.state[key].names), tuple(using), lives.state[key].is_parameter)
+        Shared(tuple(lifetimes.state[key].names), tuple(using), lifetimes.state[key].is_parameter)
         for key, using in stages.items()
     )
 
 
 def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], list[int]]]:
-    """Return the tensors of which several stages have a copy: their names, and the stages."""
+    """Return the names of each tensor of which several stages have a copy, and these stages."""
     values = state_of(program)
     names: dict[Hashable, dict[str, None]] = {}
     uses: list[tuple[Hashable, int]] = []

@@ -6,32 +6,32 @@ from itertools import pairwise
 from typing import NoReturn
 
 from fxpress._distributed.errors import StageError
-from fxpress._distributed.stages.lives import Lives
+from fxpress._distributed.stages.analysis import Analysis
+from fxpress._distributed.stages.lifetimes import Lifetimes
 from fxpress._distributed.stages.memory import Memory
 from fxpress._distributed.stages.places import places_of_modules
-from fxpress._distributed.stages.reading import Reading
 from fxpress._graphs.partition.runs import Reach, cheapest, farthest, least_limit
 
 _EVEN = 1.25  # cuts between modules may make the heaviest stage heavier by this factor
 
 
 class Division:
-    """Finds the ends of stages among possible cuts, or raises StageError.
+    """Finds the ends of stages among the possible cuts, `places`; StageError if there are none.
 
-    `before` has the total weight before each operation, and the weight of all; `limits` the maximum
-    bytes of each stage, or None; `slack` is a fraction of the least weight of the heaviest stage.
+    `before[i]` is the weight of the first i operations. `limits` has the maximum bytes of each
+    stage, or is None. `slack` is a fraction of the minimum weight of the heaviest stage.
     """
 
     def __init__(
         self,
-        reading: Reading,
-        lives: Lives,
+        analysis: Analysis,
+        lifetimes: Lifetimes,
         before: list[int],
         stages: int,
         limits: list[int] | None,
         slack: float,
     ) -> None:
-        self._reading, self._lives, self._before = reading, lives, before
+        self._analysis, self._lifetimes, self._before = analysis, lifetimes, before
         self._stages, self._limits, self._slack = stages, limits, slack
 
     def anywhere(self, places: list[int]) -> list[int]:
@@ -40,11 +40,11 @@ class Division:
         return self._cheapest(places, reach, self._least(places, reach))
 
     def by_modules(self, places: list[int]) -> list[int]:
-        """Return the ends of stages between modules, of the least depth that allows even stages."""
+        """Return ends between modules of the least depth that allows even stages."""
         free = self._least(places, self._reach(places))
         best: tuple[int, list[int], Reach] | None = None
         most, refused = 0, None
-        for allowed in places_of_modules(self._reading, places):
+        for allowed in places_of_modules(self._analysis, places):
             most = max(most, len(allowed) - 1)
             if len(allowed) - 1 < self._stages:
                 continue
@@ -67,24 +67,24 @@ class Division:
         return self._cheapest(allowed, reach, limit)
 
     def _reach(self, places: list[int]) -> Reach:
-        """Return, by stage and place, the last place where a stage from there fits into memory."""
+        """Return, for each stage and index of its start, the largest index of its end that fits."""
         last = len(places) - 1
         if self._limits is None:
             return [[last] * last] * self._stages
-        memory = Memory(self._lives, places)
+        memory = Memory(self._lifetimes, places)
         known = {limit: memory.reach(limit) for limit in dict.fromkeys(self._limits)}
         return [known[limit] for limit in self._limits]
 
     def _least(self, places: list[int], reach: Reach) -> int:
-        """Return the least weight that the heaviest stage may have."""
+        """Return the minimum weight of the heaviest stage."""
         before = [self._before[place] for place in places]
         limit = least_limit(before, reach)
         if limit is None:
             self._refuse(places, reach)
         if all(ends is reach[0] for ends in reach):
             return limit
-        # If limits differ, an earlier stage may have to be shorter than its limit allows, so that
-        # a later stage, with a smaller limit, is not empty.
+        # Limits differ. An earlier stage may have to be shorter than its limit allows, so that a
+        # later stage with a smaller limit is not empty.
         low, high, free = limit, before[-1], [0] * len(places)
         if cheapest(before, free, reach, low) is not None:
             return low
@@ -100,15 +100,15 @@ class Division:
 
     def _cheapest(self, places: list[int], reach: Reach, limit: int) -> list[int]:
         before = [self._before[place] for place in places]
-        costs = [*(self._lives.crossing[place] for place in places[:-1]), 0]
+        costs = [*(self._lifetimes.crossing[place] for place in places[:-1]), 0]
         found = cheapest(before, costs, reach, limit + int(limit * self._slack))
-        assert found is not None, "the limit is one that stages can keep"
+        assert found is not None, "_least has found a division within this limit"
         return [places[at] for at in found]
 
     def _refuse(self, places: list[int], reach: Reach) -> NoReturn:
         """Raise the error for memory limits into which no division fits."""
         assert self._limits is not None
-        memory, last = Memory(self._lives, places), len(places) - 1
+        memory, last = Memory(self._lifetimes, places), len(places) - 1
         if len({*self._limits}) == 1:
             raise StageError(
                 f"cannot make {self._stages} stages of {self._limits[0]:,} bytes of memory: the"
@@ -120,7 +120,7 @@ class Division:
             start, end, what = starts[stage], starts[stage] + 1, "the first operation left to it"
         elif starts[-1] < last:
             stage, start, end, what = self._stages - 1, starts[-2], last, "all that is left to it"
-        else:  # every stage can hold operations, but the other stages leave one none that fit
+        else:  # each stage can hold some operations, but no division leaves each stage such ones
             stage = self._limits.index(min(self._limits))
             start = min(range(last), key=lambda at: memory.of(at, at + 1))
             end, what = start + 1, "any operation"

@@ -14,14 +14,14 @@ from fxpress._files.serde.limits import Budget
 
 
 class Fields:
-    """The fields of a JSON object, with a check of the type of each field."""
+    """The fields of a JSON object; each method returns a field, after a check of its type."""
 
     def __init__(self, kind: str, values: Any, path: str = "") -> None:
         self._kind, self._path = kind, path
         if not isinstance(values, dict):
             self._refuse("it")
         self._values: dict[str, Any] = values
-        self._asked: set[str] = set()
+        self._read: set[str] = set()  # the names of the fields that methods have returned
 
     def text(self, name: str) -> str:
         """Return a string."""
@@ -34,7 +34,7 @@ class Fields:
         return self._value(name) is not None
 
     def part(self, name: str) -> Fields:
-        """Return the fields of an object."""
+        """Return the fields of a nested object."""
         return Fields(self._kind, self._value(name), f"{self._path}{name}.")
 
     def plain(self, name: str) -> Any:
@@ -78,7 +78,7 @@ class Fields:
 
     def end(self) -> None:
         """Raise StageError if there are fields that were not read."""
-        self.require(set(self._values) == self._asked, "an unknown field")
+        self.require(set(self._values) == self._read, "an unknown field")
 
     def check_digest(self) -> None:
         """Raise StageError unless the field `digest` is the digest of the other fields."""
@@ -94,7 +94,7 @@ class Fields:
         return list(value)
 
     def _value(self, name: str) -> Any:
-        self._asked.add(name)
+        self._read.add(name)
         return self._values.get(name)
 
     def _refuse(self, what: str) -> NoReturn:
@@ -102,7 +102,7 @@ class Fields:
 
 
 def digest_of(content: dict[str, Any]) -> str:
-    """Return the SHA-256 of JSON objects, independent of the order of keys."""
+    """Return the SHA-256 of a JSON object, independent of the order of its keys."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -113,7 +113,7 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(text: str | bytes, kind: str, version: int, budget: Budget | None = None) -> Fields:
-    """Parse a JSON file; StageError unless it has this "format" and "version"."""
+    """Parse a JSON file; StageError unless its "format" is `kind` and it has this "version"."""
     try:
         values = load_json(text) if budget is None else budget.load_json(text, f"the {kind}")
     except (ValueError, TypeError):
@@ -122,8 +122,9 @@ def read(text: str | bytes, kind: str, version: int, budget: Budget | None = Non
         raise StageError(f"this is not of the format {kind!r}")
     fields = Fields(kind, values)
     fields.text("format")
-    if fields.integer("version") != version:
-        raise StageError(f"this {kind} is of another version of fxpress")
+    found = fields.integer("version")
+    if found != version:
+        raise StageError(f"this {kind} has version {found}: this fxpress reads version {version}")
     return fields
 
 

@@ -58,7 +58,7 @@ class Ends:
         return {node for node, spec in self.state.items() if spec.kind is kind}
 
     def unknown(self) -> str | None:
-        """Return the kind of an input or a result that stages do not support; None: all are."""
+        """Return the kind of an input or a result that stages do not support, or None."""
         token = InputKind.TOKEN
         found = [token.name for spec in self.state.values() if spec.kind is token]
         found += [spec.kind.name for _, spec in self.results if spec.kind.name not in _OUTPUTS]
@@ -98,7 +98,7 @@ def value_of(node: Node) -> Any:
 
 
 def bytes_of(node: Node) -> int:
-    """Return the bytes of a node's value, with hints for symbols; a size without a hint is 1."""
+    """Return the bytes of a node's value; a symbol counts as its hint, or as 1 without a hint."""
     return _bytes(value_of(node))
 
 

@@ -25,18 +25,18 @@ _NUMBERS = {"tensor", "int", "float", "bool"}  # types of inputs
 class Guards(NamedTuple):
     """The guards of a program."""
 
-    checked: list[
-        list[str]
-    ]  # for each stage, the guards of which it is the first to have all inputs
-    unchecked: list[str]  # the guards of which no stage has all inputs
+    # For each stage, the guards that it checks: no earlier stage has all of their inputs.
+    checked: list[list[str]]
+    unchecked: list[str]  # the guards whose inputs no single stage has
 
 
 def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> Guards:
-    """Assign to stages the guards that metadata does not imply; `types` maps inputs to types."""
+    """Return the guards of a program; `types` maps the names of its inputs to their types."""
     names = [node.name for node in cut.ends.inputs]
     having = [{node.name for node in stage.inputs} & {*names} for stage in cut.stages]
     sources = [f"L[{name!r}]" for name in names]
     found = Guards([[] for _ in cut.stages], [])
+    # The metadata of a stage's inputs implies these guards, so stages do not check them again.
     own = of_placeholders(cut.ends.inputs, program.range_constraints, sources)
     for guard in (*own, *of_trace_by_name(program, names)):
         wanted = inputs_in(guard, types)
@@ -66,5 +66,5 @@ def inputs_in(guard: str, types: Mapping[str, str]) -> set[str] | None:
 
 @functools.lru_cache(maxsize=64)
 def function_of(guards: tuple[str, ...], names: tuple[str, ...]) -> Callable[..., None]:
-    """Return a function of inputs that raises for the first failing guard; it has no pickle."""
+    """Return a function of inputs that raises for the first failing guard; it is not picklable."""
     return as_function([*guards], Inputs(dict.fromkeys(names)))

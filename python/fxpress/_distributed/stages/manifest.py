@@ -38,7 +38,7 @@ from fxpress._torch.serde import dump_treespec
 
 _DIGITS = 12  # the digits of a hash in a repr
 FORMAT, STATE_FORMAT, VERSION = names.MANIFEST_FORMAT, "fxpress state of stages", 1
-# Older manifests have a SHA-256 of their text, computed with zeros in its place, or no checksum.
+# Some older manifests have a SHA-256 of their text, computed with zeros in this field.
 _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 
 
@@ -107,7 +107,7 @@ def described(value: Any) -> dict[str, Any]:
 
 
 def _order(value: torch.Tensor) -> dict[str, list[int]]:
-    """Return the dimensions by stride, outermost first, unless this is their order."""
+    """Return the dimensions by decreasing stride; {} if they are in this order."""
     if value.layout is not torch.strided:
         return {}
     strides = [
@@ -201,8 +201,8 @@ class Value:
     shape: tuple[int | str, ...]
     # The dimensions from the outermost in memory to the innermost; None: they are in this order.
     order: tuple[int, ...] | None
-    # For an input of a stage: the number of the stage that outputs it, or None for an input of the
-    # program, and its name there.
+    # For an input of a stage, its origin: the number of a stage, or None for an input of the
+    # program; and its name there.
     source: tuple[int | None, str] | None = None
 
 
@@ -224,7 +224,7 @@ class StageFacts:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     bytes: int  # the bytes of its parameters, buffers and constants
-    guards: tuple[str, ...]  # the guards of which it is the first stage to have all inputs
+    guards: tuple[str, ...]  # the guards that it checks: no earlier stage has all of their inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,16 +233,16 @@ class Manifest:
 
     digest: str  # SHA-256 of its bytes
     plan: str  # the digest of the plan by which the program was cut
-    torch: str  # the version of torch that wrote it
+    torch: str  # the version of torch with which the stages were saved
     graph_hash: str  # the hash of the entire program
     in_spec: str  # the serialized tree spec of the program's arguments
     out_spec: str  # the serialized tree spec of the program's result
     inputs: tuple[Value, ...]  # the inputs of the entire program, in order
     results: tuple[Result, ...]  # the results of the entire program, in order
     stages: tuple[StageFacts, ...]
-    # The tensors of which several stages have a copy: their names, and the stages.
+    # The names of each tensor of which several stages have a copy, and these stages.
     shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
-    # Guards whose inputs no stage uses together; the first stage gets them, to pass them on.
+    # Guards whose inputs no stage uses together. The first stage checks them: it gets all inputs.
     unchecked_guards: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -254,7 +254,7 @@ class Manifest:
 
 
 def facts_of_file(path: Path) -> dict[str, Any]:
-    """Return a manifest's fields for a stage's file; OSError, ArchiveError: it cannot be read."""
+    """Return the fields of a manifest for the file of a stage, which was just written."""
     with PT2ArchiveReader(path) as reader:
         records = digest_of_records(reader, records_of(reader, names.MODEL))
     whole = hashlib.sha256()
@@ -280,10 +280,10 @@ def digest_of_records(archive: Any, records: Iterable[str]) -> str:
 
 def with_files(data: bytes, files: list[dict[str, Any]]) -> str:
     """Return the text of a manifest, with the fields of its stages' files replaced."""
-    said = load_json(data)
-    for stage, file in zip(said["stages"], files, strict=True):
+    manifest = load_json(data)
+    for stage, file in zip(manifest["stages"], files, strict=True):
         stage.update(file)
-    content = {name: said[name] for name in said if name not in ("checksum", "digest")}
+    content = {name: manifest[name] for name in manifest if name not in ("checksum", "digest")}
     return json.dumps(sealed(content), indent=2) + "\n"
 
 

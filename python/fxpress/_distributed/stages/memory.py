@@ -7,25 +7,25 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import pairwise
 
 from fxpress._distributed.errors import StageError
-from fxpress._distributed.stages.lives import Lives
+from fxpress._distributed.stages.lifetimes import Lifetimes
 
 
 class Memory:
-    """The memory of runs of operations that begin and end at possible cuts.
+    """The memory of runs: consecutive operations from one possible cut to another.
 
-    Arguments are indices of `places`.
+    `start` and `end` are indices of `places`, the possible cuts.
     """
 
-    def __init__(self, lives: Lives, places: list[int]) -> None:
-        self._sizes = {key: state.nbytes for key, state in lives.state.items()}
+    def __init__(self, lifetimes: Lifetimes, places: list[int]) -> None:
+        self._sizes = {key: state.nbytes for key, state in lifetimes.state.items()}
         self._keys: list[Iterable[Hashable]] = []
         self._alive: list[int] = []
         self._written: list[int] = []
         for start, end in pairwise(places):
-            uses = lives.uses[start:end]
+            uses = lifetimes.uses[start:end]
             self._keys.append(list(dict.fromkeys(key for keys in uses for key in keys)))
-            self._alive.append(max(lives.alive[start:end]))
-            self._written.append(sum(lives.written[start:end]))
+            self._alive.append(max(lifetimes.alive[start:end]))
+            self._written.append(sum(lifetimes.written[start:end]))
 
     def state(self, start: int, end: int) -> int:
         """Return the bytes of the state that a run uses."""
@@ -37,11 +37,11 @@ class Memory:
         return max(self._alive[start:end]) + sum(self._written[start:end])
 
     def of(self, start: int, end: int) -> int:
-        """Return the bytes of a run."""
+        """Return all bytes of a run."""
         return self.state(start, end) + self.activations(start, end)
 
     def reach(self, limit: int) -> list[int]:
-        """Return, for each place but the last, the end of the longest run of `limit` bytes."""
+        """Return, for each start, the end of the longest run of at most `limit` bytes."""
         ends, end = [], 0
         held: Counter[Hashable] = Counter()
         state = written = 0

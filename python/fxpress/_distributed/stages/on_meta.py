@@ -68,7 +68,7 @@ def _layout(value: Any) -> Any:
 def _strides(tensor: torch.Tensor) -> Any:
     try:
         return tensor.stride()
-    except RuntimeError:  # it has none
+    except RuntimeError:  # the layout is not strided
         return ()
 
 

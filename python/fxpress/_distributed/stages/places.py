@@ -10,19 +10,19 @@ import torch
 from torch.fx import Node
 
 from fxpress._distributed.errors import StageError
+from fxpress._distributed.stages.analysis import Analysis
 from fxpress._distributed.stages.ends import value_of
-from fxpress._distributed.stages.lives import Lives
-from fxpress._distributed.stages.reading import Reading
+from fxpress._distributed.stages.lifetimes import Lifetimes
 from fxpress._graphs.partition.by_module import by_module
 
 _MOST_COMPONENTS = 100  # the maximum number of components of a module's path
-_PASSED = (torch.Tensor, torch.SymInt)  # torch's files have no other inputs of programs
+_PASSED = (torch.Tensor, torch.SymInt)  # torch's files support only these inputs of programs
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
     """Return the possible cuts, as numbers of the operations after them, with 0 and `count`."""
     spans = list(spans)
-    changes = [0] * (count + 1)  # differences of the numbers of spans around consecutive places
+    changes = [0] * (count + 1)  # spans that begin before each place, minus spans that end there
     for span in spans:
         changes[span.first + 1] += 1
         changes[span.last + 1] -= 1
@@ -38,25 +38,25 @@ def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
     return places
 
 
-def spans_of_parameters(lives: Lives) -> Iterator[Span]:
+def spans_of_parameters(lifetimes: Lifetimes) -> Iterator[Span]:
     """Yield, for each parameter, the span from its first to its last use."""
     first: dict[Any, int] = {}
     last: dict[Any, int] = {}
-    for number, keys in enumerate(lives.uses):
+    for number, keys in enumerate(lifetimes.uses):
         for key in keys:
             first.setdefault(key, number)
             last[key] = number
     for key, number in first.items():
-        state = lives.state[key]
+        state = lifetimes.state[key]
         if state.is_parameter and number < last[key]:
             yield Span(number, last[key], f"{next(iter(state.names))} is used")
 
 
-def places_of_modules(reading: Reading, places: list[int]) -> Iterator[list[int]]:
+def places_of_modules(analysis: Analysis, places: list[int]) -> Iterator[list[int]]:
     """Yield, for each depth of modules from 1 on, the places where a module ends."""
-    nodes = reading.operations
+    nodes = analysis.operations
     for depth in range(1, _deepest(nodes) + 1):
-        found = by_module(reading.program.graph_module, depth=depth)
+        found = by_module(analysis.program.graph_module, depth=depth)
         inner = [at for at in places[1:-1] if found[nodes[at]] != found[nodes[at - 1]]]
         yield [0, *inner, len(nodes)]
 
@@ -75,19 +75,19 @@ class Span(NamedTuple):
 
     first: int  # the number of the first operation in the order of the graph
     last: int  # the number of the last operation
-    reason: str  # the reason, for an error
+    reason: str  # why, for an error
 
 
-def spans_of(reading: Reading) -> Iterator[Span]:
+def spans_of(analysis: Analysis) -> Iterator[Span]:
     """Yield the spans of operations that one stage has to contain."""
-    places, ends = reading.numbers, reading.ends
+    places, ends = analysis.numbers, analysis.ends
     objects = ends.objects()
     # Each stage has its own copy of state and inputs, so one stage has to contain all uses of a
     # storage that is written.
-    results: dict[Node, list[Any]] = {}  # the values that are written to a storage at the end
+    results: dict[Node, list[Any]] = {}  # the values that replace a storage's at the end
     for node, result in ends.written.items():
-        results.setdefault(reading.same.get(node, node), []).append(result)
-    for node, storage in reading.storages.items():
+        results.setdefault(analysis.same.get(node, node), []).append(result)
+    for node, storage in analysis.storages.items():
         if node in results:
             touching = [*storage.touching, *results[node]]
         elif not storage.writing and node not in objects:
@@ -98,7 +98,7 @@ def spans_of(reading: Reading) -> Iterator[Span]:
                 last = max(places[each] for each in storage.writing)
                 touching = [each for each in touching if places[each] <= last]
         yield from _around(touching, places, f"{node} is written")
-    for node in reading.operations:
+    for node in analysis.operations:
         if not isinstance(value_of(node), _PASSED):
             yield from _around(
                 [node, *node.users], places, f"{node} is neither a tensor nor an integer"

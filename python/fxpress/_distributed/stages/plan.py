@@ -12,15 +12,15 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._base.signatures import expand_aliases
 from fxpress._distributed.errors import StageError
+from fxpress._distributed.stages.analysis import Analysis, analyze
 from fxpress._distributed.stages.costs import By, weights_of
 from fxpress._distributed.stages.cut import shared_of
 from fxpress._distributed.stages.division import Division
-from fxpress._distributed.stages.lives import lives_of
+from fxpress._distributed.stages.lifetimes import lifetimes_of
 from fxpress._distributed.stages.memory import Memory, limits_of
 from fxpress._distributed.stages.places import places_of, spans_of, spans_of_parameters
 from fxpress._distributed.stages.planned import Plan, check_complete
 from fxpress._distributed.stages.profile import OperationTimes, measure_times
-from fxpress._distributed.stages.reading import Reading, reading_of
 from fxpress._files.serde.hashing import graph_hash
 from fxpress._graphs.partition.callback import operations
 
@@ -52,16 +52,17 @@ def plan(
         stages: the number of stages, none of which is empty.
         by: the weight to balance: "parameters" or "bytes" of the state that an operation is the
             first to use, "flops" as `torch.utils.flop_counter` counts them for the sizes in the
-            metadata, or "time". "module" balances parameters, and each stage begins with a module:
-            modules of the least depth that allows stages almost as even as cuts anywhere do.
-        memory: the maximum bytes of every stage, or of each: its state, and the values that are
-            live at once when it runs without gradients.
+            metadata, or "time". "module" balances parameters, and cuts only between modules of the
+            least depth at which stages are almost as even as with cuts anywhere.
+        memory: the maximum bytes of every stage, or a sequence with the maximum of each. A stage
+            uses memory for its state, and for the values that are live at once when it runs without
+            gradients.
         inputs: (args, kwargs) to measure times with if there is no profile.
         profile: the times to balance, from `measure_times`.
         slack: how much heavier the heaviest stage may be than the minimum, as a fraction of the
             minimum.
-        shared: whether a cut may separate operations that use one parameter, so that several
-            stages have a copy, which the plan lists ("list"), or not ("together").
+        shared: "list": a cut may separate operations that use one parameter; each of their stages
+            then has a copy, and the plan lists it. "together": no cut may separate them.
 
     Raises:
         StageError: there are too few possible cuts, no plan fits into the memory limits, all
@@ -79,28 +80,28 @@ def plan(
     known = graph_hash(program)
     if by == "time":
         profile = _profile_for(program, known, profile, inputs)
-    with _native.GcPause():  # the collector would visit every new object
-        reading = reading_of(program)
-        _check_operations(reading, stages)
-        lives = lives_of(reading)
-        before = [0, *accumulate(weights_of(reading, lives, by, profile))]
-        spans = list(spans_of(reading))
+    with _native.GcPause():  # otherwise the garbage collector visits every new object again
+        analysis = analyze(program)
+        _check_operations(analysis, stages)
+        lifetimes = lifetimes_of(analysis)
+        before = [0, *accumulate(weights_of(analysis, lifetimes, by, profile))]
+        spans = list(spans_of(analysis))
         if shared == "together":
-            spans += spans_of_parameters(lives)
-        places = places_of(len(reading.operations), spans, stages)
-        division = Division(reading, lives, before, stages, limits, slack)
+            spans += spans_of_parameters(lifetimes)
+        places = places_of(len(analysis.operations), spans, stages)
+        division = Division(analysis, lifetimes, before, stages, limits, slack)
         found = division.by_modules(places) if by == "module" else division.anywhere(places)
-        held = Memory(lives, [0, *found])
+        held = Memory(lifetimes, [0, *found])
         return Plan(
             by=by,
             graph_hash=known,
-            operations=len(reading.operations),
+            operations=len(analysis.operations),
             ends=tuple(found),
             weights=tuple(before[end] - before[start] for start, end in pairwise([0, *found])),
             state_bytes=tuple(held.state(stage, stage + 1) for stage in range(stages)),
             activation_bytes=tuple(held.activations(stage, stage + 1) for stage in range(stages)),
-            crossing_bytes=tuple(lives.crossing[end] for end in found[:-1]),
-            shared=shared_of(lives, found),
+            crossing_bytes=tuple(lifetimes.crossing[end] for end in found[:-1]),
+            shared=shared_of(lifetimes, found),
         )
 
 
@@ -123,9 +124,9 @@ def check(plan: Plan, program: ExportedProgram) -> None:
     check_complete(plan)
     if plan.graph_hash != graph_hash(program):
         raise StageError("the plan is for another program: their graph_hash differs")
-    reading = reading_of(program)
-    places = places_of(len(reading.operations), spans_of(reading), 1)
-    if plan.operations != len(reading.operations) or not {*plan.ends} <= {*places}:
+    analysis = analyze(program)
+    places = places_of(len(analysis.operations), spans_of(analysis), 1)
+    if plan.operations != len(analysis.operations) or not {*plan.ends} <= {*places}:
         raise StageError("the plan is for another program: it cuts where this one cannot be cut")
 
 
@@ -142,11 +143,11 @@ def _check_options(stages: int, slack: float, shared: str) -> None:
         raise StageError(f"expected shared to be {' or '.join(get_args(Sharing))}, got {shared!r}")
 
 
-def _check_operations(reading: Reading, stages: int) -> None:
-    count = len(reading.operations)
+def _check_operations(analysis: Analysis, stages: int) -> None:
+    count = len(analysis.operations)
     if stages > count:
         raise StageError(f"cannot make {stages} stages of {count} operations, none of them empty")
-    unknown = reading.ends.unknown()
+    unknown = analysis.ends.unknown()
     if unknown is not None:
         raise StageError(f"the program has a {unknown}, which cannot pass between stages")
 

@@ -14,10 +14,10 @@ from torch.export import ExportedProgram
 from fxpress._base.errors import NoRendererError
 from fxpress._base.observing.text import html_table
 from fxpress._distributed.errors import StageError
+from fxpress._distributed.stages.analysis import operations_of
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.documents import Fields, digest_of, read, sealed
 from fxpress._distributed.stages.ends import state_of
-from fxpress._distributed.stages.reading import operations_of
 from fxpress._graphs.partition.callback import SplitCallback
 from fxpress._graphs.partition.draw import draw
 from fxpress._graphs.split.split_module import split_module
@@ -64,9 +64,9 @@ class Plan:
             with several names counts once.
         activation_bytes: for each stage, the peak of the bytes of other values that are live at
             once when it runs without gradients, with values that only pass through it.
-        crossing_bytes: for each cut, the bytes of the values that pass it: results of operations
-            that a later stage takes, inputs of the program that a later stage takes, which come
-            from the first stage, and results of the program on their way to the last stage.
+        crossing_bytes: for each cut, the bytes of the values that pass it: values that a later
+            stage uses, inputs of the program among them, which the first stage passes on, and
+            results of the program, which the last stage returns.
         shared: the state that several stages use.
 
     Example:
@@ -225,7 +225,7 @@ class Plan:
 
 
 def check_complete(plan: Plan) -> None:
-    """Raise StageError for a plan that `from_json` would refuse: a caller may have built it."""
+    """Raise StageError for a plan that `from_json` would refuse: users can build a `Plan`."""
     try:
         content = plan._content()
     except (AttributeError, TypeError):
@@ -234,7 +234,7 @@ def check_complete(plan: Plan) -> None:
 
 
 def _plan_of(fields: Fields) -> Plan:
-    """Return the plan of fields, after checks that some program could be cut by it."""
+    """Build a plan from its fields; StageError if it cannot be the plan of any program."""
     operations = fields.integer("operations")
     ends = fields.integers("ends")
     n = len(ends)

@@ -14,9 +14,9 @@ from torch.fx import Node
 
 from fxpress._base.observing.text import counted_text, duration_text, html_table, printable
 from fxpress._distributed.errors import StageError
+from fxpress._distributed.stages.analysis import operations_of
 from fxpress._distributed.stages.documents import read, sealed
 from fxpress._distributed.stages.ends import Ends, copied, flat_inputs, state_of
-from fxpress._distributed.stages.reading import operations_of
 from fxpress._distributed.stages.writes import storages_of
 from fxpress._files.serde.hashing import graph_hash
 
@@ -29,11 +29,11 @@ _SHOWN = 20  # operations that a notebook shows
 
 @dataclasses.dataclass(frozen=True)
 class OperationTimes:
-    """How long the operations of a program take. torch has no such class.
+    """The times of the operations of a program. torch has no such class.
 
     Attributes:
         graph_hash: `fxpress.graph_hash` of the program.
-        nanoseconds: for each operation of its graph, in order.
+        nanoseconds: the time of each operation of its graph, in order.
 
     Example:
         >>> from fxpress import pipeline
@@ -84,10 +84,10 @@ class OperationTimes:
 
 
 def measure_times(program: ExportedProgram, inputs: Any) -> OperationTimes:
-    """Measure how long each operation of a program takes here. torch has no such function.
+    """Measure the time of each operation of a program on this machine. torch has no such function.
 
-    A time is the median of five runs, after a run to warm up. The program's state and the inputs
-    are not changed. Two measurements differ, so processes that plan by time need the same profile.
+    A time is the median of five runs after one warm-up run. The program's state and the inputs are
+    not changed. Two measurements differ, so processes that plan by time need the same profile.
 
     Args:
         program: the program.

@@ -72,8 +72,8 @@ def save_stages(
         path: a folder to create, which may exist if it is empty; or an archive of all stages, whose
             name ends in ".pt2"; or the URL of one, such as `s3://bucket/stages`. For a URL, the
             files are first written into this machine's temporary folder, and a folder's manifest is
-            uploaded last. A killed process leaves its folder `fxpress-stages-*` there, and at the
-            URL the files that it has uploaded, which are not stages without a manifest: remove
+            uploaded last. A killed process leaves its temporary folder `fxpress-stages-*`, and at
+            the URL the files that it has uploaded. Without a manifest they cannot be loaded: remove
             both.
         plan: the result of `plan` for the program, or the number of stages to plan.
         by: for a number of stages, what to balance: "parameters", "bytes", "flops", "time", or
@@ -87,11 +87,11 @@ def save_stages(
         The contents of the manifest. "picture" is None if the extra `draw`, or the program that
         draws, is missing. Each of the "stages" has the "guards" that `load_stage` checks there.
         "unchecked_guards" are the guards whose inputs no stage uses together. `load_stage` checks
-        them in the first stage, which gets all inputs. Guards on other values than inputs are never
-        checked, and no guards are if the files are run by other means.
+        them in the first stage, which gets all inputs. Guards on values other than inputs are never
+        checked, and stages that `load_stage` did not load check no guards.
 
     Raises:
-        StageError: the program cannot be cut like this, the plan is for another program or has a
+        StageError: the program cannot be cut in this way, the plan is for another program or has a
             stage without operations, or the folder is not empty.
         OSError: a file cannot be written.
         fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved, or no installed
@@ -114,7 +114,7 @@ def save_stages(
         and target.exists()
         and (not target.is_dir() or any(target.iterdir()))
     ):
-        raise StageError(f"{target} exists already")
+        raise StageError(f"{target} exists already: pass a new path or an empty folder")
     if isinstance(plan, Plan):
         check(plan, program)
         chosen = plan
@@ -135,7 +135,7 @@ def save_stages(
 def _describe(
     program: ExportedProgram, whole: Cut, plan: Plan, drawn: str | None, files: list[dict[str, Any]]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the manifest, and the texts of all files but the programs; the manifest is last."""
+    """Return the manifest, and the texts of the other files by name; the manifest's is last."""
     picture = None if drawn is None else PICTURE
     manifest = sealed({**manifest_of(program, whole, plan, files), "picture": picture})
     texts = {} if drawn is None else {PICTURE: drawn}
@@ -166,13 +166,13 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
 
 @contextlib.contextmanager
 def uploaded(url: str, last: str) -> Iterator[Path]:
-    """Upload the block's files after it, `last` last; StageError if files exist."""
+    """Yield a temporary path, then upload the files there, `last` last; StageError if any exist."""
     if urlsplit(url).scheme in ("http", "https"):
         raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")
     system, place = opened_system(url)
     alone = is_archive(url)
     if not alone and reached(url, lambda: system.exists(place)):
-        raise StageError(f"{shown(url)} exists already")
+        raise StageError(f"{shown(url)} exists already: pass a new URL")
     with tempfile.TemporaryDirectory(prefix="fxpress-stages-") as folder:
         target = Path(folder) / (Path(urlsplit(url).path).name or "stages")
         yield target

@@ -22,11 +22,11 @@ _NONE: set[Node] = set()
 
 @dataclasses.dataclass(slots=True)
 class Storage:
-    """The nodes that access the storage of a value, or a storage that may be the same."""
+    """The nodes that access, or may access, the storage that a node creates."""
 
     touching: list[Node]  # nodes that create, read or write it, in the order of the graph
     writing: list[Node] = dataclasses.field(default_factory=list)  # nodes that may write it
-    # The results of the graph that may use it.
+    # The results of the graph that may share it.
     results: list[Node] = dataclasses.field(default_factory=list)
 
 
@@ -38,9 +38,9 @@ class _Effects:
     # The arguments whose storage the result may share; None: any.
     aliased: tuple[str, ...] | None = ()
     written: tuple[str, ...] | None = ()  # the arguments that it may write; None: any
-    is_composite: bool = False  # whether sizes decide which of `aliased` the result shares
+    is_composite: bool = False  # whether sizes decide which `aliased` arguments share a storage
     is_new: bool = False  # whether the result may also have a new storage
-    # Whether it only reads, and its result has a new storage.
+    # Whether the call only reads, and its result always has a new storage.
     is_pure: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,8 +50,9 @@ class _Effects:
 def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[Node, Storage]:
     """Return the storages of a graph by the node that creates each: a placeholder or an operator.
 
-    `same` maps a placeholder to the first one on its storage. A result that may share the storage
-    of an argument counts as the argument's; an operator with unknown effects may write to all.
+    `same` maps a placeholder to the first placeholder with the same storage. A result that may
+    share an argument's storage counts as that storage. An operator with unknown effects counts as
+    a write to each argument.
     """
     same = {} if same is None else same
     shared: dict[Hashable, tuple[str, ...]] = {}
@@ -77,7 +78,7 @@ def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[N
                 touching = found[origin].touching
                 if not touching or touching[-1] is not node:
                     touching.append(node)
-        if effects.is_pure:  # most are
+        if effects.is_pure:  # the common case
             origins[node] = {node}
             found[node] = Storage([node])
             continue
@@ -111,7 +112,7 @@ def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[N
 def _shared(
     node: Node, names: tuple[str, ...], known: dict[Hashable, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Call an operator; return the arguments that share their storage with the result."""
+    """Return the arguments whose storage the result shares, by a call on meta tensors."""
     key = call_key(node)
     if key not in known:
         arguments = Arguments(node)

@@ -1,4 +1,4 @@
-"""Read the parts of a program that planning needs, once."""
+"""Find the operations of a program, and the storages that they access."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from fxpress._graphs.partition.callback import SplitCallback, operations
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
-    """The operations of a program's own graph, and the storages that they access."""
+class Analysis:
+    """The operations of a program's top-level graph, and the storages that they access."""
 
     program: ExportedProgram
     operations: list[Node]  # in the order of `operations_of`
     numbers: dict[Node, int]  # operation -> its position in the order
-    # For each operation, the nodes whose values it takes, and unused state that is assigned to the
-    # operation's stage.
+    # For each operation, the nodes whose values it uses, and unused state to keep in its stage.
     sources: list[list[Node]]
     ends: Ends  # the inputs, state and results of the program
     storages: dict[Node, Storage]  # by the node that creates each
-    same: dict[Node, Node]  # state -> the first placeholder of its storage, if that is another
+    same: dict[Node, Node]  # a placeholder of state -> an earlier one with the same storage
 
 
-def reading_of(program: ExportedProgram) -> Reading:
-    """Return the reading of a program."""
+def analyze(program: ExportedProgram) -> Analysis:
+    """Return the operations of a program, and their storages."""
     nodes = operations_of(program.graph_module)
     numbers = {node: number for number, node in enumerate(nodes)}
     sources = [node.all_input_nodes for node in nodes]
@@ -43,11 +42,11 @@ def reading_of(program: ExportedProgram) -> Reading:
     if nodes != list(operations(program.graph_module)):
         for storage in storages.values():
             storage.touching.sort(key=numbers.__getitem__)
-    return Reading(program, nodes, numbers, sources, ends, storages, same)
+    return Analysis(program, nodes, numbers, sources, ends, storages, same)
 
 
 def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
-    """Return, for each state that shares a storage, the first placeholder on that storage."""
+    """Map each placeholder of shared state to the first placeholder with the same storage."""
     values, nodes = state_of(program), list(ends.state)
     groups = sharing([values.get(str(ends.state[node].target)) for node in nodes])
     return {nodes[i]: nodes[first] for first, *others in groups for i in others}
@@ -56,7 +55,8 @@ def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
 def operations_of(module: GraphModule) -> list[Node]:
     """Return the operations in order, with copies at the end moved after their sources."""
     nodes = list(operations(module))
-    # Export appends copies to buffers. They would keep all operations between in one stage.
+    # Export appends copies to buffers. In that order, one stage would have to contain the source,
+    # the copy and all operations between.
     copies: dict[Node, list[Node]] = {}
     last = list(_last_copies(module.graph))
     for node in reversed(last):
@@ -68,7 +68,7 @@ def operations_of(module: GraphModule) -> list[Node]:
 
 
 def _last_copies(graph: Graph) -> Iterator[Node]:
-    """Yield copies of operations' values into placeholders, from the end of the graph on."""
+    """Yield the final copies of operations' values into placeholders, the last one first."""
     node = graph.output_node().prev
     while node.target is torch.ops.aten.copy_.default and not node.users and len(node.args) == 2:
         target, value = node.args
@@ -85,7 +85,7 @@ def _last_copies(graph: Graph) -> Iterator[Node]:
 def unused_state(
     program: ExportedProgram, ends: Ends, places: SplitCallback | dict[Node, int]
 ) -> Iterator[tuple[Node, int]]:
-    """Yield placeholders of unused state, each with the first use of the state before it."""
+    """Yield each placeholder of unused state, and where the used state before it is first used."""
     used = {node for node in ends.state if node.users or node in ends.written}
     if len(used) == len(ends.state):
         return
