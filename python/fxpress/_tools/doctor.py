@@ -14,12 +14,12 @@ from fxpress._install.installation import is_disabled
 from fxpress._torch import versions
 from fxpress._torch.probes import COMPONENTS, is_known
 
-# Not a public module, but it is checked: it needs the extension for one minor version of torch.
+# A private module, which is checked too: it needs an extension built for this torch's release.
 _ENGINE = "fxpress._graphs.engine"
 
 
 def examine() -> dict[str, Any]:
-    """Return versions and the state of components, native code, devices and `install`, for JSON."""
+    """Return the report as JSON objects: versions, components, native code, devices, `install`."""
     return {
         "versions": {
             "fxpress": _native.build_info()["version"],
@@ -39,7 +39,7 @@ def examine() -> dict[str, Any]:
 def _component(module: str) -> dict[str, Any]:
     try:
         importlib.import_module(module)
-    except Exception as error:  # of any type: the report must not end with the first fault
+    except Exception as error:  # any type, so that the report covers the other components too
         return {"works": False, "reason": f"{type(error).__name__}: {error}"}
     return {"works": True, "reason": None}
 

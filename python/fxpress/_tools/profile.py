@@ -19,7 +19,7 @@ from fxpress._torch.watching import watchers
 
 
 def trace_of(events: Sequence[Event], begin: float) -> dict[str, Any]:
-    """Return a trace with a slice for each event; time 0 is `begin`, of `time.perf_counter`."""
+    """Return a trace with a slice for each event; its time 0 is `begin`, a `perf_counter` value."""
     process = os.getpid()
     tracks = {event.thread: event.thread_name for event in events}
     named: list[dict[str, Any]] = [
@@ -55,7 +55,7 @@ _TITLES = ("", "calls", "wall", "processor", "")
 
 @dataclasses.dataclass
 class _Row:
-    """Events of one name with the same parent event, or with parents in one row."""
+    """A row of the table: the events of one name whose parents share a row."""
 
     name: str
     depth: int
@@ -201,7 +201,7 @@ def profile() -> Profile:
 
     torch has no such function. It records calls of all threads that begin and end within the
     block. While no profile runs, the overhead of a call is one test of a flag. The blocks may be
-    nested; a profile that is entered again continues.
+    nested. A profile that is entered again adds to its events.
 
     Returns:
         A profile: `str(profile)` is a table, `profile.events` a list of `Event`, and

@@ -25,7 +25,7 @@ _STARTING = "importing torch"
 
 
 class _MachinePath(click.Path):  # type: ignore[misc]
-    """A path of this machine; the error for a URL contains no secrets."""
+    """A path of this machine; the error for a URL omits its secrets."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -37,7 +37,7 @@ class _MachinePath(click.Path):  # type: ignore[misc]
 _PATH = _MachinePath(path_type=Path)
 _file = click.argument("file", type=_PATH)
 _files = click.argument("files", type=_PATH, nargs=-1, required=True)
-_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _example_inputs = click.option(
     "--example-inputs", type=_PATH, help="A file of torch.save with (args, kwargs)."
 )
@@ -49,7 +49,7 @@ _allow_operator = click.option(
     "allow_operators",
     multiple=True,
     metavar="NAME",
-    help="Let files call an operator, or all of a namespace, of torch that is otherwise refused.",
+    help="Let files call this operator of torch, or all of this namespace; the default refuses it.",
 )
 _LOADING = ("verify", "hash", "diff", "convert", "split")  # the commands that may load a file
 
@@ -61,7 +61,7 @@ def _not_printed(_: click.Context, __: click.Parameter, target: Path | None) -> 
 
 
 def _import_modules(context: click.Context, _: click.Parameter, modules: tuple[str, ...]) -> None:
-    if not modules or context.resilient_parsing:  # the latter: a shell completes the line
+    if not modules or context.resilient_parsing:  # a shell is completing the line
         return
     with working(_STARTING):
         from fxpress._tools.cli.loading import import_module
@@ -134,7 +134,7 @@ def app() -> None:
 @click.option(
     "--node",
     metavar="NAME",
-    help="Show the nodes of this name, or at a location that diff shows, instead.",
+    help="Show only the nodes of this name, or the node at a location that diff shows.",
 )
 @_json
 def inspect(
@@ -211,7 +211,8 @@ def diff(
 ) -> int:
     """Show where two programs differ.
 
-    Names and metadata do not count, only what is computed. Status 0: nowhere, 1: somewhere.
+    Only their computations are compared, not names and metadata. Status 0: no difference, 1: there
+    are differences.
     """
     from fxpress._tools.cli import diff as command
 
@@ -243,8 +244,8 @@ def convert(
 ) -> None:
     """Write a program into a new file.
 
-    Files of older releases of torch become files of today's. The target is replaced at once when it
-    is complete; it may be the source.
+    A file of an older torch becomes a file of the installed torch. The target, which may be the
+    source, is replaced when the new file is complete.
     """
     with working(_STARTING):
         from fxpress._tools.cli import convert as command
@@ -261,7 +262,7 @@ def convert(
 
 @app.command()
 @_file
-@click.option("--stages", type=click.IntRange(min=1), required=True, help="How many.")
+@click.option("--stages", type=click.IntRange(min=1), required=True, help="The number of stages.")
 @click.option(
     "--by",
     type=click.Choice(["parameters", "bytes", "flops", "time", "module"]),
@@ -275,7 +276,7 @@ def convert(
     type=click.FloatRange(min=0),
     default=0.05,
     show_default=True,
-    help="How much heavier than the minimum a stage may be, to pass fewer bytes.",
+    help="How much heavier than the minimum a stage may be, as a fraction, to pass fewer bytes.",
 )
 @click.option("--profile", type=_PATH, help="A file of times, which is created if it is missing.")
 @click.option(
@@ -303,8 +304,8 @@ def split(
 ) -> None:
     """Cut a program into stages.
 
-    It writes a program of each, a manifest that lists which value goes where, and a picture.
-    It is there as a whole or not at all.
+    This writes a program for each stage, a manifest that lists the values that pass between stages,
+    and a picture. The output appears when it is complete, or not at all.
     """
     with working(_STARTING):
         from fxpress._tools.cli import split as command
@@ -333,15 +334,18 @@ def split(
 )
 @click.option("--export", type=_PATH, help="Write the page into this file; '-': print it.")
 @click.option(
-    "--open/--no-open", "opens", default=None, help="Open the page.  [default: without a file]"
+    "--open/--no-open",
+    "opens",
+    default=None,
+    help="Open the page.  [default: without --export and --json]",
 )
 def view(
     files: tuple[Path, ...], json: Path | None, export: Path | None, opens: bool | None
 ) -> None:
     """Show a page about programs in the browser.
 
-    Of two files it has the differences. It is written into a temporary file unless --export names
-    one, and needs no server.
+    For two files, the page has their differences. It needs no server, and is a temporary file
+    unless --export names a file.
     """
     from fxpress._tools.cli import view as command
 
@@ -389,9 +393,9 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return _nobody_reads()
     except SystemExit as error:
-        if error.code == 1:  # click and rich: the reader has closed the pipe
+        if error.code == 1:  # click and rich exit so when the reader has closed the pipe
             return _nobody_reads()
-        raise  # completion has printed its results
+        raise  # a shell's completion has printed its results
     except (Error, OSError) as error:
         return _failed(error)
     except click.Abort:

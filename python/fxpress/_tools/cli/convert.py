@@ -79,9 +79,9 @@ def _dtype(name: str) -> torch.dtype:
 def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
     """Store a program's floating-point weights in a dtype, in place; CastError if they do not fit.
 
-    Each is cast to its old dtype before its use. A weight keeps its dtype if the program may write
-    it, returns it or passes it to an operator with a body, or if it shares storage with such a
-    weight or with one of other sizes.
+    The program then casts each weight back to its old dtype before use. A weight is not changed if
+    the program may write it, returns it or passes it to a higher-order operator, or if the weight
+    shares storage with such a weight, or with a weight of another layout.
     """
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -121,9 +121,9 @@ def _stored(
     stored: dict[str, torch.Tensor] = {}
     for group in groups.values():
         first = values[group[0]]
-        place = (first.shape, first.stride(), first.storage_offset(), first.dtype)
+        layout = (first.shape, first.stride(), first.storage_offset(), first.dtype)
         is_one = all(
-            (v.shape, v.stride(), v.storage_offset(), v.dtype) == place
+            (v.shape, v.stride(), v.storage_offset(), v.dtype) == layout
             for v in (values[name] for name in group)
         )
         is_free = kept.isdisjoint(group) and all(name in program.state_dict for name in group)
@@ -161,7 +161,7 @@ def _root_entry(graph: Graph) -> dict[str, Any]:
 
 
 def _written(graph: Graph) -> Iterator[Node]:
-    """Yield the inputs of a graph whose storages its nodes may write, or pass to a body."""
+    """Yield the inputs whose storages nodes may write, or pass to a higher-order operator."""
     for node, storage in storages_of(graph).items():
         is_given = any(
             isinstance(each.target, torch_fx.HigherOrderOperator) for each in storage.touching

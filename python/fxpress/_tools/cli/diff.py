@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fxpress._files.serde.difference import Difference
 
 _MODEL = "model"
-_MOST = 1_000_000  # differences that are counted
+_MOST = 1_000_000  # the maximum number of differences that are counted
 
 
 def show_difference(
@@ -46,11 +46,11 @@ def _plain(found: Difference) -> dict[str, Any]:
 
 
 def _hashed(path: Path, allow_operators: Sequence[str]) -> HashedText | None:
-    """Return a program with its hashes from the bytes alone; None: only a load can read it."""
+    """Read a program's text and hashes without loading it; None if only a load can read it."""
     with naming(path):
         try:
             return hash_text(path, _MODEL, allow_operators=allow_operators)
-        except UnknownOperatorError:  # the installed torch, or an imported module, may have it
+        except UnknownOperatorError:  # the installed torch or an imported module may register it
             from fxpress._tools.cli.loading import registered
 
             return hash_text(path, _MODEL, registered, allow_operators)

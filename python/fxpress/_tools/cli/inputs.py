@@ -17,7 +17,7 @@ from fxpress._torch.decompose import pytree
 
 
 class InputsError(Error):
-    """A file has no inputs for a program."""
+    """A file does not contain inputs for a program."""
 
 
 def example_inputs_of(path: Path, program: ExportedProgram, allow_pickle: bool) -> tuple[Any, Any]:
@@ -33,5 +33,5 @@ def example_inputs_of(path: Path, program: ExportedProgram, allow_pickle: bool) 
     spec = program.call_spec.in_spec
     _, given = pytree.tree_flatten((tuple(args), kwargs))
     if spec is not None and given != spec:
-        raise InputsError(f"{path}: expected inputs with the structure {spec}")
+        raise InputsError(f"{path}: expected inputs with the structure {spec}, found {given}")
     return tuple(args), kwargs

@@ -21,21 +21,21 @@ from fxpress._tools.inspect.nodes import NodeSummary, find_nodes
 from fxpress._tools.inspect.program import Program, Value, Weight
 from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 
-_LONGEST = 400  # characters of a cell of a table
-_MOST_LINES = 12  # lines shown of a part, unless an option requests all
-_MOST_ROWS = 2_000  # shown with an option for all: rich needs 0.4 ms for each
-_MOST_PARTS = 100  # programs of a file, or nodes of a name
-_DEPTH = 2
+_LONGEST = 400  # the maximum characters of a cell of a table
+_MOST_LINES = 12  # the maximum lines of a part, unless an option requests all
+_MOST_ROWS = 2_000  # the maximum rows if an option requests all: rich needs 0.4 ms for each
+_MOST_PARTS = 100  # the maximum programs of a file, or nodes of one name
+_DEPTH = 2  # the default depth of the tree of modules
 
 
 class Wanted(NamedTuple):
     """The parts of a file to show."""
 
-    depth: int | None  # the depth of the tree of modules; None: first modules of a few levels
+    depth: int | None  # the depth of the tree of modules; None: the first modules down to _DEPTH
     all_operators: bool
     all_weights: bool
     as_json: bool
-    most_rows: int = _MOST_ROWS  # of a table whose option requests all rows
+    most_rows: int = _MOST_ROWS  # the maximum rows of a table if an option requests all
 
 
 def show_file(path: Path, wanted: Wanted) -> None:
@@ -61,7 +61,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
 
 
 def _share(parts: Sequence[object]) -> int:
-    """Return the rows of a table of one of these parts."""
+    """Return the maximum rows of a table, so that all parts together stay below `_MOST_ROWS`."""
     return max(_MOST_LINES, _MOST_ROWS // max(1, len(parts)))
 
 
@@ -175,7 +175,8 @@ def _table(
     """Return the first rows as a table, with the option that shows more."""
     table = Table.grid(padding=(0, 2))
     shown = rows[:most]
-    # rich measures an empty column as 0 characters and draws 1, which the longest cell loses.
+    # Empty columns are omitted: rich counts 0 characters for one, but draws 1, and cuts that
+    # character from the longest cell.
     columns = [column for column in range(len(rows[0])) if any(row[column] for row in shown)]
     for column in columns:
         table.add_column(justify="right" if column in right else "left", overflow="fold")
@@ -192,7 +193,7 @@ def _most(wanted: Wanted, all_rows: bool) -> int:
 
 
 def _cell(text: str) -> Text:
-    """Return a text of a table, which pads all rows to the longest; `--json` has long ones."""
+    """Return a cell, shortened because rich pads all rows to the longest; `--json` shows all."""
     return Text(printable(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."))
 
 

@@ -1,4 +1,4 @@
-"""Import the modules that files need, and name the necessary option in errors of loads."""
+"""Import the modules that files need; name the option that helps in the errors of loads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def registered(targets: Sequence[str]) -> dict[str, Traits]:
 
 @contextmanager
 def options_named(path: Path) -> Iterator[None]:
-    """Raise LoadError, with the necessary option, for errors of a load in the block."""
+    """Run a block that loads a file; raise its error as LoadError, with the option that helps."""
     try:
         yield
     except Error as error:
@@ -80,7 +80,7 @@ def options_named(path: Path) -> Iterator[None]:
 
 
 def text_of(error: BaseException) -> str:
-    """Describe an error, with the necessary option if there is one, on one line."""
+    """Describe an error on one line, with the option that helps if there is one."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UnknownNameError) and cause.name:

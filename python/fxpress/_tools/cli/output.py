@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # rich is imported only to draw: `hash` and `verify` in a pipe do not need it.
 _WIDE = 1_000_000  # the width of a console that breaks no lines
-_LONGEST, _CUT = 199, " ... (fxpress --debug shows it all)"  # characters of the line of an error
+_LONGEST, _CUT = 199, " ... (fxpress --debug shows it all)"  # the maximum length of an error's line
 _FOLDERS = re.compile(r"(?<!\S)/[^\s:]*/")  # the folders of an absolute path
 _DELAY = 0.8  # seconds before a terminal shows the current action
 
@@ -46,7 +46,7 @@ class _Wide:
 
 
 def console(*, is_wide: bool = False) -> Console | _Wide:
-    """Return the standard output, which breaks lines only on a terminal and unless `is_wide`."""
+    """Return the standard output; it breaks lines on a terminal, unless `is_wide`."""
     from rich.console import Console
 
     made = Console(highlight=False)
@@ -86,7 +86,7 @@ def registered_operators() -> Further | None:
 
 
 def shortened(line: str) -> str:
-    """Return the line of an error; shorten a long one by the folders of paths, then its end."""
+    """Shorten the line of an error if it is long: omit the folders of paths, then cut its end."""
     if len(line) > _LONGEST:
         line = _FOLDERS.sub(".../", line)
     return line if len(line) <= _LONGEST else line[: _LONGEST - len(_CUT)] + _CUT

@@ -60,7 +60,7 @@ def split(
     files = ", ".join(filter(None, (MANIFEST, STATE, manifest["picture"])))
     out.print(Text(printable(f"{target}: {stages} programs, {files}")), soft_wrap=True)
     if not manifest["picture"]:
-        out.print(Text("no picture: pip install 'fxpress[draw]' brings what draws it"))
+        out.print(Text("no picture: install a renderer with pip install 'fxpress[draw]'"))
 
 
 def _profile(path: Path, program: ExportedProgram, inputs: Any) -> OperationTimes:

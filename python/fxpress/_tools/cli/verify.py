@@ -15,7 +15,7 @@ _LOAD = "fxpress.load: "  # the prefix of an error of a load
 
 
 def show_faults(path: Path, loads: bool, allowed: Allowed, as_json: bool) -> int:
-    """Print the faults of a file, and the requirements of a load; return 0, or 1 for a fault."""
+    """Print a file's faults, and what loading it requires; return 1 if there is a fault, else 0."""
     with (
         naming(path),
         reporting(None, "checking", path.stat().st_size) as bar,
@@ -29,21 +29,21 @@ def show_faults(path: Path, loads: bool, allowed: Allowed, as_json: bool) -> int
         print(json.dumps([each._asdict() for each in found], indent=2))
     else:
         for record, text, is_note in found:
-            said = f"{record + ': ' if record else ''}{text}"
-            line = printable(f"{path}: {'note: ' if is_note else ''}{said}")
-            print(shortened(line) if said.startswith(_LOAD) else line)
+            message = f"{record + ': ' if record else ''}{text}"
+            line = printable(f"{path}: {'note: ' if is_note else ''}{message}")
+            print(shortened(line) if message.startswith(_LOAD) else line)
         if all(each.is_note for each in found):
             print(printable(f"{path}: no fault was found"))
     return 0 if all(each.is_note for each in found) else 1
 
 
 def _faults_of_a_load(path: Path, allowed: Allowed) -> list[Fault]:
-    """Load a file onto the meta device; the records of weights are checked before."""
+    """Load a file onto the meta device; return its error, if there is one."""
     import fxpress  # these import torch
     from fxpress._tools.cli.loading import text_of
 
     try:
         fxpress.load(path, load_weights=False, **allowed._asdict())
-    except Exception as error:  # of any type that a load may raise
+    except Exception as error:  # a load may raise any type
         return [Fault("", _LOAD + text_of(error))]
     return []

@@ -17,8 +17,8 @@ from fxpress._tools.view.sources import names_of, source_of_file
 def show(paths: list[Path], graphs: Path | None, page: Path | None, opens: bool | None) -> None:
     """Write the graphs of files, a page about them, or both.
 
-    `page` "-" is the standard output; None is a temporary file, unless only graphs are requested.
-    `opens` None opens only a temporary page in the browser.
+    `page` "-" is the standard output; None is a temporary file, or no page if `graphs` is passed.
+    `opens` None opens the page in the browser only if it is temporary.
     """
     is_printed = page == Path("-")
     if is_printed and opens:

@@ -27,7 +27,7 @@ def read_all(path: Path, model: str, allow_pickle: bool) -> dict[str, Any] | Non
 
 
 def differing_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return, for values that differ: name, absolute and relative difference, and the reason."""
+    """Return, for each value that differs, its name and how much and in what it differs."""
     found = []
     for name in {**first, **second}:
         if name not in first or name not in second:
@@ -43,7 +43,7 @@ def differing_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> li
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None:
-    """Return how two tensors differ; None: their items are equal, where NaN equals NaN."""
+    """Return how two tensors differ; None if all elements are equal, where NaN equals NaN."""
     if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
         return _unmeasured(f"{_text(one)} and {_text(other)}")
     if one.is_meta and other.is_meta:
@@ -52,7 +52,7 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None
         return _difference_of_parts(one, other)
     is_plain = one.layout is torch.strided and not (one.is_meta or other.is_meta)
     if not is_plain or one.is_quantized or type(one) not in (torch.Tensor, torch.nn.Parameter):
-        return _unmeasured("not compared: no plain tensors")
+        return _unmeasured("not compared: these are not plain tensors")
     with torch.no_grad():
         one, other = (t.detach().cpu().resolve_conj().resolve_neg() for t in (one, other))
         if one.is_complex():
@@ -81,12 +81,12 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None
 
 
 def _difference_of_parts(one: Any, other: Any) -> dict[str, Any] | None:
-    """Return how two tensors of one subclass differ, by the first inner tensor that does."""
+    """Return how the first inner tensors that differ do, of two tensors of the same subclass."""
     (parts, context), (others, context_of_other) = (
         each.__tensor_flatten__() for each in (one, other)
     )
     if (list(parts), repr(context)) != (list(others), repr(context_of_other)):
-        return _unmeasured("tensors of other parts")
+        return _unmeasured("they consist of different inner tensors")
     for name in parts:
         difference = _difference(getattr(one, name), getattr(other, name))
         if difference is not None:
@@ -95,7 +95,7 @@ def _difference_of_parts(one: Any, other: Any) -> dict[str, Any] | None:
 
 
 def _distances(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return the absolute differences as float64; close 64-bit ints are subtracted as ints."""
+    """Return the absolute differences as float64; subtract close 64-bit ints without rounding."""
     far = (one.double() - other.double()).abs()
     if one.dtype not in (torch.int64, torch.uint64):
         return far

@@ -9,7 +9,7 @@ _NO_VALUES = ("as_graph", "as_custom_obj", "as_operator", "as_string", "as_strin
 
 
 def values_in(value: Any) -> list[tuple[bool, str]]:
-    """Return whether each value that arguments refer to is a tensor, and its name."""
+    """Return, for each value that arguments refer to, whether it is a tensor, and its name."""
     if type(value) is dict and len(value) == 1:  # most arguments: a tensor, or a constant
         ((kind, held),) = value.items()
         if type(held) is not list and type(held) is not dict:
@@ -42,7 +42,7 @@ def operators_in(value: Any) -> list[str]:
 
 
 def _held_in(value: Any, kind: str) -> list[Any]:
-    """Return the values of all fields of a name in an argument; graphs are not entered."""
+    """Return the values of all fields named `kind` in an argument; graphs are not entered."""
     if type(value) is dict and len(value) == 1 and "as_tensor" in value:
         return []
     found = []
@@ -59,7 +59,7 @@ def _held_in(value: Any, kind: str) -> list[Any]:
 
 
 def readable(value: Any) -> Any:
-    """Return an argument's value, with objects that have a name replaced by the name."""
+    """Return an argument's value, in which names replace the objects that have one."""
     if type(value) is list:
         return [readable(each) for each in value[:_MOST_ITEMS]]
     if type(value) is dict and len(value) == 1:

@@ -31,14 +31,14 @@ from fxpress._tools.inspect.summary import kind_of, model_records
 
 _DIGEST = 32  # bytes of a hash
 _OPERATORS = "torch.ops."
-_NAMES = 120  # characters shown in an error of a name from a file
-# Returns the traits of known operators, by name.
+_NAMES = 120  # the maximum characters of a file's name for an operator in an error
+# Returns the traits of the operators that it knows among these names.
 Further = Callable[[Sequence[str]], dict[str, Traits]]
-_STRIDED = 7  # torch's number of the layout in files
+_STRIDED = 7  # the number of torch.strided in torch's files
 
 
 class UnknownOperatorError(InspectionError):
-    """A program calls an operator whose traits only its library has."""
+    """A program calls an operator that is not torch's, and whose library is not imported."""
 
 
 class HashedText(NamedTuple):
@@ -57,10 +57,10 @@ def hash_programs(
     further: Further | None = None,
     allow_operators: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
-    """Return name and hash of each program in a file; OSError, InspectionError: it is damaged.
+    """Return name and hash of each program in a file; InspectionError for a damaged file.
 
-    `further` returns traits of operators that are not torch's; UnknownOperatorError for others.
-    A program that `fxpress.load` refuses without `allow_operators` has no hash.
+    `further` returns the traits of operators that are not torch's. UnknownOperatorError for an
+    operator that it does not know, InspectionError for one that needs `allow_operators`.
     """
     allowed = allowed_names(allow_operators)
     with Package(path) as package:

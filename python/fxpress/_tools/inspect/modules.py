@@ -10,7 +10,7 @@ from fxpress._files.format.fields import entries_of
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.tensors import Tensor
 
-MOST_MODULES = 500  # nested modules
+MOST_MODULES = 500  # the maximum depth of nested modules
 
 
 class DeepModulesError(InspectionError):
@@ -40,7 +40,7 @@ class Module:
 
 
 def tree_of(stacks: Iterable[str], state: Iterable[State]) -> Module:
-    """Return the root of a module tree from stacks of "key,path,class", or DeepModulesError."""
+    """Build a module tree from stacks of "key,path,class"; DeepModulesError if it is too deep."""
     root = Module("")
     counted: set[tuple[str, Hashable]] = set()
     for stack in stacks:

@@ -35,7 +35,7 @@ class NodeSummary(NamedTuple):
 
 
 def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSummary]:
-    """Return the nodes with a name, a result of that name, or a location "graph.nodes[8]"."""
+    """Return the nodes that have this name or a result of this name, or are at "nodes[8]"."""
     found = []
     place = _PLACE.fullmatch(name)
     with Package(path) as package:

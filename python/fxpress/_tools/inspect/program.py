@@ -27,9 +27,7 @@ class Value:
     """An input from the caller, or a result."""
 
     name: str  # the name of the value in the graph; empty for a constant
-    # For inputs "user_input" or "constant_input"; for results the kind of the output, such as
-    # "user_output" or "buffer_mutation".
-    kind: str
+    kind: str  # the kind in the signature, such as "user_input" or "buffer_mutation"
     type: str  # a tensor as "float32[s0, 4]", or the type of another value
     target: str | None = None  # the target of a mutation or a gradient; otherwise None
 
@@ -41,8 +39,7 @@ class Weight:
     name: str  # its name in the state of the program
     kind: str  # "parameter", "buffer" or "constant"
     tensor: Tensor  # its dtype and sizes
-    # The record with its data; None if the file does not name it.
-    record: str | None = None
+    record: str | None = None  # the record with its data; None if the file does not name it
     is_pickled: bool = False  # whether the record is a pickle
     offset: int | str = 0  # the offset of its first item in the record, in items
     tied_to: str | None = None  # the first name of the same tensor, if that is another name
@@ -58,8 +55,7 @@ class Program:
     dialect: list[str]  # the dialects that its verifiers accept, such as ["TRAINING"]
     inputs: list[Value]  # the inputs from the caller
     outputs: list[Value]  # the results, and mutations
-    # Operator -> number of calls, most frequent first; bodies of operators count.
-    operators: dict[str, int]
+    operators: dict[str, int]  # operator -> number of calls, in bodies too; most frequent first
     refused: dict[str, str]  # operator that a load refuses without `allow_operators` -> why
     # The least and the greatest value of each symbol; None: no bound.
     symbols: dict[str, tuple[int | None, int | None]]
@@ -191,8 +187,8 @@ def _outputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterat
         with damage_is_named(f"{place}: signature.output_specs[{number}]"):
             kind, held = expect_one_of(spec)
             argument = expect_object(held)["arg"]
-            if not {"name"}.isdisjoint(expect_object(argument)):
-                argument = {"as_tensor": argument}  # this field is always a tensor
+            if "name" in expect_object(argument):  # a mutation's or a gradient's: a tensor
+                argument = {"as_tensor": argument}
             targets = [value for key, value in held.items() if key != "arg"]
             target = expect_str(targets[0]) if targets else None
             if kind != "token":

@@ -21,7 +21,7 @@ ARCHIVE = "pt2 archive"
 _LONGEST_VERSION = 40  # characters
 _CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
 _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
-# The label of these records in reports.
+# The label of `Summary.runs` in reports.
 UNOPENED = "pickles and code (a load runs none without permission)"
 
 
@@ -135,10 +135,10 @@ def model_records(package: Package) -> list[tuple[str, str]]:
 
 def _programs(package: Package) -> Iterator[Program]:
     for name, record in model_records(package):
-        is_told = config_record(name, "weights") in package.records
+        has_config = config_record(name, "weights") in package.records
         weights = [*_weights(package, "weights", name), *_weights(package, "constants", name)]
         document = parse(package.read(record), record, package)
-        yield read_program(document, name, record, weights if is_told else None)
+        yield read_program(document, name, record, weights if has_config else None)
 
 
 def _weights(package: Package, folder: str, model: str) -> Iterator[Weight]:

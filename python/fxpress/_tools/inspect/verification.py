@@ -41,8 +41,8 @@ from fxpress._tools.inspect.program import nodes_of, refused_operators
 from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
 _MAJOR = 8  # the major version of the schema
-_OBJECT = "an object: a load takes allow_pickle=True, which may run any code"
-_PICKLED = "a pickle, which is not opened here: a load may take allow_pickle=True"
+_OBJECT = "an object: loading needs allow_pickle=True, which may run any code"
+_PICKLED = "a pickle, which is not opened here: loading may need allow_pickle=True"
 _LIBRARIES, _HIGHER_ORDER = "torch.ops.", "higher_order"
 
 Found = Iterator[tuple[str, bool]]  # texts, and whether each is a note
@@ -63,7 +63,7 @@ def check_file(
     further: Further | None = None,
     allow_operators: Iterable[str] = (),
 ) -> list[Fault]:
-    """Return the faults in the bytes of a file, and notes on a load; OSError if unreadable."""
+    """Return the faults in the bytes of a file, and what loading it requires."""
     faults: list[Fault] = []
     try:
         with Package(path) as package:
@@ -74,7 +74,7 @@ def check_file(
 
 
 class _Checks:
-    """Collects faults; when a part cannot be read, the faults found before are kept."""
+    """Collects faults. A part that cannot be read is a fault, and the other parts are checked."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class _Checks:
         if kind_of(self._package) == ARCHIVE:
             name, version = names.ARCHIVE_VERSION_PATH, names.ARCHIVE_VERSION_VALUE.encode()
             if self._is_readable(name) and (found := self._package.read(name)) != version:
-                self._add(name, f"the version is {found[:40]!r}, not {version!r}")
+                self._add(name, f"the version is {found[:40]!r}, expected {version!r}")
             is_compiled = any(record.startswith(names.AOTINDUCTOR_DIR) for record in records)
             if not is_compiled and not model_records(self._package):
                 self._add("", "the file does not contain a program")
@@ -185,23 +185,23 @@ class _Checks:
     def _state(self, model: str, folder: str, wanted: set[str]) -> None:
         """Check the tensors that a config describes."""
         config = config_record(model, folder)
-        beside = has_external_weights(self._package, model) and folder == "weights"
+        is_external = has_external_weights(self._package, model) and folder == "weights"
         found: dict[str, dict[str, Any]] = {}
         for stored in stored_tensors(self._package, model, folder):
             found[stored.name] = stored.meta or {}
             name = stored.record.removeprefix(FOLDERS[folder])
             if stored.meta is None and not stored.is_pickled:
-                self._add(config, f"{stored.name!r} is not described")
+                self._add(config, f"{stored.name!r} has no tensor_meta, and is not pickled")
             if name.startswith(names.OBJECTS) and folder == "constants":
                 self._add(stored.record, _OBJECT, is_note=True)
             elif folder == "constants" and not name.startswith(names.TENSOR_CONSTANT):
-                self._add(config, f"{stored.name!r} is of no known kind: {name!r}")
-            elif stored.is_pickled and not beside:
+                self._add(config, f"{stored.name!r} is neither a tensor nor an object: {name!r}")
+            elif stored.is_pickled and not is_external:
                 self._add(stored.record, _PICKLED, is_note=True)
-            if not beside and stored.record not in self._damaged:
+            if not is_external and stored.record not in self._damaged:
                 self._stored(config, stored)
         place = names.weights_file_record(model)
-        if beside and self._is_readable(place):
+        if is_external and self._is_readable(place):
             text = self._package.read_text(place)
             self._add_all(place, _check_weights_file(self._path, text, found))
         self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - set(found))]
@@ -217,7 +217,7 @@ class _Checks:
                 if record.size == 0:  # zeros, which torch does not write
                     self._zeros[stored.record] = max(needed, self._zeros.get(stored.record, 0))
                     if sum(self._zeros.values()) > memory_for(self._package.bytes):
-                        self._zeros.clear()  # reported once
+                        self._zeros.clear()  # so that it is reported once
                         self._add(config, "its empty records represent too many zeros")
                 elif needed > record.size:
                     short = f"its record {stored.record!r} has {record.size}"
@@ -225,7 +225,7 @@ class _Checks:
 
 
 def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
-    """Yield operators that the shipped table lacks: torch's as faults, others as notes."""
+    """Yield the operators that the table of torch's lacks: torch's as faults, others as notes."""
     for target in sorted(set(targets).difference(operators())):
         library = target.removeprefix(_LIBRARIES).partition(".")[0]
         is_torchs = not target.startswith((_LIBRARIES, "#")) or library in _namespaces()
@@ -234,7 +234,7 @@ def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
         elif is_torchs:
             yield f"torch {torch_version()} has no {target!r}; another release may", True
         elif further is None or not further([target]):
-            yield f"{target!r} is of a library, which has to be imported before a load", True
+            yield f"{target!r} is not torch's: import its library before loading the file", True
 
 
 @functools.cache
@@ -265,10 +265,10 @@ def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
             yield f"{len(values)} {what}s, but {len(specs)} in the signature", False
             return
         for number, (value, (kind, held)) in enumerate(zip(values, specs, strict=True)):
-            said = _name_of(held.get("arg", held), kind)
+            expected = _name_of(held.get("arg", held), kind)
             name = _name_of(value, "")
-            if None not in (said, name) and said != name:
-                text = f"graph.{what}s[{number}] is {name!r}, but {said!r} in the signature"
+            if None not in (expected, name) and expected != name:
+                text = f"graph.{what}s[{number}] is {name!r}, but {expected!r} in the signature"
                 yield text, False
     named: dict[str, set[Any]] = {"user_input": set()}
     for kind, held in ins:
@@ -301,15 +301,14 @@ def _check_weights_file(
 ) -> Found:
     """Yield the faults of the file of weights that a record names; values are not read."""
     if not text:
-        yield "the weights were not saved: a load takes load_weights=False", True
+        yield "the weights were not saved: loading needs load_weights=False", True
         return
     try:
         name, number = read_place(text)
         path = Path(os.path.realpath(os.fsdecode(archive))).with_name(name)
         metadata, places = read_tensor_header(path)
     except (OSError, ValueError) as e:
-        said = f"{e.filename}: {e.strerror}" if isinstance(e, OSError) else str(e)
-        yield said, False
+        yield f"{e.filename}: {e.strerror}" if isinstance(e, OSError) else str(e), False
         return
     if metadata.get(NUMBER) != number:
         yield f"{path} belongs to another archive, or to another save of it", False

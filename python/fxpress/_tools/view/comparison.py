@@ -70,7 +70,7 @@ def compare(first: Source, second: Source) -> list[Comparison]:
 
 
 def differences(first: Graph, second: Graph, matching: Matching) -> Iterator[Difference]:
-    """Yield the nodes that differ in more than the values that they are computed from."""
+    """Yield the nodes that differ, except nodes of which only the inputs differ."""
     nodes = {node.id: node for node in second.nodes}
     for node in first.nodes:
         state = matching.states[0][node.id]
@@ -116,7 +116,7 @@ def _what(node: Node, other: Node) -> list[str]:
     mine, theirs = comparable(node), comparable(other)
     keys = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
     if not keys:
-        return ["other sources, or another order of writes, random numbers, effects or modes"]
+        return ["other inputs, or another order of writes, random numbers, effects or modes"]
     return [f"{key}: {mine.get(key) or 'none'} \u2192 {theirs.get(key) or 'none'}" for key in keys]
 
 

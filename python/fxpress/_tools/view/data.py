@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ROOT = "L['self']"  # the root of the paths in reports of captures
 _EXPORT_ROOT = "_export_root"
 _RUN = "a run of fxpress.view.data.times"
-_AHEAD = 50  # consecutive operators that may be missing in the events of a profile
+_AHEAD = 50  # the maximum number of consecutive operators without an event in a profile
 
 
 def overlays(program: Any) -> dict[str, Overlay]:
@@ -109,7 +109,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
         True
     """
     if runs < 1:
-        raise ValueError(f"runs must be positive, not {runs}")
+        raise ValueError(f"expected runs to be positive, got {runs}")
     graph = _graph(program)
     operators = [node for node in graph.nodes if node.target is not None]
     names = [_event_name(node) for node in operators]

@@ -19,7 +19,7 @@ _ONCE = (  # operators that run their body once
     *("wrap", "wrap_with_set_grad_enabled", "wrap_with_autocast", "wrap_activation_checkpoint"),
     *("tag_activation_checkpoint", "hints_wrapper", "invoke_subgraph"),
 )
-# Operators that consist of such products, but have no formula here.
+# Operators that consist of matrix products or convolutions, but have no formula in `_RULES`.
 _MADE_OF_PRODUCTS = (
     *("einsum", "tensordot", "bilinear", "inner", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     *("mv", "dot", "addmv", "chain_matmul", "linalg_multi_dot", "convolution_backward"),
@@ -30,8 +30,8 @@ _MADE_OF_PRODUCTS = (
 class Count:
     """The floating-point operations of a program."""
 
-    # Id of a graph -> id of a node -> its operations. An operator that runs its bodies once
-    # has their operations; `torch.cond` has, for each operator, the larger number of its branches.
+    # Id of a graph -> id of a node -> its operations. For an operator that runs its bodies once,
+    # their sum; for `torch.cond`, the larger number of its branches, for each operator.
     by_node: dict[str, dict[str, int]]
     total: int  # the operations of the program
     left_out: dict[str, int]  # reason -> number of operators that are not counted
@@ -118,7 +118,7 @@ def _product(left: str) -> Callable[[_Shapes, _Sizes], int]:
 
 
 def _matmul(shapes: _Shapes, result: _Sizes) -> int:
-    """Return 0 for a product with a vector: torch calls an operator that it does not count."""
+    """Count 0 for a product with a vector: torch calls `mv` or `dot`, which it does not count."""
     return 0 if len(shapes["other"]) == 1 else _product("self")(shapes, result)
 
 
@@ -127,7 +127,7 @@ def _convolution(shapes: _Shapes, result: _Sizes) -> int:
 
 
 def _transposed(shapes: _Shapes, _: _Sizes) -> int:
-    """Each item of an input channel is multiplied by all weights of that channel."""
+    """Count a transposed convolution: each input element is multiplied by its channel's weights."""
     weight, given = shapes["weight"], shapes["input"]
     channels = given[1 - len(weight)]
     return 2 * math.prod(given) // channels * math.prod(weight)

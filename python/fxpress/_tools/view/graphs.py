@@ -30,12 +30,12 @@ from fxpress._tools.view.namespaces import Namespaces
 from fxpress._tools.view.nodes import Ancestor, Argument, Graph, Node, TensorFacts, Value, cut
 from fxpress._tools.view.ranges import cut_long_layers
 
-_LONGEST_NAME = 100  # characters of a part of a graph's id
-_DEPTH = 60  # nested graphs, and nested objects in the history of a node
+_LONGEST_NAME = 100  # the maximum characters of a part of a graph's id
+_DEPTH = 60  # the maximum depth of nested graphs, and of objects in the history of a node
 # Kind of an input in a signature -> the field with the input's name in the state or constants.
 _KINDS = {**{kind: place.field for kind, place in STATE.items()}, "custom_obj": "custom_obj_name"}
-_MANY = 20_000  # young objects: with fewer, a collection is fast
-# Bytes of Python's objects, and of the plain data that is built from them.
+_MANY = 20_000  # with fewer young objects, a garbage collection is fast
+# The estimated bytes of a graph's objects, and of the plain data that is built from them.
 _NODE_BYTES = 2000
 _EDGE_BYTES = 400
 _RESULT_BYTES = 700
@@ -80,8 +80,8 @@ def graphs_of_text(
         text: a result of `fxpress.serialize`.
         name: the program's name.
         record: the record of the text, for errors.
-        package: is charged for the objects of the text; None: only the text is limited.
-        memory: is charged for the graphs; None: a limit by the length of the text.
+        package: the allowance for the parsed JSON objects; None: only the text is limited.
+        memory: the allowance for the graphs; None: one that depends on the length of the text.
     """
     with _native.GcPause():  # none of the new objects are garbage at the end
         document = parse(text, record, package)
@@ -93,12 +93,10 @@ def graphs_of_text(
 def make_old() -> None:
     """Move all objects into the oldest generation of the garbage collector.
 
-    The first collection after a pause would otherwise examine millions of new objects, and the next
-    ones again, although none of them is garbage: a fifth of the time. The next full collection
-    finds objects that are garbage by now.
+    Otherwise the next collections would examine millions of new objects, none of which is garbage,
+    and use a fifth of the time. The next full collection frees objects that are garbage already.
 
-    If the process has frozen objects with `gc.freeze`, this does nothing, because it would unfreeze
-    them.
+    If the process has frozen objects with `gc.freeze`, this does nothing: it would unfreeze them.
     """
     if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:
         gc.freeze()
@@ -194,8 +192,8 @@ class _Writer:
     """Builds one graph.
 
     Args:
-        program: the graph is added to its graphs.
-        graph: the graph in the text.
+        program: the program, to which the graph is added.
+        graph: the parsed JSON of the graph.
         signature: the signature of a program; None for a body.
         name: the graph's id.
         place: the location of the graph, for errors.

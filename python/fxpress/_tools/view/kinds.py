@@ -96,6 +96,6 @@ def color_of(kind: str) -> str:
 
 
 def partition_of(path: str) -> int | None:
-    """Return the number of a module's partition; None if it is in no partition."""
+    """Return the number of a module's partition; None if it is not in a partition."""
     found = _PARTITION.search(path)
     return int(found[1]) if found and len(found[1]) < 10 else None

@@ -31,7 +31,7 @@ class Matching:
 
 
 def match(first: Graph, second: Graph, hashes: tuple[list[bytes], list[bytes]]) -> Matching:
-    """Match the nodes of the own graphs of two programs, by the hashes of operators, in order."""
+    """Match the nodes of two programs' top-level graphs; `hashes` are of operators, in order."""
     made = _Matcher(first, second, hashes)
     return Matching(made.pairs, (made.states_of_first(), made.states_of_second()))
 
@@ -109,7 +109,7 @@ class _Matcher:
         """Pair the nodes of the longest runs of equal operators, and the nodes between the runs."""
         steps = len(mine) * len(theirs)
         if not 0 < steps <= min(_MOST_STEPS, self._steps_left):
-            return  # they are paired in order
+            return  # `_match_similar` pairs them in order
         self._steps_left -= steps
         targets, others = ([_target(node) for node in nodes] for nodes in (mine, theirs))
         matcher = SequenceMatcher(None, targets, others, autojunk=False)
@@ -137,13 +137,13 @@ class _Matcher:
         return FOLLOWS if follows else CHANGED  # CHANGED: the order of writes or effects differs
 
     def _of_ends(self, node: Node) -> str:
-        """Return the state of an input or of the outputs, which can differ only in sources."""
+        """Return the state of an input or the output whose properties equal its counterpart's."""
         sources = (self._states[each.node.id] for each in node.arguments)
         return SAME if all(state == SAME for state in sources) else FOLLOWS
 
 
 def comparable(node: Node) -> dict[str, str]:
-    """Return the properties that are equal for nodes that compute the same, except sources."""
+    """Return the properties, other than input values, that nodes which compute the same share."""
     facts = {"target": node.target or "", "kind": node.kind, "state": node.state}
     facts["persistent"] = node.persistent
     computed = {f"output {each.name}" for each in node.arguments} if node.id == "output" else ()

@@ -30,7 +30,7 @@ class Namespaces:
         self._counts: dict[str, list[int]] = {"": [0, 0, 0]}
         self._operators = Counter[str]()  # path -> number
         self._paths: dict[str, str] = {}  # stack -> path of the innermost module
-        self._known: dict[str, str] = {}  # the same, for stacks whose classes were read before
+        self._known: dict[str, str] = {}  # outer part of a stack -> path of its innermost module
         for stack, number in stacks.items():
             outer, _, innermost = stack.rpartition(";")
             path = self._known.get(outer)
@@ -92,7 +92,7 @@ class Namespaces:
             path.count(".") > MOST_MODULES or len(path) > _LONGEST_PATH
         ):
             most = f"{MOST_MODULES} parts or {_LONGEST_PATH} characters"
-            raise InspectionError(f"a module whose path has more than {most}")
+            raise InspectionError(f"the path of a module has more than {most}")
         missing = []
         while path not in self._layers:
             missing.append(path)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fxpress._files.format.tensors import Tensor
 
-_LONGEST = 400  # characters shown of a text
+_LONGEST = 400  # the maximum characters shown of a text
 
 
 def cut(text: str, longest: int = _LONGEST) -> str:
@@ -67,7 +67,7 @@ class Ancestor(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """An argument that is a value: an output of another node, by its number."""
+    """An argument that is a value: the output with the number `output` of another node."""
 
     name: str
     node: Node
@@ -103,8 +103,7 @@ class Node:
     ancestors: tuple[Ancestor, ...] = ()  # the nodes it was created from, the latest first
     torch_function: str = ""  # from its metadata
     custom: str = ""  # from its metadata
-    # The graphs in the operator's arguments.
-    bodies: list[Graph] = dataclasses.field(default_factory=list)
+    bodies: list[Graph] = dataclasses.field(default_factory=list)  # graphs among its arguments
 
     def identity(self) -> Iterator[tuple[str, str]]:
         """Yield names and texts that identify the node, except its arguments."""

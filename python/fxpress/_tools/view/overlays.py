@@ -51,7 +51,7 @@ def difference_of(graph: Graph, states: dict[str, str]) -> Overlay:
 
 
 def marked(graph: Graph, texts: dict[str, str]) -> Overlay:
-    """Return an overlay with texts; `texts` maps ids of nodes to them."""
+    """Return an overlay with texts; `texts` maps the id of a node to its text."""
     return {graph.id: {"results": {node: {"value": text} for node, text in texts.items()}}}
 
 

@@ -40,9 +40,9 @@ form-action 'none'; style-src '{style_hash}'; script-src '{script_hash}'">
 
 
 def page_of(sources: Sequence[Source]) -> str:
-    """Return the page; for two sources it has their differences.
+    """Return the page as HTML, with the differences of two sources.
 
-    OSError or InspectionError: a file can no longer be read.
+    OSError or InspectionError if a file can no longer be read.
     """
     text = json.dumps(_data(sources), separators=(",", ":")).replace("<", "\\u003c")
     style, script = ((_TEMPLATES / f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
@@ -69,7 +69,7 @@ def _data(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Return data without invisible characters and ones that move others; keep line breaks."""
+    """Return data without characters that are invisible or reorder text; keep line breaks."""
     if isinstance(value, str):
         return printable_lines(value)
     if isinstance(value, dict):

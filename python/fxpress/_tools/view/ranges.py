@@ -1,8 +1,8 @@
 """Cut layers with very many members into ranges, which are separate layers.
 
-Model Explorer lays out all members of a layer at once, and itself cuts a layer of more than a
-thousand: by a walk that recurses along the edges and overflows its stack in a long chain, after
-which it connects the entire graph a second time.
+Model Explorer lays out all members of a layer at once. It cuts a layer of more than a thousand
+members itself, by a recursive walk along the edges. In a long chain of nodes the walk overflows the
+stack, and Model Explorer then connects the entire graph a second time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 
 from fxpress._tools.view.nodes import Graph
 
-MOST = 1000  # members of a layer: Model Explorer does not cut a layer of this size
+MOST = 1000  # the maximum number of members of a layer that Model Explorer does not cut
 _RANGE = 250  # members of a range
 
 
@@ -41,7 +41,7 @@ def cut_long_layers(graph: Graph) -> None:
 
 
 def _members(counts: Counter[str]) -> dict[str, int]:
-    """Return the number of members of each layer, nodes and layers, from the number of nodes."""
+    """Return the number of nodes and inner layers of each layer; `counts` has its nodes."""
     members = {"": 0, **counts}
     for layer in counts:
         inner = layer
@@ -56,7 +56,7 @@ def _members(counts: Counter[str]) -> dict[str, int]:
 
 
 class _Long:
-    """A layer that is cut, whose members are assigned to ranges in order."""
+    """A layer that is cut: assigns its members to ranges in order."""
 
     def __init__(self, count: int) -> None:
         self._count, self._taken, self._range = count, 0, ""

@@ -51,7 +51,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
 
 
 def file_part(source: Source, values: Values) -> dict[str, Any]:
-    """Describe a source; OSError, InspectionError: it can no longer be read."""
+    """Describe a source; OSError or InspectionError if its file can no longer be read."""
     summary = source.summary()
     parts = [
         _program(program, source.graphs[program.name], values)
@@ -117,7 +117,7 @@ def _nodes(
     graphs: dict[str, int],
     values: Values,
 ) -> list[list[Any]]:
-    """Return the nodes of a graph as lists, whose items NODE of the page's script names."""
+    """Return the nodes of a graph as lists; NODE in page.js names the items of a list."""
     numbers = {node.id: number for number, node in enumerate(graph.nodes)}
     paths = {node.module for node in graph.nodes}
     inner = {path: next(modules[p] for p in _around(path) if p in modules) for path in paths}
@@ -158,7 +158,7 @@ def _operations(number: int | None) -> list[tuple[str, str]]:
 def _program_facts(
     program: Program, count: Count, examples: dict[str, int]
 ) -> Iterator[tuple[str, str]]:
-    yield "written by", f"torch {program.torch_version}" if program.torch_version else "not said"
+    yield "written by", f"torch {program.torch_version}" if program.torch_version else "unknown"
     dialect = ", ".join(program.dialect)
     yield "schema", f"{program.schema_version}{', ' + dialect if dialect else ''}"
     yield "operators", f"{sum(program.operators.values()):,}"
@@ -221,7 +221,7 @@ def _items(weight: Weight) -> int:
 
 
 def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
-    """Return the partitions by `split_module`'s names, and the values each takes from others."""
+    """Return `split_module`'s partitions, and the values that each takes from others."""
     numbers = {node.id: partition_of(node.module) for node in graph.nodes}
     operators, operations = Counter[int](), Counter[int]()
     state: dict[int, dict[str, int]] = {}
@@ -259,7 +259,7 @@ def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
 def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
     """Return the operations of each module that has any, including its submodules' operations.
 
-    If operators are not counted, the text is "at least" a number, or that it is unknown.
+    If operators are not counted, the text is "≥" and a number, or `_NOT_KNOWN`.
     """
     numbers, left_out = Counter[str](), set[str]()
     by_node, unknown = count.by_node[graph.id], count.unknown[graph.id]
