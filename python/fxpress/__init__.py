@@ -26,7 +26,7 @@ def _is_in_subinterpreter() -> bool:
     return False
 
 
-if _is_in_subinterpreter():  # where the import of torch or of pybind11's modules does not return
+if _is_in_subinterpreter():  # importing torch or a pybind11 module there never returns
     raise ImportError("fxpress does not support subinterpreters: import it in the main interpreter")
 
 if TYPE_CHECKING:

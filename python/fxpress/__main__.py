@@ -8,7 +8,7 @@ from fxpress import __version__
 
 
 def main() -> int:
-    """Run a command, `doctor` alone without click and rich, and return the exit status."""
+    """Run a command and return the exit status; without click and rich, only `doctor` exists."""
     if find_spec("click") and find_spec("rich"):
         from fxpress._tools.cli import app
 
@@ -16,7 +16,7 @@ def main() -> int:
     import argparse  # only here, because its import costs time
 
     parser = argparse.ArgumentParser(
-        prog="fxpress", epilog="pip install 'fxpress[cli]' brings the other commands."
+        prog="fxpress", epilog="pip install 'fxpress[cli]' installs the other commands."
     )
     parser.add_argument("--version", action="version", version=f"fxpress {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)

@@ -61,8 +61,8 @@ class Block(metaclass=_ClosedClass):
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
-# A policy, originals and their stand-ins, dicts that have originals as keys, and built-in functions
-# to call when names have changed.
+# The policy, (original, stand-in) pairs, dicts with originals as keys, and built-in functions to
+# call after names have changed.
 Prepared: TypeAlias = tuple[
     Literal["raise", "torch"],
     list[tuple[object, object]],

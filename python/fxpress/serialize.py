@@ -56,8 +56,8 @@ with component("serialize"):
     from fxpress._torch import serde as _compat
     from fxpress._torch.serde import ExtensionHandler, SerializedArtifact
 
-# torch's class, so that code that changes its import catches the errors of both. fxpress raises its
-# subclass `fxpress.SerializeError`.
+# torch's class, which code that imports it from here catches for errors of torch, and of fxpress,
+# which raises its subclass `fxpress.SerializeError`.
 SerializeError = _compat.TorchSerializeError
 # torch's tables: an entry that is registered in them is registered for both.
 _TORCH_TO_SERIALIZE_DTYPE = _compat.SCALAR_TYPES

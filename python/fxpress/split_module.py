@@ -1,8 +1,7 @@
 """Cut a graph into submodules: stands in for `torch.fx.passes.split_module`.
 
 The names, signatures and results are torch's. Where torch is wrong, the results differ on purpose
-(docs/fidelity.md).
-The results' Python code is generated on first access.
+(docs/fidelity.md). The Python code of the results is generated on first access.
 """
 
 from fxpress._torch.probes import component

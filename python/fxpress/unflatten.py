@@ -1,9 +1,7 @@
 """Rebuild the module tree of an exported program: stands in for `torch.export.unflatten`.
 
-Names, signatures and results are the same as in torch.
-
-`unflatten` and `UnflattenedModule` plan the whole module tree natively and then create it once.
-Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
+Names, signatures and results are the same as in torch. Native code plans the entire tree of modules
+and then creates it once. Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
 """
 
 import sys

@@ -276,7 +276,7 @@ def test_a_manifest_that_names_other_files(tmp_path: Path) -> None:
         path.write_text(json.dumps(said))
         assert "not a file of the folder" in refused(tmp_path / "stages", some_state())
     path.write_text('{"format": "fxpress stages", "version": 99, "stages": []}')
-    assert "of another version" in refused(tmp_path / "stages", some_state())
+    assert "has version 99" in refused(tmp_path / "stages", some_state())
 
 
 def test_a_file_that_changes_between_plan_and_reading(

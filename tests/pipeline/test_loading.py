@@ -212,7 +212,7 @@ def _change(document: Any, path: list[Any], value: Any) -> None:
     ("path", "value", "text"),
     [
         (["format"], "else", "this is not of the format 'fxpress stages'"),
-        (["version"], 99, "of another version"),
+        (["version"], 99, "has version 99"),
         (["stages"], {}, "stages is invalid"),
         (["stages", 0, "file"], "../other.pt2", "is not the name of a file"),
         (["stages", 0, "file"], "", "is not the name of a file"),

@@ -320,7 +320,7 @@ class Borrows(nn.Linear):
     padding = nn.ConvTranspose1d._output_padding
 
 
-if features.containers_answer_by_slots:  # older releases ask for the check of any module
+if features.containers_have_slots:  # older releases ask for the check of any module
 
     @own(lin=lambda: Borrows(3, 3))
     def borrowed_check(self: Any, x: Any) -> Any:

@@ -241,7 +241,7 @@ def values_of_a_dict_of_parameters(self: Any, x: Any) -> Any:
     return x + sum(self.d.values())
 
 
-if features.containers_answer_by_slots:  # older releases look among the submodules
+if features.containers_have_slots:  # older releases look among the submodules
 
     @own(d=parameters)
     def keys_in_a_dict_of_parameters(self: Any, x: Any) -> Any:

@@ -519,7 +519,7 @@ def test_key_in_a_dict_of_parameters() -> None:
     assert frames_and_values(program)[1] == [plain(x + 1)]
     seen = observed(program)
     is_right = seen.error is None and seen.values == [plain(x + 1)]
-    assert is_right == features.containers_answer_by_slots
+    assert is_right == features.containers_have_slots
 
 
 def test_lazy_module_of_a_dynamic_size() -> None:

@@ -11,13 +11,7 @@ from fxpress._install.stand_ins import Policy
 from fxpress._install.table import ENTRIES
 
 _installation = Installation(ENTRIES)
-
-
-def _forget_lock() -> None:
-    _installation.forget_lock()
-
-
-os.register_at_fork(after_in_child=_forget_lock)
+os.register_at_fork(after_in_child=_installation.forget_lock)
 
 
 @expand_aliases
@@ -37,8 +31,8 @@ def install(*, on_unsupported: Policy = "raise") -> None:
         on_unsupported: the action of a replaced function when fxpress raises
             :class:`fxpress.UnsupportedError`: ``"raise"`` propagates the error; ``"torch"`` logs a
             warning (logger ``fxpress``) and calls torch's original, during which this thread uses
-            torch's functions only. The latest open call of ``install`` applies, to all threads.
-            Direct calls of fxpress's modules always raise.
+            torch's functions only. The latest ``install`` that is still open decides for all
+            threads. Direct calls of fxpress's modules always raise.
 
     Raises:
         ValueError: ``on_unsupported`` is not one of the two.
@@ -61,8 +55,7 @@ def uninstall() -> None:
     imported from fxpress. torch has no such function.
 
     Raises:
-        RuntimeError: no ``install()`` is open. (A ``with installed()`` does not count: it ends only
-            with its block.)
+        RuntimeError: no ``install()`` is open. (A block of ``installed()`` ends only by itself.)
 
     Example:
         >>> fxpress.install()

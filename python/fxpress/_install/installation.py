@@ -41,7 +41,7 @@ class Patch:
 
 
 class _Here(threading.local):
-    left = False  # whether this thread is in a call that torch's original handles
+    left = False  # whether torch's original handles a call in this thread: it uses torch only
 
 
 def is_disabled() -> bool:
@@ -50,7 +50,7 @@ def is_disabled() -> bool:
 
 
 class Installation:
-    """The open leases of `install` in one process, and the patches that they share."""
+    """The leases of one process, which are the open calls of `install`, and their patches."""
 
     def __init__(self, components: Iterable[Entry]) -> None:
         # Native code makes all changes of an installation at once: other threads, signal handlers
@@ -106,13 +106,13 @@ class Installation:
     def _prepare(self, policy: Policy) -> _native.Prepared:
         """Return the policy and the patches of a new lease, without applying them."""
         if policy not in ("raise", "torch"):
-            raise ValueError(f'on_unsupported must be "raise" or "torch", not {policy!r}')
+            raise ValueError(f'expected on_unsupported to be "raise" or "torch", got {policy!r}')
         if is_disabled():
             if not self._announced:
                 self._announced = True
                 log.info("FXPRESS_DISABLE is set: install() replaces nothing")
             return policy, [], [], []
-        # Import without the lock: a module that calls install() when imported could deadlock.
+        # The imports run without the lock, because a module may call install() when imported.
         loaded = self._load()
         with self._lock:
             found = [(entry, vars(source)[entry.name], ours) for entry, source, ours in loaded]
@@ -173,6 +173,6 @@ class Installation:
 
 
 def _caches() -> list[Callable[[], object]]:
-    """Return functions that clear Dynamo's caches of objects by name."""
+    """Return functions that clear Dynamo's caches of the classes in `fxpress.nn_module`."""
     tracking: Any = sys.modules.get("fxpress.nn_module")
     return [] if tracking is None else tracking.caches()

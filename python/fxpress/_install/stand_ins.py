@@ -1,8 +1,8 @@
 """Create stand-ins: objects that replace torch's functions and classes.
 
-A *stand-in* forwards to fxpress's object, and is never the same object. So ``uninstall`` can
-distinguish names that were imported from torch in the meantime, which refer to stand-ins, from
-names that were imported from fxpress. After ``uninstall``, a stand-in forwards to torch's object.
+A *stand-in* is a separate object that forwards to fxpress's. Names that were imported from torch
+while fxpress was installed refer to stand-ins, so ``uninstall`` can distinguish them from names
+that were imported from fxpress. After ``uninstall``, a stand-in forwards to torch's object.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Switch(Protocol):
 class StandInType(ABCMeta):
     """The metaclass of class stand-ins; calls and subclasses of a stand-in use a real class."""
 
-    # An ABCMeta avoids a metaclass conflict in classes that derive from a stand-in and an ABC.
+    # The base ABCMeta avoids a conflict in classes that derive from a stand-in and from an ABC.
     _fxpress_installation: Switch  # selects one of the two classes
     _fxpress_ours: type
     _fxpress_original: type
@@ -73,9 +73,8 @@ class StandInType(ABCMeta):
 def _stand_in_type(meta: type) -> Any:
     """Return the metaclass of stand-ins for classes with the metaclass `meta`."""
 
-    class Door(StandInType, meta):  # type: ignore[misc]
-        # Bypasses the metaclass, which may register new classes or forbid subclasses: a stand-in is
-        # not one of its classes.
+    class StandInMeta(StandInType, meta):  # type: ignore[misc]
+        # A stand-in is created without `meta`, which may register its classes or forbid subclasses.
         def __new__(mcls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
             if any(isinstance(base, StandInType) for base in bases):
                 return super().__new__(mcls, name, bases, body)
@@ -84,7 +83,7 @@ def _stand_in_type(meta: type) -> Any:
         def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> None:
             type.__init__(cls, name, bases, body)
 
-    made: Any = StandInType if issubclass(StandInType, meta) else Door
+    made: Any = StandInType if issubclass(StandInType, meta) else StandInMeta
     copyreg.pickle(made, _reduce_to_ours)
     return made
 
@@ -125,7 +124,7 @@ def function_stand_in(
             if policy == "raise":
                 raise
             log.warning("%s.%s: calling torch: %s", entry.module, entry.name, error, stacklevel=2)
-        # Outside of the handler, so that an exception of torch does not get ours as __context__.
+        # After the handler, so that an exception of torch does not get this one as __context__.
         with installation.left_to_torch():
             return original(*args, **kwargs)
 

@@ -13,9 +13,9 @@ class Entry(NamedTuple):
     provider: tuple[str, str]  # our module, and the name in it
 
 
-# A new component adds its names here. Modules of torch that import a name need no rows: loaded
-# modules refer to the object, which is replaced by identity, and modules that are loaded later
-# import the stand-in. Do not add exception classes, because `except` ignores __subclasscheck__.
+# List a name only for the module of torch that defines it. `install` finds other loaded modules
+# that refer to the object, and modules that are loaded later import the stand-in. Do not list
+# exception classes: `except` ignores `__subclasscheck__`, so a stand-in would catch nothing.
 ENTRIES: list[Entry] = [
     Entry(torch_module, name, (our_module, name))
     for torch_module, our_module, names in (
@@ -121,12 +121,7 @@ ENTRIES: list[Entry] = [
         (
             "torch._dynamo.guards",
             "fxpress._graphs.capture.guard_function",
-            ("build_guard_function",),
-        ),
-        (
-            "torch._dynamo.guards",
-            "fxpress._graphs.capture.guard_function",
-            ("get_verbose_code_part",),
+            ("build_guard_function", "get_verbose_code_part"),
         ),
         (
             "torch._dynamo.functional_export",

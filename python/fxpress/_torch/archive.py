@@ -1,7 +1,6 @@
 """torch's names for archives.
 
-torch's module of archives imports Inductor, which costs a second. Only the functions that need it
-import it.
+`torch.export.pt2_archive._package` imports Inductor, which costs a second, so functions import it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ unpickle_script_object = torch._C._pickle_load_obj
 
 
 def contents_class() -> Any:
-    """Return the class of the contents that `load_pt2` returns. Callers read its attributes."""
+    """Return the class of the result of `load_pt2`."""
     from torch.export.pt2_archive._package import PT2ArchiveContents
 
     return PT2ArchiveContents

@@ -16,9 +16,10 @@ def build_info() -> dict[str, Any]:
     torch has no such function.
 
     Returns:
-        ``{"torch": <running version>, "native": {...}, "aten": {...}}``. Each module's entry has
-        its `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`; `aten` also the `torch`
-        it was compiled against, and `usable`: whether it runs with this torch (if not, `reason`).
+        ``{"torch": <running version>, "native": {...}, "aten": {...}}``. The entry of an extension
+        has `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`. The entry `aten` also
+        has the `torch` that it was compiled against, `usable` (whether it runs with this torch) and
+        `reason` (if it does not).
 
     Example:
         >>> sorted(fxpress.build_info())

@@ -50,7 +50,7 @@ from fxpress._torch.versions import features
 
 
 @functools.cache
-def _nothing() -> Any:
+def _empty_code() -> Any:
     """Return the code of a graph without nodes."""
     graph = Graph()
     graph.output(None)
@@ -60,7 +60,7 @@ def _nothing() -> Any:
 def _compile(original: Any, self: OutputGraph, *args: Any, **kwargs: Any) -> Any:
     """Build a module from the graph, without generating code, and pass it to the backend."""
     graph = self.graph
-    vars(graph)["python_code"] = lambda *_, **__: _nothing()
+    vars(graph)["python_code"] = lambda *_, **__: _empty_code()
     try:
         return original(self, *args, **kwargs)
     finally:
@@ -91,9 +91,9 @@ delete_attribute = _del_attr
 log = torch_capture.log
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
-# A call of a module checks this function. The newer one returns False while tracing is paused.
+# `nn.Module.__call__` checks this function. The newer one returns False while tracing is paused.
 _is_tracing: Callable[[], object] = (
-    torch._C._is_tracing if features.calls_ask_whether_tracing else torch._C._get_tracing_state
+    torch._C._is_tracing if features.calls_check_is_tracing else torch._C._get_tracing_state
 )
 # The name of this pass in the NodeSource of a node that it creates.
 TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
@@ -124,7 +124,7 @@ def settings(**config: Any) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def timed() -> Iterator[None]:
-    """Run a block, and record its time in Dynamo's metrics as a capture."""
+    """Run a block; record its time in Dynamo's metrics as "fullgraph_capture"."""
     with get_metrics_context(), dynamo_timed("fullgraph_capture"):
         yield
 
@@ -149,7 +149,7 @@ def installs_free_tensors() -> bool:
 
 
 def with_shape_guards_only(captured: Any) -> Any:
-    """Return a copy of the capture with only the guards on sizes, which check the constraints."""
+    """Return a copy of a capture with only the guards on sizes, which check constraints."""
     made = copy.copy(captured)
     made.output_graph = copy.copy(captured.output_graph)
     shapes = [g for g in made.output_graph.guards if g.create_fn_name() == "SHAPE_ENV"]
@@ -159,7 +159,7 @@ def with_shape_guards_only(captured: Any) -> Any:
 
 def traces_are_written() -> bool:
     """Return whether torch writes its traces into files."""
-    # torch also installs a handler without a folder, which removes itself at the first record.
+    # A handler without a folder is removed by torch at the first record, and writes nothing.
     return any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)
 
 
@@ -192,7 +192,7 @@ def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
 def bound_spec(
     dynamic_shapes: Any, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Any], Any] | None:
-    """Return the spec of the flat inputs for `ParamsSpec` or `ShapesSpec`, and the flat inputs."""
+    """Return spec, values and tree spec of the flat inputs for a `ParamsSpec` or `ShapesSpec`."""
     if not features.shapes_specs:
         return None
     from torch.fx.experimental._spec_binding import _bind_spec_to_args
@@ -242,7 +242,7 @@ def _line_of(code: types.CodeType, name: str) -> int:
 
 
 def as_traced_by_torch(forward: _Function) -> _Function:
-    """Give a `forward` the file and line of torch's, so that stack traces of nodes are equal."""
+    """Give a `forward` the file and line of torch's `forward`, which stack traces of nodes show."""
     torchs = torch_capture.ModuleToTrace.forward.__code__
     code = cast(types.FunctionType, forward).__code__
     shift = _line_of(torchs, "_export_root") - _line_of(code, "_export_root")

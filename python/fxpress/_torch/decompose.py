@@ -1,4 +1,4 @@
-"""torch's names for tracing single calls of a program, and for parts of decomposed programs."""
+"""torch's names for tracing single calls of a program, and for decomposed programs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PREFIXES: dict[Any, str] = export_utils.placeholder_prefixes
 ParamInput = descriptors.ParamAOTInput
 BufferInput = descriptors.BufferAOTInput
 PlainInput = descriptors.PlainAOTInput
-# torch guards the calls of these operators in a separate pass.
+# A separate pass of torch adds checks before calls of these operators.
 GUARDED_CONVERSIONS = (
     torch.ops.aten.to.device,
     torch.ops.aten.to.dtype,
@@ -76,7 +76,7 @@ def guards_code(shape_env: Any, module: torch.fx.GraphModule) -> list[str]:
 
 
 def has_only_containers(spec: Any) -> bool:
-    """Return whether a tree spec has only the classes of Python's containers."""
+    """Return whether a tree spec has only Python's containers, and no user's classes."""
     if spec.is_leaf():
         return True
     return spec.type in _pytree.BUILTIN_TYPES and all(map(has_only_containers, spec.children()))
@@ -93,7 +93,7 @@ def has_modes() -> bool:
     )
 
 
-# Settings that change the result of a trace and are not part of a template's key.
+# Settings that change the result of a trace, but are not in the keys of cached decompositions.
 _SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (symbol_config, tuple(symbol_config._config)),
     (dynamo_config, ("canonicalize_output_graph_node_order", "do_not_emit_runtime_asserts")),
@@ -148,7 +148,7 @@ def traits_of(mode: Any) -> tuple[Any, ...]:
 
 
 def is_of_torch(operator: Any) -> bool:
-    """Return whether an operator is torch's own, so that other code does not register it again."""
+    """Return whether an operator is torch's own, not one that a library may register again."""
     return not isinstance(operator, OpOverload) or library_utils.is_builtin(operator)
 
 
@@ -182,7 +182,7 @@ def _anchors() -> set[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[FunctionalTensorMode]:
-    """Set the state in which torch traces a program to decompose it."""
+    """Run a block in the state in which torch traces a program to decompose it."""
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         enter(fake_mode)
@@ -208,7 +208,7 @@ def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[Funct
 
 
 class _Traced(BaseException):
-    """Ends a trace before torch builds a module, which is not needed."""
+    """Ends a trace before torch builds a module, which nobody would use."""
 
 
 def trace(
@@ -217,7 +217,7 @@ def trace(
     table: dict[Any, Callable[..., Any]],
     custom_triton_ops: bool,
 ) -> None:
-    """Call `body(tracer, functional mode)` in the trace in which torch would run a program."""
+    """Call `body(tracer, functional mode)` in a trace like torch's decomposition of a program."""
     decompositions = {**aot_autograd.aot_autograd_decompositions, **table}
 
     def run() -> None:
@@ -248,14 +248,14 @@ def trace(
 
 
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
-    """Return a block whose new nodes get the meta of a node that torch's interpreter would run."""
+    """Return a block whose new nodes get meta as if torch's interpreter ran `node`."""
     block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
         node, INTERPRETER
     )
     return block
 
 
-# The interpreter that runs the nodes of a program, and its name in records of sources.
+# The method of torch's interpreter that runs a node, and the interpreter's name in `from_node`.
 RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
 INTERPRETER = "Interpreter_PropagateUnbackedSymInts"
 TRACED = provenance_rules(INTERPRETER, NodeSourceAction.CREATE)
@@ -305,7 +305,7 @@ def was_written(wrapped: FunctionalTensor) -> bool:
 
 
 def have_own_storages(result: Any, given: list[Any]) -> bool:
-    """Return whether tensors of a result share no storage with one another or with arguments."""
+    """Return whether the tensors of a result share storages neither with each other nor `given`."""
     tensors = [t for t in pytree.tree_leaves(result) if type(t) is FunctionalTensor]
     layers = ((tensors, given), ([t.elem for t in tensors], [t.elem for t in given]))
     for new, old in layers:
@@ -317,14 +317,14 @@ def have_own_storages(result: Any, given: list[Any]) -> bool:
 
 
 class Candidates:
-    """Records the candidates from which a trace's namespace creates the names of nodes."""
+    """Records the candidate names that a trace passes to `Namespace.create_name`, by result."""
 
     def __init__(self, tracer: Any) -> None:
         self._namespace = tracer.graph._graph_namespace
         self._candidates: dict[str, str] = {}
 
     def of(self, name: str) -> str:
-        """Return the candidate of a name."""
+        """Return the candidate from which the name was created."""
         return self._candidates[name]
 
     def note(self) -> None:
@@ -379,7 +379,7 @@ class Fakes:
         storage: Any,
         requires_grad: bool,
     ) -> Any:
-        """Return a fake tensor in a storage; None: a new storage."""
+        """Return a fake tensor, in `storage` or, if it is None, in a new storage."""
         plain = without_data(shape, strides, offset, dtype, storage)
         return fake_of(plain, requires_grad, device, self.attributes(device))
 
@@ -392,7 +392,7 @@ class Fakes:
         return state
 
     def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:
-        """Return a storage without memory."""
+        """Return a storage on the meta device: the one of `real`'s fake tensors, if it is given."""
         if type(nbytes) is not int:  # UntypedStorage would specialize the symbol
             return torch.empty((nbytes,), dtype=torch.uint8, device=META).untyped_storage()
         if real is None:
@@ -406,7 +406,7 @@ class Fakes:
         return known
 
 
-# Functions that create fake tensors, by role.
+# Objects of torch with which native code creates fake tensors, by role.
 TOOLS: dict[str, Any] = {"empty": torch.empty, "empty_strided": torch.empty_strided, "meta": META}
 outside_of_modes = _disable_current_modes
 DisableTorchFunction = torch._C.DisableTorchFunction
@@ -434,17 +434,17 @@ without_tracing = proxy_tensor.disable_proxy_modes_tracing
 
 
 def stays(node: torch.fx.Node) -> bool:
-    """Return whether torch keeps an unused node when it traces a program."""
+    """Return whether torch keeps a node without users when it traces a program."""
     return bool(node.is_impure(inductor_config.fallback_random))
 
 
 def source_in_trace(node: Any) -> NodeSource:
-    """Return the source of a node that torch's interpreter would create from another."""
+    """Return the `from_node` entry of a node that torch's interpreter creates from `node`."""
     return NodeSource(node, INTERPRETER, [NodeSourceAction.CREATE])
 
 
 class Traced:
-    """A substitute for a node of `ep.module()`'s graph, which is not built."""
+    """Replaces a node of `ep.module()`'s graph, which is not built."""
 
     __slots__ = ("graph", "meta", "name", "target")
 
@@ -453,7 +453,7 @@ class Traced:
 
 
 def without_stack() -> contextlib.AbstractContextManager[None]:
-    """Return a block of a trace in which new nodes get no stack traces."""
+    """Return a block in which new nodes of a trace get no stack traces."""
     return with_meta_of(_NO_NODE)
 
 

@@ -1,4 +1,4 @@
-"""torch's building blocks for tracing an entire program: inference and joint graphs."""
+"""torch's functions for tracing an entire program: inference graphs and joint graphs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from torch.fx._utils import first_call_function_nn_module_stack
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.passes import runtime_assert
+
+from fxpress._torch.symbols import TRACE
 
 unwrap_subclasses: Callable[[torch.nn.Module], Any] = (
     subclass_parametrization.unwrap_tensor_subclass_parameters
@@ -67,7 +69,7 @@ def returns_a_tuple(module: torch.fx.GraphModule) -> None:
 
 @contextlib.contextmanager
 def tracing_of(mode: Any, examples: Any) -> Iterator[None]:
-    """Set torch's contexts for the trace of a program; modules are allowed as inputs."""
+    """Run a block in torch's contexts for tracing a program whose inputs may be modules."""
     with (
         mode,
         non_strict_utils._enable_graph_inputs_of_type_nn_module(examples),
@@ -135,7 +137,7 @@ def trace_joint(
 
 
 class Names:
-    """Gives nodes names that differ from all placeholders', by torch's rules."""
+    """Renames nodes by torch's rules, so that no name is a placeholder's."""
 
     def __init__(self) -> None:
         self._new: dict[str, str] = {}
@@ -158,8 +160,7 @@ def assert_at_run_time(module: torch.fx.GraphModule, shape_env: Any) -> None:
     """Add nodes that assert the trace's assumptions about symbols."""
     if dynamo_config.do_not_emit_runtime_asserts or shape_env is None:
         return
-    trace = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
-    hook = functools.partial(metadata_hook._node_metadata_hook, metadata={"stack_trace": trace})
+    hook = functools.partial(metadata_hook._node_metadata_hook, metadata={"stack_trace": TRACE})
     with metadata_hook._set_node_metadata_hook(module, hook):
         stack = first_call_function_nn_module_stack(module.graph)
         runtime_assert.insert_deferred_runtime_asserts(

@@ -1,4 +1,4 @@
-"""torch's names for tables of decompositions, and for the composite operators they override."""
+"""torch's names for decomposition tables, and for the composite operators that these override."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decom
     for code in export_utils._get_decomp_for_cia.__code__.co_consts
     if isinstance(code, types.CodeType)
 )
-# torch collects these once for a process.
+# Returns the composite operators of aten, which torch collects once for a process.
 collected_aten_composites: Any = export_utils._collect_all_valid_cia_ops_for_aten_namespace
 
 
@@ -38,7 +38,7 @@ def registered_composites() -> list[str]:
 
 
 def namespaces() -> list[tuple[str, Any]]:
-    """Return the namespaces of operators that were used before."""
+    """Return the namespaces in `torch.ops` that this process has accessed."""
     found = ((name, getattr(torch.ops, name)) for name in torch.ops._dir)
     return [(n, space) for n, space in found if isinstance(space, torch._ops._OpNamespace)]
 
@@ -52,13 +52,13 @@ def load_composites() -> None:
 
 
 def overloads(space: Any) -> Iterator[Any]:
-    """Yield the operators of a namespace that were used before."""
+    """Yield the operators of a namespace that this process has accessed."""
     for name in list(space):
         yield from getattr(space, name).op_overloads()
 
 
 def is_own_decomposition(function: Any, operator: Any) -> bool:
-    """Return whether a table's entry is an operator's own decomposition."""
+    """Return whether a table's entry is the operator's CompositeImplicitAutograd kernel."""
     return (
         isinstance(function, functools.partial)
         and getattr(function.func, "__code__", None) is _OWN
@@ -68,7 +68,7 @@ def is_own_decomposition(function: Any, operator: Any) -> bool:
 
 
 def overridden(operator: Any, function: Callable[..., Any]) -> tuple[dict[Any, Any], Any]:
-    """Return the Python kernels and the rule of a composite operator that a function decomposes."""
+    """Return the Python kernels of a composite operator that `function` decomposes, and its own."""
     kernels = dict(operator.py_kernels)
     original = own_decomposition(operator)
     for key in _AUTOGRAD_KEYS:
@@ -83,7 +83,7 @@ def overridden(operator: Any, function: Callable[..., Any]) -> tuple[dict[Any, A
 
 
 def _call_original(original: Callable[..., Any], mode: Any, _: Any, *args: Any, **kw: Any) -> Any:
-    """Run an operator's own decomposition on fake tensors, independently of the table."""
+    """Run an operator's own decomposition on fake tensors, not the decomposition table's."""
     with mode:
         return original(*args, **kw)
 

@@ -1,7 +1,7 @@
 """Generate the Python code of GraphModules when it is first read.
 
 The modules that fxpress creates are ordinary `torch.fx.GraphModule`s whose class has descriptors in
-place of the generated `forward`, `_code` and so on. The first access to any of them calls
+place of the generated `forward`, `_code` and so on. The first access to a descriptor calls
 `materialize`, which generates the code from the current graph and leaves the class exactly as
 `GraphModule.recompile` would have. In the blocks of `deferring`, torch's own modules get such
 classes too: its passes recompile a module after each step, and most of that code is never read.
@@ -40,13 +40,13 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 def _holder(cls: type) -> type | None:
-    """Return the class in the hierarchy whose code is still deferred."""
+    """Return the class itself or a base class, whichever has deferred code; None if none has."""
     return next((c for c in cls.__mro__ if torch_fx.PENDING in vars(c)), None)
 
 
 @functools.cache
 def _writes_as_torch() -> bool:
-    """Return whether the native generator and the installed torch write equal code for samples."""
+    """Return whether the native generator and the installed torch generate equal sample code."""
     return all(
         map(_is_written_as_torch, (torch_fx.sample_graph(), torch_fx.sample_graph_with_trees()))
     )
@@ -72,8 +72,8 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
     ):
         native = _native.python_source(graph)
     if native is None:
-        # torch writes the code if the graph has another generator or annotations.
-        return torch_fx.recompile_aside(graph)
+        # The native generator does not support the graph's code generator or its annotations.
+        return torch_fx.recompile_separately(graph)
     *parts, shape, names = native
     code = torch_fx.PythonCode(*parts)
     forward = _compiled(code, shape, names, graph)
@@ -82,9 +82,9 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
     return code, forward, {**torch_fx.tree_specs(graph), **state}
 
 
-# Sources of equal layers differ only in names. CPython compiles the first one, which is most of the
-# cost of a first call; the others get its code object with their own names.
-# Shape of a source -> the code, and the numbers of its local names in the order of `co_varnames`.
+# The sources of equal layers differ only in the names of locals. Compiling is most of the cost of a
+# first call, so only the first source is compiled, and the others get its code with other names.
+# Source without names -> its code, and the numbers of its names in the order of `co_varnames`.
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
 # compile() refuses these names for locals, but a code object with such names would run.
@@ -117,7 +117,7 @@ def _compiled(
 def _publish(
     holder: type, module: torch.fx.GraphModule, forward: Any, state: dict[str, Any]
 ) -> None:
-    """Set module and class as `recompile` does; at each step, other threads find every name."""
+    """Set a module and its class as `recompile` does; other threads find each name at any time."""
     _native.insert_after(module.__dict__, torch_fx.GRAPH_SLOT, state)
     values = {"_wrapped_call": torch_fx.wrapped_call(holder), "forward": forward}
     for name, placeholder in BODY.items():
@@ -134,14 +134,14 @@ def _materialize(cls: type) -> torch_fx.PythonCode | None:
     with _lock:
         holder = _holder(cls)
         if holder is None:
-            return None  # another thread was faster
+            return None  # another thread has generated the code
         module = vars(holder)[torch_fx.PENDING]()
         if module is None:
             raise RuntimeError(f"the module of {holder!r} was freed")
         try:
             code, forward, state = _generated(module.graph)
         except AttributeError as error:
-            # nn.Module would report an AttributeError as a missing attribute and hide the reason.
+            # `nn.Module.__getattr__` would replace an AttributeError by one without this reason.
             raise RuntimeError(f"cannot generate the code of {holder.__name__}: {error}") from error
         _publish(holder, module, forward, state)
         return code
@@ -166,12 +166,12 @@ def refresh(module: torch.fx.GraphModule) -> None:
 
 
 def _recompile(self: torch.fx.GraphModule) -> Any:
-    """Do `GraphModule.recompile` for a module with deferred code, except for its children."""
+    """Run `GraphModule.recompile`; the code of children that is deferred stays deferred."""
     if _recompilation.is_replaced_here():
         return torch.fx.GraphModule.recompile(self)
     if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not BODY["forward"]:
         _materialize(type(self))
-        return torch.fx.GraphModule.recompile(self)  # replaces a forward that was set by hand
+        return torch.fx.GraphModule.recompile(self)  # replaces a `forward` that a user has set
     code = _materialize(type(self))
     if code is None:
         return torch.fx.GraphModule.recompile(self)
@@ -186,9 +186,9 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
     return code
 
 
-# The namespace of a class whose code is deferred. `__deepcopy__`, `__reduce__` and
-# `__reduce_package__` iterate over the instance's state, to which other threads must not add the
-# code meanwhile; torch.jit.script reads `__prepare_scriptable__` before it does the same.
+# The namespace of a class whose code is deferred. `__deepcopy__`, `__reduce__`,
+# `__reduce_package__`, and torch.jit.script after `__prepare_scriptable__`, iterate over the
+# instance's `__dict__`. If another thread added the code meanwhile, the iteration would fail.
 BODY: dict[str, Any] = {
     "recompile": _recompile,
     **{
@@ -207,7 +207,7 @@ BODY: dict[str, Any] = {
 
 
 def _is_deferrable(module: torch.fx.GraphModule) -> bool:
-    """Return whether torch created the class for this module only, and the graph is a plain one."""
+    """Return whether torch created the class for this module only, and the graph is a `Graph`."""
     cls = type(module)
     return (
         cls.__bases__ == (torch.fx.GraphModule,)
@@ -218,7 +218,7 @@ def _is_deferrable(module: torch.fx.GraphModule) -> bool:
 
 
 class _DeferredPythonCode(torch_fx.PythonCode):  # type: ignore[misc]
-    """The result of a `recompile` that has generated nothing: reading it generates the code."""
+    """The result of a deferred `recompile`; reading a field generates the code."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

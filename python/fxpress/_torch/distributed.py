@@ -20,13 +20,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def is_divisible(
     outputs: Iterable[Any], inputs: Iterable[Any], parameters: Iterable[torch.Tensor]
 ) -> bool:
-    """Return whether torch computes all gradients if it splits the backward in two parts."""
+    """Return whether torch computes all gradients if it splits the backward into two parts.
+
+    The parts compute the gradients of a stage's inputs, and then of its parameters.
+    """
     ends, roots, weights = map(_nodes, (inputs, outputs, parameters))
     return not loses_gradients(roots, ends) and not runs_twice(roots, ends, weights)
 
 
 def loses_gradients(roots: list[Node], ends: list[Node]) -> bool:
-    """Return whether a parameter has a path to an output that meets no path from an input."""
+    """Return whether an output depends on a parameter, but on none of the inputs."""
     meets = dict.fromkeys(ends, True)
     stack = [(node, False) for node in roots]
     while stack:  # children before parents
@@ -45,7 +48,7 @@ def loses_gradients(roots: list[Node], ends: list[Node]) -> bool:
         if hasattr(node, "variable"):  # the node accumulates the gradient of a parameter
             return True
         for child, _ in node.next_functions:
-            if child is not None and not meets[child] and child not in seen:
+            if child is not None and child not in seen:
                 seen.add(child)
                 left.append(child)
     return False
@@ -69,7 +72,7 @@ def runs_twice(roots: list[Node], ends: list[Node], weights: list[Node]) -> bool
 
 
 def _below(group: dict[str, Any], wanted: set[Node]) -> set[Node]:
-    """Return the nodes on the paths to a group's parameters, which the group's backward runs."""
+    """Return the nodes of `wanted` on paths from a group's intermediate nodes."""
     found: set[Node] = set()
     left = list(group["intermediates"])
     while left:
@@ -124,7 +127,7 @@ def new_group(ranks: list[int], seconds: float) -> Any:
         except Exception as error:
             failed.append(error)
 
-    # Gloo may wait several timeouts if a rank dies, so the thread is abandoned after one.
+    # If a rank dies, Gloo may wait for several timeouts. A thread can be abandoned after one.
     making = threading.Thread(target=make, name=CONNECTING, daemon=True)
     making.start()
     making.join(seconds)
@@ -137,13 +140,14 @@ def new_group(ranks: list[int], seconds: float) -> Any:
 
 def disconnect(schedule: Any, error: BaseException) -> None:
     """Close the connections of a failed schedule, so that waiting ranks fail too."""
-    # Gloo closes them when stages, and torch's frames in the traceback, do not refer to the group.
+    # Gloo closes the connections when nothing refers to the group: neither stages, nor torch's
+    # frames in the traceback.
     stages = [schedule._stage] if isinstance(schedule, SingleSchedule) else schedule._stages
     group = stages[0].group
     if group is None:
         return
     for stage in stages:
-        for name, value in list(vars(stage).items()):  # the names of groups depend on the version
+        for name, value in list(vars(stage).items()):  # the names depend on the version of torch
             if _is_group(value):
                 setattr(stage, name, None)
             elif isinstance(value, dict) and any(map(_is_group, value.values())):
@@ -180,23 +184,23 @@ def check_microbatches(schedule: Any, check: Callable[[Any, Any], None]) -> None
 
 
 def report_loss(schedule: Any, doing: Callable[[str], None]) -> None:
-    """Make a schedule report that it computes a loss, also when torch infers shapes with one."""
+    """Make a schedule call `doing` around each loss, also while torch infers shapes."""
     compute = schedule._loss_fn
     if compute is None:
         return
 
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def compute_and_report(*args: Any, **kwargs: Any) -> Any:
         doing(f"loss of microbatch {len(schedule._internal_losses)}")
         made = compute(*args, **kwargs)
         doing("")
         return made
 
-    schedule._loss_fn = told
+    schedule._loss_fn = compute_and_report
 
 
 @contextlib.contextmanager
 def without_loss(schedule: Any) -> Iterator[None]:
-    """Run a block in which a schedule does not compute a loss, which it would in `eval` too."""
+    """Run a block in which a schedule computes no loss; otherwise `eval` would compute it too."""
     kept, schedule._loss_fn = schedule._loss_fn, None
     try:
         yield
@@ -205,11 +209,11 @@ def without_loss(schedule: Any) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Do nothing: the substitute for the rest of a backward that was not split."""
+    """Do nothing: replaces the second part of a backward that is not split."""
 
 
 class _Zeros(TorchDispatchMode):  # type: ignore[misc]
-    """Fills new memory with zeros, because writes by indices may leave gaps."""
+    """Fills new memory with zeros: operators such as index_put may leave parts of it unwritten."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -225,9 +229,9 @@ _EMPTY = {
 
 
 class Stage(PipelineStage):  # type: ignore[misc]
-    """torch's stage, which infers shapes without effects on buffers, and reports its activity.
+    """torch's stage, but it infers shapes without changing buffers, and reports its activity.
 
-    For two consecutive stages on one rank, torch reads gradients in `eval` too, which has none.
+    Between two stages on one rank, torch passes gradients in `eval` too, which computes none.
     """
 
     def __init__(
@@ -250,7 +254,7 @@ class Stage(PipelineStage):  # type: ignore[misc]
         copies = {name: value.detach().clone() for name, value in module.named_buffers()}
         with _Zeros():
             made = torch.func.functional_call(module, copies, args, kwargs)
-        # With a builder, torch does not split the backward.
+        # torch does not split the backward of a stage that has a `dw_builder`.
         outputs = made if isinstance(made, tuple) else (made,)
         is_whole = not self.is_first and not is_divisible(outputs, args, module.parameters())
         self.dw_builder = (lambda: _nothing) if is_whole else None

@@ -27,7 +27,7 @@ from fxpress._torch.fx import GRAPH_SLOT
 
 
 def skip_frame(function: Callable[..., Any]) -> None:
-    """Keep Dynamo from compiling a function as a frame; it is still traced into from others."""
+    """Keep Dynamo from compiling a function by itself; it still traces calls of it by others."""
     frames = torch._C._dynamo.eval_frame
     skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
@@ -52,7 +52,7 @@ def print_readable(module: Any, title: str, *flags: bool) -> str:
 
 def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
     """Return the program itself if it has no effect tokens, else a copy without the tokens."""
-    # The kinds are compared by identity, because hashing a member of an Enum calls Python code.
+    # `is`, not a set of kinds: hashing a member of an Enum calls Python code.
     token = InputKind.TOKEN
     specs = program.graph_signature.input_specs
     tokens = any(spec.kind is token for spec in specs) or any(
@@ -107,7 +107,7 @@ def with_distinct_names(program: ExportedProgram) -> ExportedProgram:
 
 
 def without_tokens_and_dead_bodies(program: ExportedProgram) -> ExportedProgram:
-    """Return the program, or a clean copy if it has tokens or dead code in a body."""
+    """Return the program, or a copy without effect tokens and without dead code in bodies."""
     cleaned = without_effect_tokens(program)
     if cleaned is not program or not any(map(_has_dead_code, _bodies(program.graph_module))):
         return cleaned
@@ -130,13 +130,13 @@ def _has_dead_code(module: torch.fx.GraphModule) -> bool:
 
 
 def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a copy with copies of all graphs, nested ones included; it shares other attributes."""
+    """Return a module with copies of all graphs, nested ones too; it shares other attributes."""
     copies = {
         name: _copy_graph_module(child)
         for name, child in module._modules.items()
         if isinstance(child, torch.fx.GraphModule)
     }
-    # A new module regenerates the code of its children: these must not be the original ones.
+    # The constructor of a GraphModule recompiles its children, so these are copies as well.
     root = torch.nn.Module()
     vars(root).update(vars(module), _modules={**module._modules, **copies})
     result = torch.fx.GraphModule(root, copy.deepcopy(module.graph))
@@ -169,6 +169,6 @@ def fake_mode_of_its_own() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
-# Operators that read an inner tensor of a tensor subclass. torch.export puts their nodes before the
-# nodes of all modules.
+# Operators that read an inner tensor of a tensor subclass. In an exported graph, their nodes come
+# before the nodes of all modules.
 INNER_TENSOR_TARGETS = frozenset({torch.ops.export.access_subclass_inner_tensor.default})

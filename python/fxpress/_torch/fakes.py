@@ -11,7 +11,7 @@ try:
     from fxpress._torch import aten
 
     fake_with_numbers: Any = aten.fake_with_numbers
-except ImportError:  # there is no tensor part for this torch
+except ImportError:  # fxpress has no extension for this torch
     fake_with_numbers = None
 
 make_subclass = torch.Tensor._make_subclass
@@ -20,14 +20,14 @@ META = torch.device("meta")
 
 
 def protects_data(attributes: dict[str, Any]) -> bool:
-    """Return whether accessing the data of fake tensors is an error, by a setting of their mode."""
+    """Return whether fake tensors with these attributes raise if their data is accessed."""
     return not getattr(attributes["fake_mode"], "_allow_unsafe_data_ptr_access", False)
 
 
 def without_data(
     shape: Any, strides: Any, offset: Any, dtype: torch.dtype, storage: Any
 ) -> torch.Tensor:
-    """Return a tensor on the meta device, in a storage; None: a new storage."""
+    """Return a tensor on the meta device, in `storage` or, if it is None, in a new storage."""
     if storage is None:
         return torch.empty_strided(shape, strides, dtype=dtype, device=META)
     return torch.empty(0, dtype=dtype, device=META).set_(storage, offset, shape, strides)

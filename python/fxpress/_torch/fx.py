@@ -45,7 +45,7 @@ CAST = torch.ops.aten._to_copy.default  # to another dtype
 
 _T = TypeVar("_T")
 
-# With the newer name, torch logs a warning for the use of the older name.
+# A torch with the newer name warns about the older one.
 is_opaque_value: Callable[[Any], bool] = (
     opaque_object.is_custom_class_obj
     if features.opaque_values_are_custom_classes
@@ -54,7 +54,7 @@ is_opaque_value: Callable[[Any], bool] = (
 
 
 def is_fake(value: object) -> TypeGuard[torch.Tensor]:
-    """Return whether a value is a fake tensor: of the Python class, or of torch's C++."""
+    """Return whether a value is a fake tensor: a `FakeTensor`, or one that C++ implements."""
     return isinstance(value, FakeTensor) or (
         features.fake_tensors_of_cpp
         and isinstance(value, torch.Tensor)
@@ -74,7 +74,7 @@ def holds_fake(value: object) -> bool:
     return False
 
 
-# A block in which tensors of subclasses are treated as plain ones.
+# In a block of this class, torch ignores `__torch_function__` of tensor subclasses.
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
 
 
@@ -91,7 +91,7 @@ def uses_lazy_graph_modules() -> bool:
     return issubclass(lazy_graph_module._get_graph_module_cls(), LazyGraphModule)
 
 
-# A GraphModule of this torch: the pattern for the classes and instances that fxpress creates.
+# A GraphModule that torch has created: fxpress creates classes and instances like it.
 PATTERN = torch.fx.GraphModule({}, torch.fx.Graph())
 _PATTERN_CLASS = type(PATTERN)
 
@@ -101,7 +101,7 @@ CLASS_QUALNAME: str = _PATTERN_CLASS.__qualname__
 CLASS_MODULE: str = _PATTERN_CLASS.__module__
 CODE_ATTRIBUTES = ("_code", "_lineno_map", "_prologue_start")
 
-# The entries that `recompile` leaves in the instance's state, in order.
+# The entries that `recompile` adds to the instance's `__dict__`, in order.
 RECOMPILED_STATE = ("_in_spec", "_out_spec", *CODE_ATTRIBUTES)
 PENDING = "_fxpress_pending"  # a class with deferred code has a weak reference to its instance
 GRAPH_SLOT = "_graph"
@@ -124,7 +124,7 @@ def forward_from_code(
     namespace: dict[str, Any],
     graph: torch.fx.Graph,
 ) -> Any:
-    """Return the function of a source that differs from another source only in names of locals."""
+    """Return a source's function, with the code of a source that has other names of locals."""
     namespace = {**namespace, "__builtins__": vars(builtins)}
     key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
     code = pattern.replace(co_filename=key, co_varnames=names)
@@ -136,7 +136,7 @@ def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
     twin = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
-        # create_node does not check a get_attr node; the generator reports faults of the node.
+        # create_node checks no get_attr node, so that the generator reports invalid nodes.
         copied = copies[node] = twin.create_node("get_attr", "", type_expr=node.type)
         copied.name, copied.op, copied.target = node.name, node.op, node.target
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: copies.get(n, n))
@@ -147,15 +147,15 @@ def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
     return twin
 
 
-class _Aside(torch.fx.GraphModule):  # type: ignore[misc]
-    """A module whose code is generated even if the code of torch's modules is deferred."""
+class _Separate(torch.fx.GraphModule):  # type: ignore[misc]
+    """A GraphModule of another base class, whose code `deferred_code.deferring` does not defer."""
 
 
-def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
-    """Run torch's `recompile` without changing the graph or its module."""
-    module = torch.fx.GraphModule.__new__(_Aside)
+def recompile_separately(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
+    """Run torch's `recompile` on a new module; return the code, `forward`, `__dict__` entries."""
+    module = torch.fx.GraphModule.__new__(_Separate)
     torch.nn.Module.__init__(module)
-    # A subclass of Graph may write its nodes by other rules, which a plain copy would not have.
+    # A subclass of Graph may generate code by other rules, which a plain copy would not have.
     module._graph = _with_own_nodes(graph) if type(graph) is torch.fx.Graph else graph
     code = module.recompile()
     state = {name: vars(module)[name] for name in RECOMPILED_STATE if name in vars(module)}
@@ -163,7 +163,7 @@ def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, A
 
 
 def enriches_profiler_metadata() -> bool:
-    """Return whether source must have profiler marks, which only torch's generator writes."""
+    """Return whether generated code needs profiler marks, which only torch's generator writes."""
     return bool(fx_config.enrich_profiler_metadata)
 
 
@@ -192,7 +192,7 @@ def sample_graph() -> torch.fx.Graph:
 
 
 def sample_graph_with_trees() -> torch.fx.Graph:
-    """Return a graph whose inputs are flattened by a tree spec, and whose outputs are built."""
+    """Return a graph whose code flattens inputs and builds outputs by tree specs."""
     graph = torch.fx.Graph()
     x, y, input_ = (graph.placeholder(name) for name in ("x", "y_0", "input"))
     graph.output((x, y, graph.call_function(torch.add, (input_, x))))
@@ -202,10 +202,13 @@ def sample_graph_with_trees() -> torch.fx.Graph:
 
 
 def tree_inputs(codegen: Any) -> tuple[list[str], list[str], list[str] | None, bool] | None:
-    """Return parameters, positional ones, keywords or None, and whether there is an output spec."""
+    """Return the parameters, the positional ones, the keywords, and whether there is an out_spec.
+
+    The keywords are None if all arguments are positional; the result is None for graphs that only
+    torch's generator supports.
+    """
     info = codegen.pytree_info
     if info is None or "self" in info.orig_args:
-        # Only torch's generator supports these graphs.
         return None
     names, spec = list(info.orig_args), info.in_spec
     children = spec.children() if spec.type is tuple else []
@@ -216,7 +219,7 @@ def tree_inputs(codegen: Any) -> tuple[list[str], list[str], list[str] | None, b
 
 
 def tree_specs(graph: torch.fx.Graph) -> dict[str, Any]:
-    """Return the specs that `recompile` leaves in the module of a graph."""
+    """Return the entries for tree specs that `recompile` adds to a module's `__dict__`."""
     codegen: Any = graph._codegen
     if not isinstance(codegen, fx_graph._PyTreeCodeGen):
         return {}
@@ -225,13 +228,13 @@ def tree_specs(graph: torch.fx.Graph) -> dict[str, Any]:
 
 
 def set_specs(module: torch.fx.GraphModule) -> None:
-    """Give a module the specs of its inputs and outputs that `recompile` gives it."""
+    """Set the tree specs of a module, as `recompile` does."""
     for name, spec in tree_specs(module.graph).items():
         setattr(module, name, spec)
 
 
 def describe_target(target: Callable[..., Any]) -> tuple[str, str]:
-    """Return the kind (of `TargetKind` in csrc/fx/source_parts.h) and the text of a function."""
+    """Return a function's `TargetKind` (csrc/fx/source_parts.h), and its text in generated code."""
     if not callable(target):
         raise AssertionError(f"Expected node.target to be callable, got {type(target)}")
     if getattr(target, "__module__", "") == "_operator":
@@ -252,12 +255,12 @@ def _base_globals(_registered: int) -> dict[str, Any]:
 
 
 def base_globals() -> dict[str, Any]:
-    """Return the globals of every generated source, which are an empty graph's."""
+    """Return the globals that the code of every graph has."""
     return _base_globals(len(fx_graph._custom_builtins))
 
 
 def parse_name(name: str) -> tuple[str, str, str]:
-    """Split a name like `_Namespace.create_name`: candidate, base, and number or ""."""
+    """Split a name as `_Namespace.create_name` does: the valid name, its base, its number or ""."""
     candidate = name
     match = fx_graph._name_regex.match(candidate)
     if match is None:
@@ -283,33 +286,33 @@ NodeSourceAction = fx_traceback.NodeSourceAction
 
 
 def provenance_rules(pass_name: str, *actions: Any) -> dict[str, object]:
-    """Return how a pass records sources of nodes: `ProvenanceRules` of csrc/fx/provenance.h."""
+    """Return how a pass fills `from_node`, for `ProvenanceRules` of csrc/fx/provenance.h."""
     sample = torch.fx.Graph().placeholder("sample")
     source = fx_traceback.NodeSource(sample, pass_name, list(actions))
     return {
         "source": fx_traceback.NodeSource,
         "source_info": fx_traceback.NodeSource.NodeInfo,
         "attributes": dict(vars(source)),
-        "keep": list if features.provenance_is_shared else _copies_of_notes,
+        "keep": list if features.provenance_is_shared else _copy_sources,
     }
 
 
-def _copies_of_notes(notes: Iterable[Any]) -> list[Any]:
-    """Return deep copies of records: `copy.deepcopy` is slow for thousands of nodes."""
-    return [*map(_copy_of_note, notes)]
+def _copy_sources(sources: Iterable[Any]) -> list[Any]:
+    """Return deep copies of NodeSources: `copy.deepcopy` is slow for thousands of nodes."""
+    return [*map(_copy_source, sources)]
 
 
-def _copy_of_note(note: Any) -> Any:
-    if type(note) is not fx_traceback.NodeSource:
-        return copy.deepcopy(note)
+def _copy_source(source: Any) -> Any:
+    if type(source) is not fx_traceback.NodeSource:
+        return copy.deepcopy(source)
     made = object.__new__(fx_traceback.NodeSource)
     fields = made.__dict__
-    fields.update(note.__dict__)  # except for their caches, records never change
-    fields["action"] = [*note.action]
-    if note.node_info is not None:
-        info = fields["node_info"] = object.__new__(type(note.node_info))
-        info.__dict__.update(note.node_info.__dict__)
-    fields["from_node"] = _copies_of_notes(note.from_node)
+    fields.update(source.__dict__)  # other values than those below never change
+    fields["action"] = [*source.action]
+    if source.node_info is not None:
+        info = fields["node_info"] = object.__new__(type(source.node_info))
+        info.__dict__.update(source.node_info.__dict__)
+    fields["from_node"] = _copy_sources(source.from_node)
     return made
 
 

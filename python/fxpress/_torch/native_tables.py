@@ -1,8 +1,8 @@
 """Fill the table of the native code for graphs: the objects in `csrc/fx/symbols.def`.
 
-A module that uses native code for graphs calls `fx` at import; the first call fills the table. In
-the same way, `_graphs.engine` and `_files.serde.native_table` fill the tables of the engine and of
-serde.
+A module that uses native code for graphs calls `fx` at import, and the first call fills the table.
+`_graphs.engine` and `_files.serde.native_table` fill the tables of the engine and serde in the same
+way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 def fill_once(fill: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls `fill` once, also if several threads call it."""
+    """Return a function that calls `fill` only once, even if several threads call it."""
     filled = False
 
     @functools.wraps(fill)
@@ -43,7 +43,7 @@ def fill_once(fill: Callable[[], None]) -> Callable[[], None]:
 
 @functools.cache
 def tensor_part_symbol(name: str) -> object:
-    """Return an attribute of the extension that needs libtorch; None: none for this torch."""
+    """Return an attribute of the `_aten` extension; None if there is none for this torch."""
     try:
         from fxpress._torch import aten
     except ImportError:

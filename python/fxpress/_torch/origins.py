@@ -1,4 +1,4 @@
-"""Find functions that are entirely torch's, and operators with kernels or rules of other code."""
+"""Find functions that run only torch's code, and operators with kernels or rules of other code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_torchs(function: Any) -> bool:
 
 
 def _parts(value: Any) -> Iterable[Any] | None:
-    """Return the objects in a value that may run; None for a value that is not torch's."""
+    """Return the objects in a value that it may call; None for a value that is not torch's."""
     kind = type(value)
     if kind in _PLAIN:
         return ()
@@ -67,7 +67,7 @@ def _parts(value: Any) -> Iterable[Any] | None:
         return () if _namespace(value) in BUILTIN else None
     if isinstance(value, (enum.Enum, inspect.Signature)):
         return (kind,)
-    # A module is refused because of its state.
+    # A module is refused, because its state may change.
     if not _is_known(kind, ()) or isinstance(value, torch.nn.Module):
         return None
     if hasattr(value, "__dict__"):
@@ -88,7 +88,7 @@ def _parts_of_function(function: types.FunctionType) -> list[Any] | None:
 
 
 def _parts_of_native(function: types.BuiltinFunctionType) -> tuple[Any, ...] | None:
-    """Return the object to which a function of C or C++ is bound, unless it is a module."""
+    """Return the object to which a C function is bound; None if it is not torch's or Python's."""
     owner = function.__self__
     if owner is not None and not isinstance(owner, types.ModuleType):
         return (owner,)
@@ -98,13 +98,13 @@ def _parts_of_native(function: types.BuiltinFunctionType) -> tuple[Any, ...] | N
 
 
 def _is_harmless(cls: type) -> bool:
-    """Return whether a class is one of torch's or Python's, or a plain named tuple."""
+    """Return whether a class is defined by torch or Python, or is a plain named tuple."""
     is_named_tuple = cls.__bases__ == (tuple,) and hasattr(cls, "_fields")
     return is_named_tuple or _is_known(cls, sys.stdlib_module_names)
 
 
 def _is_known(cls: type, others: Iterable[str]) -> bool:
-    """Return whether a class is found under its own name, in torch or one of `others`."""
+    """Return whether torch or one of the packages `others` has the class under its own name."""
     name = str(cls.__module__)
     found: Any = sys.modules.get(name)
     for part in cls.__qualname__.split("."):
@@ -119,13 +119,13 @@ def _namespace(operator: Any) -> str:
     return str(operator._qualified_op_name).partition("::")[0]
 
 
-# A line of `_dispatch_dump` for a Python kernel: the key, and the file and line where the library
-# that registered it was created.
+# A line of `_dispatch_dump` for a Python kernel: its dispatch key, and the file and line that
+# created the `torch.library.Library` of the kernel.
 _KERNEL = re.compile(
     r"^(\w+)(?:\[alias\])?(?: \(inactive\))?: registered at (.+\.py):(\d+) ::", re.MULTILINE
 )
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd.name
-# Keys whose kernels compute an operator's result, and do not replace the operator in a trace.
+# Kernels with these keys only compute results: the trace still has a node of the operator.
 _RESULTS = frozenset(
     {"Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
 )
@@ -141,7 +141,7 @@ def _is_backend(key: str) -> bool:
 
 
 def _kernels(operator: str) -> list[tuple[str, bool]]:
-    """Return the keys of Python kernels that a trace may run, and whether each is torch's."""
+    """Return (dispatch key, whether it is torch's) of the Python kernels that a trace may run."""
     found = _KERNEL.findall(torch._C._dispatch_dump(operator))
     return [(k, _is_of_torch(file, int(line))) for k, file, line in found if not _is_backend(k)]
 
@@ -165,7 +165,7 @@ def _lines_for_others() -> frozenset[int]:
 
 
 class _Libraries:
-    """torch's libraries of operators, and which of them are torch's own."""
+    """Caches, for each live `torch.library.Library`, whether it has a user's kernel."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
@@ -194,10 +194,10 @@ class _Libraries:
             name = f"{space}::{operator}"
             owners = {is_own for kernel, is_own in _kernels(name) if kernel == key}
             if len(owners) == 1:
-                verdict = "" if owners == {True} else name
-                self._known[made] = (len(made._op_impls), verdict)
-                return verdict
-            shared = name  # torch's and other kernels: which is this library's is unknown
+                found = "" if owners == {True} else name
+                self._known[made] = (len(made._op_impls), found)
+                return found
+            shared = name  # torch and other code have kernels: which one is this library's?
         if not shared:
             self._known[made] = (len(made._op_impls), "")
         return shared
@@ -220,7 +220,7 @@ def is_replaced(operator: Any) -> bool:
 
 
 def fake_rules() -> tuple[Any, ...]:
-    """Return all other registrations that affect fake results of torch's operators, to compare."""
+    """Return the registered rules for fake results of torch's operators, as a comparable value."""
     registered = simple_registry.singleton._data
     return (
         dict(fake_impls.op_implementations_dict),

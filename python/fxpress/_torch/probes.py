@@ -1,8 +1,8 @@
-"""Check, when a component is imported, that torch has the functions and arguments it needs.
+"""Check, when a component is imported, that torch has the functions and parameters that it needs.
 
-The result for an unsupported torch is one clear error. A missing name fails at import anyway. The
-table lists the functions to which a component passes arguments: with other parameters, a call would
-only fail much later, when the user runs it.
+An unsupported torch then raises one clear error. A missing name makes the import fail anyway, but a
+missing parameter would fail much later, in a call. So a table lists the functions that a component
+calls, with their arguments.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ COMPATIBILITY_MARKS: list[dict[Any, None]] = [
     if name in vars(_compatibility)
 ]
 
-# Component -> the functions that it calls or overrides, with an underscore for each positional
-# argument, and the names of the other arguments. The first argument of a method is the object.
+# Component -> the functions that it calls or overrides. An underscore is a positional argument (of
+# a method, the first is the object), and a name is a keyword argument.
 _CALLS = {
     "split_module": """
         torch.fx.graph_module:GraphModule(_, _)
@@ -164,9 +164,8 @@ _CALLS = {
         torch._dynamo.utils:proxy_args_kwargs(_, _)
     """,
 }
-COMPONENTS = tuple(_CALLS)  # by the name of their module
-# Component -> the components that it uses.
-_STANDS_ON = {
+COMPONENTS = tuple(_CALLS)  # the names of their modules
+_USES = {  # component -> the components that it uses
     "unflatten": ("split_module",),
     "export": ("split_module",),
     "serialize": ("split_module",),
@@ -182,8 +181,8 @@ _CALL = re.compile(r"([\w.]+):([\w.]+)\(([^)]*)\)")
 @functools.cache
 def check(component: str) -> None:
     """Raise UnsupportedTorchError if torch lacks a function or argument that a component uses."""
-    for below in _STANDS_ON.get(component, ()):
-        check(below)
+    for used in _USES.get(component, ()):
+        check(used)
     for module, path, arguments in _CALL.findall(_CALLS[component]):
         found: Any = importlib.import_module(module)
         for name in path.split("."):
@@ -204,14 +203,14 @@ def is_known() -> bool:
 
 
 def is_due_to_torch(error: Exception) -> bool:
-    """Return whether an import failed because of torch: always with an unknown release."""
+    """Return whether torch caused an import to fail; an unknown release always counts as cause."""
     lacks_name = isinstance(error, (ImportError, AttributeError)) and is_of_torch(error)
     return lacks_name or isinstance(error, UnsupportedError) or not is_known()
 
 
 @contextlib.contextmanager
 def component(name: str) -> Iterator[None]:
-    """Return a block for a component's imports; UnsupportedTorchError if torch lacks a part."""
+    """Run a block with a component's imports; UnsupportedTorchError if torch lacks a part."""
     import torch
 
     try:

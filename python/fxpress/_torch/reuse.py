@@ -1,4 +1,4 @@
-"""torch's names for calls of modules that are repeated instead of traced."""
+"""torch's names for repeating the trace of a module's call, instead of tracing the next call."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
 from fxpress._torch.symbols import SYMBOLIC as SYMBOLIC
 
-# The tables of an output graph that a call must not change if it is to be repeated: description ->
-# names of the tables. Not every release has each of them.
+# The tables of Dynamo's OutputGraph that the trace of a repeatable call leaves unchanged:
+# description -> names of the tables. Some releases lack some of them.
 _LASTING = {
     "a name among the globals": ("installed_globals",),
     "a hook for the end of the trace": ("cleanup_hooks",),
@@ -64,7 +64,7 @@ _NAMES = tuple((why, name) for why, names in _LASTING.items() for name in names)
 
 
 def lasting_state(output: Any) -> tuple[int, ...]:
-    """Return numbers that change when a call changes parts of the trace that cannot be repeated."""
+    """Return numbers that change when the trace of a call has effects that cannot be repeated."""
     own = vars(output)
     effects = output.side_effects
     shapes = output.shape_env
@@ -74,7 +74,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
         len(effects.tensor_hooks),
         len(effects.save_for_backward),
         len(tracer.bound_symbols),
-        # The first result of an operator has other expressions than later results, from the cache.
+        # An operator's first result has other expressions than later results, from the cache.
         FakeTensorMode.cache_misses if tracer.bound_symbols else 0,
         len(shapes.guards),
         shapes._version_counter,
@@ -84,7 +84,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
 
 
 def lasting_change(before: tuple[int, ...], after: tuple[int, ...]) -> str:
-    """Describe the difference between two states."""
+    """Describe the difference between two results of `lasting_state`."""
     for (why, _), old, new in zip(_NAMES, before, after, strict=False):
         if old != new:
             return why
@@ -92,7 +92,7 @@ def lasting_change(before: tuple[int, ...], after: tuple[int, ...]) -> str:
 
 
 def surroundings(tx: Any) -> tuple[Any, ...]:
-    """Return the state on which a call depends besides module, arguments and torch's globals."""
+    """Return the state of a trace on which a call depends, besides its module and arguments."""
     modes = tx.symbolic_torch_function_state
     streams = getattr(tx, "symbolic_stream_state", None)
     return (
@@ -109,7 +109,7 @@ def surroundings(tx: Any) -> tuple[Any, ...]:
 
 
 def is_plain_trace(tx: Any) -> bool:
-    """Return whether a trace has nothing that cannot be repeated, such as an exception."""
+    """Return whether calls can be repeated in this trace: not, for example, in an except block."""
     return (
         tx.output.current_tracer.parent is None
         and tx.distributed_state is None  # sizes on other ranks make numbers dynamic
@@ -128,7 +128,7 @@ _BY_SOURCE = ("dynamic_sources", "unbacked_sources", "static_sources")
 
 
 class SeenSize(NamedTuple):
-    """A number or the sizes of a tensor, which Dynamo records to find changing sizes."""
+    """A number or a tensor's sizes, which Dynamo compares with earlier traces to find changes."""
 
     tx: Any
     name: str  # the name of the source
@@ -136,7 +136,7 @@ class SeenSize(NamedTuple):
     merged: Any  # merged with sizes from earlier traces
 
     def merged_by_another(self, name: str) -> Any:
-        """Return the result of merging equal sizes at another source."""
+        """Return the result of merging the same sizes for the source `name`."""
         code = pgo.CodeId.make(self.tx.f_code, self.tx.closure)
         known = pgo.get_code_state()[code].automatic_dynamic.get(name)
         if known is None or not config.automatic_dynamic_shapes:
@@ -146,33 +146,33 @@ class SeenSize(NamedTuple):
         return merged
 
     def note(self, name: str) -> None:
-        """Make Dynamo record equal sizes for another source."""
+        """Make Dynamo record the same sizes for the source `name`."""
         builder.process_automatic_dynamic(self.tx, name, self.given)
 
 
 def process_sizes(note: Callable[[SeenSize], None]) -> Any:
-    """Return a wrapper of Dynamo's `process_automatic_dynamic` that reports to `note`."""
+    """Return a wrapper of Dynamo's `process_automatic_dynamic` that then calls `note`."""
     process = builder.process_automatic_dynamic
 
-    def noted(tx: Any, name: str, given: Any, **options: Any) -> Any:
+    def process_and_note(tx: Any, name: str, given: Any, **options: Any) -> Any:
         merged = process(tx, name, copy.copy(given), **options)
         note(SeenSize(tx, name, given, copy.copy(merged)))
         return merged
 
-    return noted
+    return process_and_note
 
 
 _TRACES = "_fxpress_traces_all"
 
 
 class _Restart(RestartAnalysis):  # type: ignore[misc]
-    """Restarts the trace, which then traces every call."""
+    """Makes Dynamo trace the frame again, without repeating calls."""
 
 
 def restart_without_reuse(output: Any, reason: str) -> NoReturn:
     """Make Dynamo restart a frame, and trace the calls that were repeated."""
     log = output.root_tx.speculation_log
-    log.clear()  # speculation is at other instructions in the next attempt
+    log.clear()  # the next attempt reaches other instructions than the log lists
     vars(log)[_TRACES] = True
     raise _Restart(restart_reason=reason)
 
@@ -192,12 +192,12 @@ def symbols_of(value: Any) -> list[Any]:
 
 
 def copy_symbol(size: Any) -> Any:
-    """Return an equal symbolic number that is a distinct object for the cache of fake tensors."""
+    """Return an equal symbolic number that the cache of fake tensors distinguishes from `size`."""
     return type(size)(copy.copy(size.node))
 
 
 def items_of(container: Any) -> tuple[VariableTracker, ...]:
-    """Return the variables in a container; for a dict, keys and values alternate."""
+    """Return the variables in a container: for a dict, its keys and values in turn."""
     if isinstance(container, variables.ConstDictVariable):
         return tuple(each for key, value in container.items.items() for each in (key.vt, value))
     return tuple(container.items)
@@ -221,19 +221,19 @@ def changed_objects(effects: Any) -> list[VariableTracker]:
 
 
 def within(objects: list[VariableTracker], effects: Any) -> dict[int, VariableTracker]:
-    """Return the variables of objects, and recursively of the objects in them, by id."""
+    """Return the variables in objects, at any depth, by id."""
     found: dict[int, VariableTracker] = {}
     VariableTracker.visit(lambda each: found.update({id(each): each}), objects, None, effects)
     return found
 
 
 def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a variable for a new result, copied from an identical call's."""
+    """Return a variable for a repeated call's new tensor, like the traced call's `variable`."""
     return variable.clone(proxy=proxy, mutation_type=_new_of(variable))
 
 
 def copy_number(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a variable for a new number of a node that repeats an identical call."""
+    """Return a variable for a repeated call's new number."""
     return SymNodeVariable(proxy, proxy.node.meta["example_value"])
 
 
@@ -258,7 +258,7 @@ global_state = torch._C._dynamo.guards.GlobalStateGuard
 
 
 def input_variable(output: Any, node: torch.fx.Node) -> tuple[torch.Tensor, Any] | None:
-    """Return the tensor of an input of the graph, and its variable; None for others."""
+    """Return the tensor of a graph's input, and its variable; None for other inputs."""
     given = node.meta.get("grapharg")
     tensor = output.nn_modules.get(node.target) if given is None else given.example
     known = output.side_effects.id_to_variable.get(id(tensor))
@@ -282,7 +282,7 @@ def is_exhausted(generator: Any) -> bool:
 
 
 def note_proxyable(tracer: Any, variable: VariableTracker) -> None:
-    """Record a variable with the tracer, as a variable that the tracer created."""
+    """Record a variable in a tracer, which does so for the variables that it creates itself."""
     tracer.record_proxyable_vt(variable)
 
 
@@ -327,7 +327,7 @@ class CallSite:
 
 
 def map_source(source: Source, known: dict[Source, Source]) -> Source:
-    """Return a source with its parts replaced by the table, to which results are added."""
+    """Return a source with its parts replaced by `known`, to which each result is added."""
     found = known.get(source)
     if found is None:
         found = source
@@ -362,7 +362,7 @@ def checks_identity(guard: Guard) -> bool:
 
 
 def is_of_variable(guard: Guard) -> bool:
-    """Return whether Dynamo creates a guard only once, with the variable of its source."""
+    """Return whether Dynamo creates such a guard together with the variable of its source."""
     return guard.create_fn is GuardBuilder.TYPE_MATCH
 
 
@@ -420,14 +420,14 @@ _GUARD_FLAGS = [
 
 
 class _GuardsApart(GuardsSet):  # type: ignore[misc]
-    """Guards that are looked up, not installed, so that no stack is extracted."""
+    """Guards that Dynamo does not install; it would extract a stack for each installed guard."""
 
     def add(self, guard: Guard, **options: Any) -> None:
         self.inner.add(guard)
 
 
 class separate_guards:  # noqa: N801
-    """A `with` block whose guards are collected separately, in a table by source and kind."""
+    """A `with` block whose guards are collected in `found`, by source and kind, not installed."""
 
     def __init__(self, output: Any) -> None:
         self._context = output.tracing_context.guards_context

@@ -1,4 +1,4 @@
-"""Copies of fake tensors and of inputs of a graph, created without Dynamo's code for each."""
+"""Copy fake tensors and inputs of a graph, which is faster than Dynamo's code for each input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fxpress._torch.fakes import without_data
 
 
 def copy_fake(like: Any, shares: torch.Tensor | None, symbol: Callable[[Any], Any]) -> torch.Tensor:
-    """Copy a fake tensor, without autograd's metadata; `symbol` maps its sizes."""
+    """Copy a fake tensor, in the storage of `shares` if it is not None; `symbol` maps its sizes."""
     size, stride = tuple(map(symbol, like.shape)), tuple(map(symbol, like.stride()))
     offset = symbol(like.storage_offset())
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -44,13 +44,13 @@ def copy_fake(like: Any, shares: torch.Tensor | None, symbol: Callable[[Any], An
 def _is_whole(tensor: torch.Tensor) -> bool:
     """Return whether a new tensor of these sizes and strides has a storage of this size."""
     if any(type(each) is not int for each in (*tensor.shape, *tensor.stride())):
-        return False  # comparing would put guards on symbols
+        return False  # a comparison would add guards on symbols
     needed = _native.bytes_needed(tensor.shape, tensor.stride(), 0, tensor.element_size())
     return bool(tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == needed)
 
 
 def can_copy_parameter(fake: Any) -> bool:
-    """Return whether Dynamo creates such fake parameters: fixed sizes, with their own storage."""
+    """Return whether a fake parameter has fixed sizes and its own storage, as from Dynamo."""
     return (
         config.force_parameter_static_shapes
         and type(fake) is FakeTensor
@@ -62,7 +62,7 @@ def can_copy_parameter(fake: Any) -> bool:
 
 
 def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Copy a fake parameter for another parameter; None: Dynamo has to create it."""
+    """Copy a fake parameter for another parameter; None if Dynamo has to create it."""
     mode = fake.fake_mode
     converter = mode.fake_tensor_converter
     meta = converter.meta_converter
@@ -87,13 +87,13 @@ def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
 
 @dataclasses.dataclass
 class Input:
-    """A parameter that becomes an input of the graph, like another one."""
+    """A parameter that becomes an input of the graph, like another parameter `like`."""
 
-    variable: Any  # the variable of the other parameter
-    like: torch.Tensor  # the other parameter
+    variable: Any  # the variable of `like`
+    like: torch.Tensor
     parameter: Any
-    fake: torch.Tensor  # its fake tensor
-    source: Source  # its source in the program
+    fake: torch.Tensor  # the fake tensor of `parameter`
+    source: Source  # the source of `parameter`
 
 
 def add_placeholder(tx: Any, given: Input) -> VariableTracker:
@@ -130,7 +130,7 @@ def add_attribute(
 
 
 def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
-    """Return the variable of an input, and record it in all of Dynamo's tables of inputs."""
+    """Return the variable of an input, recorded in all of Dynamo's tables of inputs."""
     output, parameter, source = tx.output, given.parameter, given.source
     _note_fake(output, given.like, parameter, given.fake, source)
     install_guard(source.make_guard(guard))
@@ -142,7 +142,7 @@ def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
 
 
 class _RealValues(dict):  # type: ignore[type-arg]
-    """Values of nodes; unlike in Dynamo, a parameter is copied only when a trace reads it."""
+    """Dynamo's `real_value_cache`, except that a parameter is copied only when it is read."""
 
     def __init__(self, values: dict[Any, Any]) -> None:
         super().__init__(values)

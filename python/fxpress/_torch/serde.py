@@ -61,7 +61,7 @@ from fxpress._torch.versions import features
 
 OPS = "torch._ops"  # the `__module__` of operators
 INDUCTOR = "torch._inductor.ir"  # looked up in sys.modules, because importing it is slow
-# Whether Triton kernels can be written on this machine, also by its CPU backend if torch checks it.
+# Whether torch serializes Triton kernels on this machine; some releases accept a CPU backend too.
 can_use_triton: Callable[[], bool] = (
     functools.partial(has_triton, include_cpu=True) if features.triton_on_cpu else has_triton
 )
@@ -92,11 +92,10 @@ TorchSerializeError = torch_serialize.SerializeError
 
 
 class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[misc]
-    """A program cannot be written, or a file is damaged, or a file names something unknown.
+    """A program cannot be written, a file is damaged, or a file names something unknown.
 
-    It is a subclass of `torch._export.serde.serialize.SerializeError`, so that code that catches
-    torch's class catches it too. torch's own functions raise torch's class, which is not an
-    `fxpress.Error`.
+    Code that catches torch's class, `torch._export.serde.serialize.SerializeError`, catches this
+    subclass too. torch's own functions raise torch's class, which is not an `fxpress.Error`.
 
     Example:
         >>> import dataclasses
@@ -135,7 +134,7 @@ assert_scalar = torch.ops.aten._assert_scalar.default
 ScriptObject = torch._C.ScriptObject
 
 
-# Further functions on numbers that programs call, and that torch refuses to save.
+# Functions on numbers that programs call, but that torch's serializer refuses.
 _FURTHER_SYM_OPS = (
     *(math.ceil, math.floor, round, abs, operator.abs, operator.not_),
     *(torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless),
@@ -143,7 +142,7 @@ _FURTHER_SYM_OPS = (
 
 
 def sym_ops() -> Iterator[Any]:
-    """Yield the functions on numbers that a file may name, including torch's current table."""
+    """Yield the functions on numbers that a file may name: torch's, and further ones."""
     yield from SYM_OPS
     yield from _FURTHER_SYM_OPS
 
@@ -159,7 +158,7 @@ def allowed_builtins() -> list[Any]:
 
 
 def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
-    """Return a copy of versions of operator sets; a missing "aten" gets this torch's version."""
+    """Return a copy of an opset version table, with this torch's version if it lacks "aten"."""
     complete = dict(versions or {})
     complete.setdefault("aten", int(torch._C._get_max_operator_version()))
     return complete
@@ -181,7 +180,7 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 class module_inputs:  # noqa: N801
-    """A `with` block in which pytree has the classes of modules in inputs, for all threads."""
+    """A `with` block in which the classes of modules among inputs are pytree nodes."""
 
     def __init__(self, example_inputs: Any) -> None:
         self._inputs = example_inputs
@@ -218,7 +217,7 @@ class module_inputs:  # noqa: N801
                 self._used.discard(cls)
 
     def __del__(self) -> None:
-        for _ in range(10):  # a signal handler may interrupt an attempt; there is no later one
+        for _ in range(10):  # a signal handler may interrupt an attempt, and nothing retries later
             if not getattr(self, "_used", None):
                 break
             with suppress(BaseException):
@@ -245,7 +244,7 @@ def _deregister_module(cls: type) -> None:
 
 
 def keyed_children(value: Any) -> list[tuple[Any, Any]] | None:
-    """Return the children of a pytree node, each with the step of a path to it; None: a leaf."""
+    """Return (key in the path, child) for each child of a pytree node; None for a leaf."""
     node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(value))
     if node is None:
         return None
@@ -270,9 +269,9 @@ def is_effectful(target: Any) -> bool:
 
 
 def is_composite(target: Any) -> bool:
-    """Return whether an overload is composed of other operators, any of which may return a view."""
+    """Return whether an overload calls other operators (CompositeImplicitAutograd)."""
     name, key = target.name(), "CompositeImplicitAutograd"
-    # For operators that only the JIT has, the dispatcher raises.
+    # `_dispatch_has_kernel_for_dispatch_key` raises for operators that only the JIT has.
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(torch._C._dispatch_has_kernel(name) and has_kernel(name, key))
 
@@ -283,7 +282,7 @@ def is_random(target: Any) -> bool:
 
 
 def special_operators() -> frozenset[Any]:
-    """Return the higher-order operators whose arguments are converted before they are written."""
+    """Return the higher-order operators that torch serializes by special rules."""
     return frozenset({aoti_call_delegate, triton_kernel_wrapper_functional})
 
 
@@ -350,10 +349,10 @@ def make_fake_mode() -> Any:
 
 @contextmanager
 def quick_constructors(fake_mode: Any) -> Iterator[None]:
-    """Create tensors in a fake mode without checks that `torch.empty_strided` always passes.
+    """Run a block in which `torch.empty_strided` is faster in a fake mode.
 
-    torch's cache gets the same entries. torch would create each tensor a second time from its
-    entry, in order to compare the dispatch keys.
+    It skips checks that always pass. torch's cache gets the same entries, without the check in
+    which torch creates each tensor again from its entry.
     """
     dispatch, make_entry = fake_mode._dispatch_impl, fake_mode._make_cache_entry
 
@@ -379,7 +378,7 @@ def quick_constructors(fake_mode: Any) -> Iterator[None]:
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
-    """Store the value of an expression, unless the environment has one or stores symbols only."""
+    """Store the hint of an expression, unless the ShapeEnv has it, or has hints of symbols only."""
     if expression in shape_env.backed_var_to_val or (
         features.symbols_by_name and not expression.is_Symbol
     ):
@@ -453,8 +452,8 @@ def is_torchs(module: types.ModuleType) -> bool:
     return module.__name__.partition(".")[0] == "torch"
 
 
-# The constructor would check a valid program again. If programs of this torch have other fields
-# than these, fxpress calls the constructor.
+# The fields that `make_program` sets without the constructor, which would check a valid program
+# again. If this torch's programs have other fields, `make_program` calls the constructor.
 _FIELDS = """
     _graph_module _graph_signature _state_dict _range_constraints _module_call_graph
     _example_inputs _constants _verifiers _guards_code
@@ -492,5 +491,5 @@ def replaced(program: ExportedProgram, **fields: Any) -> ExportedProgram:
 
 
 def create_graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> Any:
-    """Return a GraphModule with its code, or without code and with a warning for a SyntaxError."""
+    """Return a GraphModule; if its code has a SyntaxError, torch warns and leaves out the code."""
     return exported_program._create_graph_module_for_export(root, graph)

@@ -32,17 +32,17 @@ _COMPUTED = frozenset(
     for function in vars(module).values()
     if callable(function)
 ) | {torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int, torch.sym_not, torch.sym_ite}
-# The stack trace that torch gives nodes that it adds for the sizes of inputs.
+# The stack trace of nodes that torch adds to read sizes of inputs and to check assumptions.
 TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
 
 
 def comparable(number: Any) -> Any:
-    """Return a number or an expression, which is equal for numbers that are known to be equal."""
+    """Return a number, or its expression: equal results mean that numbers are known to be equal."""
     return number.node.expr if isinstance(number, SYMBOLIC) else number
 
 
 def another_number(value: Any) -> Any:
-    """Return another SymInt or SymFloat with the same expression; other values as they are."""
+    """Return a new SymInt or SymFloat with the same expression; return other values unchanged."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return value
     node = value.node
@@ -59,7 +59,7 @@ def computes(function: Any) -> bool:
 
 
 def expression_of(number: Any, shape_env: Any) -> Any:
-    """Return the expression of a symbolic number; None: constant, unbacked or of another env."""
+    """Return a symbolic number's expression; None if constant, unbacked or of another ShapeEnv."""
     node = number.node
     if type(node) is not SymNode or node.shape_env is not shape_env or node.constant is not None:
         return None
@@ -75,7 +75,7 @@ def as_int(number: Any) -> int | None:
 
 
 def symbol_read(number: Any) -> Any:
-    """Return the original symbol of an input's size; None if the size is not a symbol."""
+    """Return the symbol of an input's size before replacements; None if it is not a symbol."""
     expression = None if type(number) is int else number.node._expr
     return expression if expression is not None and expression.is_Symbol else None
 
@@ -94,7 +94,7 @@ def is_symbol(expression: Any) -> bool:
 
 
 def has_symbols(shape_env: Any) -> bool:
-    """Return whether an environment, or None, has symbols."""
+    """Return whether a ShapeEnv has symbols; None has none."""
     return shape_env is not None and bool(shape_env.var_to_range)
 
 
@@ -115,7 +115,7 @@ def knowledge(shape_env: Any) -> tuple[Any, ...]:
 
 
 def state(shape_env: Any) -> tuple[Any, ...]:
-    """Return numbers that change when a trace adds a guard, a symbol or an assertion."""
+    """Return numbers of a ShapeEnv that change when a trace adds a guard, symbol or assertion."""
     if shape_env is None:
         return ()
     return (
@@ -161,7 +161,7 @@ def track_number(number: Any, tracer: Any, name: str, meta: Any) -> Any:
 
 
 def node_of_number(number: Any, tracer: Any) -> Any:
-    """Return the node of a number in a trace, which is created if there is none."""
+    """Return the node of a number in a trace; create the node if there is none."""
     return proxy_tensor.get_proxy_slot(number, tracer).force().node
 
 
@@ -169,7 +169,10 @@ _Parts = list[tuple[Any, torch.fx.Node]]
 
 
 def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
-    """Add nodes to a graph that compute an expression, as torch would add them."""
+    """Add placeholders for an expression's symbols, and the nodes with which torch computes it.
+
+    Return (symbol, node) and (expression, node) of them; None if a part needs several nodes.
+    """
     parts: _Parts = []
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
     symbols = sorted(expression.free_symbols, key=str)
@@ -211,6 +214,6 @@ def describe_size_node(node: torch.fx.Node) -> None:
 
 
 def state_of_caches(shape_env: Any) -> tuple[Any, ...]:
-    """Return the state that determines how often torch computes sizes with symbols, as a key."""
+    """Return a key of the caches that decide which symbolic sizes torch computes again."""
     tables = [vars(shape_env).get(name, {}) for name in ("fake_tensor_cache", "_symop_cache")]
     return knowledge(shape_env), frozenset(map(hash, tables[0])), len(tables[1])

@@ -44,12 +44,14 @@ from fxpress._torch.fx import (
 from fxpress._torch.versions import features
 
 
-def _state_behind(key: str, state: dict[str, Any], *, without: tuple[str, ...]) -> dict[str, Any]:
+def _state_after(key: str, state: dict[str, Any], *, without: tuple[str, ...]) -> dict[str, Any]:
+    """Return the entries after a key, without some of them."""
     keys = list(state)
     return {k: state[k] for k in keys[keys.index(key) + 1 :] if k not in without}
 
 
 def _pristine_module_init() -> object:
+    """Return `torch.nn.Module.__init__`; None if other code has replaced it."""
     init = torch.nn.Module.__init__
     return init if init.__module__ == nn_module.__name__ else None
 
@@ -79,9 +81,9 @@ def _is_known_part(value: Any) -> bool:
     return value is None or type(value) in (int, str)
 
 
-# Operators that a module with a preserved signature computes again if export has shared their
-# result with another module, because the value cannot be passed. The list is the same as in
-# `_ModuleFrame.remap_input`.
+# A module with a preserved signature has no input for a result that export shares between modules,
+# so it computes the result of one of these operators again. torch's `_ModuleFrame.remap_input` has
+# the same list.
 _RECOMPUTABLE = frozenset(
     {
         torch.ops.aten.sym_size.int,
@@ -152,7 +154,7 @@ def native_symbols(
         "getitem": operator.getitem,
         "graph_init": vars(torch.fx.Graph)["__init__"] if graph_is_known else None,
         "graph_init_body": graph_body,
-        "graph_module_init_tail": _state_behind(GRAPH_SLOT, vars(PATTERN), without=CODE_ATTRIBUTES),
+        "graph_module_init_tail": _state_after(GRAPH_SLOT, vars(PATTERN), without=CODE_ATTRIBUTES),
         "graph_module_type": torch.fx.GraphModule,
         "graph_part_types": _PARTS_OF_GRAPH,
         "graph_type": torch.fx.Graph,
@@ -226,7 +228,7 @@ def native_symbols(
 
 
 def living_overload(overload: OpOverload) -> OpOverload:
-    """Return the overload that is currently registered under the name of an overload."""
+    """Return the overload that is registered now under the name of a possibly older one."""
     space, _, name = overload._name.partition("::")
     try:
         packet = getattr(getattr(torch.ops, space), name.partition(".")[0])

@@ -32,14 +32,14 @@ from torch.fx.proxy import _STACK_TRACE_ANCHORS
 trace_for_training = _export_for_training
 TRACERS = (PythonKeyTracer, _ModuleStackTracer)
 ProxyTensor = _ProxyTensor
-STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS  # further functions in stack traces: file, name
+STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS  # (file, name) of functions that stack traces begin at
 describe_tensor = _extract_tensor_metadata
 preserves_meta = fx_traceback.has_preserved_node_meta
 DisableTorchFunction = torch._C.DisableTorchFunction
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 DisablePythonDispatcher = torch._C._DisablePythonDispatcher
 
-# Owner and name of the functions that are replaced while tracing.
+# (owner, name) of the functions of torch that fxpress replaces while it traces.
 DISPATCH = (library_utils, "handle_dispatch_mode")
 SET_META = (proxy_tensor, "set_meta")
 TRACK_TENSOR = (proxy_tensor, "track_tensor")
@@ -48,7 +48,7 @@ FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
 
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-# These are traced as other operators, or not at all.
+# make_fx traces these as other operators, or not at all.
 _SPECIAL = (
     torch.ops.aten.is_nonzero.default,
     torch.ops.aten.lift_fresh.default,
@@ -68,7 +68,7 @@ def is_traced_plainly(function: OpOverload) -> bool:
 
 
 def function_modes() -> int:
-    """Return the number of active modes that intercept functions."""
+    """Return the number of active TorchFunctionModes."""
     if not torch._C._is_torch_function_mode_enabled():
         return 0
     count: int = torch._C._len_torch_function_stack()
@@ -76,7 +76,7 @@ def function_modes() -> int:
 
 
 def has_foreign_function_modes() -> bool:
-    """Return whether any mode is not torch's."""
+    """Return whether an active TorchFunctionMode is not torch's own."""
     stack = (
         torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())
     )
@@ -120,13 +120,13 @@ def numbers_of_entry(
 
 
 def version_of(fake: FakeTensor) -> int:
-    """Return a number that changes with what is known about the symbols of a fake tensor."""
+    """Return the version of a fake tensor's ShapeEnv, which changes with facts about symbols."""
     version: int = fake.fake_mode.shape_env._version_counter
     return version
 
 
 def is_watched() -> bool:
-    """Return whether calls of torch have to be visible: to modes, or to debugging options."""
+    """Return whether modes or debugging options have to observe torch's own calls."""
     return bool(
         has_foreign_function_modes()
         or FakeTensorConfig.debug

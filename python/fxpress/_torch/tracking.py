@@ -77,7 +77,7 @@ Args: TypeAlias = list[VariableTracker]
 Kwargs: TypeAlias = dict[str, VariableTracker]
 TorchNNModuleVariable: TypeAlias = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable: TypeAlias = torch_tracking.UnspecializedNNModuleVariable
-# The fields of the variable itself, which the traced program cannot access.
+# The fields of the variable that are not attributes of the traced object.
 PLAIN_FIELDS_OF_UNSPECIALIZED = frozenset(TorchUnspecializedNNModuleVariable._nonvar_fields)
 TorchUnspecializedBuiltinNNModuleVariable: TypeAlias = (
     torch_tracking.UnspecializedBuiltinNNModuleVariable
@@ -94,7 +94,7 @@ def raise_observed(tx: Translator, kind: type[Exception], *args: str) -> NoRetur
 
 
 def guard_all(source: Source, names: tuple[str, ...], kind: Any) -> None:
-    """Install guards of one kind on attributes; extract the traced program's stack only once."""
+    """Install guards of one kind on attributes, with one stack of the traced program for all."""
     stack = TracingContext.extract_stack()
     guards = [AttrSource(source, name).make_guard(kind) for name in names]
     for guard in guards:
@@ -112,8 +112,7 @@ GLOBAL_HOOKS = (
 
 
 def _has_no_traced_hooks(module: Any) -> bool:
-    # Dynamo does not trace hooks of torch's own tools. A guard on them would refuse programs that
-    # torch compiles without these hooks.
+    # Dynamo skips the hooks of torch's own tools, so these may be added or removed after the trace.
     for name in GLOBAL_HOOKS:
         for hook in getattr(module, name).values():
             if not is_skipped(getattr(hook, "__func__", hook)):
@@ -122,7 +121,7 @@ def _has_no_traced_hooks(module: Any) -> bool:
 
 
 def no_traced_hooks(builder: Any, guard: Guard) -> None:
-    """Add the guard that torch's module of global hooks has no hooks that Dynamo would trace."""
+    """Add a guard that fails if there are global hooks that Dynamo would trace."""
     code = f"no_traced_hooks({builder.arg_ref(guard)})"
     builder._set_guard_export_info(guard, [code], provided_func_name="NOT_NONE_MATCH")
     builder.get_guard_manager(guard).add_lambda_guard(
@@ -130,7 +129,7 @@ def no_traced_hooks(builder: Any, guard: Guard) -> None:
     )
 
 
-# By this name, Dynamo compares the guarded value: it only has to exist.
+# Dynamo reads this name to decide how it checks the guarded value: it only has to exist.
 no_traced_hooks.__name__ = "NOT_NONE_MATCH"
 
 
@@ -141,13 +140,13 @@ def is_captured(tx: Translator) -> bool:
 
 
 def size_hint(size: Any) -> int | None:
-    """Return the value of a size in the traced example; None if it has none."""
+    """Return a size as an int, by the hint of a symbol; None if the symbol has none."""
     hint = size.node.hint if isinstance(size, torch.SymInt) else size
     return hint if isinstance(hint, int) else None
 
 
 def guard_attribute_exists(source: Source, name: str) -> None:
-    """Install a guard on the result of `hasattr`."""
+    """Install a guard that the result of `hasattr` stays the same."""
     install_guard(source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name)))
 
 
@@ -161,6 +160,6 @@ def tracker_caches(ours: tuple[type, ...]) -> list[Callable[[], object]]:
 
 
 def unlist_trackers(*trackers: type) -> None:
-    """Remove classes from torch's list of all variable classes, which is for its developers."""
+    """Remove classes from torch's list of all variable classes, which only its tools read."""
     for tracker in trackers:
         VariableTrackerMeta.all_subclasses.remove(tracker)

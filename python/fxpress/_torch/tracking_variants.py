@@ -1,7 +1,7 @@
-"""Names of the methods of Dynamo's variables for modules in each release, next to each other.
+"""The differences between releases of torch in Dynamo's variables for modules.
 
-Newer releases name the methods of variables after CPython's slots, and list in a table the methods
-that a variable implements itself.
+Newer releases name the methods of variables after CPython's slots. A table lists the methods of the
+traced object that a variable implements itself.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from fxpress._torch.versions import features
 _T = TypeVar("_T", bound=type)
 
 if not (features.modules_tracked_by_slots or features.modules_tracked_by_var_getattr):
-    raise UnsupportedError(f"torch {torch.__version__} tracks modules by other methods")
+    raise UnsupportedError(
+        f"torch {torch.__version__}: NNModuleVariable lacks the methods of torch 2.13 to 2.15"
+    )
 
-# Our name of a method -> the name by which Dynamo calls it. Not every release has all of them.
+# fxpress's name of a method -> the name by which Dynamo calls it, or "" if it never calls it.
 _SLOTS = (
     {
         "get_attribute": "tp_getattro_impl",
         "truth_value": "nb_bool_impl",
         "representation": "tp_repr_impl",
         "length": "sq_length_impl",
-        "contains": "sq_contains_impl" if features.containers_answer_by_slots else "",
+        "contains": "sq_contains_impl" if features.containers_have_slots else "",
     }
     if features.modules_tracked_by_slots
     else {
@@ -46,9 +48,8 @@ _SLOTS = (
         "contains": "",
     }
 )
-# The name of the method that looks up attributes, with which messages of graph breaks begin.
-GET_ATTRIBUTE = _SLOTS["get_attribute"]
-# Looks up an attribute of a variable for any object: (variable, translator, name).
+GET_ATTRIBUTE = _SLOTS["get_attribute"]  # the messages of graph breaks begin with this name
+# Looks up an attribute as for any user-defined object: (variable, translator, name).
 plain_get_attribute = getattr(variables.UserDefinedObjectVariable, GET_ATTRIBUTE)
 
 
@@ -69,7 +70,7 @@ def attribute_of(variable: Any, tx: Any, name: str) -> Any:
 
 
 def method_table(names: frozenset[str]) -> dict[str, Any]:
-    """Return a table of the methods that a variable implements by `call_listed_method`."""
+    """Return Dynamo's table for a variable that implements these methods in one function."""
     if not features.modules_tracked_by_slots:
         return {}
     from torch._dynamo.variables.base import Method
@@ -80,23 +81,23 @@ def method_table(names: frozenset[str]) -> dict[str, Any]:
     return {name: Method(functools.partial(handler, name)) for name in names}
 
 
-# The methods that torch's variable for a module lists. Other methods that take only tensors are
-# assumed to be computations.
+# The methods in the table of torch's variable for modules. Dynamo assumes of other methods that
+# take only tensors that they compute tensors, and traces a call of them as one node.
 LISTED_METHODS: frozenset[str] = frozenset(
     torch_tracking.NNModuleVariable.tp_methods if features.modules_tracked_by_slots else ()
 )
 
 
 def has_slot(variable: Any, name: str) -> bool:
-    """Return whether Dynamo implements a method by a slot, so that it is not a computation."""
-    return features.containers_answer_by_slots and variable.lookup_slotdefs(name) is not None
+    """Return whether Dynamo implements a method by a slot, and not as a computation of tensors."""
+    return features.containers_have_slots and variable.lookup_slotdefs(name) is not None
 
 
 def bound_method(function: Any, owner: Any, source: Source | None) -> Any:
     """Return the variable for a method."""
     if not features.methods_are_bound_to_variables:
         return variables.UserMethodVariable(function, owner, source=source)
-    # The builder is not used, because it would guard on the function before its use.
+    # Dynamo's builder would install a guard on the function even if the method is never called.
     of_function = AttrSource(source, "__func__") if source else None
     if inspect.getattr_static(function, "_torchdynamo_inline", False):
         inlined = variables.WrapperUserFunctionVariable(
@@ -136,7 +137,7 @@ def hook_table(items: Any, hooks: Any, source: Source) -> Any:
 
 
 def guard_partial(module_source: Source, mod: Any, source: Source, partial: Any) -> None:
-    """Guard on the parts of a `functools.partial` that a call of it depends on."""
+    """Install guards on the parts of a `functools.partial` that its call depends on."""
     if not features.partial_forwards_are_guarded_by_parts:
         install_guard(source.make_guard(GuardBuilder.CLOSURE_MATCH))
         return
@@ -173,7 +174,7 @@ def _kind_of_guard(
     return GuardBuilder.CONSTANT_MATCH if is_safe_constant(value) else GuardBuilder.ID_MATCH
 
 
-# The methods for which torch checks whether the module was changed before it lists its state.
+# The methods that list state. torch breaks the graph if the module was changed before the call.
 _LISTERS = frozenset(
     {"named_parameters", "parameters", "named_buffers", "buffers", "named_modules", "modules"}
 )

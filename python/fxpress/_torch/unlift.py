@@ -36,7 +36,7 @@ deregister_modules_as_nodes = non_strict_utils._exit_enable_graph_inputs_of_type
 first_stack: Callable[[torch.fx.Graph], Any] = fx_utils.first_call_function_nn_module_stack
 range_as_ints: Callable[[Any], tuple[Any, Any]] = range_pass._convert_range_to_int
 
-# Some tools require a graph without calls of guards. torch recognizes them by the callers' files.
+# Returns False for some tools, which need a graph without guards; torch checks the callers' files.
 guards_are_welcome: Callable[[], bool] = _unlift._ok_to_generate_guards_fn
 
 # The sources of nodes that `ExportedProgram.module` creates.
@@ -50,7 +50,7 @@ GUARD_NAMES: dict[str, Any] = {**SYMPY_INTERP, "math": math, "inf": float("inf")
 
 
 def traced_by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a version of a function that Dynamo traces into, so that its guards are kept."""
+    """Return a version of a guards function that Dynamo traces into, so that guards are kept."""
     traced: Callable[..., Any] = dont_skip_tracing(function)
     return traced
 
@@ -66,7 +66,7 @@ def solved_for(equation: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr | None:
 
 
 def is_of_training(program: ExportedProgram) -> bool:
-    """Return whether the program is in the training dialect: dead code and effect tokens stay."""
+    """Return whether the program is of the training dialect, which keeps dead code and tokens."""
     return bool(program.verifiers[0].dialect == "TRAINING")
 
 

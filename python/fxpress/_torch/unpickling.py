@@ -1,4 +1,4 @@
-"""torch's unpickler of weights, with functions that check the tensors of a file."""
+"""torch's weights-only unpickler, with functions that check the tensors of a file."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any 
 
 
 class InvalidTensorError(ValueError):
-    """A tensor is larger than its storage, or indices or offsets point outside of its values."""
+    """A tensor exceeds its storage, or its indices or offsets point outside of its values."""
 
 
 def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function of torch that rebuilds a tensor, so that it does not enlarge the storage."""
+    """Wrap torch's `rebuild`, which would enlarge the storage for a larger tensor, in a check."""
 
     has_dtype = rebuild is torch._utils._rebuild_tensor_v3
 
@@ -51,12 +51,12 @@ def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _Charge: TypeAlias = Callable[[int], None]  # charges bytes before they are allocated
-_ROW_BYTES = 100  # of an offset of a nested tensor: its copy, and the ints for the check
+_ROW_BYTES = 100  # memory for each offset of a nested tensor: its copy, and ints for the check
 
 
 def _valid_sparse_tensor(charge: _Charge, layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
     """Return a checked sparse tensor from a file, for the arguments of `_rebuild_sparse_tensor`."""
-    # torch's own checks use a flag and a list that all threads share and may reset.
+    # torch can check these tensors itself, but with a flag and a list that other threads may reset.
     is_coo = layout is torch.sparse_coo
     *indices, values, size = data[:3] if is_coo else data
     is_coalesced = data[3] if is_coo and len(data) > 3 else None  # older files do not have it
@@ -78,11 +78,11 @@ def _valid_sparse_tensor(charge: _Charge, layout: Any, data: tuple[Any, ...]) ->
     return made
 
 
-_NESTED = object()  # stands for the class, which a pickle could call without our checks
+_NESTED = object()  # replaces the class NestedTensor, which a pickle could call without our checks
 
 
 def _moved_tensor(charge: _Charge, data: Any, dtype: Any, *others: Any) -> torch.Tensor:
-    """Return a tensor of another device, for torch's `_rebuild_device_tensor_from_cpu_tensor`."""
+    """Charge the bytes that `_rebuild_device_tensor_from_cpu_tensor` allocates, and call it."""
     charge(data.numel() * dtype.itemsize)
     made: torch.Tensor = torch._utils._rebuild_device_tensor_from_cpu_tensor(data, dtype, *others)
     return made
@@ -91,7 +91,7 @@ def _moved_tensor(charge: _Charge, data: Any, dtype: Any, *others: Any) -> torch
 def _rebuild_with_state(
     nested: Callable[..., Any], function: Any, cls: Any, arguments: Any, state: Any
 ) -> Any:
-    """Return a tensor with attributes from a file."""
+    """Replace torch's `_rebuild_from_type_v2`: return a tensor with attributes from a file."""
     if function is not nested or cls is not _NESTED:
         return torch._tensor._rebuild_from_type_v2(function, cls, arguments, state)
     made = nested(*arguments)
@@ -100,7 +100,7 @@ def _rebuild_with_state(
 
 
 def _nested_tensor(charge: _Charge, given: dict[str, Any]) -> nested_tensor.NestedTensor:
-    """Return a nested tensor from a file, with copies of its parts, which a pickle can change."""
+    """Return a checked nested tensor from a file; a pickle could change its parts, so copy them."""
     values, offsets, lengths = (given[name] for name in ("values", "offsets", "lengths"))
     dimension = given["_ragged_idx"]
     charge(_ROW_BYTES * (offsets.numel() + (0 if lengths is None else lengths.numel())))
@@ -146,7 +146,7 @@ def _allowed_globals() -> dict[str, Any]:
 def load_with(function: Callable[..., Any], archive: Any, location: Any, charge: _Charge) -> Any:
     """Run `torch.load(archive, location, weights_only=True)` with `function` for fake tensors.
 
-    `charge` is called with the bytes that functions of torch copy from tensors.
+    `charge` is called with the bytes that torch's functions allocate besides the file's storages.
     """
     name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
     # torch's context manager for allowed functions would change the table of all threads.

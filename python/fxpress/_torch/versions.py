@@ -1,7 +1,7 @@
-"""Find the features of the installed torch by probing, because releases of torch differ.
+"""Probe the features in which releases of torch differ.
 
-The code compares no version numbers. The table `EXPECTED` lists the features of each minor release,
-and a test compares it with the probes.
+The code tests features, not version numbers. The table `EXPECTED` lists the features of each minor
+release, and a test compares it with the probes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Features:
 
     @cached_property
     def opaque_values_are_custom_classes(self) -> bool:
-        """True if older releases' function `is_opaque_value` is named `is_custom_class_obj`."""
+        """True if `is_opaque_value` has the newer name `is_custom_class_obj`."""
         from torch._library import opaque_object
 
         return hasattr(opaque_object, "is_custom_class_obj")
@@ -77,8 +77,8 @@ class Features:
     # Modules
 
     @cached_property
-    def calls_ask_whether_tracing(self) -> bool:
-        """True if a call of a module checks `_is_tracing`, which is False in a pause of tracing."""
+    def calls_check_is_tracing(self) -> bool:
+        """True if a module's call checks `_is_tracing`, which is False while tracing is paused."""
         from torch.nn import Module
 
         return "_is_tracing" in Module._call_impl.__code__.co_names
@@ -94,11 +94,11 @@ class Features:
 
     @cached_property
     def operators_raise_plain_errors(self) -> bool:
-        """True if an operator's C++ exception that is not torch's becomes a RuntimeError."""
+        """True if any std::exception of an operator becomes a RuntimeError, never a ValueError."""
         import torch
 
         try:
-            torch.ops.aten.tensor_split.sections(torch.ones(1), 2**62)  # a vector of this length
+            torch.ops.aten.tensor_split.sections(torch.ones(1), 2**62)  # std::length_error
         except RuntimeError:
             return True
         except ValueError:
@@ -128,7 +128,7 @@ class Features:
 
     @cached_property
     def triton_on_cpu(self) -> bool:
-        """True if Triton kernels of its CPU backend are written on machines without GPU."""
+        """True if torch serializes kernels of Triton's CPU backend on machines without GPU."""
         from torch.utils._triton import has_triton
 
         return "include_cpu" in signature(has_triton).parameters
@@ -150,7 +150,7 @@ class Features:
 
     @cached_property
     def outputs_need_inputs(self) -> bool:
-        """True if the code generator of captured modules refuses outputs before inputs."""
+        """True if captured modules' code generator has to process inputs before outputs."""
         from torch._dynamo.functional_export import _DynamoBytecodeCodeGen
 
         codegen = _of_torch(_DynamoBytecodeCodeGen)([], lambda: (), lambda *_: ())
@@ -198,7 +198,7 @@ class Features:
         return _tracks_modules_by(*slots, "tp_methods")
 
     @cached_property
-    def containers_answer_by_slots(self) -> bool:
+    def containers_have_slots(self) -> bool:
         """True if a tracked container of modules implements `in` and other operations by slots."""
         return _tracks_modules_by("sq_contains_impl")
 
@@ -225,7 +225,7 @@ class Features:
 
 
 def _of_torch(cls: type[Any]) -> type[Any]:
-    """Return torch's own class, also if `fxpress.install` has replaced it."""
+    """Return torch's own class, even if `fxpress.install` has replaced it."""
     return getattr(cls, "_fxpress_original", cls)
 
 
@@ -276,9 +276,9 @@ _2_14 = _2_13 - {"hook_tables_have_types", "modules_tracked_by_var_getattr"} | {
     "traced_numbers_have_values",
 }
 _2_15 = _2_14 | {
-    "calls_ask_whether_tracing",
+    "calls_check_is_tracing",
     "compiled_models_follow_streams",
-    "containers_answer_by_slots",
+    "containers_have_slots",
     "methods_are_bound_to_variables",
     "operators_raise_plain_errors",
     "provenance_is_shared",

@@ -22,12 +22,12 @@ from fxpress._base.observing.event import Event
 from fxpress._base.observing.text import duration_text, sizes_text
 from fxpress._base.signatures import expand_aliases
 
-# Whether torch's profiler runs in this thread. A torch without the name gets no ranges.
+# Whether torch's profiler runs in this thread; False for a torch without this function.
 profiler_is_on: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: False)
 
 
 def range_of(name: str) -> torch.profiler.record_function | None:
-    """Return a range for torch's profiler, or None if it is off or a mode would see the range."""
+    """Return a range for torch's profiler; None if it is off or a mode would intercept it."""
     if not profiler_is_on():
         return None
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
@@ -64,7 +64,7 @@ _INFO = logging.INFO
 
 
 class _Watched:
-    """A block that is an event."""
+    """A `with` block whose run is an event: a call of an operation, or a phase."""
 
     def __init__(self, name: str, is_operation: bool) -> None:
         thread = threading.current_thread()
@@ -87,7 +87,7 @@ class _Watched:
             self._range.__enter__()
         event.processor_start = time.thread_time()
         event.start = time.perf_counter()
-        _here.event = event  # last: after an earlier interrupt, nothing has to be undone
+        _here.event = event  # last, because an interrupt before it leaves nothing to undo
         return event
 
     def __exit__(
@@ -121,7 +121,7 @@ class _Duration:
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[object]:
-    """Return a block that is a phase of this thread's operation, named without dots."""
+    """Return a block that is a phase of this thread's operation; `name` has no dots."""
     return _nothing if _here.event is None else _Watched(name, False)
 
 
@@ -142,7 +142,7 @@ def operation(
                 with block:
                     made = function(*args, **kwargs)
                 if sizes is not None:
-                    with contextlib.suppress(Exception):  # an object of another kind
+                    with contextlib.suppress(Exception):  # `sizes` may fail for unusual arguments
                         block.event.sizes = sizes(made, *args, **kwargs)
                 return made
             finally:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +45,8 @@ def _is_folder(path: AnyPath) -> bool:
 
 def read_weights(path: AnyPath, options: ReaderOptions) -> Weights:
     """Return the tensors of a checkpoint: dtypes, sizes, and the locations of their bytes."""
-    weights = Weights()
-    try:
+    with _closed_on_error() as weights:
         _add(weights, path, options)
-    except BaseException:
-        weights.close()
-        raise
     return weights
 
 
@@ -56,13 +54,19 @@ def read_any_weights(path: Path, options: ReaderOptions) -> Weights:
     """Return the tensors of a checkpoint of fxpress or of torch's FileSystemWriter."""
     if not (path / METADATA).is_file():
         return read_weights(main_file(path), options)
+    with _closed_on_error() as weights:
+        add_torch_checkpoint(weights, path, options.limits)
+    return weights
+
+
+@contextlib.contextmanager
+def _closed_on_error() -> Iterator[Weights]:
     weights = Weights()
     try:
-        add_torch_checkpoint(weights, path, options.limits)
+        yield weights
     except BaseException:
         weights.close()
         raise
-    return weights
 
 
 def _add(weights: Weights, path: AnyPath, options: ReaderOptions) -> None:

@@ -98,17 +98,14 @@ def broadcast_failure(group: Any, stages: list[int]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        answer = Answer(stages=stages, error=described(error))
+        rank, store = distributed.get_rank(group), store_of(group)
         with contextlib.suppress(RuntimeError):  # the store is closed
-            _refuse(Answer(stages=stages, error=described(error)), group)
+            number = join_round(group, patience=0.01)
+            store.set(f"agree/{number}/{rank}", json.dumps(dataclasses.asdict(answer)))
+            if rank == 0:
+                _end_round(store, number, f"{name_of(0, stages)}: {answer.error}")
         raise
-
-
-def _refuse(answer: Answer, group: Any) -> None:
-    rank, store = distributed.get_rank(group), store_of(group)
-    number = join_round(group, patience=0.01)
-    store.set(f"agree/{number}/{rank}", json.dumps(dataclasses.asdict(answer)))
-    if rank == 0:
-        _end_round(store, number, f"{name_of(0, answer.stages)}: {answer.error}")
 
 
 def join_round(group: Any, patience: float = _MARGIN) -> int:

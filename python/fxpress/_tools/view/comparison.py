@@ -31,28 +31,17 @@ class Comparison:
 
 @dataclasses.dataclass
 class Difference:
-    """A node that differs, or that only one program has.
+    """A node that differs, or that only one program has."""
 
-    Attributes:
-        module: the path of its module.
-        first, second: the node in each program; None if a program has no such node.
-        what: the differences, as texts such as "target: aten.relu.default → aten.gelu.default".
-        is_of_sizes: whether only sizes differ, or the node computes or checks sizes.
-    """
-
-    module: str
-    first: Node | None
+    module: str  # the path of its module
+    first: Node | None  # the node in the first program; None if only the second has it
     second: Node | None
-    what: list[str]
-    is_of_sizes: bool
+    what: list[str]  # texts such as "target: aten.relu.default → aten.gelu.default"
+    is_of_sizes: bool  # whether only sizes differ, or the node computes or checks sizes
 
 
 def compare(first: Source, second: Source) -> list[Comparison]:
-    """Compare the programs that two sources have in common.
-
-    Raises:
-        OSError: a file can no longer be read.
-    """
+    """Compare the programs that two sources share; OSError if a file can no longer be read."""
     names, others = list(first.graphs), list(second.graphs)
     pairs = [(name, name) for name in names if name in others]
     if len(names) == 1 and len(others) == 1:

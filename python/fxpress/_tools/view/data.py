@@ -27,9 +27,7 @@ _AHEAD = 50  # the maximum number of consecutive operators without an event in a
 
 
 def overlays(program: Any) -> dict[str, Overlay]:
-    """Return the overlays that need only the program.
-
-    torch has no such function.
+    """Return the overlays that need only the program. Beyond torch.
 
     These are bytes of state, bytes of results, FLOPs, kinds of operators, and partitions if modules
     have the names that `split_module` gives to partitions.
@@ -38,10 +36,7 @@ def overlays(program: Any) -> dict[str, Overlay]:
         program: a path or an ExportedProgram.
 
     Raises:
-        OSError: a file cannot be read.
-        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
-            cannot be serialized.
-        TypeError: it is neither a path nor a program.
+        OSError, fxpress.Error, TypeError: as `fxpress.view.graphs_of` raises them.
 
     Example:
         >>> from fxpress.view import data
@@ -52,9 +47,7 @@ def overlays(program: Any) -> dict[str, Overlay]:
 
 
 def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
-    """Return the overlays that mark the differences of two programs, one for each.
-
-    torch has no such function.
+    """Return the overlays that mark the differences of two programs, one for each. Beyond torch.
 
     A node is "same" if both programs compute the same value, "changed", "follows" if only the
     values that it is computed from differ, or "only here". Names are ignored.
@@ -81,9 +74,7 @@ def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
 
 
 def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
-    """Run a program on the engine and return the time of each operator, in microseconds.
-
-    torch has no such function.
+    """Run a program on the engine; return the microseconds of each operator. Beyond torch.
 
     The program is unflattened, runs once to warm up, and then under torch's profiler. A time is the
     median of the runs, on the CPU. Operators that the engine does not call through torch's
@@ -96,10 +87,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
 
     Raises:
         ValueError: `runs` is not positive.
-        OSError: a file cannot be read.
-        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
-            cannot be serialized.
-        TypeError: it is neither a path nor a program.
+        OSError, fxpress.Error, TypeError: as `fxpress.view.graphs_of` raises them.
         Exception: any error of the program for these inputs.
 
     Example:
@@ -121,19 +109,14 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
 
 
 def reuse(program: Any, report: ReuseReport) -> Overlay:
-    """Return, for each module, the call that a capture repeated for it, or why it was traced.
-
-    torch has no such function.
+    """Return for each module the call that it repeats, or why it was traced. Beyond torch.
 
     Args:
         program: a path or an ExportedProgram, of strict export.
         report: `fxpress.functional_export.reuse_report()` after that export.
 
     Raises:
-        OSError: a file cannot be read.
-        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
-            cannot be serialized.
-        TypeError: it is neither a path nor a program.
+        OSError, fxpress.Error, TypeError: as `fxpress.view.graphs_of` raises them.
 
     Example:
         >>> from fxpress.functional_export import reuse_report
@@ -154,22 +137,17 @@ def reuse(program: Any, report: ReuseReport) -> Overlay:
 
 
 def decomposition(program: Any, report: Report) -> Overlay:
-    """Return, for each node, how many calls of its original operator repeated a decomposition.
+    """Return for each node how often its original operator was instantiated. Beyond torch.
 
-    torch has no such function.
-
-    A report counts by operator, not by call: all nodes that were decomposed from one operator have
-    the same text, which names the operator.
+    An instantiated call repeats a decomposition that was traced before. A report counts by
+    operator: all nodes that were decomposed from calls of one operator have the same text.
 
     Args:
         program: a path or an ExportedProgram, the result of `run_decompositions`.
         report: `fxpress.decompose.report()` after it.
 
     Raises:
-        OSError: a file cannot be read.
-        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
-            cannot be serialized.
-        TypeError: it is neither a path nor a program.
+        OSError, fxpress.Error, TypeError: as `fxpress.view.graphs_of` raises them.
 
     Example:
         >>> from fxpress import decompose
@@ -194,9 +172,7 @@ def decomposition(program: Any, report: Report) -> Overlay:
 def write_overlays(
     folder: str | bytes | os.PathLike[str], overlays: Mapping[str, Overlay]
 ) -> list[Path]:
-    """Write overlays as files that Model Explorer's "Add per-node data" reads; return their paths.
-
-    torch has no such function.
+    """Write overlays for Model Explorer's "Add per-node data"; return the paths. Beyond torch.
 
     Args:
         folder: the folder, which is created if it is missing.

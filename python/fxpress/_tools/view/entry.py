@@ -13,9 +13,7 @@ from fxpress._tools.view.sources import source_of
 
 
 def graphs_of(program: Any) -> list[dict[str, Any]]:
-    """Return the graphs of a program, as JSON values for Model Explorer.
-
-    torch has no such function.
+    """Return the graphs of a program, as JSON values for Model Explorer. Beyond torch.
 
     Args:
         program: a path, or an ExportedProgram.
@@ -39,9 +37,7 @@ def graphs_of(program: Any) -> list[dict[str, Any]]:
 
 
 def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
-    """Write a page about programs that opens from disk, without a server.
-
-    torch has no such function.
+    """Write a page about programs that opens from disk, without a server. Beyond torch.
 
     The page has the tree of modules and nodes with parameters, bytes, operators and FLOPs, a search
     for nodes, tables of inputs, outputs, symbols, weights and partitions, and the differences of
@@ -66,9 +62,7 @@ def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
 
 
 def show(*programs: Any) -> None:
-    """Open a page about programs in the browser, or show it in the cell of a notebook.
-
-    torch has no such function.
+    """Open a page about programs in the browser, or show it in a notebook's cell. Beyond torch.
 
     This is the page that `write_page` writes, in a temporary file; for two programs it begins with
     their differences. In a notebook it is a frame in the cell, which cannot access the notebook.

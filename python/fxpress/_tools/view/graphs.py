@@ -44,19 +44,14 @@ _LAYER_BYTES = 2000
 
 
 def graphs_of_file(path: str | bytes | os.PathLike[str]) -> list[Graph]:
-    """Return the graphs of a file's programs, each followed by its operators' bodies.
-
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is not a file of exported programs, or it is damaged.
-    """
+    """Return the graphs of a file's programs, each followed by its operators' bodies."""
     return [graph for graphs in graphs_by_program(path).values() for graph in graphs]
 
 
 def graphs_by_program(path: str | bytes | os.PathLike[str]) -> dict[str, list[Graph]]:
     """Return, for each program of a file, its graph, followed by its operators' bodies.
 
-    The errors are the same as for `graphs_of_file`.
+    OSError if the file cannot be read; InspectionError if it is damaged, or has no programs.
     """
     with Package(path) as package:
         kind_of(package)
@@ -76,12 +71,8 @@ def graphs_of_text(
 ) -> list[Graph]:
     """Return the graphs of a program's JSON text; InspectionError if it is damaged.
 
-    Args:
-        text: a result of `fxpress.serialize`.
-        name: the program's name.
-        record: the record of the text, for errors.
-        package: the allowance for the parsed JSON objects; None: only the text is limited.
-        memory: the allowance for the graphs; None: one that depends on the length of the text.
+    `record` names the text in errors. `package` is the allowance for parsed JSON objects, `memory`
+    for the graphs; None for one that depends on the length of the text.
     """
     with _native.GcPause():  # none of the new objects are garbage at the end
         document = parse(text, record, package)
@@ -189,15 +180,10 @@ class _Program:
 
 
 class _Writer:
-    """Builds one graph.
+    """Builds a graph from its parsed JSON, and adds it to a program.
 
-    Args:
-        program: the program, to which the graph is added.
-        graph: the parsed JSON of the graph.
-        signature: the signature of a program; None for a body.
-        name: the graph's id.
-        place: the location of the graph, for errors.
-        depth: the number of graphs that contain it.
+    `signature` is None for a body, `name` is the graph's id, `place` names its location in errors,
+    and `depth` is the number of graphs that contain it.
     """
 
     def __init__(

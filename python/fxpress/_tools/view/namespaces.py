@@ -17,9 +17,7 @@ class Namespaces:
     """The layers of a graph.
 
     A layer has the name of a module and its class, such as "layers/0: Block/norm: LayerNorm".
-
-    Args:
-        stacks: module stack, as in files -> number of the nodes that were traced in it.
+    `stacks` maps a module stack, as in files, to the number of nodes that were traced in it.
     """
 
     def __init__(self, stacks: Mapping[str, int]) -> None:

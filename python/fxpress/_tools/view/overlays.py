@@ -56,12 +56,7 @@ def marked(graph: Graph, texts: dict[str, str]) -> Overlay:
 
 
 def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
-    """Return an overlay with a text for all operators of a module and of its submodules.
-
-    Args:
-        graph: the graph.
-        texts: path of a module -> text; the innermost module of a node counts.
-    """
+    """Return an overlay with the text of each operator's innermost module in `texts` (by path)."""
     known: dict[str, str | None] = {}
     found: dict[str, str] = {}
     for node in graph.nodes:

@@ -36,24 +36,14 @@ class Source:
 
 
 def source_of(program: Any, name: str) -> Source:
-    """Return the source of a path or an ExportedProgram.
-
-    Raises:
-        OSError: the file cannot be read.
-        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
-            cannot be serialized.
-        TypeError: `program` is neither.
-    """
+    """Return the source of a path or an ExportedProgram; raises as `entry.graphs_of`."""
     if isinstance(program, (str, bytes, os.PathLike)):
         return source_of_file(program, name)
     return _source_of_program(program, name)
 
 
 def source_of_file(path: str | bytes | os.PathLike[str], name: str) -> Source:
-    """Return the source of a file.
-
-    OSError: it cannot be read; InspectionError: it is damaged, or has no exported programs.
-    """
+    """Return the source of a file; raises as `graphs_by_program`."""
     graphs = graphs_by_program(path)
     return Source(name, graphs, lambda: summarize(path), lambda: hash_nodes(path))
 
