@@ -127,7 +127,7 @@ def new_group(ranks: list[int], seconds: float) -> Any:
         except Exception as error:
             failed.append(error)
 
-    # If a rank dies, Gloo may wait for several timeouts. A thread can be abandoned after one.
+    # If a rank dies, Gloo may wait for several timeouts, so a thread waits, abandoned after one.
     making = threading.Thread(target=make, name=CONNECTING, daemon=True)
     making.start()
     making.join(seconds)

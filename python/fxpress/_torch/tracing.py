@@ -32,7 +32,8 @@ from torch.fx.proxy import _STACK_TRACE_ANCHORS
 trace_for_training = _export_for_training
 TRACERS = (PythonKeyTracer, _ModuleStackTracer)
 ProxyTensor = _ProxyTensor
-STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS  # (file, name) of functions that stack traces begin at
+# (file, name) of functions at which a node's stack trace may begin, besides those named `forward`.
+STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS
 describe_tensor = _extract_tensor_metadata
 preserves_meta = fx_traceback.has_preserved_node_meta
 DisableTorchFunction = torch._C.DisableTorchFunction

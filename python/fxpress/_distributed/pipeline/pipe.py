@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import torch
 from torch.distributed.pipelining import Pipe
@@ -73,7 +72,8 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
         name = f"{_PREFIX}{stage.number}"
         root.add_module(name, _module(build(program, whole.ends, stage)))
         _call(graph, name, stage, values)
-    graph.output(_results(program, whole, values))
+    results = [value for value, spec in whole.ends.results if not is_mutation(spec)]
+    graph.output(tuple(values[each] if isinstance(each, Node) else each for each in results))
     spec = program.call_spec
     names = argument_names(spec.in_spec, program.module_call_graph[0].signature)
     graph.set_codegen(pytree_codegen(names, spec.in_spec, spec.out_spec))
@@ -162,8 +162,3 @@ def _call(graph: Graph, name: str, stage: Stage, values: dict[Node, Node]) -> No
         return
     for number, node in enumerate(outputs):
         values[node] = graph.call_function(operator.getitem, (made, number))
-
-
-def _results(program: ExportedProgram, whole: Cut, values: dict[Node, Node]) -> Any:
-    results = [value for value, spec in whole.ends.results if not is_mutation(spec)]
-    return tuple(values[value] if isinstance(value, Node) else value for value in results)

@@ -29,7 +29,7 @@ class Lifetimes:
 
 @dataclasses.dataclass(slots=True)
 class State:
-    """A storage of state."""
+    """A storage of parameters, buffers or constants."""
 
     nbytes: int = 0  # the bytes of the largest tensor in it
     # The names of the tensors in it that operations use, in order of first use.

@@ -374,7 +374,7 @@ def _optional(fields: Fields, name: str) -> str | None:
 
 
 def _texts(fields: Fields, name: str) -> tuple[str, ...]:
-    """Return strings; none from an older manifest, which does not have the field."""
+    """Return strings; () for an older manifest without the field."""
     return fields.texts(name) if fields.has(name) else ()
 
 

@@ -18,7 +18,7 @@ from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program, Weight, read_program
 
 ARCHIVE = "pt2 archive"
-_LONGEST_VERSION = 40  # characters
+_LONGEST_VERSION = 40  # the maximum characters of an archive's version
 _CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
 _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
 # The label of `Summary.runs` in reports.

@@ -45,7 +45,7 @@ _OBJECT = "an object: loading needs allow_pickle=True, which may run any code"
 _PICKLED = "a pickle, which is not opened here: loading may need allow_pickle=True"
 _LIBRARIES, _HIGHER_ORDER = "torch.ops.", "higher_order"
 
-Found = Iterator[tuple[str, bool]]  # texts, and whether each is a note
+Found = Iterator[tuple[str, bool]]  # the text of a fault or note, and whether it is a note
 
 
 class Fault(NamedTuple):

@@ -12,7 +12,7 @@ from collections import Counter
 from fxpress._tools.view.nodes import Graph
 
 MOST = 1000  # the maximum number of members of a layer that Model Explorer does not cut
-_RANGE = 250  # members of a range
+_RANGE = 250  # members of a range, unless a layer would then have more than MOST ranges
 
 
 def cut_long_layers(graph: Graph) -> None:

@@ -1,10 +1,10 @@
 "use strict";
-// All texts of files are set as text nodes; nothing of the data is markup, an address or code.
+// All texts from files become text nodes. None of the data is used as markup, an address or code.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const TEXTS = DATA.texts; // the texts of nodes, which refer to them by number
-const MANY = 250; // items that are shown at once
-const MOST_TYPES = 4; // of the results that the line of a node names
-const MOST_ON_PAPER = 2000; // modules that are opened to be printed
+const MANY = 250; // the maximum items that are shown without parts that open
+const MOST_TYPES = 4; // the maximum result types in the line of a node
+const MOST_ON_PAPER = 2000; // the maximum modules that are opened for printing
 const NODE = Object.freeze({name: 0, operator: 1, module: 2, identity: 3, arguments: 4, constants: 5, results: 6, origin: 7, bodies: 8});
 
 function make(tag, className, ...children) {
@@ -16,7 +16,7 @@ function make(tag, className, ...children) {
 
 const counted = (number) => number.toLocaleString("en-US");
 
-/** Return an element that opens, whose contents are created when it is first shown. */
+/** Return an element that can be opened; `fill` creates its contents when it is first shown. */
 function fold(className, head, fill) {
   const made = make("details", className, head);
   let isEmpty = true;
@@ -31,7 +31,7 @@ function fold(className, head, fill) {
 
 const titled = (text) => make("summary", "", make("span", "name", text));
 
-/** Return the elements that `draw` creates of items: of many items in parts, which open. */
+/** Return the elements that `draw` creates for items; many items are in parts that open. */
 function inParts(items, draw, parts = []) {
   if (items.length <= MANY) return draw(items);
   for (let start = 0; start < items.length; start += MANY) {
@@ -44,7 +44,7 @@ function inParts(items, draw, parts = []) {
 
 const eachBy = (draw) => (items) => items.map(draw);
 
-/** Return a table; a name in `head` that begins with "#" is of numbers. Cells are texts or elements. */
+/** Return a table. "#" before a name in `head` marks a column of numbers; cells are texts or elements. */
 function table(head, rows) {
   const style = head.map((name) => (name.startsWith("#") ? "number" : ""));
   const line = (cells, tag) => make("tr", "", ...cells.map((cell, i) => make(tag, style[i], cell)));
@@ -70,7 +70,7 @@ function link(item, text = item.name) {
   return made;
 }
 
-/** Show an item of a tree, after the items around it. */
+/** Open the items that contain an item of a tree, and then the item. */
 function reveal(item) {
   const path = [];
   for (let at = item; at; at = at.owner) path.push(at);
@@ -81,9 +81,9 @@ function reveal(item) {
 }
 
 class Item {
-  parts; // the parts in which its items are shown, where they are many
+  parts; // the parts that show its items, if these are many
   items;
-  owner; // the item that it is shown in; undefined: not known yet; null: none
+  owner; // the item that contains this one; undefined: not known yet; null: none
 
   add(item) {
     item.owner = this;
@@ -175,7 +175,7 @@ class Node extends Item {
   }
 }
 
-/** Return links to nodes after a word; many are in parts, which open. */
+/** Return a word and links to nodes; many links are in parts that open. */
 function links(word, nodes) {
   const line = (part) => [make("p", "", ...part.flatMap((node) => [" ", link(node)]))];
   if (!nodes.length) return [];
@@ -199,7 +199,7 @@ class Program {
     for (const nodes of this.graphs) for (const node of nodes) this.#addBodies(node);
   }
 
-  /** Put nodes and modules into the modules around them: inputs first, the rest as they run. */
+  /** Add nodes and modules to the modules that contain them: inputs, then the rest in the order of the graph. */
   #fillModules(inputs) {
     for (const node of this.graphs[0].slice(0, inputs)) node.module.add(node);
     for (const node of this.graphs[0].slice(inputs)) {
@@ -222,7 +222,7 @@ class Program {
     }
   }
 
-  /** Return the nodes that take a value of a node, for each node of a graph that has some. */
+  /** Return a map from each node of a graph to the nodes that use its values. */
   users(graph) {
     if (!this.#users.has(graph)) {
       const found = new Map();
@@ -336,7 +336,7 @@ function go(address) {
 document.addEventListener("click", (event) => {
   const address = event.target.closest("a")?.hash.slice(1);
   if (!address) return;
-  event.preventDefault(); // in a frame of a notebook the address would be one of the page around it
+  event.preventDefault(); // in a notebook's frame, the browser would change the notebook's address
   if (location.hash.slice(1) === address) go(address);
   else location.hash = address;
 });
