@@ -120,7 +120,7 @@ class Division:
             start, end, what = starts[stage], starts[stage] + 1, "the first operation left to it"
         elif starts[-1] < last:
             stage, start, end, what = self._stages - 1, starts[-2], last, "all that is left to it"
-        else:  # each stage can hold some operations, but no division leaves each stage such ones
+        else:  # each stage could hold some operations, but not in one division
             stage = self._limits.index(min(self._limits))
             start = min(range(last), key=lambda at: memory.of(at, at + 1))
             end, what = start + 1, "any operation"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import reprlib
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from fxpress._distributed.errors import StageError
 from fxpress._files.format.fields import load_json
@@ -19,14 +20,14 @@ class Fields:
     def __init__(self, kind: str, values: Any, path: str = "") -> None:
         self._kind, self._path = kind, path
         if not isinstance(values, dict):
-            self._refuse("it")
+            raise self._error("it", "an object", values)
         self._values: dict[str, Any] = values
         self._read: set[str] = set()  # the names of the fields that methods have returned
 
     def text(self, name: str) -> str:
         """Return a string."""
         value = self._value(name)
-        self.require(isinstance(value, str), name)
+        self.require(isinstance(value, str), name, "a str")
         return str(value)
 
     def has(self, name: str) -> bool:
@@ -44,26 +45,26 @@ class Fields:
     def truth(self, name: str) -> bool:
         """Return a bool."""
         value = self._value(name)
-        self.require(isinstance(value, bool), name)
+        self.require(isinstance(value, bool), name, "a bool")
         return bool(value)
 
     def integer(self, name: str) -> int:
         """Return an integer that is not negative."""
         value = self._value(name)
-        self.require(_is_count(value), name)
+        self.require(_is_count(value), name, "an int of at least 0")
         return int(value)
 
     def integers(self, name: str, length: int | None = None) -> tuple[int, ...]:
         """Return non-negative integers; `length` is their number, None for any."""
         value = self._list(name)
-        self.require(all(map(_is_count, value)), name)
-        self.require(length is None or len(value) == length, name)
+        self.require(all(map(_is_count, value)), name, "ints of at least 0")
+        self.require(length is None or len(value) == length, name, f"{length} ints")
         return tuple(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return strings."""
         value = self._list(name)
-        self.require(all(isinstance(each, str) for each in value), name)
+        self.require(all(isinstance(each, str) for each in value), name, "a list of str")
         return tuple(value)
 
     def parts(self, name: str) -> Iterator[Fields]:
@@ -71,14 +72,16 @@ class Fields:
         for i, each in enumerate(self._list(name)):
             yield Fields(self._kind, each, f"{self._path}{name}[{i}].")
 
-    def require(self, holds: bool, name: str) -> None:
+    def require(self, holds: bool, name: str, expected: str) -> None:
         """Raise StageError for a field, unless a condition holds."""
         if not holds:
-            self._refuse(f"{self._path}{name}")
+            raise self._error(f"{self._path}{name}", expected, self._values.get(name))
 
     def end(self) -> None:
         """Raise StageError if there are fields that were not read."""
-        self.require(set(self._values) == self._read, "an unknown field")
+        names = set(self._values)
+        if names != self._read:
+            raise self._error("the set of fields", f"{sorted(self._read)}", sorted(names))
 
     def check_digest(self) -> None:
         """Raise StageError unless the field `digest` is the digest of the other fields."""
@@ -86,19 +89,22 @@ class Fields:
         digest = None
         with contextlib.suppress(RecursionError):  # nested too deeply for `digest_of`
             digest = digest_of(others)
-        self.require(self.text("digest") == digest, "digest")
+        self.require(self.text("digest") == digest, "digest", f"{digest!r} for the other fields")
 
     def _list(self, name: str) -> list[Any]:
         value = self._value(name)
-        self.require(isinstance(value, list), name)
+        self.require(isinstance(value, list), name, "a list")
         return list(value)
 
     def _value(self, name: str) -> Any:
         self._read.add(name)
         return self._values.get(name)
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise StageError(f"this {self._kind} is damaged: {what} is invalid")
+    def _error(self, what: str, expected: str, found: Any) -> StageError:
+        found = reprlib.repr(found)
+        return StageError(
+            f"this {self._kind} is damaged: {what} is invalid: expected {expected}, found {found}"
+        )
 
 
 def digest_of(content: dict[str, Any]) -> str:

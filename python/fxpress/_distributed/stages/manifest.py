@@ -316,7 +316,8 @@ def _manifest(fields: Fields, digest: str) -> Manifest:
     shared = []
     for each in fields.parts("shared"):
         numbers = each.integers("stages")
-        each.require(all(number < len(stages) for number in numbers), "stages")
+        is_known = all(number < len(stages) for number in numbers)
+        each.require(is_known, "stages", f"numbers below {len(stages)}")
         shared.append((each.texts("names"), numbers))
     return Manifest(
         digest=digest,
@@ -395,10 +396,13 @@ def _value_in(fields: Fields, *, is_input: bool = False) -> Value:
     is_tensor = kind == "tensor"
     shape = fields.plain("shape") if is_tensor else []
     fields.require(
-        isinstance(shape, list) and all(isinstance(size, (int, str)) for size in shape), "shape"
+        isinstance(shape, list) and all(isinstance(size, (int, str)) for size in shape),
+        "shape",
+        "a list of int or str",
     )
     order = fields.integers("order") if fields.has("order") else None
-    fields.require(order is None or sorted(order) == list(range(len(shape))), "order")
+    is_order = order is None or sorted(order) == list(range(len(shape)))
+    fields.require(is_order, "order", f"each number below {len(shape)} once")
     return Value(
         name=fields.text("name"),
         type=kind,

@@ -242,13 +242,17 @@ def _plan_of(fields: Fields) -> Plan:
     shared = []
     for each in fields.parts("shared"):
         one = Shared(each.texts("names"), each.integers("stages"), each.truth("is_parameter"))
-        each.require(len(one.names) > 0, "names")
-        each.require(list(one.stages) == sorted({*one.stages}) and one.stages[-1:] < (n,), "stages")
+        each.require(len(one.names) > 0, "names", "at least one name")
+        is_ascending = list(one.stages) == sorted({*one.stages})
+        each.require(
+            is_ascending and one.stages[-1:] < (n,), "stages", f"ascending numbers below {n}"
+        )
         each.end()
         shared.append(one)
     by, graph_hash = fields.text("by"), fields.text("graph_hash")
-    fields.require(by in get_args(By), "by")
-    fields.require(re.fullmatch("[0-9a-f]{64}", graph_hash) is not None, "graph_hash")
+    fields.require(by in get_args(By), "by", f"one of {get_args(By)}")
+    is_hash = re.fullmatch("[0-9a-f]{64}", graph_hash) is not None
+    fields.require(is_hash, "graph_hash", "64 hexadecimal digits")
     return Plan(
         by=by,
         graph_hash=graph_hash,

@@ -104,9 +104,7 @@ def measure_times(program: ExportedProgram, inputs: Any) -> OperationTimes:
         2
     """
     if inputs is None:
-        raise StageError(
-            "the program does not have example inputs to measure times with: pass inputs="
-        )
+        raise StageError("there are no inputs to measure times with: pass inputs=(args, kwargs)")
     taken = seconds_of(program, inputs)
     nodes = operations_of(program.graph_module)
     return OperationTimes(
