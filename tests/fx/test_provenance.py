@@ -63,9 +63,9 @@ def test_earlier_notes_are_shared_where_torch_shares_them() -> None:
         assert (kept.action is earlier.action) == (also.action is earlier.action)
 
 
-def test_copies_of_notes() -> None:
+def test_copy_sources() -> None:
     notes = noted().meta["from_node"]
-    mine, theirs = compat._copies_of_notes(notes), copy.deepcopy(notes)
+    mine, theirs = compat._copy_sources(notes), copy.deepcopy(notes)
     assert as_dicts(mine) == as_dicts(theirs) == as_dicts(notes)
     assert all(copied is not note for copied, note in zip(mine, notes, strict=True))
     assert mine[0].from_node[0] is not notes[0].from_node[0]

@@ -48,7 +48,7 @@ CHANGES = {
         "        n.NNModuleVariable.py_getattr = vars(n.NNModuleVariable)[name]\n"
         "        delattr(n.NNModuleVariable, name)",
         {"nn_module"},
-        "tracks modules by other methods",
+        "lacks the methods of torch",
     ),
     "nodes have other fields": (
         "torch.fx.node._NodeBase = type('NodeBase', (), {})",

@@ -307,7 +307,7 @@ def test_profile() -> None:
         plan(model(12), 2, "time", profile=times)
     with pytest.raises(StageError, match="another program"):
         plan(program, 2, "time", profile=dataclasses.replace(times, nanoseconds=(1,)))
-    with pytest.raises(StageError, match="does not have example inputs"):
+    with pytest.raises(StageError, match="there are no inputs to measure times with"):
         measure_times(program, None)
 
 
@@ -328,7 +328,7 @@ def test_what_is_refused() -> None:
         (True, {}, "or an int, got a bool"),
         (13, {}, "cannot make 13 stages of 12 operations"),
         (2, {"by": "colour"}, "got 'colour'"),
-        (2, {"by": "time"}, "does not have example inputs"),
+        (2, {"by": "time"}, "there are no inputs to measure times with"),
         (2, {"slack": -0.1}, "expected slack"),
         (2, {"slack": float("nan")}, "expected slack"),
         (2, {"shared": "no"}, "list or together"),

@@ -40,7 +40,7 @@ class Division:
         return self._cheapest(places, reach, self._least(places, reach))
 
     def by_modules(self, places: list[int]) -> list[int]:
-        """Return ends between modules of the least depth that allows even stages."""
+        """Return the end of each stage, between modules of a depth that allows even stages."""
         free = self._least(places, self._reach(places))
         best: tuple[int, list[int], Reach] | None = None
         most, refused = 0, None
