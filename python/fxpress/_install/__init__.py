@@ -11,7 +11,13 @@ from fxpress._install.stand_ins import Policy
 from fxpress._install.table import ENTRIES
 
 _installation = Installation(ENTRIES)
-os.register_at_fork(after_in_child=_installation.forget_lock)
+
+
+def _forget_lock() -> None:
+    _installation.forget_lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
 
 
 @expand_aliases

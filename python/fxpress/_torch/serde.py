@@ -94,8 +94,9 @@ TorchSerializeError = torch_serialize.SerializeError
 class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[misc]
     """A program cannot be written, a file is damaged, or a file names something unknown.
 
-    Code that catches torch's class, `torch._export.serde.serialize.SerializeError`, catches this
-    subclass too. torch's own functions raise torch's class, which is not an `fxpress.Error`.
+    A subclass of `torch._export.serde.serialize.SerializeError`, so that code that catches torch's
+    class catches it too. torch's own functions raise torch's class, which is not an
+    `fxpress.Error`.
 
     Example:
         >>> import dataclasses
