@@ -16,13 +16,11 @@ import pkgutil
 import types
 from abc import ABCMeta
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
+from fxpress import _native
 from fxpress._base.errors import UnsupportedError
 from fxpress._install.table import Entry
-
-if TYPE_CHECKING:
-    from fxpress._install.installation import Installation
 
 Policy: TypeAlias = Literal["raise", "torch"]
 Function: TypeAlias = Callable[..., Any]
@@ -30,11 +28,19 @@ Function: TypeAlias = Callable[..., Any]
 log = logging.getLogger("fxpress")
 
 
+class Switch(Protocol):
+    """Selects fxpress's object or torch's for the calls of a thread; see `Installation`."""
+
+    def policy_here(self) -> Policy | None: ...
+
+    def left_to_torch(self) -> _native.Block: ...
+
+
 class StandInType(ABCMeta):
     """The metaclass of class stand-ins; calls and subclasses of a stand-in use a real class."""
 
     # The base ABCMeta avoids a conflict in classes that derive from a stand-in and from an ABC.
-    _fxpress_installation: Installation  # selects one of the two classes
+    _fxpress_installation: Switch  # selects one of the two classes
     _fxpress_ours: type
     _fxpress_original: type
     _fxpress_either: tuple[type, ...]  # the classes for isinstance() and issubclass()
@@ -86,7 +92,7 @@ def _reduce_to_ours(stand_in: Any) -> tuple[Callable[[str], Any], tuple[str]]:
     return pkgutil.resolve_name, (f"{ours.__module__}:{ours.__qualname__}",)
 
 
-def class_stand_in(installation: Installation, ours: type, original: type) -> type:
+def class_stand_in(installation: Switch, ours: type, original: type) -> type:
     body = {
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
@@ -103,7 +109,7 @@ def class_stand_in(installation: Installation, ours: type, original: type) -> ty
 
 
 def function_stand_in(
-    installation: Installation, entry: Entry, ours: Function, original: Function
+    installation: Switch, entry: Entry, ours: Function, original: Function
 ) -> Function:
     @functools.wraps(original)
     def stand_in(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ import datetime
 import json
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import distributed
@@ -22,14 +22,19 @@ from fxpress._distributed.pipeline.parallel import all_keys, check_keys
 from fxpress._distributed.stages.manifest import fxpress_version
 from fxpress._torch.distributed import store_of
 
-if TYPE_CHECKING:
-    from fxpress._distributed.pipeline.watch import Watch
-
 _MARGIN = 2.0  # seconds that the other ranks wait longer than rank 0
 _ROUND = "round"  # the key for the number of rank 0's current or next round
 # The value of a rank's key in a round is an answer or one of these:
 _JOINED = "joined"  # the rank takes part, and will answer
 _TAKEN = "taken"  # rank 0 has read the answer, so the rank cannot replace it
+
+
+class Explain(Protocol):
+    """Finds the error that all ranks raise; see `Watch`."""
+
+    patience: float
+
+    def settled(self, text: str, *, is_late: bool) -> str: ...
 
 
 @dataclasses.dataclass
@@ -58,7 +63,7 @@ def agree(
     timeout: float,
     names: list[str],
     cause: BaseException | None = None,
-    explain: Watch | None = None,
+    explain: Explain | None = None,
 ) -> None:
     """Wait for the answers of all ranks; all ranks raise the same PipelineError if they differ.
 
@@ -164,7 +169,7 @@ def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
 
 
 def _await_verdict(
-    store: Any, key: str, names: list[str], timeout: float, explain: Watch | None
+    store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
 ) -> str:
     """Wait for rank 0's answer, when its timeout for other ranks begins; then for its verdict."""
     late = f"{names[0]} did not answer within {timeout:g} s"
@@ -177,7 +182,9 @@ def _await_verdict(
     return late if explain is None else explain.settled(late, is_late=False)
 
 
-def _verdict(store: Any, key: str, names: list[str], timeout: float, explain: Watch | None) -> str:
+def _verdict(
+    store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
+) -> str:
     """Return the error in the answers of all ranks; "" if there is none."""
     end = time.monotonic() + (explain.patience if explain else timeout)
     answers: list[Answer | None] = []
