@@ -1,4 +1,4 @@
-"""Decompose a program by templates, or raise UnsafeError if it needs a full trace."""
+"""Build the decomposed program from templates, or raise UnsafeError: it needs a full trace."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from fxpress._torch.watching import phase
 
 
 def check_outputs(plan: Plan, symbols: Symbols) -> None:
-    """Raise UnsafeError if torch needs a guard to compare a returned view with its base.
+    """Raise UnsafeError if torch's comparison of a returned view with its base adds a guard.
 
-    torch checks whether a returned view of a tensor that the program computed is the entire tensor.
-    The check adds a guard if its result depends on the values of symbols.
+    If the program returns a view of a tensor that it computed, torch checks whether the view is the
+    entire tensor. The check adds a guard if the answer depends on the values of symbols.
     """
     returned = [v for v in pytree.tree_leaves(plan.output) if type(v) is Value]
     wanted = {value.storage for value in returned if value.facts.is_symbolic}
@@ -59,12 +59,12 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
         base = bases.get(value.storage)
         if base is not None and not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
             raise UnsafeError(
-                "a returned view, and symbols determine whether it is its entire base"
+                "a returned view, where the values of symbols decide if it is its entire base"
             )
 
 
 def _bases(plan: Plan, wanted: set[Storage]) -> Iterator[tuple[Storage, Facts]]:
-    """Yield the wanted storages that the program creates, each with facts of its first tensor."""
+    """Yield (storage, facts of its first tensor) for wanted storages that the program creates."""
     for instance in plan.instances:
         count = len(instance.template.fresh)
         inputs = len(instance.storages) - count
@@ -82,13 +82,13 @@ def _first_in(storage: int, template: Template) -> Facts:
 
 
 def _is_decided(view: Facts, base: Facts) -> bool:
-    """Return whether comparing a view with its base needs no guard."""
-    for mine, theirs in (
+    """Return whether a view and its base can be compared without a guard."""
+    for of_view, of_base in (
         (view.shape, base.shape),
         (view.strides, base.strides),
         (view.offset, base.offset),
     ):
-        equal = sizes.known_equality(mine, theirs)
+        equal = sizes.known_equality(of_view, of_base)
         if equal is not True:
             return equal is False
     return True
@@ -104,7 +104,7 @@ def build_from_templates(
     progress: Report | None,
     naming: Naming | None,
 ) -> tuple[ExportedProgram, Plan]:
-    """Return the decomposed program, built from templates, and the plan of its trace."""
+    """Return the decomposed program, and the plan that it was built from."""
     _check(program)
     if naming is not None:
         if naming.known is None:
@@ -143,7 +143,7 @@ def build_from_templates(
 def _trace(
     plan: Plan, fakes: compat.Fakes, symbols: Symbols, table: Table, custom_triton_ops: bool
 ) -> None:
-    """Continue a plan within a trace."""
+    """Continue a plan in a trace of torch, which records the calls that have no template."""
     failed: list[UnsafeError] = []
     cached = compat.cached_results(fakes.mode)
 
@@ -156,7 +156,7 @@ def _trace(
     with fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
-        # The full trace must begin with the same cache as torch's.
+        # The full trace must begin with the cache of fake tensors that torch would begin with.
         compat.restore_cached_results(fakes.mode, cached)
         raise failed[0]
 
@@ -170,7 +170,7 @@ def _check(program: ExportedProgram) -> None:
     signature = program.graph_signature
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
         raise UnsafeError("a program that writes to its inputs or has effects")
-    if any(isinstance(m, torch.nn.Module) for m in _leaves(program.example_inputs)):
+    if any(isinstance(m, torch.nn.Module) for m in pytree.tree_leaves(program.example_inputs)):
         raise UnsafeError("a module as input")
     _check_classes(program)
     for node in _native.list_nodes(program.graph):
@@ -181,17 +181,18 @@ def _check(program: ExportedProgram) -> None:
 
 
 class _NoCalls(compat.TorchDispatchMode):  # type: ignore[misc]
-    """A mode in which each call of an operator raises an error."""
+    """A mode that forbids all operator calls."""
 
     def __torch_dispatch__(self, *_: Any) -> Any:
-        raise RuntimeError("operators are called when an object is created")
+        raise RuntimeError("creating or flattening an object calls an operator")
 
 
 def _check_classes(program: ExportedProgram) -> None:
-    """Raise UnsafeError if creating or flattening the inputs or outputs calls operators.
+    """Raise UnsafeError if unflattening or flattening the inputs or outputs calls operators.
 
-    torch does both in its trace, so that these calls become nodes: DynamicCache of transformers
-    calls `torch.cat`. Classes that change the order of their parts are refused, too.
+    torch does both within its trace, so the calls become nodes: the DynamicCache of transformers
+    calls `torch.cat`. Classes whose flattened parts differ from those they were built from are
+    refused too.
     """
     call = program.module_call_graph[0].signature
     if call is None:
@@ -212,15 +213,13 @@ def _check_classes(program: ExportedProgram) -> None:
         except Exception as e:
             raise UnsafeError(f"a class of an input or output: {e}") from None
         if len(leaves) != len(values) or any(map(operator.is_not, leaves, values)):
-            raise UnsafeError("a class of an input or output has other parts than it was given")
-
-
-def _leaves(inputs: Any) -> list[Any]:
-    return [] if inputs is None else pytree.tree_leaves(inputs)
+            raise UnsafeError(
+                "a class of an input or output flattens to other values than it was built from"
+            )
 
 
 def _fake_mode(program: ExportedProgram) -> Any:
-    """Return the fake mode of the program's inputs."""
+    """Return the one fake mode of the program's inputs."""
     values = [n.meta.get("val") for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     modes = {v.fake_mode for v in values if type(v) is compat.FakeTensor}
     if len(modes) != 1:
@@ -241,7 +240,7 @@ def _make(
     fakes: compat.Fakes,
     naming: Naming | None,
 ) -> ExportedProgram:
-    """Write the program that a plan describes."""
+    """Write the new program from its plan."""
     with _native.GcPause():
         names = input_names(program, inputs)
         graph = Graph()

@@ -1,4 +1,4 @@
-"""Descriptions of the new program's values while it is planned."""
+"""Describe the values of the new program while it is planned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fxpress._torch import symbols as compat
 
 
 class UnsafeError(Exception):
-    """The program cannot be decomposed by templates; the message is the reason."""
+    """The program needs a full trace; the message is the reason, for `decompose.report()`."""
 
 
 # A size, a stride or an offset: an int, or the sympy expression of a SymInt.
@@ -18,9 +18,9 @@ Size = Any
 
 
 class ByIdentity:
-    """Base of tuples that compare and hash by identity.
+    """Base of named tuples that compare and hash by identity.
 
-    Keys of `id(value)` would cost more: in a process with an audit hook, each `id` calls the hook.
+    Cheaper than keys `id(value)`, because an audit hook is called for each `id`.
     """
 
     __slots__ = ()
@@ -35,25 +35,25 @@ class _Facts(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     offset: Size
-    wrapper_requires_grad: bool  # of the functional tensor, which autograd sees
-    requires_grad: bool  # of the fake tensor, which kernels below autograd see
-    is_symbolic: bool  # whether a size, a stride or the offset is not an int
+    wrapper_requires_grad: bool  # of the FunctionalTensor, which autograd sees
+    requires_grad: bool  # of the fake tensor in it, which kernels below autograd see
+    is_symbolic: bool  # whether a size, a stride or the offset is an expression
 
 
 class Facts(ByIdentity, _Facts):
-    """The metadata of a tensor that a trace can read. Equal facts are one object: see `shared`."""
+    """The metadata of a tensor that a trace can read. `shared` makes equal Facts one object."""
 
     __slots__ = ()
 
 
 class Storage:
-    """The storage of tensors of the new program.
+    """A storage of the new program.
 
     Attributes:
-        nbytes: its size.
-        made: torch's storage, once it was created.
-        state: a real tensor on it, if there is one.
-        has_moved: whether its tensors have other metadata in torch's first run of the program.
+        nbytes: the size in bytes.
+        made: torch's storage object, once it was created.
+        state: a real tensor with this storage, if there is one.
+        has_moved: whether tensors with this storage had other metadata in torch's first run.
     """
 
     __slots__ = ("has_moved", "made", "nbytes", "state")
@@ -71,9 +71,9 @@ class Value:
     """A tensor of the new program.
 
     Attributes:
-        node: the number of its node in the trace before dead code elimination.
-        facts: its metadata.
-        storage: its storage.
+        node: the number of the tensor's node in the new trace, before dead code elimination.
+        facts: the metadata.
+        storage: the storage.
     """
 
     __slots__ = ("facts", "node", "storage")
@@ -88,10 +88,10 @@ class Number:
     """A SymInt, SymFloat or SymBool of the new program.
 
     Attributes:
-        expression: its sympy expression.
+        expression: the sympy expression.
         kind: int, float or bool.
-        node: the number of the node that computes it; None for the size of a tensor, for which
-            torch creates a node when one is needed.
+        node: the number of the node that computes it; None for the size of a tensor, which has no
+            node until one needs it.
     """
 
     __slots__ = ("expression", "kind", "node")
@@ -106,12 +106,12 @@ _known: dict[tuple[Any, ...], Facts] = {}
 
 
 def shared(facts: Facts) -> Facts:
-    """Return the canonical object of equal facts."""
+    """Return the one object for all facts that equal `facts`."""
     return _known.setdefault(tuple(facts), facts)
 
 
 def size_of(number: Any, shape_env: Any) -> Size:
-    """Return a size as an int or an expression."""
+    """Return a size, a stride or an offset as an int, or as the expression of a SymInt."""
     known = compat.as_int(number)
     if known is not None:
         return known
@@ -124,7 +124,7 @@ def size_of(number: Any, shape_env: Any) -> Size:
 def facts_of(
     tensor: torch.Tensor, shape_env: Any, wrapper_requires_grad: bool | None = None
 ) -> Facts:
-    """Return the metadata of a tensor."""
+    """Return the Facts of a tensor; raise UnsafeError if templates do not support it."""
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
         raise UnsafeError("a tensor that is not simply strided")
     if tensor.is_quantized or tensor.is_inference():
@@ -135,8 +135,8 @@ def facts_of(
     needs_grad = tensor.requires_grad
     outer = needs_grad if wrapper_requires_grad is None else wrapper_requires_grad
     is_symbolic = not {*map(type, shape), *map(type, strides), type(offset)} <= _INT
-    place = (tensor.dtype, tensor.device, offset)
-    return shared(Facts(shape, strides, *place, outer, needs_grad, is_symbolic))
+    others = (tensor.dtype, tensor.device, offset, outer, needs_grad, is_symbolic)
+    return shared(Facts(shape, strides, *others))
 
 
 _INT = {int}
