@@ -26,9 +26,9 @@ def _origin(guard: Any) -> str:
         skipped = uninteresting_files()
         for frame in reversed(guard.user_stack):
             if frame.filename not in skipped:
-                place = f"{_short(frame.filename)}:{frame.lineno} in {frame.name}"
-                text = f"  # {frame.line}  # {place}"
-                return text if len(text) <= _LONGEST else f"  # {place}"
+                location = f"{_short(frame.filename)}:{frame.lineno} in {frame.name}"
+                text = f"  # {frame.line}  # {location}"
+                return text if len(text) <= _LONGEST else f"  # {location}"
         return ""
     if guard.stack:
         frames = guard.stack.summary()

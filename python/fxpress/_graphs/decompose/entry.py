@@ -123,7 +123,7 @@ def _decomposed(
         return made
     # Traces give equal tensors only if they begin with the same cache of fake tensors.
     compat.restore_cached_results(mode, cached)
-    checked = naming.anew() if naming is not None and naming.is_first else naming
+    checked = naming.without_names() if naming is not None and naming.is_first else naming
     overridden = table.plain.in_force()
     expected, _ = traced(ep, overridden, *rest, uses_templates=False, naming=checked)
     found = difference(made, expected)
@@ -189,7 +189,7 @@ def run_decompositions(
 
 
 def forget_templates() -> None:
-    """Free the templates of earlier programs, so that the next decomposition traces its calls anew.
+    """Free the templates of earlier programs, so that the next decomposition traces all calls.
 
     torch has no such function.
 

@@ -26,17 +26,6 @@ class Call:
         storages: the distinct storages of `values`.
     """
 
-    __slots__ = (
-        "_environment",
-        "_key",
-        "_node",
-        "_numbers",
-        "_storages",
-        "numbers",
-        "storages",
-        "values",
-    )
-
     def __init__(self, node: Node, environment: dict[Node, Any]) -> None:
         self._node = node
         self._environment = environment

@@ -135,7 +135,7 @@ class Naming:
         self.known = own.get(content) or shared.get(self._key)
         self.is_first = history.traces == 0
 
-    def anew(self) -> Naming:
+    def without_names(self) -> Naming:
         """Return a Naming for the same program that knows no Names, and stores none."""
         return Naming({}, {}, self._history, self._content)
 

@@ -248,7 +248,10 @@ def _make(
         output = Writer(plan, inputs, size_nodes, sources, symbols, fakes, graph).write(names)
         if naming is not None:
             naming.instantiated(graph)
-        _finish_output(program, output, sources)
+        old = program.graph.output_node()
+        output.meta = {**old.meta, "from_node": sources.of_unlifted(old)}
+        for key in ("nn_module_stack", "stack_trace"):
+            output.meta.pop(key, None)
         signature = _signature(inputs, names, output)
         root = _native.make_graph_module(torch.nn.Module(), graph)
         root.meta.update(program.graph_module.meta)
@@ -267,14 +270,6 @@ def _make(
         )
         guards = compat.guards_code(fakes.mode.shape_env, root)
         return serde.make_program({"root": root, "guards_code": guards, **fields}, is_valid)
-
-
-def _finish_output(program: ExportedProgram, output: Node, sources: Sources) -> None:
-    old = program.graph.output_node()
-    meta = {**old.meta, "from_node": sources.of_unlifted(old)}
-    for key in ("nn_module_stack", "stack_trace"):
-        meta.pop(key, None)
-    output.meta = meta
 
 
 def _signature(inputs: list[Input], names: list[str], output: Node) -> ExportGraphSignature:

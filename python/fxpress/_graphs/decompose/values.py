@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -46,60 +47,32 @@ class Facts(ByIdentity, _Facts):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Storage:
-    """A storage of the new program.
+    """A storage of the new program."""
 
-    Attributes:
-        nbytes: the size in bytes.
-        made: torch's storage object, once it was created.
-        state: a real tensor with this storage, if there is one.
-        has_moved: whether tensors with this storage had other metadata in torch's first run.
-    """
-
-    __slots__ = ("has_moved", "made", "nbytes", "state")
-
-    def __init__(
-        self, nbytes: Size, made: Any = None, state: Any = None, *, has_moved: bool = False
-    ) -> None:
-        self.nbytes = nbytes
-        self.made = made
-        self.state = state
-        self.has_moved = has_moved
+    nbytes: Size  # the size in bytes
+    made: Any = None  # torch's storage object, once it was created
+    state: Any = None  # a real tensor with this storage, if there is one
+    has_moved: bool = False  # whether its tensors had other metadata in torch's first run
 
 
+@dataclass(slots=True, eq=False)
 class Value:
-    """A tensor of the new program.
+    """A tensor of the new program."""
 
-    Attributes:
-        node: the number of the tensor's node in the new trace, before dead code elimination.
-        facts: the metadata.
-        storage: the storage.
-    """
-
-    __slots__ = ("facts", "node", "storage")
-
-    def __init__(self, node: int, facts: Facts, storage: Storage) -> None:
-        self.node = node
-        self.facts = facts
-        self.storage = storage
+    node: int  # the number of the tensor's node in the new trace, before dead code elimination
+    facts: Facts
+    storage: Storage
 
 
+@dataclass(slots=True, eq=False)
 class Number:
-    """A SymInt, SymFloat or SymBool of the new program.
+    """A SymInt, SymFloat or SymBool of the new program."""
 
-    Attributes:
-        expression: the sympy expression.
-        kind: int, float or bool.
-        node: the number of the node that computes it; None for the size of a tensor, which has no
-            node until one needs it.
-    """
-
-    __slots__ = ("expression", "kind", "node")
-
-    def __init__(self, expression: Any, kind: type, node: int | None) -> None:
-        self.expression = expression
-        self.kind = kind
-        self.node = node
+    expression: Any  # of sympy
+    kind: type  # int, float or bool
+    node: int | None  # the number of the node that computes it; None: a tensor's size without one
 
 
 _known: dict[tuple[Any, ...], Facts] = {}

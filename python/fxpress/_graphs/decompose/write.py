@@ -133,9 +133,10 @@ class Writer:
         first = self._size_nodes.instance
         instances = [*plan.instances] if first is None else [first, *plan.instances]
         size = plan.size
-        numbers = self._returned_numbers(plan.output)
+        returned = compat.pytree.tree_leaves(plan.output)
+        numbers = [value for value in returned if type(value) is Number]
+        self._returned = {id(number): size + i for i, number in enumerate(numbers)}
         if numbers:
-            self._returned = {id(number): size + i for i, number in enumerate(numbers)}
             instances.append(self._instance_of_returned(numbers, size))
             size += len(numbers)
         self._nodes, name = _native.write_instances(
@@ -146,20 +147,13 @@ class Writer:
             instances=[s._replace(template=self._symbols.bound(s.template)) for s in instances],
             sizes=self._size_nodes.of_inputs,
             readers=self._size_nodes.count,
-            roots=self._roots(plan.output),
+            roots=[self._number_of(v) for v in returned if type(v) in (Value, Number)],
             size=size,
             sequence=compat.next_sequence_number(),
             helper=self,
         )
-        returned = self._argument(plan.output)
-        return compat.append(self._graph, name, "output", "output", (returned,), {})
-
-    def _returned_numbers(self, value: Any) -> list[Number]:
-        if type(value) is Number:
-            return [value]
-        if isinstance(value, (tuple, list)):
-            return [number for item in value for number in self._returned_numbers(item)]
-        return []
+        argument = self._argument(plan.output)
+        return compat.append(self._graph, name, "output", "output", (argument,), {})
 
     def _instance_of_returned(self, numbers: list[Number], first: int) -> Instance:
         """Return an instance with a reference to each number that the program returns."""
@@ -171,21 +165,13 @@ class Writer:
         computed = [-1 if number.node is None else number.node for number in numbers]
         return Instance(self._inputs[0].old, template, computed, [], first)
 
-    def _roots(self, value: Any) -> list[int]:
-        """Return the numbers of the nodes that the program returns."""
-        if type(value) is Value:
-            return [value.node]
-        if type(value) is Number:
-            return [self._returned[id(value)]]
-        if isinstance(value, (tuple, list)):
-            return [number for item in value for number in self._roots(item)]
-        return []
+    def _number_of(self, value: Any) -> int:
+        """Return the number of the node for a returned Value or Number."""
+        return value.node if type(value) is Value else self._returned[id(value)]
 
     def _argument(self, value: Any) -> Any:
-        if type(value) is Value:
-            return self._nodes[value.node]
-        if type(value) is Number:
-            return self._nodes[self._returned[id(value)]]
+        if type(value) in (Value, Number):
+            return self._nodes[self._number_of(value)]
         if isinstance(value, (tuple, list)):
             return type(value)([self._argument(item) for item in value])
         return value

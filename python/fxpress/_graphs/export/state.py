@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -56,11 +55,6 @@ def _lifted(
         yield Named(name, constants[name], AttrKind.CONSTANT)
 
 
-def _has_call_names(names: Iterator[str]) -> bool:
-    """Return whether a name belongs to a repeated call of a module ("a@1" for module "a")."""
-    return any("@" in name for name in names)
-
-
 def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
     """Return `module`; if a body has the name of a module with state, a copy with the state."""
     holders = {each.name.partition(".")[0] for each in state if "." in each.name}
@@ -76,7 +70,8 @@ def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
 def keep_constants(module: torch.nn.Module, program: ExportedProgram) -> None:
     """Make constants plain attributes, add unused constants, and mark non-persistent buffers."""
     signature, constants = program.graph_signature, program.constants
-    setter = _Setter(module, _has_call_names(itertools.chain(constants, signature.buffers)))
+    has_call_names = any("@" in name for name in (*constants, *signature.buffers))
+    setter = _Setter(module, has_call_names)
     without_gradient = _Detached()
     fixed = [
         (name, without_gradient(name, module.get_buffer(name)))

@@ -87,12 +87,12 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
         return
     guarded.add(seen)
     for name in _LOOKED_UP:
-        for place, base in enumerate(kind.__mro__):
+        for index, base in enumerate(kind.__mro__):
             found = vars(base).get(name, _ABSENT)
             key = id(base), name
             if key not in guarded and key not in by_torch:
                 guarded.add(key)
-                source = GetItemSource(TypeMROSource(cls_source), place) if place else cls_source
+                source = GetItemSource(TypeMROSource(cls_source), index) if index else cls_source
                 namespace = TypeDictSource(source)
                 if found is _ABSENT:
                     absent = functools.partial(GuardBuilder.DICT_NOT_CONTAINS, key=name)

@@ -159,8 +159,8 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                 f"Expected ModuleList, ParameterList, or Sequential, got {typestr(container)}"
             )
         return [
-            register_child(tx, self, child, place, GetItemSource(self.source, place))
-            for place, child in enumerate(container)
+            register_child(tx, self, child, index, GetItemSource(self.source, index))
+            for index, child in enumerate(container)
         ]
 
     def tp_iter_impl(self, tx: Translator) -> VariableTracker:
@@ -174,9 +174,9 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         if isinstance(key, SliceVariable):
             return self._slice(tx, module, key.as_python_constant())
         if isinstance(key, SymNodeVariable):
-            place = key.evaluate_expr(tx.output)
+            index = key.evaluate_expr(tx.output)
         elif key.is_python_constant():
-            place = key.as_python_constant()
+            index = key.as_python_constant()
         else:
             unimplemented(
                 gb_type="Unsupported key type for nn.Module.__getitem__",
@@ -184,7 +184,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                 explanation="The key of a module's subscript is not a constant.",
                 hints=[],
             )
-        return register_child(tx, self, module[place], place, GetItemSource(self.source, place))
+        return register_child(tx, self, module[index], index, GetItemSource(self.source, index))
 
     def _own_subscript(self, tx: Translator, module: Any, key: VariableTracker) -> VariableTracker:
         if not (key.is_python_constant() and isinstance(key.as_python_constant(), (str, int))):
@@ -205,9 +205,9 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             # The slice is a new module without a source, so it can only be tracked by its class.
             self.convert_to_unspecialized(tx)
         part = module[key]
-        for place, child in zip(range(len(module))[key], part, strict=False):
-            source = NNModuleSource(GetItemSource(self.source, place))
-            tx.output.register_attr_or_module(child, place, source=source)
+        for index, child in zip(range(len(module))[key], part, strict=False):
+            source = NNModuleSource(GetItemSource(self.source, index))
+            tx.output.register_attr_or_module(child, index, source=source)
         return tx.output.register_attr_or_module(
             part,
             f"{self}.__getitem__(slice)",

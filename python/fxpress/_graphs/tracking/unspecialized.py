@@ -354,8 +354,8 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         install_guard(source.make_guard(GuardBuilder.SEQUENCE_LENGTH))
         tx.output.guard_on_key_order.add(source)
         items = {}
-        for place, key, hook in enumerate_items_with_dict_position(hooks):
-            found = DictGetItemSource(source, ConstDictKeySource(source, place))
+        for position, key, hook in enumerate_items_with_dict_position(hooks):
+            found = DictGetItemSource(source, ConstDictKeySource(source, position))
             items[VariableTracker.build(tx, key)] = LazyVariableTracker.create(hook, found, tx=tx)
         return hook_table(items, hooks, source)
 

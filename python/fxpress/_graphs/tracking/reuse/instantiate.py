@@ -54,7 +54,7 @@ class _Instance:
         self.variables: dict[int, Any] = {}
         self.inputs: dict[torch.fx.Node, Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
-        self.storages: dict[int, Any] = {}  # new storages are given by a tensor
+        self.storages: dict[int, Any] = {}  # a new tensor that has the storage
         self.symbols: dict[int, Any] = {}  # by ids of SymNodes
 
     def run(self) -> VariableTracker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,21 +41,19 @@ _COMPUTED = {
 _COPIED = {"creation_timestamp", "custom", "seq_nr", "partitioner_tag"}
 
 
+@dataclass(slots=True, eq=False)
 class Step:
-    """One step of a call: it adds an input or another node, or renames a node (kind "name")."""
+    """One step of a call: it adds an input or another node, or renames a node."""
 
-    __slots__ = ("candidate", "fake", "kind", "node", "number", "source", "tensor", "variable")
-
-    def __init__(self, kind: str, node: torch.fx.Node, candidate: str) -> None:
-        self.kind = kind
-        self.node = node
-        self.candidate = candidate
-        # The following four are set for inputs only.
-        self.source: Any = None
-        self.tensor: Any = None
-        self.variable: Any = None
-        self.number = -1  # the tensor's number in the ModuleStructure
-        self.fake: Any = None  # the value of the node; None for an input that cannot be copied
+    kind: str  # "input", "node" or "name"
+    node: torch.fx.Node
+    candidate: str  # the name that Dynamo proposed
+    fake: Any = None  # the value of the node; None for an input that cannot be copied
+    # Of an input:
+    source: Any = None
+    tensor: Any = None
+    variable: Any = None
+    number: int = -1  # the tensor's number in the ModuleStructure
 
 
 class Template:
@@ -230,12 +229,12 @@ class Template:
             if not variable.is_realized():
                 raise NotReusable("its result is not realized")
             variable = variable.realize()
-        for place, each in enumerate(self.call.arguments.tensors):
+        for index, each in enumerate(self.call.arguments.tensors):
             if each is variable:
-                return lambda instance: instance.call.arguments.tensors[place]
-        for place, (container, _) in enumerate(self.call.arguments.containers):
+                return lambda instance: instance.call.arguments.tensors[index]
+        for index, (container, _) in enumerate(self.call.arguments.containers):
             if container is variable:
-                return lambda instance: instance.call.arguments.containers[place][0]
+                return lambda instance: instance.call.arguments.containers[index][0]
         kind = type(variable)
         if kind in (TensorVariable, SymNodeVariable):
             node = variable.proxy.node
