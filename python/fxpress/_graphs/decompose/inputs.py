@@ -50,12 +50,12 @@ def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     specs = program.graph_signature.input_specs
     if len(placeholders) != len(specs):
-        raise UnsafeError("a signature that does not match the graph")
+        raise UnsafeError("the signature does not match the graph")
     parameters, buffers, user_inputs = [], [], []
     targets: list[str] = []  # names of the state, in the order of the signature
     for old, spec in zip(placeholders, specs, strict=True):
         if old.meta.keys().isdisjoint(("val",)):
-            raise UnsafeError("an input without a value")
+            raise UnsafeError("a placeholder has no `val`")
         if spec.kind is InputKind.USER_INPUT:
             user_inputs.append((old, spec))
             continue
@@ -64,7 +64,7 @@ def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             buffers.append((old, spec))
         else:
-            raise UnsafeError(f"an input of kind {spec.kind.name}")
+            raise UnsafeError(f"an input is of kind {spec.kind.name}")
         targets.append(spec.target)
     order = _module_order(targets)
     parameters.sort(key=lambda entry: order[entry[1].target.rpartition(".")[0]])
@@ -117,24 +117,24 @@ class _Reader:
         state = holder.get(spec.target)
         wanted = torch.nn.Parameter if is_parameter else torch.Tensor
         if type(state) is not wanted or type(spec.arg) is not TensorArgument:
-            raise UnsafeError(f"state of type {type(state).__name__}")
+            raise UnsafeError(f"state is of type {type(state).__name__}")
         if not is_parameter and state.requires_grad:
-            raise UnsafeError("a buffer or constant that requires gradients")
+            raise UnsafeError("a buffer or a constant requires gradients")
         return Input(old, spec, state, self._value(state, number))
 
     def _user_input(self, value: Any, spec: InputSpec, number: int) -> Value | Number | None:
         """Return the Value or Number of a user input; None for a plain constant."""
         if isinstance(value, torch.Tensor):
             if type(value) is not compat.FakeTensor or type(spec.arg) is not TensorArgument:
-                raise UnsafeError("a tensor input that is not a plain fake tensor")
+                raise UnsafeError("the `val` of a tensor input is not a plain fake tensor")
             return self._value(value, number)
         if type(value) is torch.SymInt and type(spec.arg) is SymIntArgument:
             expression = torch_symbols.expression_of(value, self._shape_env)
             if expression is None or not torch_symbols.is_symbol(expression):
-                raise UnsafeError("a SymInt input that is not a single symbol")
+                raise UnsafeError("a SymInt input is not a single symbol")
             return Number(expression, int, number)
         if type(spec.arg) is not ConstantArgument or type(value) not in _PLAIN:
-            raise UnsafeError(f"an input of type {type(value).__name__}")
+            raise UnsafeError(f"an input is of type {type(value).__name__}")
         return None
 
     def _value(self, tensor: torch.Tensor, number: int) -> Value:
@@ -233,7 +233,7 @@ def _text(key: Any) -> str:
         return str(key.idx)
     if isinstance(key, pytree.GetAttrKey):
         return str(key.name)
-    raise UnsafeError("inputs in a container of an unknown type")
+    raise UnsafeError("an input is in a container of an unknown type")
 
 
 def argument_names(program: ExportedProgram) -> list[str]:
@@ -241,13 +241,13 @@ def argument_names(program: ExportedProgram) -> list[str]:
     calls = program.module_call_graph
     signature = calls[0].signature if calls and calls[0].fqn == "" else None
     if signature is None or signature.in_spec.type is not tuple:
-        raise UnsafeError("a program without the tree spec of its inputs")
+        raise UnsafeError("the program does not have the tree spec of its inputs")
     spec = signature.in_spec
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     values = (*args, *kwargs.values())
     names = signature.forward_arg_names or [*(f"arg_{i}" for i in range(len(args))), *kwargs]
     if len(names) != len(values) or not all(map(str.isidentifier, names)) or "self" in names:
-        raise UnsafeError("inputs whose names are not known")
+        raise UnsafeError("the names of the inputs are not known")
     flat, _ = pytree.tree_flatten_with_path(dict(zip(names, values, strict=True)))
     return ["_".join([_text(key).lower() for key in path]) for path, _ in flat]
 
@@ -258,12 +258,12 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
     positions = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
     proposed = argument_names(program)
     if len(proposed) != len(positions):
-        raise UnsafeError("inputs that do not match their tree spec")
+        raise UnsafeError("the inputs do not match their tree spec")
     names = [""] * len(inputs)
     bases: set[str] = set()
     for position, name in zip(positions, proposed, strict=True):
         if not name or not name.isascii():  # `renamer` handles ASCII digits only
-            raise UnsafeError("an input whose name is empty or not ASCII")
+            raise UnsafeError("the name of an input is empty or not ASCII")
         names[position] = renamer.placeholder(name)
     for position, entry in enumerate(inputs):
         if entry.spec.kind is not InputKind.USER_INPUT:
@@ -274,7 +274,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
     copied = {*bases, *names}
     nodes = _native.list_nodes(program.graph)
     if any("custom" in node.meta and node.name in copied for node in nodes):
-        raise UnsafeError("annotations of a node with the name of an input")
+        raise UnsafeError("a node with annotations has the name of an input")
     return names
 
 

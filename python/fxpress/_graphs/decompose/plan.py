@@ -82,7 +82,7 @@ class Instance(NamedTuple):
 
 
 class NeedsTraceError(Exception):
-    """A call has no template yet, and the plan was continued without a recorder."""
+    """Raised if a call has no template, and the plan has no recorder that could trace the call."""
 
 
 class Plan:
@@ -157,7 +157,7 @@ class Plan:
         source, index = node.args
         whole: Any = self._environment[source] if type(source) is Node else None
         if type(whole) not in (tuple, list) or type(index) is not int:
-            raise UnsafeError("an item of a value that is not a list")
+            raise UnsafeError(f"{node.name} is an item of a value that is not a list")
         return whole[index]
 
     def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
@@ -276,7 +276,7 @@ def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]
             found.append(())
             continue
         if node.op != "call_function":
-            raise UnsafeError(f"a node with op {node.op!r}")
+            raise UnsafeError(f"node {node.name!r} has the op {node.op!r}")
         if target not in checked:
             _check_target(target, refused)
             checked.add(target)
@@ -296,4 +296,4 @@ def _check_target(target: Any, refused: Container[Any]) -> None:
 
 
 def _call_of(target: Any) -> str:
-    return f"a call of {getattr(target, '__name__', type(target).__name__)}"
+    return f"it calls {getattr(target, '__name__', type(target).__name__)}"

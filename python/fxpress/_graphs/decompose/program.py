@@ -59,7 +59,7 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
         base = bases.get(value.storage)
         if base is not None and not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
             raise UnsafeError(
-                "a returned view, where the values of symbols decide if it is its entire base"
+                "it returns a view, and symbols decide whether the view is its entire base"
             )
 
 
@@ -125,7 +125,7 @@ def build_from_templates(
     templates = table.templates_of(traits)
     size_nodes = SizeNodes(inputs, symbols)
     if size_nodes.count > 0 and naming is None:
-        raise UnsafeError("a symbol without a range")
+        raise UnsafeError("a symbol has no range")
     first = len(inputs) + size_nodes.count
     plan = Plan(nodes, environment, first, templates, table.refused, progress)
     fakes = compat.Fakes(mode)
@@ -162,21 +162,21 @@ def _trace(
 
 
 def _check(program: ExportedProgram) -> None:
-    """Raise UnsafeError for programs that need a full trace."""
+    """Raise UnsafeError for programs and settings that templates do not support."""
     if compat.has_modes():
         raise UnsafeError("a mode of the user is active")
     if setting := compat.changed_setting():
-        raise UnsafeError(f"the setting {setting}")
+        raise UnsafeError(f"the setting {setting} does not have its default value")
     signature = program.graph_signature
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
-        raise UnsafeError("a program that writes to its inputs or has effects")
+        raise UnsafeError("it writes to its inputs or has effects")
     if any(isinstance(m, torch.nn.Module) for m in pytree.tree_leaves(program.example_inputs)):
-        raise UnsafeError("a module as input")
+        raise UnsafeError("an input is a module")
     _check_classes(program)
     for node in _native.list_nodes(program.graph):
         if node.op == "call_function" and not node.meta.get("stack_trace"):
             if compat.called_in_forward():
-                raise UnsafeError("a node without a stack trace, while a forward() runs")
+                raise UnsafeError("a node has no stack trace, and a forward() is running")
             break
 
 
@@ -211,10 +211,10 @@ def _check_classes(program: ExportedProgram) -> None:
             with _NoCalls():
                 leaves = pytree.tree_leaves(pytree.tree_unflatten(values, spec))
         except Exception as e:
-            raise UnsafeError(f"a class of an input or output: {e}") from None
+            raise UnsafeError(f"the class of an input or output: {e}") from None
         if len(leaves) != len(values) or any(map(operator.is_not, leaves, values)):
             raise UnsafeError(
-                "a class of an input or output flattens to other values than it was built from"
+                "the class of an input or output flattens to other values than it was built from"
             )
 
 
@@ -223,11 +223,11 @@ def _fake_mode(program: ExportedProgram) -> Any:
     values = [n.meta.get("val") for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     modes = {v.fake_mode for v in values if type(v) is compat.FakeTensor}
     if len(modes) != 1:
-        raise UnsafeError("a program with several fake modes, or without one")
+        raise UnsafeError("its inputs have several fake modes or none")
     (mode,) = modes
     shape_env = mode.shape_env
     if shape_env is not None and shape_env.deferred_runtime_asserts:
-        raise UnsafeError("a program with assertions on symbols")
+        raise UnsafeError("it has assertions on symbols")
     return mode
 
 

@@ -90,7 +90,7 @@ def size_of(number: Any, shape_env: Any) -> Size:
         return known
     expression = compat.expression_of(number, shape_env)
     if expression is None:
-        raise UnsafeError("a size without an expression, or of another environment")
+        raise UnsafeError("a size has no expression in the ShapeEnv of the program")
     return expression
 
 
@@ -99,9 +99,9 @@ def facts_of(
 ) -> Facts:
     """Return the Facts of a tensor; raise UnsafeError if templates do not support it."""
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-        raise UnsafeError("a tensor that is not simply strided")
+        raise UnsafeError("a tensor is not strided, or is a conjugate or a negative view")
     if tensor.is_quantized or tensor.is_inference():
-        raise UnsafeError("a quantized tensor, or one of inference mode")
+        raise UnsafeError("a tensor is quantized, or was created in inference mode")
     shape = tuple([size_of(n, shape_env) for n in tensor.shape])
     strides = tuple([size_of(n, shape_env) for n in tensor.stride()])
     offset = size_of(tensor.storage_offset(), shape_env)

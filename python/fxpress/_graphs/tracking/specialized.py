@@ -392,7 +392,7 @@ _MISSING = object()
 
 
 def _find_member(module: Any, own: dict[str, Any], name: str) -> tuple[Any, bool]:
-    """Return the attribute of a name, and whether the object has it, not its class."""
+    """Return (attribute, whether it is the object's own rather than its class's)."""
     if name in own:
         return own[name], True
     in_class = _native.class_attribute(type(module), name, _MISSING) is not _MISSING

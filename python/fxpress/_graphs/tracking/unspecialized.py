@@ -337,10 +337,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return plain_get_attribute(self, tx, name)
 
     def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
-        """Return a table of hooks without guards on its keys; None: build it as any dict.
-
-        The keys are ids of hooks, which differ between objects.
-        """
+        """Return a table of hooks, without guards on its keys (ids, which differ), or None."""
         if tx.output.side_effects.has_pending_mutation_of_attr(self, name):
             return None
         hooks = getattr(self.value, name)
@@ -369,7 +366,8 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         module: Any = self.value
         kind = type(module)
         kind_getter = _native.class_attribute(kind, "__getattribute__", None)
-        # The usual case is below. In these cases, look the name up as for any object.
+        # If the traced program changed the module, or its class has the name or a custom
+        # `__getattribute__`, look the name up as for any object.
         if (
             name in ("__dict__", "__class__")
             or tx.output.side_effects.has_pending_mutation(self)

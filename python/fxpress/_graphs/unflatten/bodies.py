@@ -17,7 +17,7 @@ def _children(module: torch.nn.Module) -> list[torch.fx.GraphModule]:
 
 
 def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a copy with separate tables and `training`, but the same class, graph and tensors."""
+    """Return a copy with its own tables and `training` flag, but the same graph and tensors."""
     result: torch.fx.GraphModule = object.__new__(type(module))
     for name, value in module.__dict__.items():
         result.__dict__[name] = value.copy() if type(value) in _TABLES else value

@@ -86,7 +86,7 @@ def _adapted_paths(module: Any, flat: list[Any]) -> list[Any]:
 
 
 def _check(module: Any, flat: list[Any], paths: list[Any] | None, arguments: Any) -> None:
-    """Raise an error unless flat inputs satisfy the guards; `paths` names the inputs for it."""
+    """Raise an error if flat inputs violate a guard; `paths` are their names for the message."""
     failed = None
     if GUARDS in vars(module):
         try:

@@ -400,7 +400,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
     ) -> None:
         program = torch_export.with_distinct_names(program)
         with contextlib.ExitStack() as stack:
-            if progress is False:  # a progress function is the caller's code: no pause during it
+            if progress is False:  # otherwise the caller's function runs, with the collector on
                 stack.enter_context(_native.GcPause())
             with phase("state"):
                 state = source.collect(

@@ -128,8 +128,8 @@ class Source(TypedDict):
     owner: torch.nn.Module  # has the attributes that get_attr nodes of `graph` read
     may_alias: Callable[[torch.fx.Node], bool]  # whether a result may be or view an argument
     parts: frozenset[Any]  # operators that return an inner tensor of a tensor subclass
-    mutations: list[tuple[bool, str]]  # see `mutations`
-    signatures: list[Signature]  # see `signatures`
+    mutations: list[tuple[bool, str]]  # from `mutations()`
+    signatures: list[Signature]  # from `signatures()`
     with_signature: list[str]  # names of the calls that get dispatchers if they are repeated
     state: _native.ProgramState | None
     paths: list[str]  # names of the original modules, in order

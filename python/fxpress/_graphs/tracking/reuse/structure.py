@@ -193,7 +193,7 @@ class CallArguments:
         self, args: Iterable[VariableTracker], kwargs: dict[str, VariableTracker], effects: Any
     ) -> None:
         self._effects = effects
-        self.tensors: list[VariableTracker] = []  # each once
+        self.tensors: list[VariableTracker] = []  # without duplicates; also symbolic numbers
         self.containers: list[tuple[VariableTracker, tuple[VariableTracker, ...]]] = []
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
