@@ -74,9 +74,8 @@ def _name(module: GraphModule, old: list[Node], new: list[Node]) -> None:
 def _renamed(argument: Any, node: Any) -> Any:
     if isinstance(argument, ConstantArgument):
         return argument
-    for kind in _NAMED:
-        if isinstance(argument, kind):
-            return kind(name=node.name)
+    if isinstance(argument, _NAMED):
+        return type(argument)(name=node.name)
     raise RuntimeError(f"Type of old_arg not supported: {type(argument)}")
 
 

@@ -38,7 +38,7 @@ from fxpress._graphs.decompose.template import Template, specs_in
 from fxpress._graphs.decompose.values import Facts, Number, Storage, UnsafeError, Value
 from fxpress._graphs.decompose.whole import ranges_of
 from fxpress._graphs.decompose.write import Sources, Writer
-from fxpress._graphs.unflatten.guards import check_own_inputs
+from fxpress._graphs.unflatten.guards import check_own_inputs, user_inputs
 from fxpress._torch import decompose as compat
 from fxpress._torch import serde
 from fxpress._torch import symbols as sizes
@@ -197,11 +197,8 @@ def _check_classes(program: ExportedProgram) -> None:
     call = program.module_call_graph[0].signature
     if call is None:
         return
-    placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
-    specs = program.graph_signature.input_specs
-    inputs = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
     for nodes, spec in (
-        (inputs, call.in_spec),
+        (user_inputs(program), call.in_spec),
         (program.graph.output_node().args[0], call.out_spec),
     ):
         if compat.has_only_containers(spec):

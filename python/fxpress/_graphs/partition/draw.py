@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.export import ExportGraphSignature
 
 # Longer lists end in a count, because an exported model may have hundreds of inputs.
-_MOST_NAMES = 6
+_MOST_TEXTS = 6
 
 
 @overload
@@ -177,10 +177,7 @@ def _describe_values(values: list[Any]) -> str:
             return lines[0]
     if known:
         lines.append(bytes_text(known))
-    lines += symbolic[:_MOST_NAMES]
-    if len(symbolic) > _MOST_NAMES:
-        lines.append(f"{len(symbolic) - _MOST_NAMES} more")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_shorten(symbolic)])
 
 
 def _leaves(values: Iterable[Any]) -> list[Any]:
@@ -204,7 +201,10 @@ def _type_and_shape(tensor: torch.Tensor) -> str:
 
 
 def _names(nodes: list[Node]) -> str:
-    names = [node.name for node in nodes[:_MOST_NAMES]]
-    if len(nodes) > _MOST_NAMES:
-        names.append(f"{len(nodes) - _MOST_NAMES} more")
-    return ", ".join(names)
+    return ", ".join(_shorten([node.name for node in nodes]))
+
+
+def _shorten(texts: list[str]) -> list[str]:
+    if len(texts) <= _MOST_TEXTS:
+        return texts
+    return [*texts[:_MOST_TEXTS], f"{len(texts) - _MOST_TEXTS} more"]

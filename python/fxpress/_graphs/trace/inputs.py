@@ -7,6 +7,7 @@ others, fxpress does the work and adds the same counts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,23 +32,16 @@ class Inputs:
     def track(self, original: Any, tensor: Any, proxy: Any, *, constant: Any, tracer: Any) -> None:
         """Map a tensor to its proxy in the tracer."""
 
-        def call_torch() -> None:
-            original(tensor, proxy, constant=constant, tracer=tracer)
-
         def track_directly() -> None:
             tracer.tensor_tracker[tensor] = ProxyTensor(proxy, constant)
 
+        call_torch = functools.partial(original, tensor, proxy, constant=constant, tracer=tracer)
         self._run("track", tensor, tracer, call_torch, track_directly)
 
     def set_meta(self, original: Any, proxy: Any, value: Any) -> Any:
         """Set the meta of a proxy's node from its value; return the proxy."""
-
-        def call_torch() -> None:
-            original(proxy, value)
-
-        def copy_meta() -> None:
-            self._fakes.set_meta(proxy.node.meta, value)
-
+        call_torch = functools.partial(original, proxy, value)
+        copy_meta = functools.partial(self._fakes.set_meta, proxy.node.meta, value)
         self._run("meta", value, proxy.tracer, call_torch, copy_meta)
         return proxy
 

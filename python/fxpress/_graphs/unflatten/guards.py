@@ -58,7 +58,7 @@ def input_guards(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
     args, kwargs = program.example_inputs
     by_name = {name: kwargs[name] for name in names[len(args) :] if name in kwargs}
     inputs = Inputs({**dict(zip(names, args, strict=False)), **by_name})
-    placeholders = _user_inputs(program)
+    placeholders = user_inputs(program)
     code = []
     for node, source in zip(placeholders, inputs.sources, strict=True):
         value = node.meta["val"]
@@ -82,7 +82,8 @@ def of_trace_by_name(program: ExportedProgram, names: Sequence[str]) -> list[str
     return inputs.rewrite(of_trace(traced, inputs, parameters), [f"L[{name!r}]" for name in names])
 
 
-def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
+def user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
+    """Return the placeholders of the inputs that callers pass."""
     nodes = program.graph.find_nodes(op="placeholder")
     specs = program.graph_signature.input_specs
     # Not strict: code that reads the inputs later reports a signature of another length.
@@ -91,7 +92,7 @@ def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
 
 def check_own_inputs(program: ExportedProgram) -> None:
     """Evaluate the guards on the program's fake inputs, which may add guards to its ShapeEnv."""
-    placeholders = _user_inputs(program)
+    placeholders = user_inputs(program)
     if placeholders and program.example_inputs and torch_unlift.guards_are_welcome():
         values = [node.meta["val"] for node in placeholders]
         guards_module(program, placeholders)(*values)
