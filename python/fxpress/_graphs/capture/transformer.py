@@ -50,9 +50,9 @@ def input_meta(
 
 
 def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
-    """Store a placeholder's value as an attribute if it is not an input; return the name or None.
+    """Store a value that is not an input, but from a closure, say, as an attribute of the module.
 
-    Values from closures are examples. `source` is where Dynamo found the value.
+    `source` is where Dynamo found the value. Returns the attribute's name, or None for an input.
     """
     if source is None or isinstance(source, GetItemSource):
         return None

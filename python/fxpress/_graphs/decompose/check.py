@@ -48,7 +48,7 @@ def check_templates(enabled: bool = True) -> _native.Block:
 
 
 _COUNTERS = ("seq_nr",)  # items of meta that torch counts in the entire process
-_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # another such number, in file names
+_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # counts generated files in the process
 
 
 def difference(instantiated: ExportedProgram, traced: ExportedProgram) -> str | None:

@@ -53,7 +53,7 @@ class Sources:
         return found
 
     def of_trace(self, node: Node) -> Any:
-        """Return the record of the nodes that a trace creates for a call."""
+        """Return the `from_node` record of the nodes that a trace creates for a call."""
         return self._of_between(self._in_trace, node)[0]
 
     def of_unlifted(self, node: Node) -> list[Any]:

@@ -131,8 +131,9 @@ def _least(
     values: list[int], starts: range, nexts: range, ends: Sequence[int], never: int
 ) -> list[int]:
     """Return, for each of `starts`, the least of `values` at its possible ends, else `never`."""
-    # The possible ends of a start are a window of `nexts`, whose bounds never decrease. Consecutive
-    # windows that share an end, `middle`, need one minimum before it and one from it on.
+    # The possible ends of a start are a window of `nexts`, whose bounds never decrease. For all
+    # windows that contain an end `middle`, the running minima to its left and right are computed
+    # once.
     found: list[int] = []
     start = starts.start
     while start < starts.stop:

@@ -125,4 +125,5 @@ class Fakes:
         if known is None:
             known = self._described[key] = describe_tensor(fake)
             return known
-        return known._replace(shape=sizes, stride=strides, qparams={})  # nodes share no objects
+        # New objects, because nodes must not share them.
+        return known._replace(shape=sizes, stride=strides, qparams={})

@@ -210,7 +210,7 @@ class CallArguments:
 
     def _describe(self, variable: VariableTracker) -> None:
         if isinstance(variable, LazyVariableTracker):
-            if not variable.is_realized():  # the value identifies it; do not realize it here
+            if not variable.is_realized():  # its source and value identify it without realizing it
                 self._parts += (variable.source, id(variable.peek_value()))
                 return
             variable = variable.realize()
