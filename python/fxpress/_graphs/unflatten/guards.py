@@ -34,7 +34,8 @@ def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
 
 def _parameters(program: ExportedProgram) -> list[str]:
     """Return the names of the parameters of `forward`, without `self`."""
-    names = argument_names(program.call_spec.in_spec, program.module_call_graph[0].signature)
+    signature = program.module_call_graph[0].signature  # program.call_spec creates a new class
+    names = argument_names(signature.in_spec, signature)
     return names[1:] if names[:1] == ["self"] else names
 
 
