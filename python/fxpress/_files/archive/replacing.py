@@ -26,12 +26,12 @@ from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.tensor_file import number_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
-from fxpress._files.format.weights_location import Place, read_place
+from fxpress._files.format.weights_location import Sidecar, read_place
 
 _SUFFIX = ".safetensors"
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> Sidecar:
     """Parse the record of a weights file; ArchiveError for a file in another folder."""
     try:
         return read_place(text)
@@ -39,9 +39,9 @@ def place_of(text: str) -> Place:
         raise ArchiveError(str(e)) from None
 
 
-def named_by(path: Path) -> set[Place]:
+def named_by(path: Path) -> set[Sidecar]:
     """Return the weights that the archive at a path names; empty without an archive."""
-    found: set[Place] = set()
+    found: set[Sidecar] = set()
     if not path.is_file():  # opening a pipe would block
         return found
     with contextlib.suppress(Error), PT2ArchiveReader.of_any_format(path) as archive:
@@ -56,7 +56,7 @@ def _has_weights(folder: Path) -> bool:
     return any(name.endswith(_SUFFIX) for name in os.listdir(folder))
 
 
-def _named_in(folder: Path, but: Path) -> Iterator[Place]:
+def _named_in(folder: Path, but: Path) -> Iterator[Sidecar]:
     with os.scandir(folder) as entries:
         for entry in entries:
             path = Path(entry.path)

@@ -32,7 +32,7 @@ from fxpress._files.archive.tensor_file import TensorFile, write_tensors
 from fxpress._files.archive.tensors import without_lazy_bits
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
-from fxpress._files.format.weights_location import Place
+from fxpress._files.format.weights_location import Sidecar
 from fxpress._files.remote.ranges import Files
 from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
@@ -99,7 +99,7 @@ def write_external(
         if isinstance(e, OSError):
             raise OSError(e.errno, e.strerror, str(target.with_name(name))) from None
         raise
-    return ExternalWeights(Place(name, number).text(), file)
+    return ExternalWeights(Sidecar(name, number).text(), file)
 
 
 def read(
