@@ -1,4 +1,4 @@
-"""Output files that are moved to their paths when complete. Does not import torch."""
+"""Output files that appear at their paths when they are complete. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fxpress._files.archive.folders import NOT_THERE, remove_left, sync_folder, temporary_path
+from fxpress._files.archive.folders import UNSUPPORTED, remove_left, sync_folder, temporary_path
 from fxpress._files.remote.urls import shown
 
 _ACL = "system.posix_acl_access"
-_COPIED = 1 << 20  # bytes at a time
-# Paths of this process's descriptors, whose targets may be unnamed pipes.
+_COPIED = 1 << 20  # bytes that are copied at a time
+# Paths of open descriptors of this process; they may refer to pipes, which have no other path.
 _DESCRIPTOR = re.compile(r"/dev/std(?P<name>out|err)|/(?:dev|proc/self)/fd/(?P<number>\d{1,9})")
 
 
@@ -27,9 +27,14 @@ def is_path(f: Any) -> bool:
     return isinstance(f, (str, bytes, os.PathLike))
 
 
-def source_path(f: Any) -> str | None:
-    """Return a path as a str, None for a file object or a buffer; ValueError for a zip's bytes."""
+def source_path(f: Any, *, mmap: bool = False) -> str | None:
+    """Return a path as a str; None for file objects and buffers, ValueError for a zip's bytes.
+
+    With `mmap`, ValueError unless `f` is a path.
+    """
     if not is_path(f):
+        if mmap:
+            raise ValueError("mmap=True maps the file, so f must be a path")
         return None
     if isinstance(f, bytes) and f.startswith(b"PK"):
         raise ValueError(
@@ -97,7 +102,7 @@ class Output:
 
 
 class DirectFile(Output):
-    """A pipe or a device, whose written bytes cannot be taken back."""
+    """A pipe or a device, to which bytes are written directly."""
 
     def __init__(self, target: Path, descriptor: int | None = None) -> None:
         super().__init__(target)
@@ -105,14 +110,16 @@ class DirectFile(Output):
         self.descriptor = os.open(target, flags) if descriptor is None else os.dup(descriptor)
 
     def sync(self) -> None:
-        """Do nothing: pipes and devices are not synced."""
+        """Do nothing, because pipes and devices cannot be synced."""
 
 
 class AtomicFile(Output):
     """A file that replaces `target` when complete, with the permissions of the old file.
 
-    Until then it is a locked temporary file in the same folder; the next writer removes files of
-    killed writers. A sidecar passes its `main` file, whose permissions and clean-up it shares.
+    Until then it is a locked temporary file in the same folder. The next writer of `target` removes
+    unlocked temporary files, which killed writers have left. A sidecar file passes the path of its
+    archive as `main`: it gets the archive's permissions, and the next writer of the archive removes
+    it.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
@@ -139,13 +146,13 @@ class AtomicFile(Output):
             self._temporary = temporary
             try:
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-            except OSError as e:  # without locks, other writers do not find abandoned files
-                if e.errno not in NOT_THERE:
+            except OSError as e:  # without locks, other writers do not remove abandoned files
+                if e.errno not in UNSUPPORTED:
                     raise
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(temporary.stat(), os.fstat(self.descriptor)):
                     return
-            self.close()  # another writer removed the file as abandoned before it was locked
+            self.close()  # another writer removed the file, which was not locked yet
 
     @property
     def temporary(self) -> Path | None:
@@ -159,7 +166,7 @@ class AtomicFile(Output):
         self._temporary = None
 
     def discard(self) -> None:
-        """Remove the temporary file unless it has been moved; a forked child does nothing."""
+        """Remove the temporary file unless it has been moved; a forked child only closes it."""
         temporary = getattr(self, "_temporary", None)
         if temporary is not None and self._process == os.getpid():
             with contextlib.suppress(OSError):
@@ -169,20 +176,23 @@ class AtomicFile(Output):
 
 
 class InPlaceFile(Output):
-    """A file whose bytes are overwritten at the end, so that links and open handles stay valid."""
+    """A file that is overwritten when the new bytes are complete; links and handles stay valid.
+
+    If the overwrite is interrupted, the old bytes are lost, and the new bytes are incomplete.
+    """
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
         # Opening the target checks that it is writable, and creates a missing file.
         self._written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            # If the copy from this file is interrupted, neither the old nor the new bytes are left.
-            self.descriptor = self._unnamed()
+            self.descriptor = self._open_unnamed()
         except BaseException:
             self.discard()
             raise
 
-    def _unnamed(self) -> int:
+    def _open_unnamed(self) -> int:
+        """Return the descriptor of a new file without a name, for the complete bytes."""
         try:
             with tempfile.TemporaryFile(dir=self.target.parent) as file:
                 return os.dup(file.fileno())
@@ -191,7 +201,7 @@ class InPlaceFile(Output):
                 return os.dup(file.fileno())
 
     def sync(self) -> None:
-        """Do nothing: the bytes are copied later."""
+        """Do nothing: `move_into_place` copies and syncs the bytes."""
 
     def move_into_place(self) -> None:
         """Reserve space, then copy the bytes into the file."""
@@ -221,15 +231,15 @@ def _reserve(descriptor: int, old: int, new: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, new)
     except OSError as e:
-        if e.errno in NOT_THERE:
-            return  # only the copy can show whether the space suffices
+        if e.errno in UNSUPPORTED:
+            return  # the copy raises the error if the space does not suffice
         os.ftruncate(descriptor, old)
         raise
 
 
 def open_output(path: str | bytes | os.PathLike[str], *, in_place: bool = False) -> Output:
     """Return an `InPlaceFile` or an `AtomicFile`; a `DirectFile` for a device or a pipe."""
-    # A symbolic link is kept, and its target is replaced.
+    # A save through a symbolic link replaces the target of the link.
     target = Path(os.path.realpath(os.fsdecode(path)))
     try:
         status = _status(target)
@@ -251,7 +261,7 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 
 def write_file(path: str | bytes | os.PathLike[str], content: str | bytes) -> None:
-    """Write and sync a file; after an OSError, which names it, the old file is unchanged.
+    """Write and sync a file. An OSError names the file and leaves the old file unchanged.
 
     Pipes, devices and descriptors of this process, such as /dev/stdout, are written directly.
     """
@@ -288,7 +298,7 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
         except OSError:
             try:
                 os.fchown(descriptor, -1, status.st_gid)
-            except OSError:  # a different group gets no more than everybody
+            except OSError:  # the new file has another group, which gets the rights of everybody
                 mode &= 0o707 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # the file system does not support modes
         os.fchmod(descriptor, mode)

@@ -38,12 +38,12 @@ from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 from fxpress._torch.aten import storage_numbers
 
-_DIGITS = 16  # of the number of a save in a file name
+_DIGITS = 16  # of the save's number in a file name
 Form: TypeAlias = tuple[torch.dtype, tuple[int, ...]]  # dtype and sizes of a tensor
 
 
 def describe(state_dict: Mapping[str, Any]) -> Config:
-    """Return the config of weights whose records are not written."""
+    """Return the config of weights that are not written into the archive."""
     groups, _ = tensors.group_by_storage(_plain(state_dict))
     return [
         (
@@ -70,9 +70,9 @@ def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
 
 
 class ExternalWeights(NamedTuple):
-    """A file of weights that is moved to its path together with the archive."""
+    """A sidecar file that is moved to its path together with the archive."""
 
-    place: str  # the text of the archive's record that names the file
+    record: str  # the text of the archive's record that names the file
     file: AtomicFile
 
 
@@ -84,7 +84,7 @@ def write_external(
 ) -> ExternalWeights:
     """Write the weights into a temporary file next to the archive `target`."""
     plain = _plain(state_dict)
-    # The number is in both files and in the name, so that files of two saves never mix.
+    # Both files contain the number, so that a load never combines files of two saves.
     number = secrets.token_hex(16)
     suffix = "" if model == names.MODEL else f".{model}"
     stem = short(f"{target.name.removesuffix('.pt2')}{suffix}")
@@ -103,19 +103,22 @@ def write_external(
 
 
 def read(
-    place: str, views: Mapping[str, View], options: Options, budget: Budget
+    record: str, views: Mapping[str, View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Return an archive's weights from the file `place` names; "" if they were not saved."""
+    """Return the weights in the sidecar file that the text of a record names.
+
+    The text is "" if the weights were not saved.
+    """
     if not options.load_weights:
         return assemble(views, None, budget)
-    if not place:
+    if not record:
         raise ArchiveError(
             "the program was saved without its weights: load it with load_weights=False, and pass "
             "the weights to fxpress.state.load_into"
         )
     if options.path is None:
-        raise ArchiveError(f"the weights are in {place} next to the archive: load it from a path")
-    name, number = place_of(place)
+        raise ArchiveError(f"the weights are in {record} next to the archive: load it from a path")
+    name, number = place_of(record)
     path = Path(os.path.realpath(options.path)).with_name(name)
     with open_weights(path, budget, number) as get:
         return assemble(views, get, budget, options.progress)
@@ -125,7 +128,7 @@ def read(
 def open_weights(
     path: Path, budget: Budget, number: str | None = None
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """Yield a function name -> tensor of a safetensors file, which must have this `number`."""
+    """Yield a function name -> tensor; ArchiveError unless the file has the save's `number`."""
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with contextlib.closing(Files()) as files:
@@ -141,7 +144,10 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Return tensors for views, which share storages; on the meta device if `get` is None."""
+    """Return tensors with the values from `get`; on the meta device if `get` is None.
+
+    Views of one record share a storage.
+    """
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -149,7 +155,7 @@ def assemble(
         budget.charge(sum(needed.values()), "the storages of the weights")
     devices = {view.record: view.device for view in views.values()}
     storages = [
-        # Bytes that no tensor covers are zeroed, because saving the storages writes them, too.
+        # Zeros, because a later save would write bytes that no tensor covers.
         torch.zeros(size, dtype=torch.uint8, device="meta" if get is None else devices[record])
         for record, size in needed.items()
     ]
@@ -171,7 +177,7 @@ def size_of(value: torch.Tensor) -> int:
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return lists of positions of plain tensors that may share elements."""
+    """Return groups of positions of tensors that may share elements, without subclasses."""
     numbers = storage_numbers(list(tensors))
     shared = {number for number, count in Counter(numbers).items() if count > 1 and number >= 0}
     extents = []
@@ -201,7 +207,7 @@ def _end(tensor: torch.Tensor) -> int:
 def check_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
 ) -> None:
-    """Raise SerializeError if tensors share elements for which their values differ."""
+    """Raise SerializeError if tensors share memory, but their values differ there."""
     for group in overlapping(targets):
         _check_group(names, targets, {position: values[position] for position in group})
 
@@ -209,7 +215,10 @@ def check_shared(
 def fill_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], read: Callable[[int, torch.Tensor], None]
 ) -> set[int]:
-    """Fill targets that share elements by `read(position, tensor)`; return their positions."""
+    """Fill the targets that share elements; return their positions.
+
+    `read(position, tensor)` reads the value of a target into a tensor.
+    """
     done: set[int] = set()
     for group in overlapping(targets):
         if len({names[position] for position in group}) == 1:
@@ -239,7 +248,7 @@ def _check_group(
 
 
 def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple[int, int] | None:
-    """Return the positions of two values, the second of which would overwrite the first."""
+    """Return the positions of two values of which the second would overwrite the first."""
     positions = range(len(targets))
     views = {(each.dtype, each.storage_offset(), each.shape, each.stride()) for each in targets}
     if len(views) == 1:
