@@ -37,7 +37,7 @@ class Payload(NamedTuple):
     record: str  # without the folder
     is_parameter: bool
     is_pickled: bool
-    meta: tuple[Any, ...] | None  # of a tensor; `view_of` unpacks it
+    meta: tuple[Any, ...] | None
 
 
 def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:

@@ -28,10 +28,7 @@ def is_path(f: Any) -> bool:
 
 
 def source_path(f: Any, *, mmap: bool = False) -> str | None:
-    """Return a path as a str; None for file objects and buffers, ValueError for a zip's bytes.
-
-    With `mmap`, ValueError unless `f` is a path.
-    """
+    """Return a path as a str; None for file objects and buffers, ValueError for a zip's bytes."""
     if not is_path(f):
         if mmap:
             raise ValueError("mmap=True maps the file, so f must be a path")
@@ -117,9 +114,8 @@ class AtomicFile(Output):
     """A file that replaces `target` when complete, with the permissions of the old file.
 
     Until then it is a locked temporary file in the same folder. The next writer of `target` removes
-    unlocked temporary files, which killed writers have left. A sidecar file passes the path of its
-    archive as `main`: it gets the archive's permissions, and the next writer of the archive removes
-    it.
+    temporary files without a lock, which killed writers have left. For a sidecar file, `main` is
+    the archive, whose permissions it gets and whose next writer removes it.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:

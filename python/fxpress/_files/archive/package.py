@@ -55,10 +55,9 @@ def _write_program(
     pickle_protocol: int,
     weights: str | None,
 ) -> None:
-    """Write a program.
+    """Write a program, and its weights if `weights` is None.
 
-    `weights` is None to write them into the archive; otherwise it is the text of the record that
-    names a sidecar file, "" for no file.
+    Otherwise `weights` is the text of the record that names the sidecar file, "" for no file.
     """
     program = lift_body_constants(program)
     check_program_values(program, with_state=weights is None)

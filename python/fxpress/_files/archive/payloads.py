@@ -50,7 +50,9 @@ def shared_storages(state: Config, constants: Config) -> str:
 def config_bytes(config: Config) -> bytes:
     """Return the bytes of a config in torch's format of a `schema.PayloadConfig`."""
     if SCHEMA.difference():
-        raise UnsupportedError(f"the schema of this torch differs in {SCHEMA.difference()}")
+        raise UnsupportedError(
+            f"the schema of this torch differs in {SCHEMA.difference()}, which fxpress cannot write"
+        )
     return SCHEMA.encode_payload_config(config)
 
 

@@ -57,10 +57,7 @@ class RemoteArchive(PT2ArchiveReader):
 
     @contextlib.contextmanager
     def loading(self, model: str) -> Iterator[None]:
-        """Fetch the graph and the configs of a program for the block, with a new budget.
-
-        ChangedFileError if the file changes before the end of the block.
-        """
+        """Fetch a program's small records for the block; ChangedFileError if the file changes."""
         self.budget = Budget.of(self._limits, 0)
         small = (names.model_record, names.sample_inputs_record)
         configs = (names.weights_config_record, names.constants_config_record)

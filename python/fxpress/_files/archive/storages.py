@@ -56,8 +56,8 @@ def bytes_needed(view: View) -> int:
     needed = _native.bytes_needed(view.sizes, view.strides, view.offset, view.dtype.itemsize)
     if needed is None:
         raise ArchiveError(
-            f"a tensor in record {view.record!r} has negative sizes or strides, or too large ones, "
-            "or not as many strides as sizes"
+            f"record {view.record!r}: expected non-negative sizes and strides of a tensor, found "
+            f"sizes {view.sizes}, strides {view.strides}, offset {view.offset}"
         )
     return needed
 
@@ -93,10 +93,7 @@ def _expect_device(device: torch.device) -> None:
 
 
 class _Storages:
-    """Records that are read as storages: one-dimensional uint8 tensors.
-
-    `position` registers a view's record, and `finish` reads the records that are not mapped.
-    """
+    """Storages (byte tensors) of records: `position` registers a record, `finish` reads them."""
 
     def __init__(self, archive: PT2ArchiveReader, options: Options) -> None:
         self._archive = archive
@@ -213,7 +210,7 @@ def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
     """Return tensors like `values` on one storage, with the values of the first `kept` of them."""
     numbers = storage_numbers(values)
     if -1 in numbers:
-        raise ArchiveError("the archive is damaged: a value on a shared storage is not a view")
+        raise ArchiveError("the archive is damaged: a value on a shared storage is not a tensor")
     if len(values) < 2:
         return values
     sizes = [-1 if value.is_meta else value.untyped_storage().nbytes() for value in values]

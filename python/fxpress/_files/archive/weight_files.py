@@ -105,10 +105,7 @@ def write_external(
 def read(
     record: str, views: Mapping[str, View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Return the weights in the sidecar file that the text of a record names.
-
-    The text is "" if the weights were not saved.
-    """
+    """Return the weights in the sidecar file that `record` names; it is "" without weights."""
     if not options.load_weights:
         return assemble(views, None, budget)
     if not record:
@@ -116,9 +113,9 @@ def read(
             "the program was saved without its weights: load it with load_weights=False, and pass "
             "the weights to fxpress.state.load_into"
         )
-    if options.path is None:
-        raise ArchiveError(f"the weights are in {record} next to the archive: load it from a path")
     name, number = place_of(record)
+    if options.path is None:
+        raise ArchiveError(f"the weights are in {name!r} next to the archive: load it from a path")
     path = Path(os.path.realpath(options.path)).with_name(name)
     with open_weights(path, budget, number) as get:
         return assemble(views, get, budget, options.progress)
@@ -144,10 +141,7 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Return tensors with the values from `get`; on the meta device if `get` is None.
-
-    Views of one record share a storage.
-    """
+    """Return tensors for views, with values from `get`; on the meta device if `get` is None."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -215,10 +209,7 @@ def check_shared(
 def fill_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], read: Callable[[int, torch.Tensor], None]
 ) -> set[int]:
-    """Fill the targets that share elements; return their positions.
-
-    `read(position, tensor)` reads the value of a target into a tensor.
-    """
+    """Fill the targets that share elements by `read(position, tensor)`; return their positions."""
     done: set[int] = set()
     for group in overlapping(targets):
         if len({names[position] for position in group}) == 1:
@@ -299,9 +290,11 @@ def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch
     try:
         value = get(name)
     except KeyError:
-        raise compat.SerializeError(f"{name!r} does not have a value") from None
+        raise compat.SerializeError(f"expected a value for {name!r}, found none") from None
     if not isinstance(value, torch.Tensor):
-        raise compat.SerializeError(f"the value for {name!r} is a {type(value).__name__}")
+        raise compat.SerializeError(
+            f"expected the value for {name!r} to be a tensor, got a {type(value).__name__}"
+        )
     check_fits(name, (value.dtype, tuple(value.shape)), (target.dtype, sizes))
     return value
 

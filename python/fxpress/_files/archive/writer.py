@@ -256,7 +256,7 @@ class PT2ArchiveWriter:
     @property
     def _writer(self) -> _native.ArchiveWriter:
         if self._native is None:
-            raise ArchiveError("the archive was abandoned")
+            raise ArchiveError("the archive was abandoned: nothing can be written to it")
         return self._native
 
     @contextlib.contextmanager

@@ -121,7 +121,7 @@ def sizes_in(value: Any) -> tuple[int, ...]:
     """Return the sizes of a tensor; TypeError or ValueError unless torch allows such sizes."""
     sizes = tuple(map(expect_int, expect_list(value)))
     if len(sizes) > _MOST_DIMENSIONS or min(sizes, default=0) < 0:
-        raise ValueError(f"{_short(value)} cannot be the sizes of a tensor")
+        raise ValueError(f"expected at most 64 sizes, none negative, got {list(sizes[:65])}")
     return sizes
 
 

@@ -45,7 +45,7 @@ def inflate(data: bytes, size: int) -> bytes:
     except zlib.error as e:
         raise DamagedRecordError(str(e)) from None
     if len(unpacked) != size:
-        raise DamagedRecordError("its size is wrong")
+        raise DamagedRecordError(f"it does not unpack to {size} bytes")
     return unpacked
 
 

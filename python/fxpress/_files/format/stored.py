@@ -50,7 +50,7 @@ class StoredTensor(NamedTuple):
         number = expect_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)
         if itemsize == 0:
-            raise ValueError(f"{number} is not the number of a dtype")
+            raise ValueError(f"expected the number of a dtype, found {number}")
         sizes, strides = (
             tuple(expect_int(each["as_int"]) for each in self.meta[key])
             for key in ("sizes", "strides")

@@ -28,9 +28,9 @@ def header_length(begin: bytes, file_size: int) -> int:
     """Return the length of the header, which the first eight bytes of the file encode."""
     if file_size < 8:
         raise ValueError("it is truncated")
-    length = int.from_bytes(begin, "little")
-    if length > min(MOST_HEADER_BYTES, file_size - 8):
-        raise ValueError("its header is too long")
+    length, most = int.from_bytes(begin, "little"), min(MOST_HEADER_BYTES, file_size - 8)
+    if length > most:
+        raise ValueError(f"its header is too long: expected at most {most} bytes, found {length}")
     return length
 
 
@@ -48,7 +48,7 @@ def read_header(text: bytes, file_size: int) -> tuple[dict[str, Any], dict[str, 
     end = begin
     for place in sorted(places.values(), key=lambda place: (place.begin, place.size)):
         if place.begin != end:
-            raise ValueError("its tensors overlap, or leave a gap")
+            raise ValueError(f"its tensors overlap, or leave a gap, at {min(place.begin, end)}")
         end += place.size
     if end != file_size:
         raise ValueError(f"it has {file_size} bytes, expected {end}")

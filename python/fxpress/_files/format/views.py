@@ -22,10 +22,10 @@ class View:
         self, itemsize: int, sizes: Sequence[int], strides: Sequence[int], start: int
     ) -> None:
         if len(sizes) != len(strides):
-            raise ValueError(f"{len(sizes)} sizes and {len(strides)} strides")
+            raise ValueError(f"expected {len(sizes)} strides, as many as sizes, got {len(strides)}")
         needed = _native.bytes_needed(sizes, strides, start, itemsize)
         if needed is None:
-            raise ValueError("a size, stride or offset is negative or too large")
+            raise ValueError("a size, stride or offset is negative, or needs 2**64 bytes or more")
         self.bytes = needed
         self._start = start
         self._is_empty = 0 in sizes
@@ -50,7 +50,7 @@ class View:
     def parts(self, data: bytes) -> Iterator[bytes]:
         """Yield the elements' bytes in order; ValueError if the storage `data` is too short."""
         if self.bytes > len(data):
-            raise ValueError(f"its storage has {len(data)} bytes, too few for its sizes")
+            raise ValueError(f"expected a storage of {self.bytes} bytes, found {len(data)}")
         if self._is_empty:
             return
         used = len(data) // self._itemsize * self._itemsize
