@@ -1,7 +1,8 @@
 """The base class of fxpress's exceptions, and the exceptions that do not need torch.
 
 `SerializeError` is in `fxpress._torch.serde`, because it derives from torch's class; `ArchiveError`
-is in `fxpress._files.errors`. `fxpress` exports all of them, and pickles name this module.
+is in `fxpress._files.errors`. `__module__` is "fxpress", which exports all of them: pickles of the
+exceptions stay valid when the classes move.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def call_with_space(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.
 
 
 def with_space(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate a function to run in `call_with_space`."""
+    """Decorate a function so that `call_with_space` runs its calls."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:

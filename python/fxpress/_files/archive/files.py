@@ -73,11 +73,10 @@ class Output:
         self.discard()
 
     def sync(self) -> None:
-        """Write the complete file to the disk before returning."""
-        os.fsync(self.descriptor)
+        """Write a file that `move_into_place` will only rename to the disk before returning."""
 
     def move_into_place(self) -> None:
-        """Move the file to its path. It must have been synced."""
+        """Move the synced file to its path, or copy it there; pipes and devices are complete."""
 
     def is_in_place(self) -> bool:
         """Return whether the file is at its path, even after `move_into_place` was interrupted."""
@@ -87,8 +86,8 @@ class Output:
             return False
 
     def discard(self) -> None:
-        """Remove a file that is not at its path; otherwise only close it."""
-        with contextlib.suppress(OSError):  # the file is discarded, so errors do not matter
+        """Close the file. An `AtomicFile` that was not moved to its path is removed, too."""
+        with contextlib.suppress(OSError):  # nobody needs the file, so errors do not matter
             self.close()
 
     def close(self) -> None:
@@ -105,9 +104,6 @@ class DirectFile(Output):
         super().__init__(target)
         flags = os.O_WRONLY | os.O_CLOEXEC
         self.descriptor = os.open(target, flags) if descriptor is None else os.dup(descriptor)
-
-    def sync(self) -> None:
-        """Do nothing, because pipes and devices cannot be synced."""
 
 
 class AtomicFile(Output):
@@ -155,6 +151,10 @@ class AtomicFile(Output):
         """The path of the file until it is moved; None afterwards."""
         return self._temporary
 
+    def sync(self) -> None:
+        """Write the complete file to the disk before returning."""
+        os.fsync(self.descriptor)
+
     def move_into_place(self) -> None:
         """Move the file to its path. It must have been synced."""
         assert self._temporary is not None
@@ -196,11 +196,8 @@ class InPlaceFile(Output):
             with tempfile.TemporaryFile() as file:
                 return os.dup(file.fileno())
 
-    def sync(self) -> None:
-        """Do nothing: `move_into_place` copies and syncs the bytes."""
-
     def move_into_place(self) -> None:
-        """Reserve space, then copy the bytes into the file."""
+        """Reserve space, then copy the bytes into the file and sync it."""
         old, new = os.fstat(self._written).st_size, os.fstat(self.descriptor).st_size
         _reserve(self._written, old, new)
         os.lseek(self.descriptor, 0, os.SEEK_SET)

@@ -179,7 +179,7 @@ class PT2ArchiveReader:
     @property
     def _reader(self) -> Any:
         if self._native is None:
-            raise ValueError("the archive is closed")
+            raise ValueError("the archive is closed: records cannot be read any more")
         return self._native
 
     def mapped(self) -> torch.UntypedStorage | None:

@@ -74,7 +74,7 @@ class TensorFile:
         return number if isinstance(number, str) else None
 
     def check_number(self, number: str, kind: str) -> None:
-        """Raise ArchiveError unless the file has this number; `kind` names its owner's type."""
+        """Raise ArchiveError for another number; `kind` is "archive" or "checkpoint"."""
         if self.number != number:
             raise ArchiveError(
                 f"{self.file.path} belongs to another {kind}, or to another save of it"

@@ -17,7 +17,7 @@ class Group:
     """Tensors of one dtype that share a storage."""
 
     address: int  # of the storage's memory; 0 without memory
-    held: object  # references to the storages of all groups
+    held: object  # references that keep the storages of all groups in memory
     size: int = 0  # bytes of the storage
     largest: torch.Tensor | None = None  # a tensor whose storage has this size; None: no memory
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)

@@ -61,7 +61,7 @@ def _rules() -> _Rules:
 
 
 def _names_of(target: str) -> list[str]:
-    """Return the names for "torch.ops.a.b.c" in the rules: "a.b.c", "a.b", "a"."""
+    """Return the names by which `_Rules` may list "torch.ops.a.b.c": "a.b.c", "a.b" and "a"."""
     name = target.removeprefix(_OPERATORS)
     parts = name.split(".", _MOST_PARTS)[:_MOST_PARTS]
     return [name, *(".".join(parts[:count]) for count in range(len(parts), 0, -1))]

@@ -89,17 +89,21 @@ class LocalFile:
         while done < size:
             got = os.preadv(descriptor, [target[done:]], begin + done)
             if got == 0:
-                raise ArchiveError(f"{self.path} is damaged: it is truncated")
+                raise self._truncated(begin + size)
             done += got
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes from `begin` to `end`; raises the errors of `read_into`."""
         if not begin <= end <= self.size:  # offsets from a damaged file could allocate too much
-            raise ArchiveError(f"{self.path} is damaged: it is truncated")
+            raise self._truncated(end)
         data = bytearray(end - begin)
         with memoryview(data) as view:
             self.read_into(begin, view)
         return bytes(data)
+
+    def _truncated(self, end: int) -> ArchiveError:
+        found = f"expected at least {end} bytes, found {self.size}"
+        return ArchiveError(f"{self.path} is damaged: it is truncated: {found}")
 
 
 class Files:

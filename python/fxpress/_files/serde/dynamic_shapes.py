@@ -24,9 +24,6 @@ def _invalid(message: str) -> NoReturn:
     raise compat.UserError(compat.INVALID_INPUT, message)
 
 
-# ---- to plain data ------------------------------------------------------------------------------
-
-
 def _list_dimensions(path: Any, value: Any, shape: Any) -> list[Any] | None:
     """Return one entry per dimension of a tensor; None for other values."""
     if not isinstance(value, torch.Tensor):
@@ -101,9 +98,6 @@ def _dump_dynamic_shapes(
             "dims": {name: dataclasses.asdict(dim) for name, dim in dims.items()},
         }
     return compat.DynamicShapesSpec(dynamic_shapes=plain, dims=dims)
-
-
-# ---- from plain data ----------------------------------------------------------------------------
 
 
 def _check_root(name: Any, stored: Any) -> Any:

@@ -20,9 +20,6 @@ log = logging.getLogger("fxpress")
 _schema = compat.schema
 
 
-# ---- from the schema ----------------------------------------------------------------------------
-
-
 def deserialize_device(d: Any) -> torch.device:
     """Return the device that a `schema.Device` names; RuntimeError for an unknown type."""
     return torch.device(d.type) if d.index is None else torch.device(d.type, d.index)
@@ -48,9 +45,6 @@ def deserialize_stride(strides: Sequence[Any]) -> tuple[int, ...]:
 def deserialize_scalar_type(st: Any) -> torch.dtype:
     """Return the dtype of a `schema.ScalarType` or its number; KeyError if there is none."""
     return compat.DTYPES[st]
-
-
-# ---- to the schema ------------------------------------------------------------------------------
 
 
 def _print_sympy(s: Any) -> str:
@@ -109,8 +103,6 @@ def serialize_tensor_meta(t: torch.Tensor) -> Any:
     """Return the `schema.TensorMeta` of a tensor."""
     return SCHEMA.read(SCHEMA.encode_tensor_meta(t), "TensorMeta").field(CLASSES, "", True)
 
-
-# ---- ranges -------------------------------------------------------------------------------------
 
 _ROUNDING = {"ceil": math.ceil, "floor": math.floor}
 

@@ -66,7 +66,7 @@ def check_input_keys(spec: Any) -> None:
 
 
 def _keys_of(context: Any) -> Iterator[str]:
-    """Yield the texts in the context of a node of a tree spec, including nested lists."""
+    """Yield the strings in the context of a tree spec, including strings in nested lists."""
     waiting = [context] if isinstance(context, (list, tuple)) else []
     while waiting:
         for item in waiting.pop():

@@ -25,7 +25,7 @@ class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
 
 
 class Kind(IntEnum):
-    """The values of `OperatorKind` in `csrc/serde/operators.h`."""
+    """The values of `OperatorKind` in `csrc/serde/operators.h`, which has the types below, too."""
 
     GETITEM = 0
     SYMBOLIC = 1
@@ -36,8 +36,10 @@ class Kind(IntEnum):
     UNSUPPORTED = 6
 
 
-_TENSOR, _TENSOR_LIST, _OTHER = range(3)  # ReturnKind
-_Argument = tuple[str, bool, bool, bool, Any]
+_TENSOR, _TENSOR_LIST, _OTHER = range(3)  # the values of `ReturnKind`
+_Argument = tuple[str, bool, bool, bool, Any]  # the fields of `OperatorArgument`, in order
+# Fields of `Operator`: kind, name, arguments, returns, is_allowed, is_functional, takes_numbers,
+# constrains.
 Described = tuple[int, str, tuple[_Argument, ...], tuple[int, ...], bool, bool, bool, bool]
 # Operators that constrain symbols; see `Values.constrain`.
 _CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
@@ -169,7 +171,7 @@ def _describe(target: Any) -> Described:
 
 
 def describe_operator(target: Any) -> Described:
-    """Return the description of an operator, whose fields `csrc/serde/operators.h` defines."""
+    """Return the description of an operator for the native code."""
     if not is_permanent(target):
         return _describe(target)
     if target not in _known:
