@@ -112,7 +112,7 @@ def printable_error(error: _E) -> _E:
 
 
 def is_about_input(error: BaseException) -> bool:
-    """Return whether the input may be the cause; False for MemoryError and in signal handlers."""
+    """Return whether the input may be the cause, not a lack of memory or a signal handler."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError) or _is_from_handler(cause.__traceback__):
@@ -122,7 +122,7 @@ def is_about_input(error: BaseException) -> bool:
 
 
 def _is_from_handler(at: TracebackType | None) -> bool:
-    """Return whether a traceback contains a signal handler: it gets the interrupted frame."""
+    """Return whether a traceback has a signal handler: its caller's frame is its argument."""
     while at is not None:
         interrupted = at.tb_frame.f_back
         for value in [*at.tb_frame.f_locals.values()] if interrupted is not None else ():

@@ -21,7 +21,7 @@ def counted_text(count: int, noun: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a time in s, ms or us."""
+    """Return a time as text in s, ms or us, such as "1.5 ms"."""
     if seconds >= 0.9995:
         return f"{seconds:,.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
     if seconds >= 0.9995e-3:
@@ -30,7 +30,7 @@ def duration_text(seconds: float) -> str:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Return a dict such as {"nodes": 1154, "bytes": 37700} as "1,154 nodes, 37.7 kB"."""
+    """Return "1,154 nodes, 37.7 kB" for {"nodes": 1154, "bytes": 37700}."""
     return ", ".join(
         bytes_text(count)
         if name == "bytes"

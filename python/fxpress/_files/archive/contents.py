@@ -169,7 +169,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
 def join_storages(
     archive: PT2ArchiveReader, model: str, state: dict[str, Any], constants: dict[str, Any] | None
 ) -> None:
-    """Replace values of the dicts that shared a storage before saving by views of one storage."""
+    """Make values in both dicts that shared a storage before they were saved share one again."""
     record = names.shared_storages_record(model)
     if archive.find(record) is None:
         return

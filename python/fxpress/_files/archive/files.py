@@ -73,10 +73,10 @@ class Output:
         self.discard()
 
     def sync(self) -> None:
-        """Write a file that `move_into_place` will only rename to the disk before returning."""
+        """Write the bytes to the disk before `move_into_place`; only an `AtomicFile` needs this."""
 
     def move_into_place(self) -> None:
-        """Move the synced file to its path, or copy it there; pipes and devices are complete."""
+        """Move or copy the complete file to its path; do nothing for a pipe or a device."""
 
     def is_in_place(self) -> bool:
         """Return whether the file is at its path, even after `move_into_place` was interrupted."""
@@ -172,7 +172,7 @@ class AtomicFile(Output):
 
 
 class InPlaceFile(Output):
-    """A file that is overwritten when the new bytes are complete; links and handles stay valid.
+    """A file that is overwritten by the complete new bytes; hard links and handles stay valid.
 
     If the overwrite is interrupted, the old bytes are lost, and the new bytes are incomplete.
     """

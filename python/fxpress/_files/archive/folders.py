@@ -38,7 +38,7 @@ def temporary_path(target: Path) -> Path:
 
 
 def find_abandoned(target: Path) -> Iterator[Path]:
-    """Yield the temporary files of killed writers of `target`; each is locked while in use."""
+    """Yield the temporary files of killed writers of `target`, each locked until the next one."""
     start = _prefix(target)
     for name in os.listdir(target.parent):
         if not name.startswith(start):
@@ -78,7 +78,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other savers while the block runs. Locking may fail silently."""
+    """Lock a folder against other savers while the block runs; without locks, run it anyway."""
     if _MARK in folder.name:  # `new_folder` created and locked it
         yield
         return
@@ -116,7 +116,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     FileExistsError if `target` is not an empty folder. The temporary folder is locked, so that
     other writers do not remove it as the folder of a killed writer.
     """
-    target = Path(os.path.realpath(target))  # the target of a symbolic link
+    target = Path(os.path.realpath(target))  # a symbolic link stays, and what it names is replaced
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     remove_left(target)

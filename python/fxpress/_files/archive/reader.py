@@ -47,7 +47,7 @@ class Target(NamedTuple):
     name: str
     start: int  # in the record, in bytes
     size: int  # in bytes
-    address: int  # 0: the range is only checked
+    address: int  # 0: only compute the checksum of the range
 
 
 class PT2ArchiveReader:

@@ -155,7 +155,7 @@ class _Ranges:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _part(self, begin: int, end: int) -> bytes | memoryview:
-        """Return a non-empty prefix of the bytes."""
+        """Return bytes from `begin` on: at least one byte, at most up to `end`."""
         for at, data in (*self._held, self._piece):
             if at <= begin < at + len(data):
                 return data[begin - at : end - at]

@@ -65,7 +65,7 @@ def _named_in(folder: Path, but: Path) -> Iterator[Sidecar]:
 
 
 def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
-    """Return the sidecar files of an archive that neither `new` nor its neighbors name."""
+    """Return the sidecar files of an archive that `new` and other archives nearby do not name."""
     folder = path.parent
     places = named_by(path) if _has_weights(folder) else set()
     if places:
@@ -124,7 +124,7 @@ class _Replaced:
 
 
 def commit_files(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """Move an archive and its sidecar files to their paths; after an OSError all are old or new."""
+    """Move an archive and its sidecar files to their paths: after an OSError, all or none."""
     try:
         for file in (*weights, program):
             file.sync()

@@ -244,7 +244,7 @@ def _replacements(
     device: torch.device | str | None,
     budget: Budget,
 ) -> dict[str, torch.Tensor]:
-    """Return name -> new tensor, for tensors on the meta device; they share storages like these."""
+    """Return name -> new tensor for each tensor on the meta device; keep shared storages."""
     without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
     names_of = {id(value): name for name, value in without.items()}
 

@@ -51,7 +51,7 @@ def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int]:
-    """Return storage address and size of a tensor that `storage_places` omits; None if fake."""
+    """Return storage address and size if `storage_places` does not; (None, 0) for a fake tensor."""
     if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()

@@ -171,7 +171,7 @@ def size_of(value: torch.Tensor) -> int:
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return groups of positions of tensors that may share elements, without subclasses."""
+    """Return groups of positions of tensors that may share elements. Subclasses are left out."""
     numbers = storage_numbers(list(tensors))
     shared = {number for number, count in Counter(numbers).items() if count > 1 and number >= 0}
     extents = []
@@ -201,7 +201,7 @@ def _end(tensor: torch.Tensor) -> int:
 def check_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
 ) -> None:
-    """Raise SerializeError if tensors share memory, but their values differ there."""
+    """Raise SerializeError if tensors share memory but would get different values for it."""
     for group in overlapping(targets):
         _check_group(names, targets, {position: values[position] for position in group})
 

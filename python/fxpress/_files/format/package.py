@@ -17,7 +17,7 @@ from fxpress._files.format.recognition import HEAD, format_of_bytes, open_file
 # Bytes for unpacked records and objects, in addition to `DEFAULT.memory`, for each byte of the
 # file. The bytes of the file itself are not counted.
 _MEMORY_PER_BYTE = 8
-_THREADS = 2  # for comparing checksums
+_THREADS = 2  # that compute checksums
 # Match characters, or their JSON escapes, that make a str use four or two bytes per character.
 _WIDE = re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")
 _DOUBLE = re.compile(rb"[\xc4-\xef]|\\u(?!00)")

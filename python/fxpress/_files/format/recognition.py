@@ -99,7 +99,7 @@ def _is_old_pickle(head: bytes) -> bool:
 
 
 def format_of_records(records: Collection[str]) -> Format | None:
-    """Return the format of a zip file from its record names; None for a (damaged) program."""
+    """Return the format of a zip file from its record names; None if they are of a program."""
     if any(map(_is_of_program, records)):
         return None
     for wanted, found in _RECORDS:

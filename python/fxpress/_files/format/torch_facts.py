@@ -48,9 +48,9 @@ def operators() -> dict[str, Traits]:
 class _Rules(NamedTuple):
     """Names of operators and namespaces of torch, in the form of `_names_of`."""
 
-    callable: frozenset[str]  # for exported programs
+    callable: frozenset[str]  # exported programs call them
     outside: dict[str, str]  # name -> its effect outside of its arguments, such as writing a file
-    others: frozenset[str]  # not for exported programs
+    others: frozenset[str]  # exported programs do not call them
 
 
 @functools.cache

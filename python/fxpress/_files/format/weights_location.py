@@ -26,10 +26,10 @@ def is_file_name(text: str, suffix: str = "") -> bool:
 
 
 class Sidecar(NamedTuple):
-    """The contents of the record."""
+    """The contents of the record: the sidecar file's name, and the number of the save."""
 
     file: str  # the name of the sidecar file
-    number: str  # a random text for each save, which the sidecar's metadata contains, too
+    number: str  # a new random text for each save; the sidecar's metadata contains it, too
 
     def text(self) -> str:
         """Return the text of the record."""

@@ -61,7 +61,7 @@ class LocalFile:
         return self._identity[-1]
 
     def raw(self) -> IO[bytes]:
-        """Return the open file; OSError, or ArchiveError if another file has replaced it."""
+        """Return the open file; OSError, or ArchiveError if it was replaced or modified."""
         if self._open is None:
             opened = io.FileIO(self.path, opener=open_file)
             try:

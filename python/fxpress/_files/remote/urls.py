@@ -179,7 +179,7 @@ def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
 def _failure(url: str, error: BaseException) -> tuple[OSError, bool]:
     """Return the OSError for an exception of a library, and whether the failure is transient."""
     if isinstance(error, FileNotFoundError) and urlsplit(url).scheme in _HTTP:
-        error = error.__cause__ or error  # fsspec hides any failure of its first request in this
+        error = error.__cause__ or error  # fsspec raises it for any failure of its first request
     status = getattr(error, "status", None)
     if type(status) is int and status:  # 0: no response
         text = f"HTTP status {status} ({responses.get(status, 'unknown')})"

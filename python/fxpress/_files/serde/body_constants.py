@@ -33,7 +33,7 @@ _OPERANDS = {
 
 
 def lift_body_constants(program: ExportedProgram) -> ExportedProgram:
-    """Return a program whose bodies have no tensors as attributes; `program` if it is one."""
+    """Return a program whose bodies have no tensors as attributes; `program` itself if so."""
     if not any(map(_tensors, _bodies(program.graph_module))):
         return program
     root = copy.deepcopy(program.graph_module)

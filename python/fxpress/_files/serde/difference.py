@@ -314,7 +314,7 @@ def _names(value: Any) -> Iterator[str]:
     ):
         yield value.name
     elif isinstance(value, compat.Union):
-        tag = str(value.type)  # a tag only equals tags of the same union
+        tag = str(value.type)  # a tag equals only tags of the same union, so compare texts
         if tag == "as_name":
             yield value.value
         elif tag != "as_graph":

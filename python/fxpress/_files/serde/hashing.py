@@ -49,7 +49,8 @@ def _describe(target: Any) -> Traits:
     written = [name for name, info in aliases.items() if info.is_write]
     aliased = list(aliases)
     is_overload = isinstance(target, torch_fx.OpOverload)
-    if not aliases and is_overload and compat.is_composite(target):  # may return a view
+    # A composite operator may return a view, although its schema does not declare that.
+    if not aliases and is_overload and compat.is_composite(target):
         aliased = [a.name for a in schema.arguments]
     if schema.name.removeprefix("aten::") in _BATCH_NORMS:
         written += _STATISTICS

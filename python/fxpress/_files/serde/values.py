@@ -34,9 +34,9 @@ def map_device(location: Location, kind: str, index: int | None) -> torch.device
 class Values:
     """The symbols and values of one program. Only one thread at a time may use an instance.
 
-    `ranges` maps texts of symbols or expressions to (lowest, highest); None is no limit. `location`
+    `ranges` maps texts of symbols or expressions to (lowest, highest), None if infinite. `location`
     is a `map_location` of `fxpress.load`. The file may call the operators in `allowed`, in addition
-    to those that `torch_facts.refusal` allows.
+    to the operators that `torch_facts.refusal` allows.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Values:
     def _separate_inputs(self, graph: torch.fx.Graph) -> None:
         """Give each input separate `SymInt` objects, as torch does.
 
-        A trace of the program computes each object once. The number and the names of its nodes
-        would differ if two inputs shared objects.
+        A trace of the program computes a shared object once, so the trace would have other numbers
+        and names of nodes if two inputs shared objects.
         """
         for node in itertools.takewhile(lambda node: node.op == "placeholder", graph.nodes):
             value = symbols.another_number(node.meta.get("val"))
@@ -123,7 +123,7 @@ class Values:
         pending.clear()
 
     def _note(self, expression: Any, hint: Any, is_offset: bool = False) -> Any:
-        """Add an expression and its parts to the shape environment; return the known equal one."""
+        """Add an expression and its parts to the shape environment; return its first equal one."""
         if expression.is_Integer or expression.is_Float or expression.is_Boolean:
             return expression
         self.budget.check_time("the symbols of an expression")

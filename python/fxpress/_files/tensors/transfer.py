@@ -19,7 +19,7 @@ from fxpress._torch.fx import foreach_copy
 
 _LARGE = 1 << 20  # bytes; larger tensors are copied one by one
 _PIECE = 1 << 25  # bytes of a buffer
-_BUFFERS = 4  # the host fills some while others are copied
+_BUFFERS = 4  # host buffers; the host fills some while others are copied
 _STREAMS = 2  # one copies to the device while the other distributes the bytes of the last copy
 _FEW = 32  # a buffer with more tensors uses the second buffer on the device
 
