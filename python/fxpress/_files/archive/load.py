@@ -82,7 +82,8 @@ def load(
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
             any code. Example inputs that need it, or cannot be read, are left out with a warning.
         allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
-            "symm_mem", that fxpress refuses by default, and that this program may call.
+            "symm_mem", that this program may call although fxpress refuses them by default;
+            `fxpress inspect` lists them.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults of `fxpress.archive.Limits`.
         progress: how to show progress, in bytes: True, False or a function of (done, total, what);
