@@ -118,7 +118,10 @@ def sizes_in(value: Any) -> tuple[int, ...]:
     """Return the sizes of a tensor; TypeError or ValueError unless torch allows such sizes."""
     sizes = tuple(map(expect_int, expect_list(value)))
     if len(sizes) > _MOST_DIMENSIONS or min(sizes, default=0) < 0:
-        raise ValueError(f"expected at most 64 sizes, none negative, got {list(sizes[:65])}")
+        raise ValueError(
+            f"expected the sizes of a tensor, at most {_MOST_DIMENSIONS} and none negative, got "
+            f"{len(sizes)}, of which {min(sizes)} is the smallest"
+        )
     return sizes
 
 
