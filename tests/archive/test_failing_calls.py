@@ -315,5 +315,5 @@ def test_weights_for_which_there_is_no_space(path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("value", [3, None, "text"])
 def test_values_that_are_no_tensors(value: Any) -> None:
     target = torch.ones(2)
-    with pytest.raises(archive.SerializeError, match="the value for 'a' is a"):
+    with pytest.raises(archive.SerializeError, match="the value for 'a' to be a tensor"):
         weight_files.fitting("a", target, {"a": value}.__getitem__)

@@ -51,7 +51,7 @@ def test_views_are_read_in_order() -> None:
         expected = bytes(tensor.clone(memory_format=torch.contiguous_format).untyped_storage())
         assert b"".join(view.parts(stored)) == expected, (tensor.shape, tensor.stride())
         if view.bytes:
-            with pytest.raises(ValueError, match="too few"):
+            with pytest.raises(ValueError, match="expected a storage of"):
                 list(view.parts(stored[: view.bytes - 1]))
 
 

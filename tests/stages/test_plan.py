@@ -345,7 +345,7 @@ def test_nothing_is_drawn_without_a_renderer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Python's package `graphviz` may be there alone, without a program."""
-    monkeypatch.setattr(pictures, "_CARRIED", "no-such-package")
+    monkeypatch.setattr(pictures, "_PORT", "no-such-package")
     monkeypatch.setenv("PATH", str(tmp_path))
     program = layers(4)
     made = save_stages(program, tmp_path / "stages", 2)
