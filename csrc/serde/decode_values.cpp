@@ -36,8 +36,8 @@ Ref GraphDecoder::custom_object(const Value& record) {
   return call(symbols.custom_obj_argument_type, name, class_name);
 }
 
-// Returns an int, float, bool or symbolic number. Equal numbers are one object. Storage offsets are
-// separate objects unless the same number is known already.
+// Returns an int, float, bool or symbolic number. Equal symbolic numbers share one object, but a
+// number that was created for a storage offset is only used for other storage offsets.
 Ref GraphDecoder::number(const Value& value, Role role) {
   const Value& content = content_of(value);
   if (content.kind != ValueKind::kRecord) return scalar_of(content);
@@ -100,12 +100,12 @@ GraphDecoder::Device& GraphDecoder::device_of(const Value& value) {
 
 Ref GraphDecoder::from_table(const std::vector<Ref>& table, const Value& code,
                              const char* what) const {
-  const auto place = static_cast<size_t>(code.integer);
-  if (code.kind != ValueKind::kInt || place >= table.size() || !table[place]) {
-    raise(symbols.serialize_error, "expected the number of a %s, found %R", what,
+  const auto position = static_cast<size_t>(code.integer);
+  if (code.kind != ValueKind::kInt || position >= table.size() || !table[position]) {
+    raise(symbols.serialize_error, "expected the code of a %s, found %R", what,
           scalar_of(code).get());
   }
-  return Ref::borrow(table[place].get());
+  return Ref::borrow(table[position].get());
 }
 
 // Creates a fake tensor.
@@ -118,10 +118,12 @@ Ref GraphDecoder::tensor(const Value& meta) {
   const bool grad = field(meta, Field::TensorMeta_requires_grad).integer != 0;
   const uint32_t dimensions = field(meta, Field::TensorMeta_sizes).count;
   if (dimensions > kMostDimensions) {
-    raise(symbols.serialize_error, "a tensor has %u dimensions", dimensions);
+    raise(symbols.serialize_error, "expected at most %u dimensions of a tensor, found %u",
+          kMostDimensions, dimensions);
   }
   if (!schema::is_countable(*document_, meta)) {
-    raise(symbols.serialize_error, "a tensor's sizes, strides or offset are too large");
+    raise(symbols.serialize_error,
+          "a tensor's sizes, strides and offset: expected less than 2**59 elements");
   }
   const Value& offset = field(meta, Field::TensorMeta_storage_offset);
   const Value& start = content_of(offset);
@@ -144,7 +146,7 @@ Ref GraphDecoder::tensor(const Value& meta) {
   return made;
 }
 
-// A key that is equal for tensors of equal metadata. Equal symbolic numbers are one object.
+// Returns a key that is equal for tensors of equal metadata; symbolic numbers count by identity.
 std::string GraphDecoder::key_of(const Value& meta, PyObject* sizes, PyObject* strides,
                                  PyObject* offset) const {
   std::string key;
@@ -169,8 +171,7 @@ std::string GraphDecoder::key_of(const Value& meta, PyObject* sizes, PyObject* s
   return key;
 }
 
-// Another tensor with the metadata of the first one that has the key; an empty Ref if there is
-// none.
+// Returns a new tensor like the device's first tensor with the key; empty if there is none.
 Ref GraphDecoder::like_first(Device& device, const std::string& key) {
   const auto first = device.first.find(key);
   if (first == device.first.end()) return {};
@@ -185,8 +186,8 @@ fx::FakeMaker& GraphDecoder::fakes_of(Device& device) {
   return *device.fakes;
 }
 
-// A key that is equal for tensors of equal metadata, if sizes and strides are integers; empty if
-// one of them is symbolic.
+// Returns a key like key_of() for a tensor without symbolic sizes and strides and with offset 0;
+// empty if a size or stride is symbolic.
 std::string GraphDecoder::plain_key(const Value& meta) const {
   std::string key;
   const auto add = [&](int64_t number) {

@@ -77,7 +77,7 @@ bool is_unicode_identifier(std::string_view text) {
   return PyUnicode_IsIdentifier(new_text(text).get()) == 1;
 }
 
-// Returns a prefix of a text, cut at a character boundary.
+// Returns a prefix of at most `size` bytes, cut at a character boundary.
 Ref beginning(std::string_view text, size_t size) {
   const bool is_short = text.size() <= size;
   while (!is_short && size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0u) == 0x80u) --size;
@@ -164,11 +164,11 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
   const Value* value = &document.root();
   for (size_t start = 0; start < path.size();) {
     const size_t end = std::min(path.find('.', start), path.size());
-    const int place = document.schema().type(value->type).find(path.substr(start, end - start));
-    if (value->kind != ValueKind::kRecord || place < 0) {
+    const int position = document.schema().type(value->type).find(path.substr(start, end - start));
+    if (value->kind != ValueKind::kRecord || position < 0) {
       raise(PyExc_KeyError, "%s", path.c_str());
     }
-    value = &document.children(*value)[static_cast<size_t>(place)];
+    value = &document.children(*value)[static_cast<size_t>(position)];
     start = end + 1;
   }
   const GcPause pause;
@@ -186,7 +186,7 @@ Document to_document(const Schema& schema, const SchemaClasses& classes, PyObjec
 
 namespace {
 
-Document in_order(const Document& document, PyObject* constants, PyObject* renamed) {
+Document canonicalize(const Document& document, PyObject* constants, PyObject* renamed) {
   std::deque<Text> texts;
   core::TextViewSet known;
   const Ref items = Ref::steal(PySequence_Tuple(constants));
@@ -224,7 +224,7 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
   const GcPause pause;
   schema::DocumentBuilder builder(schema);
   const std::vector<Ref> kept = classes.write_for_order(object, builder);
-  const Document document = in_order(builder.finish(), constants, renamed);
+  const Document document = canonicalize(builder.finish(), constants, renamed);
   Ref made = classes.make(document, document.root(), /*all_members=*/false, kept);
   if (renamed != nullptr) return made;
   const Ref graph = get_attr(get_attr(made.get(), fx::names.graph_module).get(), fx::names.graph);
@@ -237,7 +237,7 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
 
 namespace {
 
-// Caches texts that occur often in a document.
+// Caches the last str: tensors in sequence mostly have the same device.
 class LatestText {
  public:
   Ref get(std::string_view text) {
@@ -256,7 +256,8 @@ class LatestText {
 Ref number(const Document& document, const Value& symbolic) {
   const Value& content = document.content(symbolic);
   if (content.kind != ValueKind::kInt) {
-    raise(damage_error(), "the size of a stored tensor is symbolic");
+    raise(damage_error(),
+          "expected ints as sizes, strides and offset of a stored tensor, found an expression");
   }
   return Ref::steal(PyLong_FromLongLong(content.integer));
 }

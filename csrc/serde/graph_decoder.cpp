@@ -70,7 +70,7 @@ Ref OpenGraph::value_names() const {
 
 namespace {
 
-// Returns the keys of a dict by its integer values; an empty reference for a missing value.
+// Inverts a dict of ints: item i is the key of value i, or an empty reference.
 std::vector<Ref> by_number(PyObject* table) {
   std::vector<Ref> result;
   for (const auto& [key, number] : DictRange(table)) {
@@ -124,7 +124,7 @@ Ref GraphDecoder::program(const py::object& document) {
   return read(document, true, [&] {
     try {
       return decode_program();
-    } catch (...) {  // the traceback refers to the decoder, which the collector cannot traverse
+    } catch (...) {  // the traceback keeps the decoder alive, and the collector cannot traverse it
       clear_graphs();
       throw;
     }
@@ -213,7 +213,7 @@ void GraphDecoder::open_graph() {
   graphs_.emplace_back(++scopes_);
 }
 
-// leave_graph() also runs while an exception unwinds the stack.
+// Does not throw, because it also runs while an exception unwinds the stack.
 void GraphDecoder::leave_graph() noexcept {
   graphs_.pop_back();
   PyObject* none = PyObject_CallMethodNoArgs(values_.ptr(), fx::names.leave_graph);
@@ -274,11 +274,11 @@ constexpr PartKind kParts[] = {
 
 }  // namespace
 
-// Reads the root of the document as the part. `extra` by kind:
-//   node, inputs      a target from resolve_target()
-//   outputs           (such a target, the node that returns them)
-//   multiple_outputs  the node that returns them
-//   result            (the node that returns it among others, its position)
+// Decodes the document's root as this kind of part. `extra` by kind:
+//   node, inputs      a target: the result of Values.resolve_target()
+//   outputs           (target, node that returns the outputs)
+//   multiple_outputs  node that returns the outputs
+//   result            (node that returns several results, position of this result)
 Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   const GcPause pause;
   const Value& value = document_->root();
@@ -313,7 +313,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   return result;
 }
 
-// Callers choose the document, and fields are accessed without a check of its type.
+// Python callers choose the document, and field() does not check the type of a record.
 void GraphDecoder::check_root(Type type) const {
   const Value& root = document_->root();
   const bool has_type = root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion;

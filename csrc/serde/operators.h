@@ -49,8 +49,8 @@ struct Operator {
   OperatorKind kind;
   bool is_allowed;                          // torch's verifier surely accepts it
   bool is_functional;                       // likewise, and it writes none of its arguments
-  bool takes_numbers;                       // kSymbolic, or read like one: aten.item
-  bool constrains;                          // it constrains symbols
+  bool takes_numbers;                       // kSymbolic, or decoded like it: aten.item
+  bool constrains;                          // a call constrains the range of a symbol
   std::string name;                         // as in the file
   Ref object;                               // the operator, or null
   std::vector<OperatorArgument> arguments;  // kSchema, kSymbolic

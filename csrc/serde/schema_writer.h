@@ -1,4 +1,4 @@
-// Writes records, unions and lists of the schema to a sink; the base of all encoders.
+// Writes records, unions and lists of the schema to a sink.
 #pragma once
 
 #include "py/calls.h"
