@@ -29,7 +29,7 @@ void DocumentBuilder::add(const Value& value) {
   document_.values_[level.start + field] = value;
 }
 
-// Opens a record or a union. Its size is known, so its values are allocated at once.
+// Opens a record or a union. The number of its values is known, so they are allocated at once.
 void DocumentBuilder::open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size) {
   const auto position = static_cast<uint16_t>(&type - &document_.schema_->type(uint16_t{0}));
   levels_.push_back({kind, position, field, document_.values_.size()});

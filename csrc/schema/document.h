@@ -1,5 +1,5 @@
-// A value of the schema as a typed tree in a few flat arrays. JSON is read into it; schema objects,
-// comparisons, hashes and the canonical form are computed from it.
+// A value of the schema as a typed tree, stored in flat arrays. JSON is read into a document, and
+// schema objects, hashes and the canonical form are computed from it.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ enum class ValueKind : uint8_t {
   kBigInt,
   kReal,
   kString,
-  kKept,
+  kKept,  // see DocumentBuilder::kept()
   kList,
   kMap,
   kRecord,
@@ -64,8 +64,8 @@ struct Value {
   union {
     int64_t integer = 0;  // bool, int
     double real;
-    uint64_t place;  // string, big integer: offset of the text; kept: the number that its owner
-                     // assigned; else: position of the first contained value
+    uint64_t place;  // string, big integer: offset of the text; kept: its number; other: position
+                     // of the first contained value
   };
 };
 
@@ -107,16 +107,16 @@ class Document {
   bool has_passed_ = false;
 };
 
-// Builds a document from calls in document order. Contents of open lists and maps wait on a stack.
+// Builds a document from calls in document order. A stack holds the values of open lists and maps.
 class DocumentBuilder final : public EventSink {
  public:
   explicit DocumentBuilder(const Schema& schema) : document_(schema) {}
-  // Starts a document that takes over parts of another one unchanged, by reuse().
+  // Starts a document that may contain parts of `base`; reuse() adds such a part, unchanged.
   explicit DocumentBuilder(const Document& base) : document_(base) {}
   void reuse(const Value& value) { add(value); }
-  // A value that its owner stores elsewhere under this number.
+  // Adds a value that the caller stores outside the document, under this number.
   void kept(size_t number);
-  // An integer that is a member of its field's enumeration.
+  // Adds an integer that was an enum member in a schema object.
   void member(int64_t value);
   // Reserves memory for values and for the bytes of their texts.
   void reserve(size_t values, size_t text);
@@ -141,10 +141,8 @@ class DocumentBuilder final : public EventSink {
   void boolean(bool value) override;
   void null() override;
 
-  // For readers that accept fields in any order: has_field() reports whether a field is set
-  // already; make_text() makes a value of a text, such as a map's key.
+  // Whether a field of the open record is set, for readers that accept fields in any order.
   bool has_field(size_t position) const;
-  Value make_text(ValueKind kind, std::string_view text);
 
  private:
   static constexpr auto kUnset = static_cast<ValueKind>(255);  // a field without a value yet
@@ -152,9 +150,10 @@ class DocumentBuilder final : public EventSink {
     ValueKind kind;  // of the open value
     uint16_t type;   // record, union
     uint32_t field;  // record: the field that comes next; union: the one that is set
-    size_t start;    // first value: of a record or union in the document; else in pending_
+    size_t start;    // position of the first value: record, union: in document_; else in pending_
   };
   void add(const Value& value);
+  Value make_text(ValueKind kind, std::string_view text);
   void open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size);
   void open(ValueKind kind);
   void close(uint32_t count);

@@ -16,7 +16,8 @@ namespace fxpress::schema {
 
 namespace {
 
-// The bytes that an item of a list and an entry of a map are charged.
+// The bytes charged for an item of a list and for an entry of a map: values in the builder's stack,
+// which doubles, then in the document; keys also in JsonKeys.
 constexpr uint64_t kItemBytes = 2 * sizeof(Value);
 constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
 
@@ -51,10 +52,10 @@ bool is_large(std::string_view digits) {
 // The keys read from an object, to detect duplicates.
 class JsonKeys {
  public:
-  // Returns whether a key is new. `lives`: the text outlives this object; otherwise it is copied.
-  bool add(std::string_view key, bool lives) {
+  // Adds a key; returns false if it exists already. Copies it unless it outlives this object.
+  bool add(std::string_view key, bool outlives) {
     if (has(key)) return false;
-    last_ = lives ? key : std::string_view(copies_.emplace_front(key));
+    last_ = outlives ? key : std::string_view(copies_.emplace_front(key));
     if (count_ < few_.size()) {
       few_[count_++] = last_;
     } else {
@@ -73,9 +74,9 @@ class JsonKeys {
     return std::find(few_.begin(), end, key) != end;
   }
 
-  std::array<std::string_view, 16> few_;   // used alone while there are no more keys
+  std::array<std::string_view, 16> few_;   // the first keys
   size_t count_ = 0;                       // of few_
-  core::TextViewSet many_;                 // all keys, if few_ is too small
+  core::TextViewSet many_;                 // all keys, once few_ is full; else empty
   std::forward_list<std::string> copies_;  // owned keys
   std::string_view last_;
 };
@@ -164,8 +165,8 @@ void Reader::read_new_key(JsonKeys& keys) {
   }
 }
 
-// Reads a key and returns its field, or -1 if the record has no such field. First tries the key of
-// the field `likely`, as it is usually written.
+// Reads a key and returns its field, or -1 if the record does not have it. First compares the text
+// with the key of the field `likely`.
 int Reader::read_field(const TypeInfo& type, size_t likely) {
   if (likely < type.fields.size() && accept_word(type.fields[likely].key)) {
     return static_cast<int>(likely);

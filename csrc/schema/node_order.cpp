@@ -86,7 +86,7 @@ class NodeOrder {
  private:
   struct Argument {
     std::string_view name;
-    uint32_t first;  // position of its first part
+    uint32_t first;  // position of its first part in parts_
   };
 
   std::span<const Value> list(const Value& record, Field field) const {
@@ -146,7 +146,7 @@ class NodeOrder {
     return value != nullptr && value->node != Definition::kInput;
   }
 
-  // Null for a constant or a part without a name.
+  // Returns the value with a name; null for a constant or an empty name.
   const Definition* definition(std::string_view name) const {
     if (name.empty() || constants_.contains(name)) return nullptr;
     const auto found = values_.find(name);
