@@ -13,12 +13,12 @@ namespace fxpress::archive {
 namespace {
 
 constexpr uint64_t kChunk = uint64_t{4} << 20;  // bytes per work item of a thread
-constexpr uint64_t kWorthAThread = kChunk;      // bytes
+constexpr uint64_t kWorthAThread = kChunk;      // bytes that justify one more thread
 
 // A part of one transfer.
 struct Chunk {
-  size_t transfer;
-  uint64_t start;  // in its bytes
+  size_t transfer;  // position in the list of transfers
+  uint64_t start;   // offset in the bytes of the transfer
   uint64_t size;
   uint32_t crc = 0;
 };
@@ -71,7 +71,7 @@ class Work {
     }
   }
 
-  // Waits for `threads` threads; rethrows the first error of any.
+  // Waits until `threads` threads have ended run(); rethrows their first error.
   void wait(size_t threads, const core::Crew& crew, Progress& progress) {
     uint64_t reported = 0;
     std::unique_lock lock(mutex_);

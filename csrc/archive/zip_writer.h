@@ -50,7 +50,7 @@ class ZipWriter {
   BufferedSink sink_;
   std::string root_;
   Progress progress_;
-  Buffers buffers_;        // for pieces being written
+  Buffers buffers_;        // copies of the pieces that are written next
   uint64_t position_ = 0;  // bytes written
   uint64_t missing_ = 0;   // bytes of the open record that are missing
   bool is_open_ = false;   // a record

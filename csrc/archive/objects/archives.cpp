@@ -49,8 +49,8 @@ PyObject* io = nullptr;  // the module _io; owned, never released
 
 constexpr size_t kCopied = size_t{1} << 20;  // bytes of a piece; fits into the cache
 
-// Whether write() belongs to a class of Python that does not keep references to its argument:
-// BytesIO, FileIO, or a buffer in front of a FileIO.
+// Whether `write` is a method of a class that does not keep references to the argument: BytesIO,
+// FileIO, or BufferedWriter and BufferedRandom of a FileIO.
 bool keeps_nothing(const py::object& write) {
   if (!PyCFunction_Check(write.ptr())) return false;
   PyObject* owner = PyCFunction_GET_SELF(write.ptr());
@@ -64,18 +64,19 @@ bool keeps_nothing(const py::object& write) {
 }
 
 void check_written(const py::object& done, size_t size) {
-  if (!PyLong_Check(done.ptr())) return;  // the count is unknown
+  if (!PyLong_Check(done.ptr())) return;  // write() does not return a count
   int is_too_large = 0;
   const long long taken = PyLong_AsLongLongAndOverflow(done.ptr(), &is_too_large);
   if (is_too_large != 0 || taken < 0 || static_cast<size_t>(taken) != size) {
-    raise(PyExc_OSError, "write() accepted only a part of the bytes");
+    raise(PyExc_OSError, "expected write() to accept %zu bytes, got %R", size, done.ptr());
   }
 }
 
+// Releases a memoryview at the end of a scope.
 struct Released {
   const py::memoryview& view;
   ~Released() {
-    const py::error_scope error;  // keeps a pending error
+    const py::error_scope error;  // saves and restores a pending exception
     if (PyObject* done = PyObject_CallMethod(view.ptr(), "release", nullptr)) {
       Py_DECREF(done);
     } else {
@@ -84,40 +85,34 @@ struct Released {
   }
 };
 
-// Calls the method write() of an object. Unless write() is known not to keep its argument, it gets
-// copies: a view that it keeps would outlive the memory.
+// Calls the method write() of an object. If write() may keep its argument, passes copies of the
+// bytes: a view would outlive the memory.
 class ObjectSink final : public ByteSink {
  public:
-  explicit ObjectSink(pybind11::object write);
-  void write(Bytes bytes) override;
+  explicit ObjectSink(py::object write)
+      : write_(std::move(write)), is_trusted_(keeps_nothing(write_)) {}
+  void write(Bytes bytes) override {
+    const AcquiredGil acquired;
+    if (is_trusted_) return write_view(bytes);
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kCopied))) {
+      const Bytes piece = bytes.first(std::min(bytes.size(), kCopied));
+      check_written(write_(py::bytes(reinterpret_cast<const char*>(piece.data()), piece.size())),
+                    piece.size());
+    }
+  }
 
  private:
-  void write_view(Bytes bytes);
+  void write_view(Bytes bytes) {
+    const auto view = py::memoryview::from_memory(bytes.data(), static_cast<ssize_t>(bytes.size()));
+    const Released released{view};  // the view must not outlive the memory
+    check_written(write_(view), bytes.size());
+  }
 
-  pybind11::object write_;
+  py::object write_;
   bool is_trusted_;  // see keeps_nothing()
 };
 
-ObjectSink::ObjectSink(py::object write)
-    : write_(std::move(write)), is_trusted_(keeps_nothing(write_)) {}
-
-void ObjectSink::write(Bytes bytes) {
-  const AcquiredGil acquired;
-  if (is_trusted_) return write_view(bytes);
-  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kCopied))) {
-    const Bytes piece = bytes.first(std::min(bytes.size(), kCopied));
-    check_written(write_(py::bytes(reinterpret_cast<const char*>(piece.data()), piece.size())),
-                  piece.size());
-  }
-}
-
-void ObjectSink::write_view(Bytes bytes) {
-  const auto view = py::memoryview::from_memory(bytes.data(), static_cast<ssize_t>(bytes.size()));
-  const Released released{view};  // the view must not outlive the memory
-  check_written(write_(view), bytes.size());
-}
-
-// Rejects a second caller: other threads can run while the GIL is released.
+// Rejects a second call: other threads can run while the GIL is released.
 class WriterInUse {
  public:
   explicit WriterInUse(bool& flag) : flag_(flag) {
@@ -137,7 +132,7 @@ std::unique_ptr<ByteSink> make_sink(const py::object& target) {
   return std::make_unique<ObjectSink>(target);
 }
 
-// Handles signals, and calls `report(bytes)` unless it is None.
+// Returns a function that handles signals and calls `report(bytes)`, unless `report` is None.
 Progress::Report to_report(const pybind11::object& report) {
   // pybind11 changes reference counts with the GIL held, as it is here.
   return [report](uint64_t bytes) {  // NOLINT(bugprone-exception-escape)
@@ -186,7 +181,8 @@ py::bytes ArchiveReader::stored_bytes(const std::string& name) {
 void ArchiveReader::copy_stored(const std::string& name, uint64_t size, uintptr_t address) {
   const Record& record = require(name);
   if (record.stored != size) {
-    raise(PyExc_ValueError, "record '%s' has another size than the memory", name.c_str());
+    raise(PyExc_ValueError, "record '%s' has %zu bytes, but the memory has %zu", name.c_str(),
+          static_cast<size_t>(record.stored), static_cast<size_t>(size));
   }
   copy(record, reinterpret_cast<void*>(address));
 }

@@ -32,10 +32,11 @@ class View {
   Py_buffer view_{};
 };
 
-// The destination of a range of a record: (name, start, bytes, address). Address 0: only read.
+// The destination of a range of a record: (name, start, bytes, address). If the address is 0, the
+// range is only read, for its checksum.
 using MemoryTarget = std::tuple<std::string, uint64_t, uint64_t, uintptr_t>;
 
-// Any number of threads may use it. Releases the GIL while it reads bytes.
+// Reads records. Any number of threads may use a reader. Releases the GIL while it reads bytes.
 class ArchiveReader {
  public:
   // source: a descriptor, which must stay open, and `start`, the offset of the archive; an object
@@ -43,8 +44,8 @@ class ArchiveReader {
   // with the directory on first use.
   ArchiveReader(const pybind11::object& source, uint64_t start);
 
-  // name -> (offset, stored, size, crc, is_deflated). The offset of the data is 0 until the header
-  // of the record is read.
+  // Returns {name: (offset, stored, size, crc, is_deflated)}. The offset of the data is 0 until the
+  // record's header has been read.
   pybind11::dict records() const;
   // The offset of a record's header, and the end of its data. Reads nothing.
   std::pair<uint64_t, uint64_t> extent(const std::string& name) const;
@@ -70,7 +71,7 @@ class ArchiveReader {
 // A range of a record in memory: (name, bytes of the record, start, address, bytes).
 using MemoryPart = std::tuple<std::string, uint64_t, uint64_t, uintptr_t, size_t>;
 
-// Releases the GIL while it writes. Rejects a concurrent call with RuntimeError.
+// Writes records. Releases the GIL meanwhile; a concurrent call raises RuntimeError.
 class ArchiveWriter {
  public:
   // target: a descriptor, or an object's method write().
@@ -78,7 +79,7 @@ class ArchiveWriter {
 
   void begin(const std::string& name, uint64_t size);
   void append(const pybind11::handle& data);
-  // The memory must not change meanwhile. The ranges of a record must be in order.
+  // The memory must not be freed meanwhile. The ranges of a record must be in order.
   void add_memory(const std::vector<MemoryPart>& parts);
   void end();
   void add(const std::string& name, const pybind11::handle& data);
@@ -96,7 +97,7 @@ class ArchiveWriter {
   bool busy_ = false;  // a call is running
 };
 
-// Finds the module _io; must be called before the first writer.
+// Imports the module _io; must be called before the first writer is created.
 void initialize_archives();
 
 }  // namespace fxpress::archive
