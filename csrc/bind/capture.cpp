@@ -28,7 +28,7 @@ void bind_expressions(py::module_& m) {
 `count` must be called for all expressions before the first `replace`.)")
       .def(py::init(), "Begin without an expression.")
       .def("count", &CommonSubexpressions::count, "text"_a, py::pos_only(),
-           "Count an expression's parts. Return its number; None where it cannot be parsed here.")
+           "Count an expression's parts. Return its id; None if only Python can parse it.")
       .def(
           "replace",
           [](CommonSubexpressions& self, capture::ExpressionId id) {
@@ -42,7 +42,7 @@ void bind_expressions(py::module_& m) {
       .def("is_common", &CommonSubexpressions::is_common, "text"_a, py::pos_only(),
            "Return whether a part was counted more than once.")
       .def("variable", &CommonSubexpressions::variable, "text"_a, py::pos_only(),
-           "Return the variable of a part; None where it has none.")
+           "Return the variable of a part; None if it does not have one.")
       .def("new_variable", &CommonSubexpressions::new_variable, "text"_a, py::pos_only(),
            "Return a new variable for a part.");
 }
@@ -74,8 +74,8 @@ void bind_captured_graphs(py::module_& m) {
 Args:
     module: the GraphModule that Dynamo captured.
     inputs: the meta of each flat input's placeholder.
-    places: for each placeholder of the module: the position of the input that it is, the name of
-        the attribute that it becomes, or None where it stays a placeholder.
+    places: what each placeholder of the module becomes: an input (its position), an attribute (its
+        name), or a placeholder as before (None).
     outputs: a kind (a position in CAPTURED_OUTPUT_KINDS) and its value, for each output.
     module_paths: the path of the module that each call_module calls, by target.
     birth: the rules for the metadata of new nodes, by name.

@@ -28,11 +28,10 @@ py::object split_module(const py::handle& module, const py::handle& callback,
 }  // namespace
 
 void bind_split(py::module_& m) {
-  m.def(
-      "split_module", split_module, "module"_a, "callback"_a, "qualname_map"_a,
-      "keep_original_order"_a, "keep_original_node_name"_a, "keep_original_input_name"_a,
-      "partition_affix"_a, "tuple_return"_a, "torch_lazy"_a, "debug"_a, py::pos_only(),
-      "Do what torch.fx.passes.split_module.split_module does; `torch_lazy` leaves code to torch.");
+  m.def("split_module", split_module, "module"_a, "callback"_a, "qualname_map"_a,
+        "keep_original_order"_a, "keep_original_node_name"_a, "keep_original_input_name"_a,
+        "partition_affix"_a, "tuple_return"_a, "torch_lazy"_a, "debug"_a, py::pos_only(),
+        "Implement torch.fx.passes.split_module.split_module; `torch_lazy`: torch generates code.");
   m.def(
       "submodule_name",
       [](const py::handle& partition) { return to_object(split::submodule_name(partition.ptr())); },
@@ -44,14 +43,14 @@ void bind_split(py::module_& m) {
             split::split_module_simple(module.ptr(), node_to_partition.ptr(), affix.ptr()));
       },
       "module"_a, "node_to_partition"_a, "affix"_a, py::pos_only(),
-      "Do what torch.fx.passes.split_module.split_module_simple does.");
+      "Implement torch.fx.passes.split_module.split_module_simple.");
   m.def(
       "detect_dependencies",
       [](const py::handle& module, const py::handle& node_to_partition) {
         return to_object(split::detect_dependencies(module.ptr(), node_to_partition.ptr()));
       },
       "module"_a, "node_to_partition"_a, py::pos_only(),
-      "Return (graphs, inputs, outputs, partitions in order), as torch's _detect_dependencies.");
+      "Return (graphs, inputs, outputs, ordered partitions), like torch's _detect_dependencies.");
   m.def(
       "clone_nodes_into_partitions",
       [](const py::handle& module, const py::handle& graphs, const py::handle& inputs,
@@ -77,7 +76,7 @@ void bind_split(py::module_& m) {
         return to_object(fx::make_lite_graph_module(graph.ptr(), modules.ptr()));
       },
       "graph"_a, "modules"_a, py::pos_only(),
-      "Return a GraphModule with the graph and these modules, without copies of their state.");
+      "Return a GraphModule with the graph and these modules, which are not copied.");
 }
 
 }  // namespace fxpress::bind
