@@ -169,9 +169,9 @@ Ref GraphDecoder::graph_argument(const Value& value) {
   if (!graphs_allowed_) raise(symbols.serialize_error, "an argument of the signature is a graph");
   const std::string_view target = text_of(value, Field::GraphArgument_name);
   const Ref name = new_text(target);
-  Mentions outer = std::exchange(mentions_, {});
   Ref module;
   {
+    const core::ScopedValue outer(mentions_, {});
     open_graph();
     struct Leave {
       GraphDecoder& decoder;
@@ -179,7 +179,7 @@ Ref GraphDecoder::graph_argument(const Value& value) {
     } const leaves{*this};
     module = graph_module(field(value, Field::GraphArgument_graph));
   }
-  mentions_ = std::move(outer);
+
   OpenGraph& graph = current();
   call_method(graph.root(), fx::names.register_module, name, module);
   const fx::NewNode made{Op::kGetAttr, name.get(), graph.candidate(target), Py_None};

@@ -15,7 +15,7 @@ namespace {
 // The estimated bytes of Python objects.
 constexpr uint64_t kSourceBytes = 800;  // one NodeSource
 constexpr uint64_t kEntryBytes = 300;   // an entry of a module stack: texts, tuples
-constexpr uint64_t kJsonRatio = 24;     // of the objects, for each byte of JSON text
+constexpr uint64_t kJsonRatio = 24;     // of parsed objects, for each byte of JSON text
 
 constexpr char kBetweenEntries = ';';
 
@@ -171,7 +171,7 @@ Ref GraphDecoder::node_sources(std::string_view text) {
     Document document = schema::read_json(whole, document_->schema(),
                                           static_cast<uint16_t>(Type::NodeSource), budget_);
     pass_gate(document);
-    const Reading reading(*this, document);
+    const core::ScopedValue<const Document*> current(document_, &document);
     const Value& list = field(document.root(), Field::NodeSource_from_node);
     if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);
     return node_sources(list);

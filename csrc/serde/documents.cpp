@@ -237,22 +237,6 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
 
 namespace {
 
-// Caches the last str: tensors in sequence mostly have the same device.
-class LatestText {
- public:
-  Ref get(std::string_view text) {
-    if (!latest_ || text != text_) {
-      latest_ = new_text(text);
-      text_ = text;
-    }
-    return Ref::borrow(latest_.get());
-  }
-
- private:
-  std::string text_;
-  Ref latest_;
-};
-
 Ref number(const Document& document, const Value& symbolic) {
   const Value& content = document.content(symbolic);
   if (content.kind != ValueKind::kInt) {
@@ -271,7 +255,7 @@ Ref truth(const Value& value) {
   return Ref::borrow(value.integer != 0 ? Py_True : Py_False);
 }
 
-Ref tensor_meta(const Document& document, const Value& meta, LatestText& device_names) {
+Ref tensor_meta(const Document& document, const Value& meta) {
   if (meta.kind == ValueKind::kNull) return Ref::borrow(Py_None);
   const Value& device = document.field(meta, Field::TensorMeta_device);
   std::array<Ref, 7> parts = {
@@ -280,7 +264,7 @@ Ref tensor_meta(const Document& document, const Value& meta, LatestText& device_
       numbers(document, document.field(meta, Field::TensorMeta_strides)),
       number(document, document.field(meta, Field::TensorMeta_storage_offset)),
       truth(document.field(meta, Field::TensorMeta_requires_grad)),
-      device_names.get(document.text(document.field(device, Field::Device_type))),
+      scalar(document, document.field(device, Field::Device_type)),
       scalar(document, document.field(device, Field::Device_index)),
   };
   return take_as_tuple(parts);
@@ -292,7 +276,7 @@ Ref read_payload_config(const Document& document) {
   const auto entries =
       document.children(document.field(document.root(), Field::PayloadConfig_config));
   Ref result = Ref::steal(PyList_New(0));
-  LatestText devices;
+
   for (size_t i = 0; i + 1 < entries.size(); i += 2) {
     const Value& meta = entries[i + 1];
     std::array<Ref, 5> parts = {
@@ -300,7 +284,7 @@ Ref read_payload_config(const Document& document) {
         new_text(document.text(document.field(meta, Field::PayloadMeta_path_name))),
         truth(document.field(meta, Field::PayloadMeta_is_param)),
         truth(document.field(meta, Field::PayloadMeta_use_pickle)),
-        tensor_meta(document, document.field(meta, Field::PayloadMeta_tensor_meta), devices),
+        tensor_meta(document, document.field(meta, Field::PayloadMeta_tensor_meta)),
     };
     check(PyList_Append(result.get(), take_as_tuple(parts).get()));
   }

@@ -16,8 +16,8 @@ namespace fxpress::serde {
 using schema::Document;
 using schema::Schema;
 
-// types: [(name, is_union, [(field, shape, default as JSON or None)])]. ImportError if a type or
-// field that native code uses is missing.
+// types: [(name, is_union, [(field, shape, default as JSON or None)])]. ImportError if the
+// constructor of Schema throws SchemaError.
 std::unique_ptr<Schema> make_schema(const pybind11::list& types);
 
 // The names of the types in schema order.
@@ -52,7 +52,7 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
 // Converts objects of the schema's classes into a document.
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);
 
-// Returns the canonical form of a schema ExportedProgram as new objects. constants: their names.
+// Returns the canonical form of a schema ExportedProgram as new objects. constants: a set of names.
 // AssertionError if there is no canonical form; KeyError if the signature has a name that the graph
 // lacks. With a dict `renamed`, converts a schema Graph, and adds {old name: new name} to the dict.
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,

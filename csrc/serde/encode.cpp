@@ -50,8 +50,8 @@ class BytesBuffer final : public schema::Buffer {
 // The estimated size of a node in a file; few nodes are larger.
 constexpr size_t kBytesPerNode = 1536;
 constexpr size_t kSmall = 4096;
-// The estimated size of a file, divided by the number of its values, and by the bytes of its texts
-// outside the metadata of nodes.
+// The estimated bytes of a file for each value of its document, and for each byte of the document's
+// texts, which do not include the metadata of nodes.
 constexpr size_t kBytesPerValue = 16;
 constexpr size_t kBytesPerText = 8;
 

@@ -318,7 +318,7 @@ void GraphEncoder::optional_tensor(PyObject* name) {
 }
 
 void GraphEncoder::tensor(PyObject* name) {
-  out_.name_record(Type::TensorArgument, Field::TensorArgument_name, name);
+  out_.record(Type::TensorArgument, [&](Field) { out_.string(name); });
 }
 
 }  // namespace fxpress::serde

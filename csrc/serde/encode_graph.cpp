@@ -13,16 +13,6 @@
 
 namespace fxpress::serde {
 
-NodeNames::Within::Within(NodeNames& of, const GraphValues& values, PyObject* module)
-    : names_(of),
-      values_(std::exchange(of.values_, &values)),
-      module_(std::exchange(of.module_, module)) {}
-
-NodeNames::Within::~Within() {
-  names_.values_ = values_;
-  names_.module_ = module_;
-}
-
 const NodeEntry& NodeNames::entry_of(PyObject* node) {
   const NodeEntry* entry = values_ == nullptr ? nullptr : values_->find(node);
   if (entry == nullptr) {
@@ -338,8 +328,7 @@ void GraphEncoder::outputs(const NodeEntry& entry) {
       out_.choice(Field::Argument_as_tensors, [&] {
         sink_.begin_list();
         for (uint32_t k = 0; k < output.count; ++k) {
-          out_.name_record(Type::TensorArgument, Field::TensorArgument_name,
-                           values.values[output.first + k].name.get());
+          tensor(values.values[output.first + k].name.get());
         }
         sink_.end_list();
       });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/characters.h"
 #include "core/check.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
@@ -41,12 +42,8 @@ PyObject* OpenGraph::node_named(std::string_view name) {
 }
 
 core::StringId OpenGraph::candidate(std::string_view name) {
-  for (const char c : name) {
-    if ((static_cast<unsigned char>(c) & 0x80u) != 0) {
-      return names_.candidate(new_text(name).get());
-    }
-  }
-  return names_.intern(name);
+  if (std::ranges::all_of(name, core::is_ascii)) return names_.intern(name);
+  return names_.candidate(new_text(name).get());
 }
 
 Ref OpenGraph::nodes() const {
@@ -101,11 +98,7 @@ GraphDecoder::GraphDecoder(py::object classes, py::object values, py::dict const
 template <class Use>
 auto GraphDecoder::use(Use use) {
   if (busy_) raise(PyExc_RuntimeError, "this deserializer is in use by another call");
-  struct Busy {
-    bool& flag;
-    explicit Busy(bool& busy) : flag(busy) { flag = true; }
-    ~Busy() { flag = false; }
-  } const busy(busy_);
+  const core::ScopedValue busy(busy_, true);
   return use();
 }
 
@@ -181,20 +174,8 @@ Ref GraphDecoder::value_names(uint64_t scope) {
   return use([&] { return graph_of(scope).value_names(); });
 }
 
-Ref GraphDecoder::graph() const {
-  return Ref::borrow(current().graph());
-}
-
-Ref GraphDecoder::root() const {
-  return Ref::borrow(current().root());
-}
-
 void GraphDecoder::set_constants(const py::dict& constants) {
   use([&] { constants_ = constants; });
-}
-
-Ref GraphDecoder::signature() const {
-  return Ref::borrow(signature_.get());
 }
 
 void GraphDecoder::set_signature(const py::object& signature) {
@@ -240,7 +221,7 @@ Ref GraphDecoder::decode_program() {
   signature_ = graph_signature(field(program, Field::GraphModule_signature));
   Ref module;
   {
-    const GraphsAllowed allowed(*this);
+    const core::ScopedValue allowed(graphs_allowed_, true);
     module = graph_module(field(program, Field::GraphModule_graph));
   }
   const Ref module_calls = calls(field(program, Field::GraphModule_module_call_graph));
@@ -300,7 +281,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
 
   // These parts may add nodes.
   current().writer().resume();
-  const GraphsAllowed allowed(*this);
+  const core::ScopedValue allowed(graphs_allowed_, true);
   clear_mentions();
   Ref result;
   try {

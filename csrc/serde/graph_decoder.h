@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/budget.h"
+#include "core/scoped_value.h"
 #include "core/string_pool.h"
 #include "fx/fakes.h"
 #include "fx/names.h"
@@ -112,11 +113,11 @@ class GraphDecoder {
   Ref value_names(uint64_t scope);
 
   uint64_t scope() const { return current().scope(); }
-  Ref graph() const;
-  Ref root() const;
+  Ref graph() const { return Ref::borrow(current().graph()); }
+  Ref root() const { return Ref::borrow(current().root()); }
   pybind11::dict constants() const { return constants_; }
   void set_constants(const pybind11::dict& constants);
-  Ref signature() const;
+  Ref signature() const { return Ref::borrow(signature_.get()); }
   void set_signature(const pybind11::object& signature);
 
  private:
@@ -140,37 +141,9 @@ class GraphDecoder {
     std::optional<int64_t> index;
     Ref object;                               // torch.device
     std::optional<fx::FakeMaker> fakes = {};  // set with the device's first fake tensor
-    TextMap<Ref> first = {};                  // the first fake tensor by plain_key() or key_of()
+    TextMap<Ref> first = {};                  // the first fake tensor by key_of()
   };
   enum class Role : uint8_t { kNumber, kOffset };  // kOffset: a storage offset; see number()
-
-  // Makes another document current during the lifetime of this object.
-  class Reading {
-   public:
-    Reading(GraphDecoder& decoder, const Document& document)
-        : decoder_(decoder), before_(std::exchange(decoder.document_, &document)) {}
-    ~Reading() { decoder_.document_ = before_; }
-    Reading(const Reading&) = delete;
-    Reading& operator=(const Reading&) = delete;
-
-   private:
-    GraphDecoder& decoder_;
-    const Document* const before_;
-  };
-
-  // Allows graphs as arguments during its lifetime. In a signature, no graph could own them.
-  class GraphsAllowed {
-   public:
-    explicit GraphsAllowed(GraphDecoder& decoder) : decoder_(decoder) {
-      decoder_.graphs_allowed_ = true;
-    }
-    ~GraphsAllowed() { decoder_.graphs_allowed_ = false; }
-    GraphsAllowed(const GraphsAllowed&) = delete;
-    GraphsAllowed& operator=(const GraphsAllowed&) = delete;
-
-   private:
-    GraphDecoder& decoder_;
-  };
 
   // ---- calls from Python: graph_decoder.cpp ----
 
@@ -316,14 +289,9 @@ class GraphDecoder {
   // Returns the object for a code of the file. what: the type of the object, for the error.
   Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
   Device& device_of(const Value& value);
-  std::string plain_key(const Value& meta) const;
-  std::string key_of(const Value& meta, PyObject* sizes, PyObject* strides, PyObject* offset) const;
-  Ref like_first(Device& device, const std::string& key);
+  std::string key_of(const Value& meta, bool& is_symbolic);
   fx::FakeMaker& fakes_of(Device& device);
-  Ref plain_tensor(const Value& meta, const std::string& key, PyObject* dtype, Device& device,
-                   bool grad);
-  Ref plain_sizes(const Value& list) const;  // a tuple; they must be ints
-  Ref symbolic_sizes(const Value& list);
+  Ref sizes(const Value& list);  // a tuple of numbers
 
   pybind11::object classes_object_, values_, budget_object_, resolve_;
   pybind11::dict constants_;
@@ -341,7 +309,7 @@ class GraphDecoder {
 
   Mentions mentions_;            // see clear_mentions()
   bool has_objects_ = false;     // an argument was an object without source text
-  bool graphs_allowed_ = false;  // see GraphsAllowed
+  bool graphs_allowed_ = false;  // in arguments; in a signature, no open graph could own them
 
   TextMap<Ref> stacks_;                // module stacks by text
   TextMap<StackEntry> stack_entries_;  // by text: module stacks of a layer share entries

@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/scoped_value.h"
 #include "core/tensor_access.h"
 #include "core/text_hash.h"
 #include "py/object.h"
@@ -38,15 +39,12 @@ class NodeNames {
   // belong to a single node.
   class Within {
    public:
-    Within(NodeNames& of, const GraphValues& values, PyObject* module);
-    ~Within();
-    Within(const Within&) = delete;
-    Within& operator=(const Within&) = delete;
+    Within(NodeNames& names, const GraphValues& values, PyObject* module)
+        : values_(names.values_, &values), module_(names.module_, module) {}
 
    private:
-    NodeNames& names_;
-    const GraphValues* const values_;  // of the previous graph
-    PyObject* const module_;           // its module
+    core::ScopedValue<const GraphValues*> values_;
+    core::ScopedValue<PyObject*> module_;
   };
 
   // Starts a single part, whose arguments may be nodes outside the current graph. merged: a dict
@@ -185,7 +183,7 @@ class GraphEncoder {
 
   // Writes an entry of a table of numbers: a constant, or an expression with its hint.
   void symbolic(Table table, PyObject* value);
-  // Writes a CustomObjArgument with the class_fqn of `spec`, and `name`, by default of `spec`.
+  // Writes a CustomObjArgument with `class_fqn` of `spec`. name: null means the name of `spec`.
   void custom_object(PyObject* spec, PyObject* name = nullptr);
   void device(PyObject* device);
   void tensor_facts(const core::TensorFacts& facts, PyObject* device);

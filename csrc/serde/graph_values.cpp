@@ -286,10 +286,15 @@ void GraphValues::add_value(PyObject* name, PyObject* value, Table table) {
   values.push_back({Ref::borrow(name), Ref::borrow(value), table});
 }
 
-// Adds a result without a getitem node, under a new name.
-void GraphValues::add_unused(const NodeEntry& entry, const std::string& suffix, PyObject* value,
-                             Table table) {
-  unused_.push_back(new_string(std::string(utf8(entry.name.get())) + "_unused_" + suffix));
+// Adds one of several results, under the name of its getitem node `user`. Without a getitem node
+// (null), it gets a new name.
+void GraphValues::add_part(NodeEntry* user, const NodeEntry& named_after, const std::string& suffix,
+                           PyObject* value, Table table) {
+  if (user != nullptr) {
+    user->table = table;
+    return add_value(user->name.get(), value, table);
+  }
+  unused_.push_back(new_string(std::string(utf8(named_after.name.get())) + "_unused_" + suffix));
   PyObject* name = unused_.back().get();
   if (!add_name(name, static_cast<uint32_t>(entries.size() + unused_.size() - 1))) {
     raise(PyExc_AssertionError, "another value already has the name %R", name);
@@ -350,12 +355,7 @@ void GraphValues::add_list(const NodeEntry* taken_from, const NodeEntry& named_a
       raise(symbols.serialize_error, "Serialize list output with type %S nyi", Py_TYPE(value));
     }
     NodeEntry* user = user_at(users, static_cast<size_t>(i));
-    if (user != nullptr) {
-      user->table = Table::kTensor;
-      add_value(user->name.get(), value, Table::kTensor);
-    } else {
-      add_unused(named_after, prefix + std::to_string(i), value, Table::kTensor);
-    }
+    add_part(user, named_after, prefix + std::to_string(i), value, Table::kTensor);
   }
   outputs.push_back({Output::Kind::kTensors, first, static_cast<uint32_t>(values.size()) - first});
 }
@@ -385,12 +385,7 @@ void GraphValues::add_each(const NodeEntry& entry, PyObject* results) {
         raise(symbols.serialize_error, "Unable to serialize output %R", value);
       }
       outputs.push_back({Output::Kind::kValue, static_cast<uint32_t>(values.size()), 1});
-      if (user != nullptr) {
-        user->table = table;
-        add_value(user->name.get(), value, table);
-      } else {
-        add_unused(entry, std::to_string(i), value, table);
-      }
+      add_part(user, entry, std::to_string(i), value, table);
     }
   }
 }
@@ -408,13 +403,8 @@ void GraphValues::add_dict(const NodeEntry& entry, PyObject* results) {
     for (const User& other : users) {
       if (is_equal(other.index.get(), index)) user = other.entry;
     }
-    if (user != nullptr) {
-      user->table = Table::kTensor;
-      add_value(user->name.get(), value, Table::kTensor);
-    } else {
-      const Ref text = Ref::steal(PyObject_Str(index));
-      add_unused(entry, std::string(utf8(text.get())), value, Table::kTensor);
-    }
+    const Ref suffix = Ref::steal(PyObject_Str(index));
+    add_part(user, entry, std::string(utf8(suffix.get())), value, Table::kTensor);
   }
   outputs.push_back({Output::Kind::kTensors, first, static_cast<uint32_t>(values.size()) - first});
 }

@@ -118,7 +118,8 @@ class GraphValues {
   void read_call(NodeEntry& entry, PyObject* meta);
   void add_result(NodeEntry& entry, PyObject* value);
   void add_value(PyObject* name, PyObject* value, Table table);
-  void add_unused(const NodeEntry& entry, const std::string& suffix, PyObject* value, Table table);
+  void add_part(NodeEntry* user, const NodeEntry& named_after, const std::string& suffix,
+                PyObject* value, Table table);
   void add_each(const NodeEntry& entry, PyObject* results);
   void add_list(const NodeEntry* taken_from, const NodeEntry& named_after,
                 const std::string& prefix, PyObject* results, bool skip_none);
