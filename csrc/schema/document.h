@@ -117,29 +117,33 @@ class DocumentBuilder final : public EventSink {
   // Adds a value that the caller stores outside the document, under this number.
   void kept(size_t number);
   // Adds an integer that was an enum member in a schema object.
-  void member(int64_t value);
+  void member(int64_t value) { add_integer(ValueKind::kInt, value, 1); }
   // Reserves memory for values and for the bytes of their texts.
   void reserve(size_t values, size_t text);
 
   // Returns the document; exactly one value must have been built.
   Document finish();
 
-  void begin_record(const TypeInfo& type) override;
-  void field(size_t position) override;
+  void begin_record(const TypeInfo& type) override {
+    open(ValueKind::kRecord, type, 0, type.fields.size());
+  }
+  void field(size_t position) override { levels_.back().field = static_cast<uint32_t>(position); }
   void end_record() override;
-  void begin_union(const TypeInfo& type, size_t position) override;
-  void end_union() override;
-  void begin_list() override;
-  void end_list() override;
-  void begin_map() override;
-  void key(std::string_view key) override;
-  void end_map() override;
-  void string(std::string_view text) override;
-  void integer(int64_t value) override;
-  void big_integer(std::string_view digits) override;
+  void begin_union(const TypeInfo& type, size_t position) override {
+    open(ValueKind::kUnion, type, static_cast<uint32_t>(position), 1);
+  }
+  void end_union() override { close(levels_.back().field); }
+  void begin_list() override { open(ValueKind::kList); }
+  void end_list() override { close(); }
+  void begin_map() override { open(ValueKind::kMap); }
+  void key(std::string_view key) override { add(make_text(ValueKind::kString, key)); }
+  void end_map() override { close(); }
+  void string(std::string_view text) override { add(make_text(ValueKind::kString, text)); }
+  void integer(int64_t value) override { add_integer(ValueKind::kInt, value); }
+  void big_integer(std::string_view digits) override { add(make_text(ValueKind::kBigInt, digits)); }
   void real(double value) override;
-  void boolean(bool value) override;
-  void null() override;
+  void boolean(bool value) override { add_integer(ValueKind::kBool, value ? 1 : 0); }
+  void null() override { add(Value()); }
 
   // Whether a field of the open record is set, for readers that accept fields in any order.
   bool has_field(size_t position) const;
@@ -153,6 +157,7 @@ class DocumentBuilder final : public EventSink {
     size_t start;    // position of the first value: record, union: in document_; else in pending_
   };
   void add(const Value& value);
+  void add_integer(ValueKind kind, int64_t value, uint32_t count = 0);
   Value make_text(ValueKind kind, std::string_view text);
   void open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size);
   void open(ValueKind kind);

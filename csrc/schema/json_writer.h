@@ -48,16 +48,16 @@ class JsonWriter final : public EventSink {
  public:
   explicit JsonWriter(Buffer& out) : out_(out) {}
 
-  void begin_record(const TypeInfo& type) override;
+  void begin_record(const TypeInfo& type) override { open({&type, false, true}, '{'); }
   void field(size_t position) override;
-  void end_record() override;
+  void end_record() override { close('}'); }
   void begin_union(const TypeInfo& type, size_t position) override;
-  void end_union() override;
-  void begin_list() override;
-  void end_list() override;
-  void begin_map() override;
+  void end_union() override { close('}'); }
+  void begin_list() override { open({nullptr, true, true}, '['); }
+  void end_list() override { close(']'); }
+  void begin_map() override { open({nullptr, false, true}, '{'); }
   void key(std::string_view key) override;
-  void end_map() override;
+  void end_map() override { close('}'); }
   void string(std::string_view text) override;
   void integer(int64_t value) override;
   void big_integer(std::string_view digits) override;
