@@ -58,17 +58,13 @@ constexpr auto kTables = [] {
   return tables;
 }();
 
-uint64_t eight_bytes(const std::byte* from) {
-  uint64_t word = 0;
-  std::memcpy(&word, from, sizeof(word));
-  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
-  return word;
-}
-
 // state: the complement of the checksum.
 uint32_t by_tables(uint32_t state, Bytes bytes) {
   for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
-    const uint64_t word = eight_bytes(bytes.data()) ^ state;
+    uint64_t word = 0;
+    static_assert(std::endian::native == std::endian::little);
+    std::memcpy(&word, bytes.data(), sizeof(word));
+    word ^= state;
     state = 0;
     for (size_t i = 0; i < 8; ++i) state ^= kTables[7 - i][(word >> (8 * i)) & 0xFF];
   }

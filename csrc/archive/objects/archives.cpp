@@ -112,21 +112,6 @@ class ObjectSink final : public ByteSink {
   bool is_trusted_;  // see keeps_nothing()
 };
 
-// Rejects a second call: other threads can run while the GIL is released.
-class WriterInUse {
- public:
-  explicit WriterInUse(bool& flag) : flag_(flag) {
-    if (flag) raise(PyExc_RuntimeError, "this archive is being written by another thread");
-    flag = true;
-  }
-  WriterInUse(const WriterInUse&) = delete;
-  WriterInUse& operator=(const WriterInUse&) = delete;
-  ~WriterInUse() { flag_ = false; }
-
- private:
-  bool& flag_;
-};
-
 std::unique_ptr<ByteSink> make_sink(const py::object& target) {
   if (PyLong_Check(target.ptr())) return std::make_unique<FileSink>(target.cast<int>());
   return std::make_unique<ObjectSink>(target);
@@ -164,10 +149,6 @@ std::pair<uint64_t, uint64_t> ArchiveReader::extent(const std::string& name) con
   const Record* found = directory_.find(name);
   if (found == nullptr) raise(PyExc_KeyError, "%s", name.c_str());
   return {found->header, found->end};
-}
-
-uint64_t ArchiveReader::offset(const std::string& name) {
-  return require(name).offset;
 }
 
 py::bytes ArchiveReader::stored_bytes(const std::string& name) {
@@ -221,17 +202,6 @@ void initialize_archives() {
 ArchiveWriter::ArchiveWriter(const py::object& target, std::string root, const py::object& report)
     : sink_(make_sink(target)), writer_(*sink_, std::move(root), to_report(report)) {}
 
-template <class Use>
-void ArchiveWriter::use(Use use) {
-  const WriterInUse in_use(busy_);
-  const py::gil_scoped_release release;
-  use();
-}
-
-void ArchiveWriter::begin(const std::string& name, uint64_t size) {
-  use([&] { writer_.begin(name, size); });
-}
-
 void ArchiveWriter::append(const py::handle& data) {
   const View view(data);
   use([&] { writer_.append(view.bytes()); });
@@ -247,10 +217,6 @@ void ArchiveWriter::add_memory(const std::vector<MemoryPart>& parts) {
   });
 }
 
-void ArchiveWriter::end() {
-  use([&] { writer_.end(); });
-}
-
 void ArchiveWriter::add(const std::string& name, const py::handle& data) {
   const View view(data);
   use([&] {
@@ -258,25 +224,6 @@ void ArchiveWriter::add(const std::string& name, const py::handle& data) {
     writer_.append(view.bytes());
     writer_.end();
   });
-}
-
-void ArchiveWriter::finish() {
-  use([&] { writer_.finish(); });
-}
-
-bool ArchiveWriter::has_record(const std::string& name) {
-  const WriterInUse in_use(busy_);
-  return writer_.has_record(name);
-}
-
-size_t ArchiveWriter::count_records(std::string_view prefix) {
-  const WriterInUse in_use(busy_);
-  return writer_.count_records(prefix);
-}
-
-bool ArchiveWriter::is_finished() {
-  const WriterInUse in_use(busy_);
-  return writer_.is_finished();
 }
 
 }  // namespace fxpress::archive

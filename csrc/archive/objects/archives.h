@@ -10,6 +10,7 @@
 #include "archive/crc32.h"
 #include "archive/directory.h"
 #include "archive/zip_writer.h"
+#include "core/scoped_value.h"
 #include "py/object.h"
 
 namespace fxpress::archive {
@@ -50,7 +51,7 @@ class ArchiveReader {
   // The offset of a record's header, and the end of its data. Reads nothing.
   std::pair<uint64_t, uint64_t> extent(const std::string& name) const;
   // The offset of a record's data.
-  uint64_t offset(const std::string& name);
+  uint64_t offset(const std::string& name) { return require(name).offset; }
   // The bytes of a record as stored.
   pybind11::bytes stored_bytes(const std::string& name);
   // Copies the stored bytes into memory of `size` bytes, which must equal the record's size.
@@ -73,25 +74,43 @@ using MemoryPart = std::tuple<std::string, uint64_t, uint64_t, uintptr_t, size_t
 
 // Writes records. Releases the GIL meanwhile; a concurrent call raises RuntimeError.
 class ArchiveWriter {
+  // Returns use(); rejects a second call: other threads can run while the GIL is released.
+  template <class Use>
+  auto use(Use use) {
+    if (busy_) raise(PyExc_RuntimeError, "this archive is being written by another thread");
+    const core::ScopedValue busy(busy_, true);
+    const pybind11::gil_scoped_release release;
+    return use();
+  }
+
  public:
   // target: a descriptor, or an object's method write().
   ArchiveWriter(const pybind11::object& target, std::string root, const pybind11::object& report);
 
-  void begin(const std::string& name, uint64_t size);
+  void begin(const std::string& name, uint64_t size) {
+    use([&] { writer_.begin(name, size); });
+  }
   void append(const pybind11::handle& data);
   // The memory must not be freed meanwhile. The ranges of a record must be in order.
   void add_memory(const std::vector<MemoryPart>& parts);
-  void end();
+  void end() {
+    use([&] { writer_.end(); });
+  }
   void add(const std::string& name, const pybind11::handle& data);
-  void finish();
-  bool has_record(const std::string& name);
-  size_t count_records(std::string_view prefix);
-  bool is_finished();
+  void finish() {
+    use([&] { writer_.finish(); });
+  }
+  bool has_record(const std::string& name) {
+    return use([&] { return writer_.has_record(name); });
+  }
+  size_t count_records(std::string_view prefix) {
+    return use([&] { return writer_.count_records(prefix); });
+  }
+  bool is_finished() {
+    return use([&] { return writer_.is_finished(); });
+  }
 
  private:
-  template <class Use>
-  void use(Use use);
-
   std::unique_ptr<ByteSink> sink_;  // before writer_, which refers to it
   ZipWriter writer_;
   bool busy_ = false;  // a call is running
