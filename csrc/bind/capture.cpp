@@ -52,21 +52,19 @@ void bind_expressions(py::module_& m) {
 void bind_capture(py::module_& m) {
   bind_expressions(m);
   m.attr("CAPTURED_OUTPUT_KINDS") = texts(capture::kCapturedOutputNames);
-  m.def(
-      "clean_name",
-      [](const py::handle& name) { return to_object(capture::clean_name(name.ptr())); }, "name"_a,
-      "Return a name without the module around the callable; AttributeError if it is not a str.");
+  m.def("clean_name", capture::clean_name, "name"_a,
+        "Return a name without the module around the callable; AttributeError if it is not a str.");
 }
 
 void bind_captured_graphs(py::module_& m) {
   m.def(
       "rewrite_captured",
-      [](const py::handle& module, const py::list& inputs, const py::list& places,
-         const py::list& outputs, const py::dict& module_paths, const py::dict& birth) {
+      [](PyObject* module, const py::list& inputs, const py::list& places, const py::list& outputs,
+         const py::dict& module_paths, const py::dict& birth) {
         const capture::RewritePlan plan = {Ref::borrow(inputs.ptr()), Ref::borrow(places.ptr()),
                                            Ref::borrow(outputs.ptr()),
                                            Ref::borrow(module_paths.ptr()), birth_rules(birth)};
-        return to_object(capture::rewrite_captured(module.ptr(), plan));
+        return capture::rewrite_captured(module, plan);
       },
       "module"_a, "inputs"_a, "places"_a, "outputs"_a, "module_paths"_a, "birth"_a,
       R"(Return a captured module with other inputs and outputs.
@@ -82,12 +80,8 @@ Args:
 
 Raises:
     IndexError, KeyError, ValueError: the plan does not fit the graph.)");
-  m.def(
-      "clean_stacks",
-      [](const py::handle& graph, bool drop_self) {
-        capture::clean_stacks(graph.ptr(), drop_self);
-      },
-      "graph"_a, "drop_self"_a, "Clean the nn_module_stack and the source_fn_stack of all nodes.");
+  m.def("clean_stacks", capture::clean_stacks, "graph"_a, "drop_self"_a,
+        "Clean the nn_module_stack and the source_fn_stack of all nodes.");
 }
 
 }  // namespace fxpress::bind

@@ -21,7 +21,7 @@ void bind_export(py::module_& m) {
                                                 source["drop_dead_code"].cast<bool>(),
                                                 provenance_rules(source, "created"),
                                                 provenance_rules(source, "replaced")};
-        return to_object(exporting::unlift(fields));
+        return exporting::unlift(fields);
       },
       "source"_a, py::pos_only(),
       R"(Write the graph of an exported program's module, and return the module.

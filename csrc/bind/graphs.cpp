@@ -60,10 +60,9 @@ generator can write.)");
       "Return `work()`; RuntimeError if the graph was modified meanwhile, also if `work()` fails.");
   m.def(
       "list_nodes",
-      [](const py::handle& graph) {
-        const std::vector<Ref> nodes = fx::list_nodes(graph.ptr());
-        return to_object(
-            make_list(nodes.size(), [&](size_t i) { return Ref::borrow(nodes[i].get()); }));
+      [](PyObject* graph) {
+        const std::vector<Ref> nodes = fx::list_nodes(graph);
+        return make_list(nodes.size(), [&](size_t i) { return Ref::borrow(nodes[i].get()); });
       },
       "graph"_a, py::pos_only(),
       "Return the nodes of a graph; RuntimeError if they are not linked into one ring.");
@@ -71,9 +70,7 @@ generator can write.)");
         "Insert items right after `key`, and keep the order of the others.");
   m.def(
       "make_graph_module",
-      [](const py::handle& root, const py::handle& graph) {
-        return to_object(fx::make_graph_module_of(root.ptr(), graph.ptr()));
-      },
+      [](PyObject* root, PyObject* graph) { return fx::make_graph_module_of(root, graph); },
       "root"_a, "graph"_a, py::pos_only(),
       "Return `torch.fx.GraphModule(root, graph)`; its source is generated on first use.");
   closed_class<fx::Provenance>(m, "Provenance", "Creates the `from_node` lists of a pass.")
@@ -81,15 +78,12 @@ generator can write.)");
            "rules"_a, py::pos_only(), "Use the result of `provenance_rules`.")
       .def(
           "note",
-          [](fx::Provenance& self, const py::str& name, const py::handle& target,
-             const py::int_& graph_id, const py::handle& earlier) {
-            return to_object(self.note(name.ptr(), target.ptr(), graph_id.ptr(), earlier.ptr()));
-          },
+          [](fx::Provenance& self, const py::str& name, PyObject* target, const py::int_& graph_id,
+             PyObject* earlier) { return self.note(name.ptr(), target, graph_id.ptr(), earlier); },
           "name"_a, "target"_a, "graph_id"_a, "earlier"_a, py::pos_only(),
           "Return a list with the NodeSource of a node; `earlier`: its `from_node`, or None.")
-      .def(
-          "note_of_none", [](const fx::Provenance& self) { return to_object(self.note_of_none()); },
-          "Return a list with the NodeSource of a node that was not made from another.");
+      .def("note_of_none", &fx::Provenance::note_of_none,
+           "Return a list with the NodeSource of a node that was not made from another.");
 }
 
 }  // namespace fxpress::bind
