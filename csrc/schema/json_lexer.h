@@ -70,9 +70,10 @@ class JsonLexer {
     if (budget_ != nullptr) budget_->charge(bytes);
   }
 
-  // Calls read() for each item of a list or entry of an object.
+  // Reads a list or object between these brackets: calls read() for each item or entry, and charges
+  // `item_bytes` for it.
   template <class F>
-  void each(char open, char close, uint64_t item_bytes, F&& read) {
+  void read_items(char open, char close, uint64_t item_bytes, F&& read) {
     enter();
     expect(open);
     if (!accept(close)) {
