@@ -123,11 +123,11 @@ class Work {
   const size_t piece_;  // bytes per read
   std::vector<Chunk> chunks_;
   std::atomic<size_t> next_ = 0;     // the next chunk to transfer
-  std::atomic<uint64_t> done_ = 0;   // bytes
+  std::atomic<uint64_t> done_ = 0;   // bytes transferred
   std::atomic<bool> stop_ = false;   // a thread has failed, or stop() was called
   std::mutex mutex_;                 // guards the following members
   std::condition_variable changed_;  // notifies of finished_
-  size_t finished_ = 0;              // threads
+  size_t finished_ = 0;              // threads that have ended run()
   std::exception_ptr error_;         // the first error
 };
 

@@ -23,8 +23,8 @@ class ZipWriter {
   void append(Bytes bytes);
   void end();
 
-  // Writes the records about the archive and the directory. Nothing can be written afterwards, nor
-  // after an error of the sink.
+  // Writes the missing records of kRecordsOfWriter, then the directory. Afterwards, and after an
+  // error of the sink, nothing can be written.
   void finish();
 
   // Names of records do not include the root.

@@ -362,7 +362,7 @@ class Walk {
     const TypeInfo* type;  // record, union; else null
     uint32_t tag;          // union: the field that is set
     uint16_t shape;        // list, map: the shape of its contents
-    bool is_map;           // keys and values in turn
+    bool is_map;           // `values` has keys and values in turn
     Rule rule;             // of the enclosing field
   };
 
@@ -456,7 +456,7 @@ class Walk {
     return true;
   }
 
-  // Returns the size of the common prefix with the last module stack, which has passed the gate.
+  // Returns the size of the entries that the last module stack, which has passed, also begins with.
   size_t known_entries(std::string_view stack) const {
     if (stack == last_stack_) return stack.size();
     const auto differs = std::ranges::mismatch(stack, last_stack_).in1 - stack.begin();

@@ -88,10 +88,10 @@ class GraphHasher {
       if (id >= values.size()) values.resize(id + 1);
       return id;
     }
-    Digest sum{};                // of all nodes
-    std::optional<Digest> mode;  // the last node that changed a mode
-    Digest random{};             // the last node that drew random numbers
-    Digest effect{};             // the last node with an effect
+    Digest sum{};                // of the hashes of all nodes
+    std::optional<Digest> mode;  // hash of the last node that changed a mode
+    Digest random{};             // hash of the last node that drew random numbers
+    Digest effect{};             // hash of the last node with an effect
     SideEffects side_effects;    // of all nodes
   };
   enum class Names { kUse, kDefine };

@@ -57,7 +57,7 @@ struct FieldInfo {
   Rule rule;                  // gate rule for its texts; see schema.def
   bool has_text;              // values may contain texts
   std::string name;           // as in the file
-  std::string key;            // quoted, followed by ": "
+  std::string key;            // JSON: the name in quotes, and ": "
   std::string default_value;  // JSON, when not required
 };
 

@@ -63,7 +63,7 @@ size_t expected_bytes(PyObject* graph_module) {
   return kSmall + count * kBytesPerNode;
 }
 
-// Returns a borrowed reference.
+// Returns facts[name], borrowed; KeyError if it is missing.
 PyObject* fact(PyObject* facts, const char* name) {
   PyObject* value = PyDict_GetItemString(facts, name);
   if (value == nullptr) raise(PyExc_KeyError, "%s", name);

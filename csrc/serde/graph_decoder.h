@@ -236,7 +236,7 @@ class GraphDecoder {
   // ---- arguments: decode_argument.cpp ----
 
   Ref argument(const Value& value);
-  // A custom object: an input of the graph, or stored with the graph.
+  // Reads a custom object: a node of the graph, or a constant, see the constructor.
   Ref object(const Value& value);
   // Clears the nodes in the current arguments.
   void clear_mentions();

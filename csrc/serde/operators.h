@@ -69,7 +69,7 @@ Operator operator_of(PyObject* described, PyObject* object);
 
 class OperatorTable {
  public:
-  // Returns an operator; its address stays valid as long as the table exists.
+  // Returns the description of an operator; its address is valid as long as the table exists.
   const Operator& get(PyObject* target);
   // Returns the operator that a text of a file names. resolve(text) returns (operator, its
   // description); it raises if the text is not an operator or the file may not call it.

@@ -117,7 +117,7 @@ std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
   result.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
-    // torch creates the tensor if Python dispatches its operators, as for a fake tensor.
+    // If Python code runs a tensor's operators, as for a fake tensor, torch creates the result.
     const bool is_computed_here =
         !tensor.key_set().has(c10::DispatchKey::Python) && !tensor.is_conj() && !tensor.is_neg();
     if (is_only_a_view(tensor) && is_computed_here) {
