@@ -216,7 +216,7 @@ def test_file_objects_that_give_nonsense(given: Any, program: Any) -> None:
         raises_what_is_listed(name, Nonsense(given))
     raises_what_is_listed("save", program, Nonsense(given))
     if isinstance(given, int):
-        with pytest.raises(OSError, match="only a part of the bytes"):
+        with pytest.raises(OSError, match=r"expected write.* to accept"):
             archive.save(program, Nonsense(given))
 
 
