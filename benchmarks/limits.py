@@ -1,4 +1,4 @@
-"""Measure the floor: the time for only creating a split's nodes, Graphs and Modules."""
+"""Compare split_module with the floor: the time for only creating its nodes, Graphs and Modules."""
 
 from __future__ import annotations
 
