@@ -1,8 +1,8 @@
 """Plan a program of many nodes and large weights, and load each of its stages, one after another.
 
 The functions of `save_stages` write the stages; weights are holes in sparse files, which need
-little disk space. One process measures the work of each rank, one after another, but no communication
-between ranks. `--nodes 1000000 --gigabytes 1000 --stages 1024` gives a program of a terabyte.
+little disk space. One process measures the work of each rank, one after another, but no
+communication between ranks. `--nodes 1000000 --gigabytes 1000 --stages 1024` gives a program of a terabyte.
 """
 
 from __future__ import annotations

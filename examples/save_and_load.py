@@ -11,7 +11,7 @@ import fxpress
 
 
 class Logits(torch.nn.Module):
-    """A model that returns only logits: a program cannot return a cache or a class of results."""
+    """A model that returns only logits, without transformers' cache and class of results."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
