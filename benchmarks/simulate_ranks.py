@@ -2,7 +2,8 @@
 
 The functions of `save_stages` write the stages; weights are holes in sparse files, which need
 little disk space. One process measures the work of each rank, one after another, but no
-communication between ranks. `--nodes 1000000 --gigabytes 1000 --stages 1024` gives a program of a terabyte.
+communication between ranks. `--nodes 1000000 --gigabytes 1000 --stages 1024` gives a program of a
+terabyte.
 """
 
 from __future__ import annotations
