@@ -82,7 +82,7 @@ def test_serialize_writes_what_torch_writes(op: str, raw: bool) -> None:
 
 
 def test_items_taken_with_a_list() -> None:
-    """torch's verifier generates code, which fails for these nodes; fxpress writes torch's bytes."""
+    """torch's verifier generates code, which fails for these; fxpress writes torch's bytes."""
     program = exported()
     expected = torch_serialize.serialize(program).exported_program
     for node in program.graph.nodes:
