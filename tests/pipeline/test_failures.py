@@ -291,7 +291,7 @@ def test_one_rank_trains_otherwise(
 
 
 def test_both_train(stages: dict[int, Path]) -> None:
-    """Passing a default explicitly, or another equal function, is no difference between ranks."""
+    """Ranks may pass a default explicitly, or an equal function, and still agree."""
     given = [{"loss_fn": loss_of}, {"loss_fn": torch.nn.functional.mse_loss, "scale_grads": True}]
     assert both(stages[2], given=given) == ["built", "built"]
 
