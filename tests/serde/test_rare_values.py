@@ -122,7 +122,7 @@ class Branches(nn.Module):
 @pytest.mark.parametrize("name", [None, ""])
 @pytest.mark.parametrize("target", ["cond", "sin", "add", "sum"])
 def test_nodes_without_a_name_of_their_own(target: str, name: str | None) -> None:
-    """In files of older releases of torch, nodes have no names; they get the names of their results."""
+    """In files of older releases of torch, nodes have no names; their results name them."""
     program = export(Branches(), (torch.ones(2),), strict=False)
 
     def edit(stored: Any) -> None:
