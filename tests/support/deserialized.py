@@ -62,7 +62,7 @@ def facts_of_environment(program: ExportedProgram, symbols: set[Any]) -> dict[st
 
 
 def with_the_storage_of(ours: Any, theirs: Any) -> Any:
-    """Return torch's value, with the storage offset and layout of ours, which torch does not keep."""
+    """Return torch's value with our storage offset and layout, which torch does not keep."""
     if isinstance(ours, (tuple, list)):
         assert len(ours) == len(theirs)
         return type(theirs)(map(with_the_storage_of, ours, theirs))
