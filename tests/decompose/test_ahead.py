@@ -57,7 +57,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     record = Recorder.record
 
     def noted(self: Recorder, *args: Any) -> Any:
-        found.append(args[0])
+        found.append(args[0].target)
         return record(self, *args)
 
     monkeypatch.setattr(Recorder, "record", noted)
