@@ -35,7 +35,7 @@ def value_at(path: Path) -> float:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A program with its weights beside it."""
+    """A program with its weights in a sidecar file."""
     found = tmp_path / "model.pt2"
     archive.save(program_with(1.0), found, weights="safetensors")
     return found
@@ -190,7 +190,8 @@ def test_what_a_killed_writer_left(path: Path) -> None:
 
 
 def test_old_weights_that_cannot_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stay: the old program's weights are not known."""
+    """Weights of an old program that cannot be read are not removed, because their names are
+    unknown."""
     before = weights_of(path.parent)
     unreadable = refusing(errno.EIO)(replacing.named_by)
     monkeypatch.setattr(replacing, "named_by", unreadable)

@@ -1,4 +1,4 @@
-"""Texts of sympy's expressions: what they mean is what sympy makes of them."""
+"""Texts of sympy's expressions: the parser gives the same objects as sympy."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class SplitCallback(dict[Node, int]):
     """The number of partitions. Their ids are 0 to count - 1."""
 
     rule: str
-    """How the ids were assigned: the call that created this object."""
+    """The call that created this object, which shows how the ids were assigned."""
 
     def __init__(self, ids: dict[Node, int], rule: str) -> None:
         super().__init__(ids)
