@@ -1,4 +1,4 @@
-"""Compare saving and loading with torch and with plain files, and time copies of many tensors."""
+"""Compare saving and loading with torch and with plain reads and writes; time copies of tensors."""
 
 from __future__ import annotations
 
@@ -165,9 +165,9 @@ def _measure_large(size: int, rounds: int, folder: Path) -> list[Figure]:
 
 
 def _peaks(program: ExportedProgram, path: Path, size: int) -> dict[str, float]:
-    """Return the MiB that calls need besides the weights, without the file's pages.
+    """Return the peak MiB of calls beyond the weights, without the file's cached pages.
 
-    The dict is empty if the system has no high-water mark.
+    The dict is empty if the system does not report a peak of memory.
     """
     calls: dict[str, tuple[Callable[[], Any], int]] = {
         "peak of save": (lambda: archive.save(program, path), 0),

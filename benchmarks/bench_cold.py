@@ -21,9 +21,9 @@ WARM_UP = 40  # nodes
 
 
 def measure(case: Case, rounds: int) -> list[Figure]:
-    """Measure in alternating new processes, each of which exports the model of `case` again.
+    """Measure in new processes, torch and fxpress in turn, each of which exports the model again.
 
-    The models of the other processes are not compared; here, equality is checked for `case`.
+    The results are compared only in this process, for `case`.
     """
     assert_same_split(splits.ours(case), splits.torch_default(case), case.inputs)
     seconds: dict[str, list[float]] = {name: [] for name in SPLITS}

@@ -29,7 +29,7 @@ class _Case:
     program: ExportedProgram
     default: Goal
     empty: Goal
-    whole: bool = False  # whether the entire program is traced, with repeated parts in it
+    whole: bool = False  # whether the program, which has repeated parts, needs a full trace
 
 
 def _over(bound: float) -> Goal:
@@ -45,8 +45,8 @@ def measure(layers: int, rounds: int, *, every_model: bool) -> list[Figure]:
     Args:
         layers: the number of layers of the transformer.
         rounds: how often each is measured.
-        every_model: measure the empty table, a CNN and, with `transformers`, a Llama as well, and
-            the growth.
+        every_model: also measure the empty table, a CNN and, with `transformers`, a Llama, and
+            larger programs.
     """
     case = _transformer(layers)
     figures = _measure_table(case, "default table", None, rounds, case.default)
@@ -79,7 +79,7 @@ def _further(blocks: int) -> list[_Case]:
 
 
 def _dynamic(layers: int) -> _Case:
-    """Return a transformer with symbolic batch and sequence sizes, whose names are cached."""
+    """Return a transformer with symbolic batch and sequence sizes; its node names are cached."""
     shapes = [{0: Dim("batch"), 1: Dim("sequence")}]
     inputs = (torch.randn(2, 8, graphs.WIDTH),)
     program = torch.export.export(_layers(layers), inputs, dynamic_shapes=shapes, strict=False)

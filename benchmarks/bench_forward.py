@@ -18,12 +18,12 @@ from programs import Program
 from timing import interleaved, per_node, ratio, stopwatch
 
 DEPTH = 32  # layers of the models measured here
-REPEATS = 4  # runs in one measurement, so that reading the clock is a small part of its time
+REPEATS = 4  # runs in one measurement, so that reading the clock does not matter
 INTERPRETER_ROUNDS = 5
 
 NO_GRAD = Goal(0.7, aim=0.55)
 GRAD = Goal(0.9)
-LARGE = Goal(1.02)  # not slower, within the noise of a measurement
+LARGE = Goal(1.02)  # not slower than eager; 2% for noise
 
 Run = Callable[[], Any]
 
@@ -51,7 +51,7 @@ class Model:
 
 
 def measure(rounds: int, *, every_model: bool) -> list[Figure]:
-    """Measure an overhead-bound model without and with autograd; if `every_model`, a large one."""
+    """Measure a model of tiny tensors, without and with autograd; if `every_model`, a large one."""
     small = Model(programs.transformer(DEPTH))
     figures = [
         *measure_interpreter(small, min(rounds, INTERPRETER_ROUNDS)),

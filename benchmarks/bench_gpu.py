@@ -53,7 +53,7 @@ def measure(size: int, rounds: int) -> list[Figure]:
 
 
 def _finished(call: Callable[[], Any]) -> Action:
-    """Return an action that times a call and the work of the device that it has started."""
+    """Return an action that times a call and the device's work that the call has started."""
 
     def action() -> float:
         torch.cuda.synchronize()

@@ -2,9 +2,9 @@
 
     python benchmarks/bench_hostile.py [NAME ...] [--all]
 
-A file of n bytes takes at most 10 n + 256 MB of memory and 2 s + 10 s for each MB of processor
-time, with any content. The table has the files that come closest to these limits, or all files
-with --all. The exit status is 1 when a file exceeds a limit or ends its process.
+The promise: loading a file of n bytes uses at most 10 n + 256 MB of memory, and 2 s + 10 s for each
+MB of processor time. The table has the files that come closest to these limits, or all files
+with --all. The exit status is 1 if a file exceeds a limit or crashes its process.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Cost(NamedTuple):
 
     name: str
     size: int  # bytes
-    outcome: str  # the class that was raised, "loads", or how the process ended
-    memory: int  # bytes over what the process had before
+    outcome: str  # the class of the exception, "loads", or how the process ended
+    memory: int  # peak bytes, minus the bytes before the load
     seconds: float  # processor time
 
     @property

@@ -55,7 +55,7 @@ class Model:
         return f"{self.family}, {self.layers} layers, {self.sizes}"
 
     def export(self, *, strict: bool = False) -> ExportedProgram:
-        """Export the model by torch, or by fxpress where it is installed."""
+        """Export the model, by fxpress if it is installed."""
         torch.manual_seed(0)
         return torch.export.export(
             self.eager, self.args, self.kwargs, dynamic_shapes=self.shapes, strict=strict
@@ -145,7 +145,7 @@ def _exports(model: Model, rounds: int) -> Iterator[Step]:
 
 
 def _decompositions(model: Model, rounds: int) -> Iterator[Step]:
-    """Measure the first decomposition in a process, and that of an equal program after it."""
+    """Measure the first decomposition of a program, and then of an equal program."""
     from tests.support.decompose_cases import assert_fresh_as_torch
 
     for table, given in bench_decompose.TABLES.items():
@@ -154,7 +154,7 @@ def _decompositions(model: Model, rounds: int) -> Iterator[Step]:
         except Exception as error:
             print(f"{model.name}: torch does not decompose it, {table}: {error!r}"[:DIFFERENCE])
             continue
-        # Names of dynamic programs depend on what was computed with their symbols before: torch and
+        # Names of dynamic programs depend on earlier computations with their symbols, so torch and
         # fxpress each decompose a program that was just exported.
         decompose.forget_templates()
         compare = functools.partial(assert_fresh_as_torch, model.export, lambda given=given: given)

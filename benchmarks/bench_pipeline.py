@@ -69,7 +69,7 @@ def _of_llama(
                 progress(f"pipeline: {shape}, {what}, {way}, round {number + 1} of {rounds}")
                 runs[way].append(_run(way, folder, shape, train=train))
         found[what] = runs
-    for way in ("torch", "ours"):  # both run the parts of a batch one by one
+    for way in ("torch", "ours"):  # both run one microbatch after another
         result = torch.load(folder / ranks.RESULT.format(way), weights_only=True)
         torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     figures = []

@@ -1,4 +1,4 @@
-"""Measure the growth of split with the graph: ratio to the floor and memory, by size."""
+"""Measure split_module for graphs of several sizes: memory, and time over creating the result."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Point:
 
     Attributes:
         size: calls in the graph.
-        times: microseconds a source node, by name: ours, floor, torch, lazy.
+        times: microseconds per source node, by name: ours, floor, torch, lazy.
         over_floor: the time of fxpress over the floor.
-        rounds: the number of measurements of each of the two.
-        beyond: bytes a source node that the split needs besides its result; None: not measurable.
-        result: bytes a source node of the result.
+        rounds: the number of measurements of fxpress and of the floor.
+        beyond: peak bytes per source node beyond the result; None if not measurable.
+        result: bytes per source node of the result.
         compared: whether the result was compared with torch's, and is equal.
     """
 
@@ -52,8 +52,8 @@ def measure(size: int, rounds: int, torch_rounds: int) -> Point:
 def work(size: int, rounds: int, torch_rounds: int) -> Point:
     """Measure one size: memory first, before the process frees anything, then equality and time.
 
-    Without rounds of torch's splits (which take minutes for the largest graphs) equality is checked
-    for smaller graphs of the same construction only; here nodes are counted.
+    Without rounds of torch's splits (which need minutes for the largest graphs), only the number of
+    nodes is checked; smaller graphs of the same construction are compared with torch's.
     """
     torch.set_num_threads(1)
     tiny = hand_built(100)
@@ -117,7 +117,7 @@ def _point_figures(point: Point) -> list[Figure]:
         )
     ]
     for name, what in (("torch", "torch / split"), ("lazy", "torch lazy / split")):
-        if name in times:  # measured in other rounds, so there are no pairs to compare
+        if name in times:  # not measured in the same rounds, so there are no ratios of rounds
             lines.append(Figure(model, what, "us/node", times["ours"], times[name]))
     if point.beyond is not None:
         lines.append(Figure(model, "peak beyond result", "bytes/node", point.beyond, goal=MEMORY))

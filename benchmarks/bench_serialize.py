@@ -1,4 +1,4 @@
-"""Compare serialization, deserialization and canonical form with torch; growth and memory."""
+"""Compare serialization, deserialization and the canonical form with torch, by time and memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PEAK = Goal(0.2, of_ratio=False)
 
 OPERATIONS = ("serialize", "deserialize", "canonicalize", "graph_hash")
 
-# The program alone: state, constants and inputs are torch.save's.
+# The bytes of the program alone; torch.save writes state, constants and inputs.
 ALONE: dict[str, Any] = {
     "serialize_state_dict": False,
     "serialize_constants": False,
@@ -121,7 +121,7 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
 
 
 def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
-    """Measure times over the floor for the smallest and the largest hand-built program; memory."""
+    """Measure memory, and times over the floor, of the smallest and largest hand-built program."""
     ratios: dict[str, dict[int, Ratio]] = {}
     beyond = None
     for size in sizes:

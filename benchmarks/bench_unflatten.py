@@ -1,4 +1,4 @@
-"""Compare unflatten with torch's and with the floor; measure its growth and copies of state."""
+"""Compare unflatten with torch's and with the floor; measure larger programs, copies of state."""
 
 from __future__ import annotations
 

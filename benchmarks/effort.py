@@ -1,4 +1,4 @@
-"""Describe how much a run measures."""
+"""The sizes and repetitions of a run, which `--full` increases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Effort:
         decomposed_layers: layers of the decomposed transformer; the CNN has twice as many blocks.
         models: names of the models that `bench_models` takes through every step; () for all.
         model_layers: layers of these models.
-        depths: numbers of stack frames; captures are timed once below each.
+        depths: numbers of stack frames; captures are timed once below so many frames.
     """
 
     layers: int

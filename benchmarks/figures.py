@@ -16,7 +16,7 @@ class Goal:
     Attributes:
         bound: the highest figure that meets the goal; the lowest where more is better.
         more_is_better: whether a higher figure is better.
-        aim: a figure beyond the bound that would be better still.
+        aim: a stricter bound, for information.
         of_ratio: the bound is for the ratio, not for the figure of fxpress.
     """
 
@@ -53,8 +53,8 @@ class Figure:
         unit: the unit of `ours` and `other`.
         ours: fxpress's figure.
         other: the figure of the counterpart.
-        ratio: the larger over the smaller in the direction that `what` says.
-        rounds: the number of measurements behind the medians.
+        ratio: the ratio of the two sides, in the order in which `what` names them.
+        rounds: the number of measurements of which the figures are medians.
         goal: the goal for the figure.
         operation: the name of the operation, if this line is its headline; "" otherwise.
         nodes: the number of nodes for a plot; 0 if no plot needs it.

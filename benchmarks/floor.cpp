@@ -80,7 +80,7 @@ class GraphCopier {
   std::vector<Ref> types_;  // by node: its annotation, or None
 };
 
-// Runs `create` once for each repeat; its result is freed after the clock was read.
+// Returns the seconds of each call of `create`, without the time for freeing its result.
 template <class Create>
 std::vector<double> seconds_of(size_t repeats, Create create) {
   std::vector<double> seconds;

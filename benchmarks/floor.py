@@ -1,6 +1,6 @@
-"""The floor: the seconds for only creating the objects of a result.
+"""The floor: the seconds for only creating the objects of a result, without computing them.
 
-`floor.cpp` is compiled with the sources of fxpress's graphs, once, into the folder `build`. Like
+The first use compiles `floor.cpp` with fxpress's sources for graphs, into the folder `build`. Like
 the build of fxpress itself, this needs a C++20 compiler and Python's headers.
 """
 
@@ -27,13 +27,13 @@ _SOURCE = Path(__file__).with_suffix(".cpp")
 
 
 def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
-    """Return, for each repeat, the seconds to create GraphModules again from known parts."""
+    """Return, for each repeat, the seconds for creating copies of GraphModules."""
     times: list[float] = _extension().creation_times(modules, repeats)
     return times
 
 
 def plain_creation_times(modules: Sequence[torch.nn.Module], repeats: int) -> list[float]:
-    """Return `creation_times` of modules that run their `graph`: a Graph and nn.Module each.
+    """Return `creation_times` for unflattened modules: a Graph and an nn.Module each.
 
     Modules without a graph are skipped.
     """

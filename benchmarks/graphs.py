@@ -168,7 +168,7 @@ def hand_built(size: int) -> Case:
     ids = {node: i // BLOCK for i, node in enumerate(nodes[1:])}
     module = GraphModule(nn.Module(), Graph())
     graph.owning_module = module
-    module._graph = graph  # the setter would generate code, which is never called
+    module._graph = graph  # without the setter, which would generate unused code
     return Case(f"hand-built, {size:,} nodes", module, (torch.randn(4),), ids)
 
 

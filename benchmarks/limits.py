@@ -1,4 +1,4 @@
-"""Measure the floor: the time for only creating a split's nodes, Graphs and Modules."""
+"""Compare split_module with the floor: the time for only creating its nodes, Graphs and Modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timing import Action, interleaved, per_node, ratio, stopwatch
 
 
 def floor(split: GraphModule) -> Action:
-    """Create the split's GraphModules again from their known parts."""
+    """Return an action that times only creating copies of the split's GraphModules."""
     modules = graph_modules(split)
     return lambda: creation_times(modules, 1)[0]
 

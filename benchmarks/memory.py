@@ -30,11 +30,11 @@ class Memory:
 def measure(call: Callable[[], Result]) -> tuple[Result, Memory | None]:
     """Run a call; return its result, and the memory that it needed.
 
-    The memory is None if the system has no high-water mark.
+    The memory is None if the system does not report a peak of memory.
 
-    The allocator's free memory is returned to the system before and after, as far as it consists of
-    entire pages: before, so that the call cannot use it without being measured; after, so that it
-    does not count as result. Measure in a process that has freed little before.
+    Before and after the call, the allocator's free pages are returned to the system. Otherwise the
+    call could use them without an increase, or they would count as its result. Parts of pages are
+    not returned, so measure in a process that has freed little memory.
     """
     _settle()
     before = _status("VmRSS")

@@ -1,4 +1,4 @@
-"""Run one rank of a pipeline, from a file to its first batch: in torch's own way, or from stages.
+"""Run one rank of a pipeline from a file to its first batch, with torch's `pipeline` or fxpress.
 
 torch: build the model, trace and split it with `torch.distributed.pipelining.pipeline`, load the
 entire state dict, build the stage of the rank. fxpress: load the stage, which was saved before.
@@ -40,8 +40,8 @@ MODEL, STAGES, RESULT = "model.pt", "stages", "result_{}.pt"
 class Layer(nn.Module):  # type: ignore[misc]
     """A layer of a Llama that computes its rotary embedding itself.
 
-    In transformers' own models, all layers take it from the first one. torch's stages cannot train
-    if a value skips a stage, so there would be nothing to compare with.
+    In transformers' models, all layers use the embedding of the first one, so this value would skip
+    stages. torch's stages cannot train such a model.
     """
 
     def __init__(self, config: Any, number: int) -> None:
@@ -97,12 +97,12 @@ def llama(shape: Shape) -> Llama:
 
 
 def example() -> torch.Tensor:
-    """Return the tokens of one part of a batch."""
+    """Return the tokens of one microbatch."""
     return batch()[:1]
 
 
 def batch() -> torch.Tensor:
-    """Return the tokens of a batch, which has a row for each part."""
+    """Return the tokens of a batch, which has a row for each microbatch."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, VOCABULARY, (PARTS, LENGTH), generator=generator)
 
@@ -197,14 +197,14 @@ def work(
 
 
 def _import_everything() -> None:
-    """Import and start the parts that both ways use, whose time and memory do not count."""
+    """Import and start everything that both sides use, so that it is not measured."""
     import torch._dynamo
     import torch.distributed.tensor  # noqa: F401
     from transformers.models.llama import modeling_llama  # noqa: F401
 
     import fxpress.pipeline  # noqa: F401
 
-    # Start the libraries of kernels: their pages must not count as memory of a stage.
+    # Run kernels once: the pages of their libraries must not count as memory of a stage.
     made = Llama(Shape(1, 64, 128, 4))
     loss_of(made(batch()), batch()).backward()
 

@@ -1,7 +1,7 @@
 """Draw time against the number of nodes, and how many times as fast each operation is.
 
-`python benchmarks/plot.py RESULTS.json FOLDER` draws a picture for each operation of which a saved
-run (`run.py --groups sizes`) has several sizes.
+`python benchmarks/plot.py RESULTS.json FOLDER` draws a picture for each operation that a saved run
+(`run.py --groups sizes`) has measured at several sizes.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ LINES = {  # name -> label, colour, style
 
 
 _HAND_BUILT = "hand-built, "
-# The comparison in a line of the table -> the name of the other side.
+# The text of a line's comparison -> the name of the other side.
 _OTHERS = {"split / floor": "floor", "torch / split": "torch", "torch lazy / split": "lazy"}
 
 
 def draw(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
-    """Write all pictures for which there are enough lines; return the files."""
+    """Write all pictures for which there are enough figures; return the files."""
     return [*_draw_times(lines, stem), *_draw_speeds(lines, stem.with_name(f"{stem.name}-speed"))]
 
 
 def _draw_speeds(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
     """Write a bar for each operation that has a headline to `stem`.svg."""
-    # The first line of each operation, as in the table.
+    # The first figure of each operation, as in the table.
     headlines = list({line.operation: line for line in reversed(lines) if line.operation}.values())
     headlines.reverse()
     if not headlines:
@@ -62,7 +62,7 @@ def _draw_speeds(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
 
 
 def _equal_files() -> AbstractContextManager[Any]:
-    """Return a block in which equal pictures give equal files, with text as text."""
+    """Return a block in which equal pictures give equal files, and text is not drawn as paths."""
     from matplotlib import rc_context
 
     settings: AbstractContextManager[Any] = rc_context(

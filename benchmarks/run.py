@@ -1,8 +1,8 @@
-"""Compare fxpress with torch on models that are made here: a table, a JSON file and a plot.
+"""Compare fxpress with torch on generated models: prints a table, writes a JSON file and a plot.
 
-A run takes about two minutes and measures the operations of the README's table; with `--full`, it
-makes the long table of the documentation in about an hour. Every benchmark first shows that fxpress
-and torch give the same result, then takes its time. Each group runs in a new process, because the
+A run measures the operations of the README's table in a few minutes; with `--full`, it measures the
+long tables of the documentation in about an hour. Every benchmark first checks that fxpress and
+torch give the same result, then measures times. Each group runs in a new process, because the
 objects that a group leaves in memory would slow down the next group.
 """
 
@@ -65,7 +65,7 @@ def _measure(names: Sequence[str], effort: Effort, *, full: bool) -> list[Figure
 
 
 def _start_process() -> ProcessPoolExecutor:
-    """Start the process of a group; it imports torch while the previous group is measured."""
+    """Start a group's process, which imports torch while the previous group is measured."""
     process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
     process.submit(_prepare)
     return process

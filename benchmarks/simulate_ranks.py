@@ -1,8 +1,9 @@
 """Plan a program of many nodes and large weights, and load each of its stages, one after another.
 
-The weights are zeros in sparse files, which need no disk space; functions of `save_stages` write
-them. One process measures the work of each rank alone, but not the collectives and transfers
-between ranks. `--nodes 1000000 --stages 1024` makes a program of a terabyte.
+The functions of `save_stages` write the stages; weights are holes in sparse files, which need
+little disk space. One process measures the work of each rank, one after another, but no
+communication between ranks. `--nodes 1000000 --gigabytes 1000 --stages 1024` gives a program of a
+terabyte.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ BATCH = 8
 
 
 class HoleyArchive:
-    """Replaces the real writer: writes an archive whose large records are holes in the file."""
+    """Replaces fxpress's archive writer: large records are holes in the file."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
@@ -51,7 +52,7 @@ class HoleyArchive:
         self._names: list[str] = []
 
     def write_memory(self, parts: list[Any]) -> None:
-        """Write zeros for records, independently of their memory."""
+        """Write zeros for records, whatever the tensors contain."""
         for part in parts:
             self._begin(part.name, part.whole, _checksum_of_zeros(part.whole))
             self._file.seek(part.whole, 1)

@@ -17,7 +17,7 @@ def stopwatch(call: Callable[[], Any], clock: Callable[[], float] = time.perf_co
     """Return an action that times a call, without the time for freeing its result.
 
     Args:
-        clock: `time.process_time` for long calls of one thread, where other programs matter less.
+        clock: `time.process_time` for long calls of one thread, which other programs affect less.
     """
 
     def action() -> float:
@@ -63,7 +63,7 @@ class Ratio:
 
 
 def ratio(longer: list[float], shorter: list[float]) -> Ratio:
-    """Return the ratio of two lists of times, which are in the order of common rounds."""
+    """Return the ratio of two lists of times, which were measured in the same rounds."""
     pairs = [a / b for a, b in zip(longer, shorter, strict=True)]
     return Ratio(statistics.median(longer) / statistics.median(shorter), min(pairs), max(pairs))
 

@@ -1,4 +1,4 @@
-"""Programs whose decomposition cannot be repeated: they write, branch, or depend on data."""
+"""Programs that are decomposed by a full trace, because they write, branch, or depend on data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _layers() -> nn.ModuleList:
 
 
 class _Layers(nn.Module):  # type: ignore[misc]
-    """Layers without effects, and something else after them."""
+    """Layers without effects, followed by an operation that requires a full trace."""
 
     def __init__(self, last: Callable[[Tensor, Tensor], Any]) -> None:
         super().__init__()

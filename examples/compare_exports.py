@@ -7,7 +7,7 @@ import fxpress
 
 
 class Attention(nn.Module):
-    """Before: everything in one place."""
+    """Before the refactoring: one method."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class Attention(nn.Module):
 
 
 class Refactored(Attention):
-    """After: a separate method, and other names. The calls are in another order."""
+    """After: a separate method, other names, and another order of calls."""
 
     scale = 4.0
 

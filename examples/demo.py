@@ -40,7 +40,7 @@ def main(layers: int = 16) -> None:
         with fxpress.installed():
             return exported()
 
-    exported(), faster()  # one-time work of the process, such as imports, is not measured
+    exported(), faster()  # run once, so that one-time work such as imports is not measured
     program = compare("export", exported, faster)
     fxpress.save(program, file)
     data = bytearray(file.getvalue())

@@ -46,7 +46,7 @@ for step in range(begin, STEPS):
     optimizer.step()
     optimizer.zero_grad()
     dcp.save(state(step + 1), storage_writer=ArchiveWriter(FOLDER / "checkpoint"))
-    if losses:  # the losses of the microbatches, on the rank of the last stage
+    if losses:  # only the rank of the last stage has the losses of the microbatches
         print(f"step {step}: loss {sum(losses) / 4:.7f}", flush=True)
 optimizer = torch.optim.AdamW(model.parameters(), 0.01)  # the same training without stages
 for x, target in map(batch, range(STEPS)):

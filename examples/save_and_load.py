@@ -11,7 +11,7 @@ import fxpress
 
 
 class Logits(torch.nn.Module):
-    """A model without outputs that a program cannot return: its cache, and its result class."""
+    """A model that returns only logits, without transformers' cache and class of results."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

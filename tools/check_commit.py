@@ -25,7 +25,7 @@ _LANGUAGE = {
 
 
 def faults(message: str) -> Iterator[str]:
-    """Yield what the rules of CONTRIBUTING.md forbid in the message of a commit."""
+    """Yield the violations of CONTRIBUTING.md's rules in the message of a commit."""
     lines = [line for line in message.splitlines() if not line.startswith("#")]
     text = "\n".join(lines).strip()
     subject, _, body = text.partition("\n")

@@ -1,7 +1,7 @@
 """Compares the stubs of the extension modules with the modules: `python tools/check_stubs.py`.
 
-Needs mypy, and an fxpress that can be imported. Functions on graphs appear when the tables of the
-native code are filled, which stubtest alone does not do.
+Needs mypy, and an fxpress that can be imported. The extension binds functions on graphs only after
+its tables are filled, so this script fills them before it calls stubtest.
 """
 
 from __future__ import annotations

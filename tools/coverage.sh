@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Shows which lines of Python and C++ the tests run: tools/coverage.sh [files or folders of
-# tests]. Without arguments it runs all but the deep tests, which takes half an hour on two cores. The
+# Measures which lines of Python and C++ the tests run: tools/coverage.sh [files or folders of
+# tests]. Without arguments it runs all tests except the deep ones, in half an hour on two cores. The
 # reports are build/coverage/{python,cpp}.txt. Needs `pip install coverage pytest-cov gcovr`, the
-# packages that tools/sanitized_pytest.sh needs, and Python 3.12 or newer: in older releases, coverage
-# sets a trace function, and then the engine leaves calls to Python.
+# packages that tools/sanitized_pytest.sh needs, and Python 3.12 or newer: with older releases, coverage
+# sets a trace function, and the engine then runs calls through Python, so its C++ would not be measured.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,7 +20,7 @@ pybind11_DIR=$("$python" -m pybind11 --cmakedir) \
 cmake --build --preset coverage
 find "$build" -name '*.gcda' -delete
 
-# The package as it stands here, with these extensions.
+# A package of links to the sources, with these extensions.
 package=$build/package/fxpress
 rm -rf "$build/package"
 mkdir -p "$build/package"
@@ -30,8 +30,9 @@ export PYTHONPATH=$build/package
 
 ctest --preset coverage
 status=0
-# A process for each component, without xdist, whose workers may be killed before they write their data.
-# Signals would stop coverage while it holds its lock, and it uses memory for each new code object.
+# Each component runs in a process without xdist, because xdist may kill workers before they write their data.
+# The deselected tests do not work under coverage: a signal may interrupt it while it holds its lock, and
+# it allocates memory for each new code object.
 rm -f "$build"/data.*
 [ $# -gt 0 ] || set -- tests/*/
 printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '

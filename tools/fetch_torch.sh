@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Downloads the parts of each release of torch that the extensions need: tools/fetch_torch.sh FOLDER [PIP OPTION...].
-# Prints the folders, separated by colons, for FXPRESS_TORCH.
+# Downloads the parts of each release in torch_versions.txt that a build of the extensions needs:
+# tools/fetch_torch.sh FOLDER [PIP OPTION...]. Prints the folders, separated by colons, for FXPRESS_TORCH.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$(mkdir -p "$1" && cd "$1" && pwd)

@@ -1,8 +1,8 @@
 """Reports what a release of torch changed for fxpress: `python tools/new_torch.py 2.16.0`.
 
-The release is installed into a new environment (gigabytes; `--python` names one that has it), and
-compared with the torch of this Python: the names that fxpress uses of torch, the schema, the
-operators, the sources of the modules that fxpress replaces, and the features that
+The release is installed into a new environment (gigabytes; or use `--python` with a Python that has
+it). The script compares it with the torch of this Python: the names of torch that fxpress uses, the
+schema, the operators, the sources of the modules that fxpress replaces, and the features that
 `fxpress._torch.versions` probes. `--tests` also builds fxpress there, runs the tests, and lists the
 rows of docs/fidelity.md whose tests fail. The report is Markdown on the standard output.
 """
@@ -240,8 +240,8 @@ def report_sources(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
             yield from ("```diff", *lines, "```")
 
 
-# torch compares the sizes, strides and offset in a call of these operators with the storage or the
-# tensor, or creates a new storage for them.
+# These operators are safe although a call passes strides or an offset: torch compares them with the
+# storage or the tensor, or creates a new storage for them.
 _STRIDES_ARE_CHECKED = re.compile(
     "as_strided(_|_copy|_scatter)?|new_empty_strided|_assert_tensor_metadata"
 )
@@ -249,7 +249,7 @@ _SIZES, _STRIDES = {"size", "shape", "nested_size"}, {"stride", "strides", "nest
 
 
 def reach_outside(operator: str, arguments: list[list[str]]) -> str | None:
-    """Return how a call of an operator may access more than its arguments, by their types."""
+    """Return how an operator may access more than its arguments, judged by the arguments' types."""
     name = operator.split(".")[1]
     for argument, kind in arguments:
         if found := re.search("Storage|RRef|Future", kind):

@@ -1,9 +1,9 @@
 """Measures the tests by planted faults: `python tools/plant_faults.py core-depth serde`.
 
-tools/faults/faults.toml lists small errors of logic. Each fault is planted alone into a copy of the
-working tree, C++ is built again, and the tests that the table names run until one fails: all tests
-of a file; for a folder, first the fast tests, then all that `pytest` runs by default. The first
-failures are written into the table. `--check` runs the recorded tests in a tree without a fault.
+tools/faults/faults.toml lists small errors of logic. For each fault, this script edits a copy of
+the working tree, builds C++ again, and runs the tests in the fault's `tests` until one fails. Of a
+file it runs all tests; of a folder first the fast tests, then all that `pytest` runs by default. It
+writes the first failures to `caught`. `--check` runs the tests in `caught` without a fault.
 Needs Python 3.11 or newer, without an editable install of fxpress.
 """
 

@@ -32,7 +32,7 @@ pybind11_DIR=$("$python" -m pybind11 --cmakedir) \
   cmake --preset asan-python -DPython_EXECUTABLE="$python" >"$build.log"
 cmake --build --preset asan-python
 
-# The package as it stands here, with these extensions.
+# A package of links to the sources, with these extensions.
 package=$build/package/fxpress
 rm -rf "$build/package"
 mkdir -p "$build/package"
@@ -41,14 +41,14 @@ ln -sf "$build"/_native*.so "$build"/_aten_*.so "$package/"
 
 library() { g++ -print-file-name="$1"; }
 export PYTHONPATH=$build/package PYTHONMALLOC=malloc PYTHONDONTWRITEBYTECODE=1
-# Leaks are not detected, because Python never frees objects that live as long as the process; an
-# allocation that is too large returns null, as malloc would.
+# Leak detection is off, because Python does not free all objects at exit. A too large allocation returns
+# null, as with malloc.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:${ASAN_OPTIONS:-}
 export UBSAN_OPTIONS=print_stacktrace=1:${UBSAN_OPTIONS:-}
 export LD_PRELOAD="$(library libasan.so):$(library libubsan.so):$(library libstdc++.so)"
 loaded=$("$python" -c 'import fxpress; print(fxpress.__file__)')
 if [ "$loaded" != "$package/__init__.py" ]; then
-  echo "another fxpress comes first: $loaded (an editable install? uninstall it)" >&2
+  echo "expected to import $package/__init__.py, imported $loaded: uninstall the editable install" >&2
   exit 1
 fi
 [ $# -gt 0 ] || set -- "${short[@]}"

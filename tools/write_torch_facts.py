@@ -1,10 +1,10 @@
-"""Write the facts about torch that commands need which do not import torch.
+"""Write the facts about torch for commands that do not import torch.
 
     python tools/write_torch_facts.py [PYTHON...]
 
-Run it with the newest torch that fxpress supports, and name a Python for each older release. It
-writes python/fxpress/_files/format/torch.json: the schema of programs in files, the effects of
-operators besides returning new values, and the operators that a file may call.
+Run it with the newest torch that fxpress supports, and pass a Python for each older release. It
+writes python/fxpress/_files/format/torch.json: the schema of programs in files, the operators with
+effects other than new values, and the operators that a file may call.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OTHERS = (
     *("metal_prepack", "prepacked", "rpc", "semi_structured", "triton", "vulkan_prepack"),
     "xnnpack",
 )
-# Functions that access more than their arguments, which their schema does not show -> how.
+# Operators that access more than their arguments although their schema does not show it -> how.
 _OUTSIDE = {
     "torch.export.custom_ops._call_custom_autograd_function_in_pre_dispatch": (
         "it imports the module that its first argument names"

@@ -58,17 +58,13 @@ constexpr auto kTables = [] {
   return tables;
 }();
 
-uint64_t eight_bytes(const std::byte* from) {
-  uint64_t word = 0;
-  std::memcpy(&word, from, sizeof(word));
-  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
-  return word;
-}
-
 // state: the complement of the checksum.
 uint32_t by_tables(uint32_t state, Bytes bytes) {
   for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
-    const uint64_t word = eight_bytes(bytes.data()) ^ state;
+    uint64_t word = 0;
+    static_assert(std::endian::native == std::endian::little);
+    std::memcpy(&word, bytes.data(), sizeof(word));
+    word ^= state;
     state = 0;
     for (size_t i = 0; i < 8; ++i) state ^= kTables[7 - i][(word >> (8 * i)) & 0xFF];
   }
@@ -80,7 +76,7 @@ uint32_t by_tables(uint32_t state, Bytes bytes) {
 
 #ifdef FXPRESS_CRC32_FOLDS
 
-// The factor that carries 64 bits over a distance: x^bits, shifted left by one bit because a
+// Returns x^bits, the factor that moves 64 bits by a distance. Shifted left by one bit, because a
 // product of reflected polynomials is one bit short.
 constexpr int64_t carry(uint64_t bits) {
   return static_cast<int64_t>(static_cast<uint64_t>(x_to_the(bits)) << 1);
@@ -90,7 +86,8 @@ __attribute__((target("pclmul,sse4.1"))) inline __m128i load(const std::byte* fr
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
-// The remainder of a block of 128 bits carried over the distance of `carries`, xor `there`.
+// Moves a block of 128 bits by a distance, for which `carries` has the factors, and adds the result
+// to the block `there`.
 __attribute__((target("pclmul,sse4.1"))) inline __m128i fold(__m128i block, __m128i carries,
                                                              __m128i there) {
   const __m128i low = _mm_clmulepi64_si128(block, carries, 0x00);

@@ -12,7 +12,8 @@ using Bytes = std::span<const std::byte>;
 // Extends the checksum `crc` of previous bytes, initially 0, by `bytes`.
 uint32_t crc32(uint32_t crc, Bytes bytes);
 
-// The checksum of two concatenated texts, from their checksums and the length of the second.
+// Returns the checksum of two concatenated sequences of bytes from their checksums and the length
+// of the second.
 uint32_t crc32_of_both(uint32_t first, uint32_t second, uint64_t second_length);
 
 // Computes crc32() without optional processor instructions; for tests.

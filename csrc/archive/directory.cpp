@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kMaxComment = 0xFFFF;
 constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // bytes; about 40 million records
-constexpr uint64_t kMaxRatio = 1032;                   // the maximum that deflate can compress
+constexpr uint64_t kMaxRatio = 1032;                   // unpacked bytes per byte of deflated data
 
 [[noreturn]] void no_archive(const std::string& why) {
   throw ArchiveError("not a zip archive, or a damaged one: " + why);
@@ -60,7 +60,7 @@ struct Extent {
   uint64_t offset = 0;
   uint64_t size = 0;   // bytes
   uint64_t count = 0;  // records
-  uint64_t end = 0;    // offset of the end records
+  uint64_t end = 0;    // offset of the first end record, which follows the directory
 };
 
 // A source whose last bytes, which often contain the entire directory, are read once.
@@ -87,7 +87,7 @@ class Tail final : public Source {
   std::vector<std::byte> bytes_;  // the end of the source
 };
 
-// Reads the 64-bit end record, if there is one before `end`.
+// Reads the 64-bit end record before `end`; returns false if there is none.
 bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
   if (end < kEnd64LocatorSize + kEnd64Size) return false;
   std::array<std::byte, kEnd64LocatorSize> locator_bytes{};
@@ -170,7 +170,7 @@ void take_extra_64(Bytes extra, Header& header, uint64_t& offset) {
   while (fields.left() >= 4) {
     const auto tag = fields.take<uint16_t>();
     const auto size = fields.take<uint16_t>();
-    if (size > fields.left()) return;  // not a list of fields: the rest is padding
+    if (size > fields.left()) return;  // the rest is padding, not a field
     Numbers field(fields.take_bytes(size));
     if (tag != kExtra64) continue;
     for (uint64_t* number : {&header.size, &header.stored, &offset}) {
@@ -186,8 +186,8 @@ void check_name(std::string_view path) {
   }
 }
 
-// Returns the offset of a record's data. The local header must match the directory, in which the
-// record has this path. `bytes` is a reused buffer.
+// Returns the offset of a record's data. ArchiveError if the local header differs from the
+// directory. path: the record's name in the directory, with the root. bytes: a buffer for reuse.
 uint64_t read_local_header(const Source& source, const Record& record, std::string_view path,
                            std::vector<std::byte>& bytes) {
   bytes.resize(kLocalHeaderSize + path.size());
@@ -248,8 +248,8 @@ Record take_record(Numbers& fields) {
   return record;
 }
 
-// Sets the ends of records: the next header or the directory. Fails if records overlap or exceed
-// the archive. Names include the root.
+// Sets `end` of each record to the next header or the directory. ArchiveError if records overlap or
+// exceed the archive. Names include the root.
 void find_ends(std::vector<Record>& records, uint64_t directory) {
   std::vector<Record*> sorted;
   sorted.reserve(records.size());

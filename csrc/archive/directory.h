@@ -12,9 +12,9 @@ namespace fxpress::archive {
 
 struct Record {
   std::string name;     // without the root
-  uint64_t header = 0;  // offset of its header in the archive
+  uint64_t header = 0;  // offset of its local header in the archive
   uint64_t end = 0;     // start of the next header, or of the directory
-  uint64_t offset = 0;  // of its data; 0 until its header has been read
+  uint64_t offset = 0;  // of its data; 0 until its local header has been read
   uint64_t stored = 0;  // bytes of the data in the archive
   uint64_t size = 0;    // bytes of the unpacked data; `stored` unless is_deflated
   uint32_t crc = 0;     // of the unpacked bytes

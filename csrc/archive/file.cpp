@@ -13,9 +13,9 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr size_t kBuffered = size_t{1} << 18;  // bytes
+constexpr size_t kBuffered = size_t{1} << 18;  // bytes of a BufferedSink
 constexpr size_t kOneCall = size_t{1} << 30;   // bytes; Linux transfers less than 2^31 in a call
-constexpr int64_t kSentTogether = int64_t{1} << 25;  // bytes
+constexpr int64_t kSentTogether = int64_t{1} << 25;  // bytes between starts of writeback
 
 [[noreturn]] void fail(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);

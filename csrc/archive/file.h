@@ -28,7 +28,7 @@ class Source {
   virtual uint64_t size() const = 0;
   // Fills `to` with bytes from `offset` on; ArchiveError if there are fewer.
   virtual void read(uint64_t offset, WritableBytes to) const = 0;
-  // The bytes to read at a time: few enough to be in the cache when they are checked.
+  // The bytes to read at a time: few enough to stay in the cache until their checksum is computed.
   virtual size_t piece() const { return size_t{1} << 18; }
 };
 
@@ -39,7 +39,7 @@ class ByteSink {
   virtual void write(Bytes bytes) = 0;
 };
 
-// An open file from an offset on. The descriptor is borrowed; its position is not used.
+// The bytes of an open file from an offset on. Borrows the descriptor; does not use its position.
 class FileSource final : public Source {
  public:
   FileSource(int descriptor, uint64_t start);
@@ -62,8 +62,8 @@ class MemorySource final : public Source {
   Bytes bytes_;
 };
 
-// Writes to a borrowed descriptor of a file or pipe. Starts writeback of a file's bytes early, so
-// that little is left for the final sync.
+// Writes to a borrowed descriptor of a file or pipe. Starts the writeback of a file's bytes to the
+// disk early, so that the final sync is short.
 class FileSink final : public ByteSink {
  public:
   explicit FileSink(int descriptor);
@@ -107,7 +107,7 @@ class Progress {
       finish();
     }
   }
-  // Reports the rest.
+  // Reports the bytes since the last report.
   void finish() {
     if (report_) report_(std::exchange(bytes_, 0));
   }

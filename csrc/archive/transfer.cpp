@@ -13,12 +13,12 @@ namespace fxpress::archive {
 namespace {
 
 constexpr uint64_t kChunk = uint64_t{4} << 20;  // bytes per work item of a thread
-constexpr uint64_t kWorthAThread = kChunk;      // bytes
+constexpr uint64_t kWorthAThread = kChunk;      // bytes that justify one more thread
 
 // A part of one transfer.
 struct Chunk {
-  size_t transfer;
-  uint64_t start;  // in its bytes
+  size_t transfer;  // position in the list of transfers
+  uint64_t start;   // offset in the bytes of the transfer
   uint64_t size;
   uint32_t crc = 0;
 };
@@ -71,7 +71,7 @@ class Work {
     }
   }
 
-  // Waits for `threads` threads; rethrows the first error of any.
+  // Waits until `threads` threads have ended run(); rethrows their first error.
   void wait(size_t threads, const core::Crew& crew, Progress& progress) {
     uint64_t reported = 0;
     std::unique_lock lock(mutex_);
@@ -123,11 +123,11 @@ class Work {
   const size_t piece_;  // bytes per read
   std::vector<Chunk> chunks_;
   std::atomic<size_t> next_ = 0;     // the next chunk to transfer
-  std::atomic<uint64_t> done_ = 0;   // bytes
+  std::atomic<uint64_t> done_ = 0;   // bytes transferred
   std::atomic<bool> stop_ = false;   // a thread has failed, or stop() was called
   std::mutex mutex_;                 // guards the following members
   std::condition_variable changed_;  // notifies of finished_
-  size_t finished_ = 0;              // threads
+  size_t finished_ = 0;              // threads that have ended run()
   std::exception_ptr error_;         // the first error
 };
 

@@ -18,7 +18,7 @@ struct Transfer {
 
 struct TransferOptions {
   bool check = true;   // compute checksums
-  size_t threads = 1;  // at most
+  size_t threads = 1;  // maximum number of threads
 };
 
 // Returns the checksum of each transfer (nothing without a check). If it throws, the contents of

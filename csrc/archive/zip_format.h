@@ -29,6 +29,6 @@ constexpr uint16_t kDeflated = 8;
 // Values that mark a field whose number is in the extra field or in the 64-bit end record.
 constexpr uint32_t kElsewhere32 = 0xFFFFFFFF;
 constexpr uint16_t kElsewhere16 = 0xFFFF;
-constexpr uint16_t kExtra64 = 1;  // the tag of that extra field
+constexpr uint16_t kExtra64 = 1;  // tag of the extra field for 64-bit numbers
 
 }  // namespace fxpress::archive

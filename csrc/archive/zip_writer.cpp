@@ -18,9 +18,9 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr uint64_t kAlignment = 64;           // of data, bytes
+constexpr uint64_t kAlignment = 64;           // of the data of records, bytes
 constexpr size_t kPiece = size_t{1} << 20;    // bytes written between two reports
-constexpr size_t kParallelSize = 4 * kPiece;  // bytes
+constexpr size_t kParallelSize = 4 * kPiece;  // bytes from which a thread copies
 constexpr std::string_view kVersion = "6\n";  // torch's format version of pt2 archives
 constexpr uint16_t kMadeBy = 0x031E;          // in the end record, as miniz writes it
 constexpr uint16_t kNeeds64 = 45;             // the zip version with 64-bit fields
@@ -78,8 +78,8 @@ std::string padding(uint64_t start) {
 }  // namespace
 
 // Copies bytes in pieces, so that the checksum matches the written bytes even if another thread
-// modifies them. Large data is copied by a thread while earlier pieces are written. The threads
-// only wait on atomics: a forked child holds no lock of them.
+// modifies them. A thread copies large data while the caller writes earlier pieces. Both wait only
+// on atomics, so a child process that is forked meanwhile has no locked mutex.
 class ZipWriter::Copies {
  public:
   Copies(uint32_t before, Bytes bytes, Buffers& buffers)
@@ -99,18 +99,18 @@ class ZipWriter::Copies {
   Copies(const Copies&) = delete;
   Copies& operator=(const Copies&) = delete;
   ~Copies() {
-    asked_ = kStop;
-    asked_.notify_all();
+    requested_ = kStop;
+    requested_.notify_all();
   }
 
   // Returns the next piece, valid until the next call; empty at the end.
   Bytes next() {
-    const size_t number = asked_;
+    const size_t number = requested_;
     if (number == pieces_) return {};
     if (!is_threaded_) copy_one(number);
     crew_.check();
-    asked_ = number + 1;
-    asked_.notify_all();
+    requested_ = number + 1;
+    requested_.notify_all();
     for (size_t copied = copied_; copied <= number; copied = copied_) copied_.wait(copied);
     return buffers_[number % buffers_.size()];
   }
@@ -134,9 +134,12 @@ class ZipWriter::Copies {
   // Copies all pieces; waits if all buffers except the one in use hold later pieces.
   void run() {
     for (size_t i = 0; i < pieces_; ++i) {
-      size_t asked = asked_;
-      for (; asked != kStop && i + 1 >= asked + buffers_.size(); asked = asked_) asked_.wait(asked);
-      if (asked == kStop) return;
+      size_t requested = requested_;
+      while (requested != kStop && i + 1 >= requested + buffers_.size()) {
+        requested_.wait(requested);
+        requested = requested_;
+      }
+      if (requested == kStop) return;
       copy_one(i);
     }
   }
@@ -146,7 +149,7 @@ class ZipWriter::Copies {
   Buffers& buffers_;
   const size_t pieces_;
   bool is_threaded_ = false;
-  std::atomic<size_t> asked_ = 0;  // pieces requested by next(); kStop: no more
+  std::atomic<size_t> requested_ = 0;  // pieces requested by next(); kStop: no more
   std::atomic<size_t> copied_ = 0;
   core::Crew crew_;  // one thread; declared last, so joined first
 };

@@ -23,8 +23,8 @@ class ZipWriter {
   void append(Bytes bytes);
   void end();
 
-  // Writes the records about the archive and the directory. Nothing can be written afterwards, nor
-  // after an error of the sink.
+  // Writes the missing records of kRecordsOfWriter, then the directory. Afterwards, and after an
+  // error of the sink, nothing can be written.
   void finish();
 
   // Names of records do not include the root.
@@ -50,7 +50,7 @@ class ZipWriter {
   BufferedSink sink_;
   std::string root_;
   Progress progress_;
-  Buffers buffers_;        // for pieces being written
+  Buffers buffers_;        // copies of the pieces that are written next
   uint64_t position_ = 0;  // bytes written
   uint64_t missing_ = 0;   // bytes of the open record that are missing
   bool is_open_ = false;   // a record

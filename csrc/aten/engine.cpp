@@ -32,7 +32,7 @@ void bind_engine(py::module_& m) {
         engine::watch_dicts();
       },
       "objects"_a, "tables"_a,
-      "Fill the table of Python objects that the engine works with; adopt `tables` of _native.");
+      "Fill the engine's table of Python objects; share the `tables` of _native.");
   m.def(
       "register_forward",
       [](const py::object& function, bool dispatches, bool counts) {
@@ -41,11 +41,11 @@ void bind_engine(py::module_& m) {
                                  dispatches ? dispatcher : engine::Forward::kModule);
       },
       "function"_a, "dispatches"_a, "counts"_a,
-      "Name a forward() that runs its module's graph; a dispatcher's may count its calls.");
+      "Register a forward() that runs its module's graph. A dispatcher may count its calls.");
   m.def("plan_info", engine::plan_info, "graph"_a,
-        "Return numbers that describe the graph's plan; None when it has none.");
+        "Return statistics of the graph's plan; None if it does not have a plan.");
   m.def("next_call", engine::next_call, "dispatcher"_a,
-        "Return the index of the dispatcher's next call; -1 when it has no proper counter.");
+        "Return the index of the dispatcher's next call; -1 if it does not have a valid counter.");
   m.def("set_next_call", engine::set_next_call, "dispatcher"_a, "index"_a,
         "Set the index of the dispatcher's next call.");
   PyObject* run = PyCFunction_New(&run_method, nullptr);

@@ -13,15 +13,15 @@ void bind_tensor(py::module_& m) {
   m.def("storage_bytes", tensor::storage_bytes, "tensors"_a,
         "Return the bytes of the tensors' storages; shared storages count once.");
   m.def("same_data", tensor::same_data, "values"_a,
-        "Return, for each value, the position of the first one that is the same object or view.");
+        "Return, for each value, the position of the first value that is the same object or view.");
   m.def("clone_aliased", tensor::clone_aliased, "values"_a,
-        R"(Return copies that share storages where the originals do, and the values without a copy.
+        R"(Return (copies, {position: value not copied}); copies share storages as the originals do.
 
-The copy is None for a value that is not a plain CPU tensor; such values are returned by position.)");
+The copy is None for a value that is not a plain CPU tensor.)");
   m.def("clone_separately", tensor::clone_separately, "values"_a, "parameters"_a,
-        R"(Return copies with storages of their own, as Parameters where `parameters` is true.
+        R"(Return copies with separate storages, as Parameters where `parameters` is true.
 
-The copy is None for a value that `clone()` does not simply copy.)");
+The copy is None for a value that `clone()` does not copy byte by byte.)");
   m.def("like_pattern", tensor::like_pattern, "pattern"_a, "storage"_a,
         "Return a tensor on the meta device with the sizes, strides and offset of another one.");
   m.def(
@@ -33,14 +33,14 @@ The copy is None for a value that `clone()` does not simply copy.)");
             fake.ptr(), storage, bytes, sizes, strides, offset, protects));
       },
       "fake"_a, "storage"_a, "bytes"_a, "sizes"_a, "strides"_a, "offset"_a, "protects"_a,
-      R"(Return a fake tensor without attributes like another one, which has symbolic numbers.
+      R"(Return a copy of a fake tensor with symbolic numbers, without its Python attributes.
 
-Its sizes, strides and offset have the same values, but may be other objects. Without a storage it
-gets a new one of so many bytes.)");
+The copy gets these sizes, strides and offset, which must equal the original's. If `storage` is
+None, it gets a new storage of `bytes` bytes.)");
   m.def("storage_places", tensor::storage_places, "values"_a,
-        R"(Return (address, bytes) of the storages, and an object that keeps these alive.
+        R"(Return (address, bytes) of each storage, and an object that keeps the storages alive.
 
-None for a tensor that is more than a view.)");
+None for a value that is not a plain view of a storage.)");
   m.def("storage_numbers", tensor::storage_numbers, "values"_a, "but_on"_a = py::none(),
         R"(Return the number of each value's storage, in order of first appearance.
 
@@ -59,7 +59,7 @@ A value that occurs twice gives one tensor. ValueError for a storage that is too
 views: (position of the storage, its name for errors, dtype, sizes, strides, offset, requires_grad,
 is a parameter). ValueError for a view that is not inside of its storage.)");
   m.def("share_gradient_edge", tensor::share_gradient_edge, "made"_a, "like"_a,
-        "Make autograd see a tensor as the result of the function that another is a result of.");
+        "Make a tensor a result of the autograd function that `like` is a result of.");
   // _native, which is built without torch's headers, uses these to read and create tensors.
   m.attr("tensor_facts") =
       py::capsule(reinterpret_cast<void*>(&tensor::read_facts), core::kTensorFactsCapsule);

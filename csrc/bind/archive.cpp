@@ -27,7 +27,7 @@ void translate_system_errors(std::exception_ptr pointer) {
   }
 }
 
-// Converts ints to int64; nullopt when one does not fit.
+// Converts Python ints to int64; nullopt if one does not fit.
 std::optional<std::vector<int64_t>> numbers_of(const py::sequence& ints) {
   std::vector<int64_t> numbers;
   numbers.reserve(ints.size());
@@ -60,26 +60,26 @@ uint32_t crc32(const py::handle& data) {
 void bind_archive(py::module_& m) {
   archive::initialize_archives();
   py::register_exception<archive::ArchiveError>(m, "ArchiveError", PyExc_RuntimeError).doc() =
-      "An archive is damaged, or used wrongly.";
+      "An archive is damaged, or a call is not allowed in its state.";
   py::register_local_exception_translator(translate_system_errors);
   closed_class<ArchiveWriter>(
       m, "ArchiveWriter",
       "A writer of zip files like torch's PyTorchFileWriter; for one thread at a time.")
       .def(py::init<py::object, std::string, py::object>(), "target"_a, "root"_a,
            "report"_a = py::none(),
-           "Write to a descriptor or by a method write(); report(bytes) is called now and then.")
+           "Write to a descriptor or by a method write(); calls report(bytes) every 50 ms.")
       .def("begin", &ArchiveWriter::begin, "name"_a, "size"_a, py::pos_only(),
            "Begin a record of this many bytes.")
       .def("append", &ArchiveWriter::append, "data"_a, py::pos_only(),
-           "Append a buffer's bytes to the record that was begun.")
+           "Append a buffer's bytes to the open record.")
       .def("add_memory", &ArchiveWriter::add_memory, "parts"_a, py::pos_only(),
            "Write memory as records: (name, bytes of the record, start, address, bytes).")
-      .def("end", &ArchiveWriter::end, "End the record that was begun.")
+      .def("end", &ArchiveWriter::end, "End the open record.")
       .def("add", &ArchiveWriter::add, "name"_a, "data"_a, py::pos_only(),
            "Write a buffer's bytes as a record.")
       .def("finish", &ArchiveWriter::finish, "Write the directory, which ends the file.")
       .def("has_record", &ArchiveWriter::has_record, "name"_a, py::pos_only(),
-           "Return whether a record of this name was begun.")
+           "Return whether a record with this name has begun.")
       .def("count_records", &ArchiveWriter::count_records, "prefix"_a, py::pos_only(),
            "Return the number of records whose names start with a prefix.")
       .def_property_readonly("is_finished", &ArchiveWriter::is_finished,
@@ -96,16 +96,16 @@ the directory, and for the header of a record when the record is first used.)")
       .def("records", &ArchiveReader::records,
            R"(Return name -> (offset, stored, size, crc, is_deflated), in the directory's order.
 
-The offset is that of the data; 0 where it is not known, because no header has been read.)")
+The offset is where the data begins; 0 until the record's header has been read.)")
       .def("extent", &ArchiveReader::extent, "name"_a, py::pos_only(),
-           "Return the offsets of a record's header and of what comes after its data.")
+           "Return the offset of a record's header, and of the next header or the directory.")
       .def("offset", &ArchiveReader::offset, "name"_a, py::pos_only(),
-           "Return the offset of a record's data, which its header says.")
+           "Return the offset of a record's data; reads the record's header.")
       .def("stored_bytes", &ArchiveReader::stored_bytes, "name"_a, py::pos_only(),
            "Return a record's bytes as they are stored.")
       .def("copy_stored", &ArchiveReader::copy_stored, "name"_a, "size"_a, "address"_a,
            py::pos_only(),
-           "Copy a record's stored bytes into memory; ValueError when their number is not `size`.")
+           "Copy a record's stored bytes into memory; ValueError if it does not have `size` bytes.")
       .def("read_into", &ArchiveReader::read_into, "targets"_a, "check"_a, "threads"_a,
            "report"_a = py::none(),
            "Fill memory with parts of records (name, start, bytes, address); return checksums.");
@@ -113,11 +113,11 @@ The offset is that of the data; 0 where it is not known, because no header has b
   m.def("crc32", crc32, "data"_a, py::pos_only(), "Return the CRC-32 of a buffer's bytes.");
   m.def("bytes_needed", bytes_needed, "sizes"_a, "strides"_a, "offset"_a, "itemsize"_a,
         py::pos_only(),
-        R"(Return the bytes of a storage that a view needs, those before its offset included.
+        R"(Return the bytes that a storage needs for a view, including the bytes before its offset.
 
-None when a number is negative or too large, or when there are not as many strides as sizes.)");
+None if a number is negative or too large, or if there are not as many strides as sizes.)");
   m.def("crc32_of_both", &archive::crc32_of_both, "first"_a, "second"_a, "second_length"_a,
-        "Return the CRC-32 of two pieces, one behind the other, from theirs.");
+        "Return the CRC-32 of two concatenated pieces from the CRC-32 of each.");
 }
 
 }  // namespace fxpress::bind

@@ -42,17 +42,17 @@ void bind_budget(py::module_& m) {
   py::register_exception_translator(translate_limits);
   closed_class<core::Budget>(
       m, "Budget",
-      "The memory in bytes and the depth that are left for a load; LimitError when too few are.")
+      "The memory in bytes and the depth that a load may use; exceeding one raises LimitError.")
       .def(py::init<uint64_t, size_t>(), "memory"_a, "depth"_a, py::pos_only(),
-           "Begin with this many bytes and levels.")
+           "Allow this many bytes and levels of nesting.")
       .def(
           "charge", [](core::Budget& budget, uint64_t bytes) { budget.charge(bytes); }, "bytes"_a,
-          py::pos_only(), "Take bytes for good.")
+          py::pos_only(), "Count bytes as used.")
       .def(
           "grow", [](core::Budget& budget, uint64_t bytes) { budget.grow(bytes); }, "bytes"_a,
-          py::pos_only(), "Add bytes of a file that is read to the bytes that are left.")
+          py::pos_only(), "Allow more bytes, for a file that is larger than was known.")
       .def("set_place", &core::Budget::set_place, "place"_a, py::pos_only(),
-           "Name the place in the file that errors are about from now on.")
+           "Set the part of the file that later errors name.")
       .def_property_readonly("used", &core::Budget::used, "The bytes that were charged.");
   m.def("is_nested_deeper", &schema::is_nested_deeper, "text"_a, "depth"_a, py::pos_only(),
         "Return whether brackets of a JSON text are nested deeper than `depth`.");

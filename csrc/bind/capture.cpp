@@ -28,7 +28,7 @@ void bind_expressions(py::module_& m) {
 `count` must be called for all expressions before the first `replace`.)")
       .def(py::init(), "Begin without an expression.")
       .def("count", &CommonSubexpressions::count, "text"_a, py::pos_only(),
-           "Count an expression's parts. Return its number; None where it cannot be parsed here.")
+           "Count an expression's parts. Return its id; None if only Python can parse it.")
       .def(
           "replace",
           [](CommonSubexpressions& self, capture::ExpressionId id) {
@@ -42,7 +42,7 @@ void bind_expressions(py::module_& m) {
       .def("is_common", &CommonSubexpressions::is_common, "text"_a, py::pos_only(),
            "Return whether a part was counted more than once.")
       .def("variable", &CommonSubexpressions::variable, "text"_a, py::pos_only(),
-           "Return the variable of a part; None where it has none.")
+           "Return the variable of a part; None if it does not have one.")
       .def("new_variable", &CommonSubexpressions::new_variable, "text"_a, py::pos_only(),
            "Return a new variable for a part.");
 }
@@ -52,21 +52,19 @@ void bind_expressions(py::module_& m) {
 void bind_capture(py::module_& m) {
   bind_expressions(m);
   m.attr("CAPTURED_OUTPUT_KINDS") = texts(capture::kCapturedOutputNames);
-  m.def(
-      "clean_name",
-      [](const py::handle& name) { return to_object(capture::clean_name(name.ptr())); }, "name"_a,
-      "Return a name without the module around the callable; AttributeError if it is not a str.");
+  m.def("clean_name", capture::clean_name, "name"_a,
+        "Return a name without the module around the callable; AttributeError if it is not a str.");
 }
 
 void bind_captured_graphs(py::module_& m) {
   m.def(
       "rewrite_captured",
-      [](const py::handle& module, const py::list& inputs, const py::list& places,
-         const py::list& outputs, const py::dict& module_paths, const py::dict& birth) {
+      [](PyObject* module, const py::list& inputs, const py::list& places, const py::list& outputs,
+         const py::dict& module_paths, const py::dict& birth) {
         const capture::RewritePlan plan = {Ref::borrow(inputs.ptr()), Ref::borrow(places.ptr()),
                                            Ref::borrow(outputs.ptr()),
                                            Ref::borrow(module_paths.ptr()), birth_rules(birth)};
-        return to_object(capture::rewrite_captured(module.ptr(), plan));
+        return capture::rewrite_captured(module, plan);
       },
       "module"_a, "inputs"_a, "places"_a, "outputs"_a, "module_paths"_a, "birth"_a,
       R"(Return a captured module with other inputs and outputs.
@@ -74,20 +72,16 @@ void bind_captured_graphs(py::module_& m) {
 Args:
     module: the GraphModule that Dynamo captured.
     inputs: the meta of each flat input's placeholder.
-    places: for each placeholder of the module: the position of the input that it is, the name of
-        the attribute that it becomes, or None where it stays a placeholder.
+    places: what each placeholder of the module becomes: an input (its position), an attribute (its
+        name), or a placeholder as before (None).
     outputs: a kind (a position in CAPTURED_OUTPUT_KINDS) and its value, for each output.
     module_paths: the path of the module that each call_module calls, by target.
     birth: the rules for the metadata of new nodes, by name.
 
 Raises:
     IndexError, KeyError, ValueError: the plan does not fit the graph.)");
-  m.def(
-      "clean_stacks",
-      [](const py::handle& graph, bool drop_self) {
-        capture::clean_stacks(graph.ptr(), drop_self);
-      },
-      "graph"_a, "drop_self"_a, "Clean the nn_module_stack and the source_fn_stack of all nodes.");
+  m.def("clean_stacks", capture::clean_stacks, "graph"_a, "drop_self"_a,
+        "Clean the nn_module_stack and the source_fn_stack of all nodes.");
 }
 
 }  // namespace fxpress::bind

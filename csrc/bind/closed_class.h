@@ -25,7 +25,7 @@ pybind11::class_<Type> closed_class(pybind11::module_& module, const char* name,
   return made;
 }
 
-// The class with this name in the module, to add methods to it.
+// Returns the class with this name in the module, to add methods to it.
 template <class Type>
 pybind11::class_<Type> known_class(const pybind11::module_& module, const char* name) {
   return pybind11::reinterpret_borrow<pybind11::class_<Type>>(module.attr(name));

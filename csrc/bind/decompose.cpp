@@ -5,26 +5,24 @@
 namespace fxpress::bind {
 
 void bind_decompose(py::module_& m) {
-  closed_class<decompose::Renamer>(m, "Renamer", "Gives names that are not taken.")
-      .def(py::init<>(), "Start without names.")
+  closed_class<decompose::Renamer>(m, "Renamer", "Returns unused names for nodes.")
+      .def(py::init<>(), "Start without used names.")
       .def(
           "placeholder",
           [](decompose::Renamer& self, std::string_view name) { return self.placeholder(name); },
           "name"_a, py::pos_only(),
-          "Return a name for a placeholder: a number at its end is a part of it.");
+          "Return a name for a placeholder. A number at its end is part of it, not a counter.");
   m.def(
       "write_instances",
-      [](const py::handle& graph, const py::handle& names, const py::handle& metas,
-         const py::handle& taken, const py::handle& instances, const py::handle& sizes,
-         const py::handle& readers, const py::handle& roots, const py::handle& size,
-         const py::handle& sequence, const py::handle& helper) {
-        return to_object(decompose::write_instances(
-            {graph.ptr(), names.ptr(), metas.ptr(), taken.ptr(), instances.ptr(), sizes.ptr(),
-             readers.ptr(), roots.ptr(), size.ptr(), sequence.ptr(), helper.ptr()}));
+      [](PyObject* graph, PyObject* names, PyObject* metas, PyObject* taken, PyObject* instances,
+         PyObject* sizes, PyObject* readers, PyObject* roots, PyObject* size, PyObject* sequence,
+         PyObject* helper) {
+        return decompose::write_instances(
+            {graph, names, metas, taken, instances, sizes, readers, roots, size, sequence, helper});
       },
       "graph"_a, "names"_a, "metas"_a, "taken"_a, "instances"_a, "sizes"_a, "readers"_a, "roots"_a,
       "size"_a, "sequence"_a, "helper"_a,
-      "Write a decomposed program but for its output; return its nodes and the output's name.");
+      "Write a decomposed program except its output node; return its nodes and the output's name.");
 }
 
 }  // namespace fxpress::bind

@@ -8,12 +8,13 @@
 
 namespace fxpress::bind {
 
-// Returns an entry; TypeError when it is of another type.
+// Returns an entry of a dict; TypeError if it has another type.
 template <class Type = py::object>
 Ref entry(const py::dict& dict, const char* key) {
   const py::object value = dict[key];
   if (!py::isinstance<Type>(value))
-    throw py::type_error(std::string("entry '") + key + "' has the wrong type");
+    throw py::type_error(std::string("entry '") + key +
+                         "' has the wrong type: " + Py_TYPE(value.ptr())->tp_name);
   return Ref::borrow(value.ptr());
 }
 

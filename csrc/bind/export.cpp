@@ -8,20 +8,20 @@ void bind_export(py::module_& m) {
   m.def(
       "unlift",
       [](const py::dict& source) {
-        const exporting::UnliftSource given = {entry(source, "graph"),
-                                               entry(source, "origin"),
-                                               entry<py::list>(source, "taken"),
-                                               entry(source, "into"),
-                                               entry<py::list>(source, "lifted"),
-                                               entry<py::list>(source, "outputs"),
-                                               entry<py::list>(source, "written"),
-                                               entry(source, "owner"),
-                                               entry<py::dict>(source, "state"),
-                                               entry<py::type>(source, "module_class"),
-                                               source["drop_dead_code"].cast<bool>(),
-                                               provenance_rules(source, "created"),
-                                               provenance_rules(source, "replaced")};
-        return to_object(exporting::unlift(given));
+        const exporting::UnliftSource fields = {entry(source, "graph"),
+                                                entry(source, "origin"),
+                                                entry<py::list>(source, "taken"),
+                                                entry(source, "into"),
+                                                entry<py::list>(source, "lifted"),
+                                                entry<py::list>(source, "outputs"),
+                                                entry<py::list>(source, "written"),
+                                                entry(source, "owner"),
+                                                entry<py::dict>(source, "state"),
+                                                entry<py::type>(source, "module_class"),
+                                                source["drop_dead_code"].cast<bool>(),
+                                                provenance_rules(source, "created"),
+                                                provenance_rules(source, "replaced")};
+        return exporting::unlift(fields);
       },
       "source"_a, py::pos_only(),
       R"(Write the graph of an exported program's module, and return the module.

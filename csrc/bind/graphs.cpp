@@ -24,14 +24,14 @@ py::object python_source(const py::handle& graph) {
 void insert_after(const pybind11::dict& dict, const pybind11::str& key,
                   const pybind11::dict& items) {
   const pybind11::dict before = pybind11::dict(dict.attr("copy")());
-  bool behind = false;
+  bool is_later = false;
   for (const auto& [name, value] : before) {
-    if (behind && !items.contains(name)) {
+    if (is_later && !items.contains(name)) {
       check(PyDict_DelItem(dict.ptr(), name.ptr()));
       check(PyDict_SetItem(dict.ptr(), name.ptr(), value.ptr()));
     }
     if (!name.equal(key)) continue;
-    behind = true;
+    is_later = true;
     for (const auto& [new_name, new_value] : items) {
       if (dict.contains(new_name)) check(PyDict_DelItem(dict.ptr(), new_name.ptr()));
       check(PyDict_SetItem(dict.ptr(), new_name.ptr(), new_value.ptr()));
@@ -46,7 +46,7 @@ void bind_graphs(py::module_& m) {
         R"(Return source, globals, line numbers, prologue line, shape and local names.
 
 The shape is equal for sources that differ only in local names of the same length. It is None when
-the names cannot be told from the rest of the text, when compiling the source runs more than a
+the names cannot be distinguished from the other text, when compiling the source runs more than a
 `def`, or when the source is very long. The result is None for a graph whose code only torch's
 generator can write.)");
   m.def(
@@ -57,40 +57,33 @@ generator can write.)");
         return result;
       },
       "graph"_a, "work"_a, py::pos_only(),
-      "Return `work()`; RuntimeError when the graph was modified meanwhile, whatever else it "
-      "raises.");
+      "Return `work()`; RuntimeError if the graph was modified meanwhile, also if `work()` fails.");
   m.def(
       "list_nodes",
-      [](const py::handle& graph) {
-        const std::vector<Ref> nodes = fx::list_nodes(graph.ptr());
-        return to_object(
-            make_list(nodes.size(), [&](size_t i) { return Ref::borrow(nodes[i].get()); }));
+      [](PyObject* graph) {
+        const std::vector<Ref> nodes = fx::list_nodes(graph);
+        return make_list(nodes.size(), [&](size_t i) { return Ref::borrow(nodes[i].get()); });
       },
       "graph"_a, py::pos_only(),
-      "Return the nodes of a graph; RuntimeError when they are not linked into one ring.");
+      "Return the nodes of a graph; RuntimeError if they are not linked into one ring.");
   m.def("insert_after", insert_after, "dict"_a, "key"_a, "items"_a,
-        "Insert items right behind `key`, keeping the order of the rest.");
+        "Insert items right after `key`, and keep the order of the others.");
   m.def(
       "make_graph_module",
-      [](const py::handle& root, const py::handle& graph) {
-        return to_object(fx::make_graph_module_of(root.ptr(), graph.ptr()));
-      },
+      [](PyObject* root, PyObject* graph) { return fx::make_graph_module_of(root, graph); },
       "root"_a, "graph"_a, py::pos_only(),
-      "Return `torch.fx.GraphModule(root, graph)`; its source is generated when it is needed.");
-  closed_class<fx::Provenance>(m, "Provenance", "Makes the notes of a pass: where nodes come from.")
+      "Return `torch.fx.GraphModule(root, graph)`; its source is generated on first use.");
+  closed_class<fx::Provenance>(m, "Provenance", "Creates the `from_node` lists of a pass.")
       .def(py::init([](const py::dict& rules) { return fx::Provenance(provenance_rules(rules)); }),
-           "rules"_a, py::pos_only(), "Make the notes that `provenance_rules` describes.")
+           "rules"_a, py::pos_only(), "Use the result of `provenance_rules`.")
       .def(
           "note",
-          [](fx::Provenance& self, const py::str& name, const py::handle& target,
-             const py::int_& graph_id, const py::handle& earlier) {
-            return to_object(self.note(name.ptr(), target.ptr(), graph_id.ptr(), earlier.ptr()));
-          },
+          [](fx::Provenance& self, const py::str& name, PyObject* target, const py::int_& graph_id,
+             PyObject* earlier) { return self.note(name.ptr(), target, graph_id.ptr(), earlier); },
           "name"_a, "target"_a, "graph_id"_a, "earlier"_a, py::pos_only(),
-          "Return a list with the note of a node that has such notes already, or None.")
-      .def(
-          "note_of_none", [](const fx::Provenance& self) { return to_object(self.note_of_none()); },
-          "Return a list with the note of a node that does not come from another.");
+          "Return a list with the NodeSource of a node; `earlier`: its `from_node`, or None.")
+      .def("note_of_none", &fx::Provenance::note_of_none,
+           "Return a list with the NodeSource of a node that was not made from another.");
 }
 
 }  // namespace fxpress::bind

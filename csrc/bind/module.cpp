@@ -1,4 +1,4 @@
-// The module fxpress._native: lists of bindings and the translation of errors.
+// The module fxpress._native: adds the bindings of all components, and translates errors.
 
 #include <utility>
 

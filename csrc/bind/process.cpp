@@ -17,7 +17,7 @@ template <class Held>
 void bind_held_block(py::module_& m, const char* name, const char* doc) {
   using Block = HeldBlock<Held>;
   closed_class<Block>(m, name, doc)
-      .def(py::init(), "Make a block that has not begun.")
+      .def(py::init(), "Create the block; __enter__() begins it.")
       .def("__enter__", &Block::enter, "Begin the block.")
       .def("__exit__", &Block::exit, "End the block.");
 }
@@ -26,27 +26,27 @@ void bind_installation(py::module_& m) {
   using install::Installation;
   using install::InstalledBlock;
   closed_class<Installation>(m, "Installation",
-                             "The open leases, and the objects that they have replaced.")
+                             "The open leases, which share the replacements of torch's objects.")
       .def(py::init(), "Begin without a lease.")
       .def(
           "acquire",
           [](Installation& self, const install::Prepared& prepared) {
             install::acquire(self, prepared, false);
           },
-          "prepared"_a, py::pos_only(), "Take a lease; the first one puts the stand-ins in place.")
+          "prepared"_a, py::pos_only(), "Acquire a lease; the first one replaces torch's objects.")
       .def("release_newest", &install::release_newest,
-           "Release the newest lease that is not a block's; RuntimeError when there is none.")
+           "Release the newest lease that no `with` block holds; RuntimeError if there is none.")
       .def_property_readonly(
           "policy", [](const Installation& self) { return borrow_or_none(self.policy()); },
-          "The policy in force; None while torch is itself.")
+          "The policy in force; None while nothing is replaced.")
       .def_property_readonly("leases", &Installation::count, "The number of open leases.");
-  closed_class<InstalledBlock>(m, "InstalledBlock", "A lease for the length of a `with` block.")
+  closed_class<InstalledBlock>(m, "InstalledBlock", "A lease that a `with` block holds.")
       .def(py::init<py::object, py::object, py::object>(), "installation"_a, "prepare"_a,
-           "decorate"_a, py::pos_only(), "Make a block whose lease `prepare()` describes.")
+           "decorate"_a, py::pos_only(), "Create a block; `prepare()` returns what to replace.")
       .def("__call__", &InstalledBlock::call, "function"_a, py::pos_only(),
-           "Return the function with a block around each call.")
-      .def("__enter__", &InstalledBlock::enter, "Take the lease.")
-      .def("__exit__", &InstalledBlock::exit, "Give the lease back.");
+           "Return the function, decorated to hold a lease during each call.")
+      .def("__enter__", &InstalledBlock::enter, "Acquire the lease.")
+      .def("__exit__", &InstalledBlock::exit, "Release the lease.");
 }
 
 }  // namespace
@@ -61,10 +61,10 @@ void bind_process(py::module_& m) {
   closed_class<Block>(m, "Block",
                       R"(A `with` block that begins with one function and ends with another.
 
-The second function gets the result of the first. Where both are built in, a signal handler cannot
-raise in between.)")
+The second function gets the result of the first. If both are built-in functions, a signal handler
+cannot raise in between.)")
       .def(py::init<py::object, py::object>(), "begin"_a, "end"_a, py::pos_only(),
-           "Make a block of two functions.")
+           "Create the block from its two functions.")
       .def("__enter__", &Block::enter, "Call the first function.")
       .def("__exit__", &Block::exit, "Call the second function.");
   bind_installation(m);
@@ -74,12 +74,11 @@ raise in between.)")
         install::forget_keys(dict.ptr(), parts.ptr());
       },
       "dict"_a, "parts"_a, py::pos_only(),
-      "Remove the keys that are tuples with one of the parts in them.");
-  m.def(
-      "gc_pauses", gc_pauses,
-      "Return the number of pauses of the garbage collector in force; 0 outside of native calls.");
+      "Remove the keys that are tuples and contain one of the parts.");
+  m.def("gc_pauses", gc_pauses,
+        "Return the number of active pauses of the garbage collector; 0 outside of native calls.");
   m.def("end_pauses_of_other_threads", end_pauses_of_other_threads,
-        "End the pauses of the collector that threads of the parent hold, in a forked child.");
+        "In a forked child, end the collector's pauses that other threads of the parent held.");
   // Registered here, so that it applies to every process that imports this module.
   py::module_::import("os").attr("register_at_fork")("after_in_child"_a =
                                                          m.attr("end_pauses_of_other_threads"));

@@ -33,7 +33,7 @@ unflatten::UnflattenSource read_source(const py::dict& source) {
   return result;
 }
 
-// ValueError when the arguments are inconsistent.
+// ValueError if the arguments are inconsistent.
 std::unique_ptr<unflatten::ProgramState> program_state(
     const py::list& names, const py::list& values, size_t constants_begin,
     std::vector<uint32_t> groups, const py::object& specs, const py::object& check_constant,
@@ -94,8 +94,8 @@ void bind_unflatten(py::module_& m) {
   closed_class<ProgramState>(m, "ProgramState",
                              R"(The values for the names of a program's state.
 
-They are in the order in which torch assigns them. Values of one group are one object or see the
-same data. Unless `copies_unused`, values that share no data with an input of the graph are not
+The values are in the order in which torch assigns them. Values with the same group are one object
+or share data. Unless `copies_unused`, values that share no data with an input of the graph are not
 copied.
 
 Raises:
@@ -103,19 +103,19 @@ Raises:
     AssertionError: specs or constants that an export does not write.)")
       .def(py::init(&program_state), py::kw_only(), "names"_a, "values"_a, "constants_begin"_a,
            "groups"_a, "specs"_a, "check_constant"_a, "copies_unused"_a,
-           "Take names and values; those from `constants_begin` on are constants.")
+           "The values from position `constants_begin` on are constants.")
       .def("wanted", wanted_values,
            "Return the values to copy, and whether each copy is a parameter.")
       .def(
           "fill", [](ProgramState& state, const py::list& copies) { state.fill(copies.ptr()); },
-          "copies"_a, py::pos_only(), "Take the copies.");
+          "copies"_a, py::pos_only(), "Store the copies of the wanted values.");
   m.def(
       "unflatten",
       [](const py::dict& source, const py::handle& root) {
         return to_tuple(unflatten::unflatten(read_source(source), root.ptr()));
       },
       "source"_a, "root"_a, py::pos_only(),
-      "Fill `root`. Return its class, and (node, paths, number of cut paths) for each cut stack.");
+      "Fill `root`. Return its class and, for each module stack that was cut, (node, paths, cut).");
   m.def(
       "outline_submodules",
       [](const py::dict& source, const py::handle& root) {

@@ -13,14 +13,14 @@ namespace fxpress::schema {
 
 namespace {
 
-// The sort key of an input or output of the program: its type, then the name that its spec refers
-// to.
-struct Place {
+// The sort key of an input or output of the program: the rank of its type in kSpecs, then the name
+// of the parameter, buffer or constant.
+struct SortKey {
   int rank;
   std::string_view name;
   uint32_t position;
 
-  auto operator<=>(const Place&) const = default;
+  auto operator<=>(const SortKey&) const = default;
 };
 
 class Canonicalizer {
@@ -108,8 +108,8 @@ class Canonicalizer {
         document_.children(document_.field(signature, Field::GraphSignature_input_specs));
     const auto output_specs =
         document_.children(document_.field(signature, Field::GraphSignature_output_specs));
-    same_length("inputs", inputs.size(), "input_specs", input_specs.size());
-    same_length("outputs", outputs.size(), "output_specs", output_specs.size());
+    check_length("inputs", inputs.size(), "input_specs", input_specs.size());
+    check_length("outputs", outputs.size(), "output_specs", output_specs.size());
     const Positions input_order = order(input_specs);
     const Positions output_order = order(output_specs);
     Renamed renamed;
@@ -117,11 +117,11 @@ class Canonicalizer {
       switch (field) {
         case Field::GraphModule_graph:
           renamed =
-              this->graph(value, permuted(inputs, input_order), permuted(outputs, output_order));
+              this->graph(value, permute(inputs, input_order), permute(outputs, output_order));
           return;
         case Field::GraphModule_signature:
-          return this->signature(value, permuted(input_specs, input_order),
-                                 permuted(output_specs, output_order), renamed);
+          return this->signature(value, permute(input_specs, input_order),
+                                 permute(output_specs, output_order), renamed);
         case Field::GraphModule_module_call_graph:
           return calls(value);
         default:  // the metadata, which records the graph's origin
@@ -131,13 +131,13 @@ class Canonicalizer {
     });
   }
 
-  static void same_length(const char* what, size_t count, const char* specs, size_t wanted) {
+  static void check_length(const char* what, size_t count, const char* specs, size_t wanted) {
     if (count == wanted) return;
     throw CanonicalError("graph." + std::string(what) + " length " + std::to_string(count) +
                          " != signature." + specs + " length " + std::to_string(wanted));
   }
 
-  static std::vector<const Value*> permuted(std::span<const Value> values, const Positions& order) {
+  static std::vector<const Value*> permute(std::span<const Value> values, const Positions& order) {
     std::vector<const Value*> result;
     result.reserve(order.size());
     for (const uint32_t position : order) result.push_back(&values[position]);
@@ -145,17 +145,17 @@ class Canonicalizer {
   }
 
   Positions order(std::span<const Value> specs) const {
-    std::vector<Place> places;
-    places.reserve(specs.size());
-    for (uint32_t i = 0; i < specs.size(); ++i) places.push_back(place_of(specs[i], i));
-    std::sort(places.begin(), places.end());
+    std::vector<SortKey> keys;
+    keys.reserve(specs.size());
+    for (uint32_t i = 0; i < specs.size(); ++i) keys.push_back(sort_key(specs[i], i));
+    std::sort(keys.begin(), keys.end());
     Positions result;
-    result.reserve(places.size());
-    for (const Place& place : places) result.push_back(place.position);
+    result.reserve(keys.size());
+    for (const SortKey& key : keys) result.push_back(key.position);
     return result;
   }
 
-  Place place_of(const Value& spec, uint32_t position) const {
+  SortKey sort_key(const Value& spec, uint32_t position) const {
     const SpecInfo* info = find_spec(document_.tag(spec));
     if (info == nullptr) {
       throw CanonicalError("Unknown kind in the signature: " +
@@ -189,7 +189,7 @@ class Canonicalizer {
     const Renamed& renamed = ordered.renamed;
     const auto write = [&](const std::vector<const Value*>& values) {
       out_.begin_list();
-      for (const Value* value : values) names_replaced(*value, renamed);
+      for (const Value* value : values) write_renamed(*value, renamed);
       out_.end_list();
     };
     size_t graphs = 0;
@@ -220,7 +220,7 @@ class Canonicalizer {
           for (const Value& input : document_.children(value)) this->input(input, renamed, graphs);
           return out_.end_list();
         case Field::Node_outputs:
-          return names_replaced(value, renamed);
+          return write_renamed(value, renamed);
         case Field::Node_metadata:
           out_.begin_map();
           return out_.end_map();
@@ -233,7 +233,7 @@ class Canonicalizer {
   void input(const Value& input, const Renamed& renamed, size_t& graphs) {
     record(input, [&](Field field, const Value& value) {
       if (field != Field::NamedArgument_arg) return out_.reuse(value);
-      if (document_.tag(value) != Field::Argument_as_graph) return names_replaced(value, renamed);
+      if (document_.tag(value) != Field::Argument_as_graph) return write_renamed(value, renamed);
       out_.begin_union(schema_.type(value.type), value.count);
       record(document_.content(value), [&](Field part, const Value& held) {
         if (part == Field::GraphArgument_name) return out_.string("_g" + std::to_string(graphs++));
@@ -252,21 +252,21 @@ class Canonicalizer {
     return result;
   }
 
-  // Writes a value. References to values of the graph get the new names.
-  void names_replaced(const Value& value, const Renamed& renamed) {
+  // Writes a value, with the new names in references to values of the graph.
+  void write_renamed(const Value& value, const Renamed& renamed) {
     core::check_stack("values within each other");
     const auto inside =
         value.kind >= ValueKind::kList ? document_.children(value) : std::span<const Value>();
     switch (value.kind) {
       case ValueKind::kList:
         out_.begin_list();
-        for (const Value& item : inside) names_replaced(item, renamed);
+        for (const Value& item : inside) write_renamed(item, renamed);
         return out_.end_list();
       case ValueKind::kMap:
         out_.begin_map();
         for (size_t i = 0; i < inside.size(); i += 2) {
           out_.key(document_.text(inside[i]));
-          names_replaced(inside[i + 1], renamed);
+          write_renamed(inside[i + 1], renamed);
         }
         return out_.end_map();
       case ValueKind::kRecord:
@@ -275,17 +275,17 @@ class Canonicalizer {
                                field == Field::CustomObjArgument_name ||
                                field == Field::TokenArgument_name;
           if (is_name) return out_.string(new_name(renamed, document_.text(part)));
-          names_replaced(part, renamed);
+          write_renamed(part, renamed);
         });
       case ValueKind::kUnion: {
-        // The names in a subgraph are separate.
+        // A subgraph does not refer to values of this graph.
         if (document_.tag(value) == Field::Argument_as_graph) return out_.reuse(value);
         out_.begin_union(schema_.type(value.type), value.count);
         if (const std::string_view name = name_of(document_, value);
             !name.empty() && inside[0].kind == ValueKind::kString) {
           out_.string(new_name(renamed, name));
         } else {
-          names_replaced(inside[0], renamed);
+          write_renamed(inside[0], renamed);
         }
         return out_.end_union();
       }
@@ -307,20 +307,20 @@ class Canonicalizer {
   }
 
   void spec(const Value& spec, const Renamed& renamed) {
-    const SpecInfo& info = *find_spec(document_.tag(spec));  // place_of() has checked it
+    const SpecInfo& info = *find_spec(document_.tag(spec));  // sort_key() has checked it
     out_.begin_union(schema_.type(spec.type), spec.count);
     record(document_.content(spec), [&](Field field, const Value& value) {
       if (info.target_type == SpecTarget::kInput && field == info.target) {
         return out_.string(known_name(renamed, document_.text(value)));
       }
       if (value.kind == ValueKind::kUnion && value.type == static_cast<uint16_t>(Type::Argument)) {
-        const bool may_be_elsewhere = document_.tag(value) == Field::Argument_as_custom_obj;
+        const bool may_be_constant = document_.tag(value) == Field::Argument_as_custom_obj;
         const std::string_view name = name_of(document_, document_.content(value));
-        if (!name.empty() && !may_be_elsewhere) known_name(renamed, name);
+        if (!name.empty() && !may_be_constant) known_name(renamed, name);
       } else if (const std::string_view name = name_of(document_, value); !name.empty()) {
         known_name(renamed, name);
       }
-      names_replaced(value, renamed);
+      write_renamed(value, renamed);
     });
     out_.end_union();
   }

@@ -26,8 +26,8 @@ class UnknownName : public CanonicalError {
   using CanonicalError::CanonicalError;
 };
 
-// Returns the canonical form of an ExportedProgram. `constants` are names that no node defines;
-// they keep their order and names.
+// Returns the canonical form of an ExportedProgram. constants: names that arguments may use, but no
+// node or input defines; they are not changed.
 Document canonicalize(const Document& program, const core::TextViewSet& constants);
 
 // Returns the canonical form of a Graph whose inputs and outputs are sorted already. Adds entries

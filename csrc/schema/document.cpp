@@ -29,7 +29,7 @@ void DocumentBuilder::add(const Value& value) {
   document_.values_[level.start + field] = value;
 }
 
-// Opens a record or a union. Its size is known, so its values are allocated at once.
+// Opens a record or a union. The number of its values is known, so they are allocated at once.
 void DocumentBuilder::open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size) {
   const auto position = static_cast<uint16_t>(&type - &document_.schema_->type(uint16_t{0}));
   levels_.push_back({kind, position, field, document_.values_.size()});
@@ -78,66 +78,15 @@ Value DocumentBuilder::make_text(ValueKind kind, std::string_view text) {
   return value;
 }
 
-void DocumentBuilder::begin_record(const TypeInfo& type) {
-  open(ValueKind::kRecord, type, 0, type.fields.size());
-}
-
-void DocumentBuilder::field(size_t position) {
-  levels_.back().field = static_cast<uint32_t>(position);
-}
-
 void DocumentBuilder::end_record() {
   const TypeInfo& type = document_.schema_->type(levels_.back().type);
   close(static_cast<uint32_t>(type.fields.size()));
 }
 
-void DocumentBuilder::begin_union(const TypeInfo& type, size_t position) {
-  open(ValueKind::kUnion, type, static_cast<uint32_t>(position), 1);
-}
-
-void DocumentBuilder::end_union() {
-  close(levels_.back().field);
-}
-
-void DocumentBuilder::begin_list() {
-  open(ValueKind::kList);
-}
-
-void DocumentBuilder::end_list() {
-  close();
-}
-
-void DocumentBuilder::begin_map() {
-  open(ValueKind::kMap);
-}
-
-void DocumentBuilder::key(std::string_view key) {
-  add(make_text(ValueKind::kString, key));
-}
-
-void DocumentBuilder::end_map() {
-  close();
-}
-
-void DocumentBuilder::string(std::string_view text) {
-  add(make_text(ValueKind::kString, text));
-}
-
-void DocumentBuilder::big_integer(std::string_view digits) {
-  add(make_text(ValueKind::kBigInt, digits));
-}
-
-void DocumentBuilder::integer(int64_t value) {
+void DocumentBuilder::add_integer(ValueKind kind, int64_t value, uint32_t count) {
   Value made;
-  made.kind = ValueKind::kInt;
-  made.integer = value;
-  add(made);
-}
-
-void DocumentBuilder::member(int64_t value) {
-  Value made;
-  made.kind = ValueKind::kInt;
-  made.count = 1;
+  made.kind = kind;
+  made.count = count;
   made.integer = value;
   add(made);
 }
@@ -149,22 +98,11 @@ void DocumentBuilder::real(double value) {
   add(made);
 }
 
-void DocumentBuilder::boolean(bool value) {
-  Value made;
-  made.kind = ValueKind::kBool;
-  made.integer = value ? 1 : 0;
-  add(made);
-}
-
 void DocumentBuilder::kept(size_t number) {
   Value made;
   made.kind = ValueKind::kKept;
   made.place = number;
   add(made);
-}
-
-void DocumentBuilder::null() {
-  add(Value());
 }
 
 namespace {

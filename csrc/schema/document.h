@@ -1,5 +1,5 @@
-// A value of the schema as a typed tree in a few flat arrays. JSON is read into it; schema objects,
-// comparisons, hashes and the canonical form are computed from it.
+// A value of the schema as a typed tree, stored in flat arrays. JSON is read into a document, and
+// schema objects, hashes and the canonical form are computed from it.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ enum class ValueKind : uint8_t {
   kBigInt,
   kReal,
   kString,
-  kKept,
+  kKept,  // see DocumentBuilder::kept()
   kList,
   kMap,
   kRecord,
@@ -64,8 +64,8 @@ struct Value {
   union {
     int64_t integer = 0;  // bool, int
     double real;
-    uint64_t place;  // string, big integer: offset of the text; kept: the number that its owner
-                     // assigned; else: position of the first contained value
+    uint64_t place;  // string, big integer: offset of the text; kept: its number; other: position
+                     // of the first contained value
   };
 };
 
@@ -107,44 +107,46 @@ class Document {
   bool has_passed_ = false;
 };
 
-// Builds a document from calls in document order. Contents of open lists and maps wait on a stack.
+// Builds a document from calls in document order. A stack holds the values of open lists and maps.
 class DocumentBuilder final : public EventSink {
  public:
   explicit DocumentBuilder(const Schema& schema) : document_(schema) {}
-  // Starts a document that takes over parts of another one unchanged, by reuse().
+  // Starts a document that may contain parts of `base`; reuse() adds such a part, unchanged.
   explicit DocumentBuilder(const Document& base) : document_(base) {}
   void reuse(const Value& value) { add(value); }
-  // A value that its owner stores elsewhere under this number.
+  // Adds a value that the caller stores outside the document, under this number.
   void kept(size_t number);
-  // An integer that is a member of its field's enumeration.
-  void member(int64_t value);
+  // Adds an integer that was an enum member in a schema object.
+  void member(int64_t value) { add_integer(ValueKind::kInt, value, 1); }
   // Reserves memory for values and for the bytes of their texts.
   void reserve(size_t values, size_t text);
 
   // Returns the document; exactly one value must have been built.
   Document finish();
 
-  void begin_record(const TypeInfo& type) override;
-  void field(size_t position) override;
+  void begin_record(const TypeInfo& type) override {
+    open(ValueKind::kRecord, type, 0, type.fields.size());
+  }
+  void field(size_t position) override { levels_.back().field = static_cast<uint32_t>(position); }
   void end_record() override;
-  void begin_union(const TypeInfo& type, size_t position) override;
-  void end_union() override;
-  void begin_list() override;
-  void end_list() override;
-  void begin_map() override;
-  void key(std::string_view key) override;
-  void end_map() override;
-  void string(std::string_view text) override;
-  void integer(int64_t value) override;
-  void big_integer(std::string_view digits) override;
+  void begin_union(const TypeInfo& type, size_t position) override {
+    open(ValueKind::kUnion, type, static_cast<uint32_t>(position), 1);
+  }
+  void end_union() override { close(levels_.back().field); }
+  void begin_list() override { open(ValueKind::kList); }
+  void end_list() override { close(); }
+  void begin_map() override { open(ValueKind::kMap); }
+  void key(std::string_view key) override { add(make_text(ValueKind::kString, key)); }
+  void end_map() override { close(); }
+  void string(std::string_view text) override { add(make_text(ValueKind::kString, text)); }
+  void integer(int64_t value) override { add_integer(ValueKind::kInt, value); }
+  void big_integer(std::string_view digits) override { add(make_text(ValueKind::kBigInt, digits)); }
   void real(double value) override;
-  void boolean(bool value) override;
-  void null() override;
+  void boolean(bool value) override { add_integer(ValueKind::kBool, value ? 1 : 0); }
+  void null() override { add(Value()); }
 
-  // For readers that accept fields in any order: has_field() reports whether a field is set
-  // already; make_text() makes a value of a text, such as a map's key.
+  // Whether a field of the open record is set, for readers that accept fields in any order.
   bool has_field(size_t position) const;
-  Value make_text(ValueKind kind, std::string_view text);
 
  private:
   static constexpr auto kUnset = static_cast<ValueKind>(255);  // a field without a value yet
@@ -152,9 +154,11 @@ class DocumentBuilder final : public EventSink {
     ValueKind kind;  // of the open value
     uint16_t type;   // record, union
     uint32_t field;  // record: the field that comes next; union: the one that is set
-    size_t start;    // first value: of a record or union in the document; else in pending_
+    size_t start;    // position of the first value: record, union: in document_; else in pending_
   };
   void add(const Value& value);
+  void add_integer(ValueKind kind, int64_t value, uint32_t count = 0);
+  Value make_text(ValueKind kind, std::string_view text);
   void open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size);
   void open(ValueKind kind);
   void close(uint32_t count);

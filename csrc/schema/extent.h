@@ -1,4 +1,4 @@
-// Checks that the bytes of a tensor's metadata can be counted in 64 bits.
+// Checks that the size of a tensor in bytes fits into 64 bits.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 namespace fxpress::schema {
 
-// Whether the byte size of a TensorMeta's tensor fits into 64 bits, as far as its sizes, strides
-// and offset are numbers. torch does not check this for a tensor without memory, and copies such a
-// tensor into too small an allocation.
+// Whether the tensor of a TensorMeta has a size in bytes that fits into 64 bits. Symbolic sizes,
+// strides and offsets are ignored. torch does not check this for a meta tensor, and a copy of the
+// tensor to another device gets too small an allocation.
 inline bool is_countable(const Document& document, const Value& meta) {
   constexpr int64_t kMostBytes = 16;  // of an element
   constexpr auto kMost = std::numeric_limits<int64_t>::max() / kMostBytes;

@@ -26,10 +26,10 @@ constexpr std::array kRules = {
 // The types of text in which an ASCII character may occur.
 enum Part : uint8_t {
   kInIdentifier = 1,
-  kInArgument = 2,    // any other character makes a parameter list invalid Python
+  kInArgument = 2,    // a name; "-", "." and " " only make a parameter list invalid Python
   kInOperator = 4,    // an operator's name
   kInExpression = 8,  // outside of quotes
-  kInNumber = 16,     // or a symbol, inside the quotes of an expression
+  kInNumber = 16,     // digits or a symbol's name, inside the quotes of an expression
   kInWord = 32,
   kInQuotes = 64,  // characters that end neither a quoted text nor its line
   kInLine = 128,
@@ -84,7 +84,7 @@ bool is_argument_name(std::string_view text) {
   return !text.empty() && is_all(text, kInArgument);
 }
 
-// Attributes such as __class__ lead out of the module tree.
+// Whether a name is special, like __class__: such attributes lead out of the module tree.
 bool is_special(std::string_view name) {
   return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
 }
@@ -132,9 +132,9 @@ bool is_state_name(std::string_view text) {
          });
 }
 
-// Names, indices and calls joined by dots: Dynamo writes L['self'].layers[0], get_submodule('a')
-// and getattr(L['self'], 'a').
-bool is_place_of_module(std::string_view text) {
+// Whether a text may be Dynamo's path of a module: names, indices and calls joined by dots, such as
+// L['self'].layers[0], get_submodule('a') and getattr(L['self'], 'a').
+bool is_dynamo_path(std::string_view text) {
   for (size_t quote = text.find('\''); quote != std::string_view::npos;) {
     const size_t end = text.find('\'', quote + 1);
     const std::string_view before = text.substr(0, quote);
@@ -149,7 +149,7 @@ bool is_place_of_module(std::string_view text) {
 }
 
 bool is_module_path(std::string_view text) {
-  return is_place_of_module(text) &&
+  return is_dynamo_path(text) &&
          all_of_dotted(text, [](std::string_view part) { return !is_special(part); });
 }
 
@@ -164,14 +164,14 @@ size_t find_comma(std::string_view text) {
   return text.size();
 }
 
-// key,path,class;... The decoder reports a wrong number of parts.
+// The format is "key,path,class;...". The decoder rejects entries with fewer or more parts.
 bool is_module_stack(std::string_view text) {
   while (!text.empty()) {
     std::string_view entry = text.substr(0, text.find(';'));
     text.remove_prefix(std::min(entry.size() + 1, text.size()));
     for (int part = 0; part < 2; ++part) {
       const size_t comma = find_comma(entry);
-      if (!is_place_of_module(entry.substr(0, comma))) return false;
+      if (!is_dynamo_path(entry.substr(0, comma))) return false;
       entry.remove_prefix(std::min(comma + 1, entry.size()));
     }
     if (!is_all(entry, kInQuotes)) return false;
@@ -184,7 +184,7 @@ bool is_operator(std::string_view text) {
   return is_all(text, kInOperator);
 }
 
-// sympy's notation. Quotes contain names of symbols or digits of numbers.
+// Whether a text may be in sympy's notation, whose quotes contain names of symbols or digits.
 bool is_expression(std::string_view text) {
   bool is_quoted = false;
   char quote = 0;
@@ -205,7 +205,7 @@ bool is_expression(std::string_view text) {
   return !is_quoted && !text.empty();
 }
 
-// Lines of text. Other control characters could end a line of Python or move a terminal's cursor.
+// Allows the control characters \n, \t and \f. Others could move a terminal's cursor.
 bool is_stack_trace(std::string_view text) {
   constexpr size_t kBlock = 64;
   const auto is_bad = [](char c) {
@@ -234,12 +234,12 @@ bool is_json(std::string_view text, char first) {
   return text.starts_with(first) && is_all(text, kInLine);
 }
 
-// A file in the folder for such records in the archive.
+// Whether a text names a file without a folder; readers of the archive add the folder.
 bool is_record_name(std::string_view text) {
   return archive::problem_of_name(text) == nullptr && text.find('/') == std::string_view::npos;
 }
 
-// U+0080 to U+009F: like an escape character, some of them begin a terminal command.
+// Whether a text contains U+0080 to U+009F. Like ESC, some of them begin a terminal command.
 bool has_high_control(std::string_view text) {
   for (size_t at = 0; (at = text.find('\xc2', at)) != std::string_view::npos; ++at) {
     if (at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xa0) return true;
@@ -278,6 +278,7 @@ bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_unicode) {
     case Rule::kTypeName:
     case Rule::kKey:
     case Rule::kConstantInput:
+    case Rule::kVersion:
       return is_all(text, kInQuotes);
     case Rule::kOperator:
       return is_operator(text);
@@ -299,8 +300,6 @@ bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_unicode) {
       return is_json(text, '{');
     case Rule::kWord:
       return !text.empty() && is_all_ascii(text, kInWord);
-    case Rule::kVersion:
-      return is_all(text, kInQuotes);
     case Rule::kRecordName:
       return is_record_name(text);
     case Rule::kNone:
@@ -363,7 +362,7 @@ class Walk {
     const TypeInfo* type;  // record, union; else null
     uint32_t tag;          // union: the field that is set
     uint16_t shape;        // list, map: the shape of its contents
-    bool is_map;           // keys and values in turn
+    bool is_map;           // `values` has keys and values in turn
     Rule rule;             // of the enclosing field
   };
 
@@ -375,8 +374,8 @@ class Walk {
         {document_.children(value), 0, type, tag, shape, value.kind == ValueKind::kMap, rule});
   }
 
-  // Visits a level until its end or until a value opens another level, which invalidates `level`.
-  // Returns whether a level was opened.
+  // Visits the values of a level until one opens another level, which invalidates `level`. Returns
+  // whether a level was opened.
   bool goes_deeper(Level& level) {
     while (level.next < level.values.size()) {
       const bool is_open = level.type != nullptr ? visit_field(level)
@@ -407,14 +406,14 @@ class Walk {
     return visit(level.values[level.next++], level.shape, level.rule);
   }
 
-  // Texts in an input's argument follow the rule of the input instead of the rule for literals.
+  // Returns the rule for a field. In an input's argument, kConstantInput replaces kLiteral.
   static Rule rule_in(Rule outer, const FieldInfo& field) {
     const bool is_narrower = outer == Rule::kConstantInput;
     if (is_narrower && (field.rule == Rule::kLiteral || field.rule == Rule::kNone)) return outer;
     return field.rule;
   }
 
-  // Digits, or a word of JSON.
+  // Whether JSON represents values of this kind as a number or as null, true or false.
   static bool is_plain(ValueKind kind) {
     return kind == ValueKind::kNull || kind == ValueKind::kBool || kind == ValueKind::kInt ||
            kind == ValueKind::kBigInt || kind == ValueKind::kReal;
@@ -457,7 +456,7 @@ class Walk {
     return true;
   }
 
-  // The prefix of a module stack that has passed: most stacks begin like the previous one.
+  // Returns the size of the entries that the last module stack, which has passed, also begins with.
   size_t known_entries(std::string_view stack) const {
     if (stack == last_stack_) return stack.size();
     const auto differs = std::ranges::mismatch(stack, last_stack_).in1 - stack.begin();

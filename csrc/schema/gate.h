@@ -1,6 +1,6 @@
-// The gate: every text of a file passes it before anything is built from the file. A text that
-// passes is safe where torch, fx, dataclasses and fxpress put it: in source code, attribute paths,
-// messages and comments of generated code.
+// The gate: a check of every text of a file, before objects are built from the file. A text that
+// passes is safe where torch and fxpress insert it: in source code and its comments, in attribute
+// paths and in messages.
 #pragma once
 
 #include <stdexcept>
@@ -11,7 +11,7 @@
 
 namespace fxpress::schema {
 
-// Whether a text outside ASCII is an identifier: Python has the tables.
+// Whether a text outside ASCII is an identifier; Python provides this function.
 using IsUnicodeIdentifier = bool (*)(std::string_view);
 
 // Whether a text is a guard on one line as torch writes it: a condition on the inputs of a program,
@@ -19,12 +19,12 @@ using IsUnicodeIdentifier = bool (*)(std::string_view);
 //
 //   guard       a condition
 //   conditions  and, or, not, ==, !=, <, <=, >, >=, "a if b else c"
-//   numbers     + - * / // % ** << >> & | ^ ~; exponents of powers, and bits of shifts, are sums of
-//               small numbers, of inputs and sizes, and of floats, as their results are bounded
-//   functions   that are listed in guard_grammar.cpp: max, math.floor, torch.sym_float, ...
+//   numbers     + - * / // % ** << >> & | ^ ~. To bound the results, exponents and shift counts are
+//               sums of small numbers, inputs, sizes and floats.
+//   functions   listed in guard_grammar.cpp: max, math.floor, torch.sym_float, ...
 //   inputs      L['name'], and its contents: ['key'], [0], .attribute, .size(), .stride(),
 //               .storage_offset(), .item(), .numel(), .dim()
-//   constants   numbers, True, False, None, math.inf, texts without quotes
+//   constants   numbers, True, False, None, math.inf, strings without quotes
 bool is_guard(std::string_view text);
 
 // A text that breaks the rule of its field.
@@ -34,7 +34,7 @@ class GateError : public std::runtime_error {
 
   const std::string& path() const { return path_; }  // of the field, in the document
   const std::string& value() const { return value_; }
-  const char* fault() const;  // describes the value in a message
+  const char* fault() const;  // see fault_of()
 
  private:
   std::string path_;
@@ -48,7 +48,7 @@ bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_identifier)
 // The rule with this name without the "k", such as "Identifier"; kNone if it does not exist.
 Rule rule_named(std::string_view name);
 std::string_view name_of(Rule rule);
-// The end of the error message for a text that breaks the rule.
+// The end of the error message for a text that breaks the rule: "is not an identifier".
 const char* fault_of(Rule rule);
 
 // Throws GateError for the first text in the document that breaks the rule of its field.

@@ -23,7 +23,7 @@ constexpr uint32_t kPending = kNoSet - 1;
 constexpr std::string_view kMessage = "assert_msg";
 constexpr size_t kMaxNesting = 256;  // depth of subgraphs and arguments
 
-// Operators that run a graph and may return its inputs, or views of them.
+// Whether a higher-order operator may return inputs of its subgraph, or views of them.
 bool returns_views(std::string_view target) {
   return target.find("wrap") != target.npos || target.find("checkpoint") != target.npos;
 }
@@ -59,13 +59,13 @@ class GraphHasher {
 
  private:
   // The side effects of a node, or of all nodes of a graph.
-  struct Deeds {
-    bool writes = false, draws = false, acts = false;
+  struct SideEffects {
+    bool writes = false, random = false, effectful = false;
     bool runs_graph = false;
-    Deeds& operator|=(const Deeds& other) {
+    SideEffects& operator|=(const SideEffects& other) {
       writes |= other.writes;
-      draws |= other.draws;
-      acts |= other.acts;
+      random |= other.random;
+      effectful |= other.effectful;
       runs_graph |= other.runs_graph;
       return *this;
     }
@@ -74,25 +74,25 @@ class GraphHasher {
   struct Named {
     const Value* meta = nullptr;  // its entry in a table
     Digest maker{};               // hash of the node or input that defines it
-    uint32_t index = 0;           // which of its results
-    uint32_t set = kNoSet;        // id of the set of values that may share storage; kNoSet: not
-                                  // defined yet, kPending: defined by the open node or input
+    uint32_t index = 0;           // position among the results of the maker
+    uint32_t set = kNoSet;        // id of the set of values that may share storage with this value;
+                                  // kNoSet: not defined yet; kPending: the current node defines it
   };
   // A graph that is being hashed.
   struct HashScope {
     core::StringPool names;
     std::vector<Named> values;  // by id in the pool
-    // Returns the id of a name. A new id stands for a value that is not defined yet.
+    // Returns the id of a name; adds a value that is not defined yet for a new name.
     uint32_t id(std::string_view name) {
       const uint32_t id = names.intern(name).value();
       if (id >= values.size()) values.resize(id + 1);
       return id;
     }
-    Digest sum{};                // of all nodes
-    std::optional<Digest> mode;  // the last node that changed a mode
-    Digest random{};             // the last node that drew random numbers
-    Digest effect{};             // the last node with an effect
-    Deeds deeds;                 // side effects of all nodes
+    Digest sum{};                // of the hashes of all nodes
+    std::optional<Digest> mode;  // hash of the last node that changed a mode
+    Digest random{};             // hash of the last node that drew random numbers
+    Digest effect{};             // hash of the last node with an effect
+    SideEffects side_effects;    // of all nodes
   };
   enum class Names { kUse, kDefine };
 
@@ -116,7 +116,7 @@ class GraphHasher {
   Digest call(const Value& entry);
   Digest range(std::string_view name, const Value& limits);
 
-  // Adds to the hash which of the values share storage.
+  // Adds to the hash which values share storage. sets: by value, in order of use.
   void add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets);
   uint32_t find(uint32_t set);
   uint32_t new_set();
@@ -130,11 +130,11 @@ class GraphHasher {
   std::vector<uint32_t> parents_;                // union-find forest of sets
   std::unordered_map<uint32_t, Digest> states_;  // by set: the last write to it
   core::TextMap<Digest> symbols_;                // the defined symbols
-  std::vector<std::string_view> new_symbols_;    // defined by the open node or input
-  std::vector<uint32_t> results_;                // values defined by the open node or input
-  std::vector<uint32_t> touched_;                // sets of the values it uses
-  bool in_call_ = false;  // inside a module call, where passes may leave old names
-  Deeds inner_;           // of the subgraphs that the node runs
+  std::vector<std::string_view> new_symbols_;    // defined by the current node or input
+  std::vector<uint32_t> results_;                // values that the current node or input defines
+  std::vector<uint32_t> touched_;                // sets of the values in the current argument
+  bool in_call_ = false;  // in a module call, whose names passes may have removed from the graph
+  SideEffects inner_;     // of the subgraphs that the current node runs
 };
 
 uint32_t GraphHasher::find(uint32_t set) {
@@ -185,7 +185,8 @@ void GraphHasher::open(HashScope& scope, const Value& graph) {
   }
 }
 
-// Gives the results of the open node or input their hashes. set: the storage set of all of them.
+// Completes the results of the current node or input. maker: its hash; set: the storage set of all
+// results, or none if each has a new one.
 void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> set) {
   for (uint32_t i = 0; i < results_.size(); ++i) {
     Named& value = scope_->values[results_[i]];
@@ -268,7 +269,7 @@ void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
   --depth_;
 }
 
-// Adds a constant or a state by the digest of its value, if that is known.
+// Adds the digest of a constant, parameter or buffer, if the caller has passed it.
 void GraphHasher::add_known(Hasher& hasher, const Value& name) {
   const auto known = context_.values.find(std::string(text(name)));
   hasher.byte(known != context_.values.end() ? 1 : 0);
@@ -287,7 +288,7 @@ void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
     const Value& name = field(value, Field::CustomObjArgument_name);
     hasher.text(text(field(value, Field::CustomObjArgument_class_fqn)));
     const bool defined = scope_->values[scope_->id(text(name))].set < kPending;
-    if (names == Names::kUse && !defined) return add_known(hasher, name);  // a literal
+    if (names == Names::kUse && !defined) return add_known(hasher, name);  // not in the graph
     return add_name(hasher, text(name), names);
   }
   if (is(Type::SymExpr)) {  // without the hint, which depends on the example inputs
@@ -370,19 +371,18 @@ Digest GraphHasher::node(const Value& node) {
     }
     taken.insert(taken.end(), touched_.begin(), touched_.end());
   }
-  Deeds deeds = inner_;
-  // The hash does not track what a subgraph does with each of its inputs: a side effect of the
-  // subgraph counts for all of them.
-  if (deeds.writes || (deeds.runs_graph && returns_views(target))) aliased = taken;
-  if (deeds.writes) written = taken;
-  deeds.writes |= !written.empty();
-  if (deeds.writes) add_sharing(hasher, taken);
-  deeds.draws |= traits.random;
-  deeds.acts |= traits.effectful;
+  SideEffects effects = inner_;
+  // The hash does not track which inputs a subgraph writes or returns: it assumes all of them.
+  if (effects.writes || (effects.runs_graph && returns_views(target))) aliased = taken;
+  if (effects.writes) written = taken;
+  effects.writes |= !written.empty();
+  if (effects.writes) add_sharing(hasher, taken);
+  effects.random |= traits.random;
+  effects.effectful |= traits.effectful;
   hasher.byte(scope_->mode ? 1 : 0);
   if (scope_->mode) hasher.digest(*scope_->mode);
-  if (deeds.draws) hasher.digest(scope_->random);
-  if (deeds.acts) hasher.digest(scope_->effect);
+  if (effects.random) hasher.digest(scope_->random);
+  if (effects.effectful) hasher.digest(scope_->effect);
   add(hasher, field(node, Field::Node_outputs), Names::kDefine);
   const Digest made = hasher.finish();
   std::optional<uint32_t> shared;
@@ -390,8 +390,8 @@ Digest GraphHasher::node(const Value& node) {
   for (const uint32_t set : aliased) shared = shared ? merge(*shared, set) : set;
   define_results(made, shared);
   if (traits.changes_mode) scope_->mode = made;
-  if (deeds.draws) scope_->random = made;
-  if (deeds.acts) scope_->effect = made;
+  if (effects.random) scope_->random = made;
+  if (effects.effectful) scope_->effect = made;
   std::unordered_set<uint32_t> marked;
   for (size_t i = 0; i < written.size(); ++i) {
     const uint32_t set = find(written[i]);
@@ -401,8 +401,8 @@ Digest GraphHasher::node(const Value& node) {
     state.size(i);
     states_[set] = state.finish();
   }
-  deeds.runs_graph = false;
-  scope_->deeds |= deeds;
+  effects.runs_graph = false;
+  scope_->side_effects |= effects;
   accumulate(scope_->sum, made);
   return made;
 }
@@ -417,7 +417,7 @@ Digest GraphHasher::subgraph(const Value& graph) {
   auto outer_results = std::exchange(results_, {});
   auto outer_symbols = std::exchange(new_symbols_, {});
   auto outer_touched = std::exchange(touched_, {});
-  const Deeds outer_deeds = inner_;
+  const SideEffects outer_effects = inner_;
   open(scope, graph);
   Hasher hasher("graph");
   size_t position = 0;
@@ -437,8 +437,8 @@ Digest GraphHasher::subgraph(const Value& graph) {
   results_ = std::move(outer_results);
   new_symbols_ = std::move(outer_symbols);
   touched_ = std::move(outer_touched);
-  inner_ = outer_deeds;
-  inner_ |= scope.deeds;
+  inner_ = outer_effects;
+  inner_ |= scope.side_effects;
   inner_.runs_graph = true;
   --depth_;
   return hasher.finish();
@@ -483,7 +483,7 @@ Digest GraphHasher::output(const SpecInfo& info, const Value& spec) {
   return hasher.finish();
 }
 
-// A module that keeps its signature; the root has an empty name.
+// Hashes the entry of a module that keeps its signature; the root has an empty name.
 Digest GraphHasher::call(const Value& entry) {
   Hasher hasher("call");
   hasher.text(text(field(entry, Field::ModuleCallEntry_fqn)));

@@ -2,9 +2,10 @@
 // arguments and the hashes of the nodes that define them. Names, the order of independent nodes and
 // metadata do not affect it.
 //
-// Order affects the hash where it matters. Values that may share storage are in one set; after a
-// write to the set, the hash of every node that reads one of its values covers the write. Random
-// operators, side effects, and calls that change a mode form one chain each.
+// Order affects the hash where it affects the result. Values that may share storage are in one set.
+// After a write to the set, the hash of each node that reads a value of the set covers the write.
+// The hash of a random operator covers the previous one, likewise for operators with side effects
+// and for calls that change a mode.
 #pragma once
 
 #include <string>
@@ -33,7 +34,7 @@ struct HashContext {
 
 struct GraphHash {
   Digest program;             // of the entire program
-  std::vector<Digest> nodes;  // of the nodes of the program's own graph, in its order
+  std::vector<Digest> nodes;  // of the nodes of the root graph, in graph order
 };
 
 // Throws CanonicalError for a name that is not defined or defined twice.

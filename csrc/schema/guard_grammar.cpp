@@ -20,7 +20,7 @@ constexpr int kMaxOpen = 100;          // nested brackets and prefix operators
 constexpr int kMaxTreeDepth = 250;     // of Python's AST, which torch prints by ast.unparse
 constexpr size_t kMaxDigits = 40;      // of an integer; sizes have at most 19
 constexpr int kMaxExponent = 64;       // sum of the integers of an exponent, and bits of a shift
-constexpr int kUnknown = 16;           // what any other term of an exponent adds to that sum
+constexpr int kUnknown = 16;           // added to this sum for each other term of an exponent
 constexpr int kMaxPowers = 16;         // of a guard; torch writes n*n for squares
 constexpr size_t kMaxBases = 2000;     // total characters of the bases of powers
 constexpr size_t kMaxText = 1u << 16;  // characters
@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 8> kFunctions = {"IsNonOverlappingAndDens
                                                         "int",
                                                         "max",
                                                         "min"};
-// These return floats, whose powers are floats.
+// These return floats. A power with a float exponent is a float, so it has a bounded size.
 constexpr std::array<std::string_view, 19> kFloatsOfMath = {
     "acos", "acosh", "asin",  "asinh", "atan", "atanh", "cos",  "cosh", "exp", "fabs",
     "fmod", "log",   "log1p", "log2",  "sin",  "sinh",  "sqrt", "tan",  "tanh"};
@@ -50,6 +50,7 @@ constexpr std::array<std::string_view, 6> kMethods = {"dim",  "item",           
 constexpr std::array<std::string_view, 1> kSizes = {"size"};  // without numel(), a product of sizes
 constexpr std::array<std::string_view, 5> kConstants = {"False", "None", "True", "inf", "nan"};
 
+// Thrown for a text that is not a guard.
 struct NoGuard {};
 
 bool contains(std::span<const std::string_view> texts, std::string_view text) {
@@ -63,7 +64,7 @@ struct Known {
   int depth = 1;           // see kMaxTreeDepth
 };
 
-// Parses one guard; throws NoGuard. Every call consumes text or throws; open_ bounds the recursion.
+// Parses one guard. Every call consumes text or throws NoGuard; open_ limits the recursion.
 class GuardParser : core::Cursor<NoGuard> {
  public:
   explicit GuardParser(std::string_view text) : Cursor(text) {}
@@ -75,6 +76,7 @@ class GuardParser : core::Cursor<NoGuard> {
   }
 
  private:
+  // Counts a nested bracket or prefix operator.
   class Open {
    public:
     explicit Open(GuardParser& parser) : parser_(parser) {
@@ -113,7 +115,7 @@ class GuardParser : core::Cursor<NoGuard> {
     deepen(known);
     return known;
   }
-  // Arithmetic on texts would repeat or format them.
+  // Rejects a text as an operand: arithmetic would repeat or format it.
   static Known of_number(Known known) {
     if (known.is_text) throw NoGuard();
     return known;
@@ -149,7 +151,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return truth(known);
   }
 
-  // The facts about a truth value that is computed from another expression.
+  // The facts about a bool that is computed from another expression.
   static Known truth(Known made_of) { return {false, false, made_of.depth}; }
 
   bool take_comparison() {
@@ -181,7 +183,7 @@ class GuardParser : core::Cursor<NoGuard> {
       if (is_power && last.has_power) throw NoGuard();
       if (is_power || is_shift) {
         last = power(base);
-        if (is_shift && binds_more_tightly()) throw NoGuard();  // it would belong to the exponent
+        if (is_shift && binds_more_tightly()) throw NoGuard();  // would extend the shift count
       } else {
         start = rest_.size();
         last = of_number(factor());
@@ -225,8 +227,8 @@ class GuardParser : core::Cursor<NoGuard> {
     if (left < 0) throw NoGuard();
   }
 
-  // Parses an exponent. Its value is small, a float, or grows no faster than an input or a size.
-  // Subtracts the bound of its integer parts from `left`.
+  // Parses an exponent: a small number, a float, an input or a size. Subtracts the bound of its
+  // integer terms from `left`; throws if the sum is too large.
   Known exponent(int& left) {
     const Open open(*this);
     const char first = peek();
@@ -278,7 +280,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return arguments();
   }
 
-  // A logarithm: at most the number of bits of its argument.
+  // Parses (math.log2(...)): rounded, its value is at most the number of bits of an integer.
   Known bits() {
     expect('(');
     if (name() != "math") throw NoGuard();
@@ -346,7 +348,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return deeper(known);
   }
 
-  // A number and the count of digits to keep: rounding to tens computes a power of 10.
+  // Parses (number, digits), the arguments of round(). Python computes a power of 10 with `digits`.
   Known rounded() {
     expect('(');
     const Known known = of_number(condition());
@@ -417,8 +419,8 @@ class GuardParser : core::Cursor<NoGuard> {
     return error == std::errc() ? std::min(value, kMaxExponent + 1) : kMaxExponent + 1;
   }
 
-  // Parses a text as repr() writes it. A double quote in it, even escaped, would end the text of a
-  // message.
+  // Parses a string as repr() writes it. A double quote, even escaped, is an error: torch puts the
+  // guard into a message in double quotes.
   void text() {
     if (peek() != '\'') throw NoGuard();
     for (size_t at = 1;; ++at) {
@@ -450,7 +452,7 @@ class GuardParser : core::Cursor<NoGuard> {
   }
 
   int open_ = 0;      // see kMaxOpen
-  int powers_ = 0;    // so far
+  int powers_ = 0;    // number of powers so far
   size_t bases_ = 0;  // see kMaxBases
 };
 

@@ -14,10 +14,10 @@ namespace fxpress::schema {
 
 using core::Digest;
 
-// Encodes where each part ends, so that different sequences never have the same bytes.
+// Encodes the end of each value, so that different sequences of values never have the same bytes.
 class Hasher {
  public:
-  explicit Hasher(std::string_view kind) {
+  explicit Hasher(std::string_view kind) {  // kind: first text of the bytes
     bytes_.reserve(kUsual);
     text(kind);
   }

@@ -8,9 +8,9 @@ namespace fxpress::schema {
 
 namespace {
 
-// The number of bytes before a text's quote, escape or control character, and whether they are
-// ASCII. Each iteration tests eight bytes: each test sets the highest bit of a byte that it finds,
-// and no lower bit of the word.
+// The number of bytes before the first quote, backslash or control character, and whether all of
+// them are ASCII. Each iteration tests eight bytes. below() sets the highest bit of the first byte
+// below a limit, and may set bits of later bytes, which are not used.
 struct Plain {
   size_t size;
   bool ascii;

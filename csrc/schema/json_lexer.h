@@ -10,7 +10,7 @@
 
 namespace fxpress::schema {
 
-// Text that is not JSON or not of the schema. what() states the path and the offset of the error.
+// The text is not JSON or does not match the schema. what() states the error's path and offset.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -18,13 +18,13 @@ class JsonError : public std::runtime_error {
 
 inline constexpr size_t kMaxDepth = 1000;  // nested values; Python's own reader has the same limit
 
-// Quotes a piece of text in an error message, as printable ASCII.
+// Returns a prefix of a text as printable ASCII, for an error message.
 std::string shown(std::string_view text);
 
 // The base of readers of JSON. Errors are JsonError, or LimitReached of the budget.
 class JsonLexer {
  protected:
-  // Values are charged to `budget`, if it is not null, which also limits their depth.
+  // budget: limits the memory and the depth of values, if it is not null.
   JsonLexer(std::string_view text, core::Budget* budget)
       : text_(text), budget_(budget), max_depth_(budget == nullptr ? kMaxDepth : budget->depth()) {}
   ~JsonLexer() = default;
@@ -65,14 +65,15 @@ class JsonLexer {
 
   void enter();
   void leave() { --depth_; }
-  // Charges the bytes of values, both on a stack that doubles and in their final location.
+  // Charges bytes to the budget, if there is one.
   void charge(uint64_t bytes) {
     if (budget_ != nullptr) budget_->charge(bytes);
   }
 
-  // Calls read() for each item of a list or entry of an object.
+  // Reads a list or object between these brackets: calls read() for each item or entry, and charges
+  // `item_bytes` for it.
   template <class F>
-  void each(char open, char close, uint64_t item_bytes, F&& read) {
+  void read_items(char open, char close, uint64_t item_bytes, F&& read) {
     enter();
     expect(open);
     if (!accept(close)) {
@@ -85,9 +86,9 @@ class JsonLexer {
     leave();
   }
 
-  // A quoted text. Valid until the next one is read; for longer if it has no escapes.
+  // Reads a quoted text. The result refers to the input, or to `unescaped` if it has escapes.
   std::string_view read_string(std::string& unescaped);
-  // A number. `whole`: whether it has neither a point nor an exponent.
+  // Reads a number. Sets `whole` to whether it has neither a point nor an exponent.
   std::string_view read_number(bool& whole);
 
   std::string_view text_;  // all of the input

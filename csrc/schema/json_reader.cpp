@@ -16,15 +16,16 @@ namespace fxpress::schema {
 
 namespace {
 
-// The bytes that an item of a list and an entry of a map are charged.
+// The bytes charged for an item of a list and for an entry of a map: values in the builder's stack,
+// which doubles, then in the document; keys also in JsonKeys.
 constexpr uint64_t kItemBytes = 2 * sizeof(Value);
 constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
 
 // A step of the path to the current value, for errors.
 struct Step {
-  std::string_view name;  // of a field or a key; empty: of an item
-  size_t index = 0;       // of an item
-  bool key = false;       // `name` is a key of a map
+  std::string_view name = {};  // of a field, or a key of a map; empty for an item of a list
+  size_t index = 0;            // of an item
+  bool is_key = false;         // `name` is a key
 };
 
 // Whether a number that a double cannot represent is too large (true) or too small.
@@ -51,10 +52,10 @@ bool is_large(std::string_view digits) {
 // The keys read from an object, to detect duplicates.
 class JsonKeys {
  public:
-  // Returns whether a key is new. `lives`: the text outlives this object; otherwise it is copied.
-  bool add(std::string_view key, bool lives) {
+  // Adds a key; returns false if it exists already. Copies it unless it outlives this object.
+  bool add(std::string_view key, bool outlives) {
     if (has(key)) return false;
-    last_ = lives ? key : std::string_view(copies_.emplace_front(key));
+    last_ = outlives ? key : std::string_view(copies_.emplace_front(key));
     if (count_ < few_.size()) {
       few_[count_++] = last_;
     } else {
@@ -73,9 +74,9 @@ class JsonKeys {
     return std::find(few_.begin(), end, key) != end;
   }
 
-  std::array<std::string_view, 16> few_;   // used alone while there are no more keys
+  std::array<std::string_view, 16> few_;   // the first keys
   size_t count_ = 0;                       // of few_
-  core::TextViewSet many_;                 // all keys, if few_ is too small
+  core::TextViewSet many_;                 // all keys, once few_ is full; else empty
   std::forward_list<std::string> copies_;  // owned keys
   std::string_view last_;
 };
@@ -95,7 +96,7 @@ class Reader final : JsonLexer {
   std::string place() const override {
     std::string path;
     for (const Step& step : path_) {
-      if (step.key) {
+      if (step.is_key) {
         path += "['" + shown(step.name) + "']";
       } else if (step.name.empty()) {
         path += '[' + std::to_string(step.index) + ']';
@@ -164,8 +165,8 @@ void Reader::read_new_key(JsonKeys& keys) {
   }
 }
 
-// Reads a key and returns its field, or -1 if the record has no such field. First tries the key of
-// the field `likely`, as it is usually written.
+// Reads a key and returns its field, or -1 if the record does not have it. First compares the text
+// with the key of the field `likely`.
 int Reader::read_field(const TypeInfo& type, size_t likely) {
   if (likely < type.fields.size() && accept_word(type.fields[likely].key)) {
     return static_cast<int>(likely);
@@ -180,10 +181,10 @@ int Reader::read_field(const TypeInfo& type, size_t likely) {
 void Reader::read_map(uint16_t of) {
   JsonKeys keys;
   builder_.begin_map();
-  each('{', '}', kEntryBytes, [&] {
+  read_items('{', '}', kEntryBytes, [&] {
     read_new_key(keys);
     builder_.key(keys.last());
-    path_.push_back({keys.last(), 0, true});
+    path_.push_back({.name = keys.last(), .is_key = true});
     expect(':');
     read_shape(of);
     path_.pop_back();
@@ -210,8 +211,8 @@ void Reader::read_shape(uint16_t shape_id) {
     case Kind::kList: {
       size_t index = 0;
       builder_.begin_list();
-      each('[', ']', kItemBytes, [&] {
-        path_.push_back({{}, index++, false});
+      read_items('[', ']', kItemBytes, [&] {
+        path_.push_back({.index = index++});
         read_shape(shape.of);
         path_.pop_back();
       });
@@ -234,11 +235,11 @@ void Reader::read_record(const TypeInfo& type) {
   size_t expected = 0;  // the field that comes next if the text has the schema's order
   builder_.begin_record(type);
   charge(type.fields.size() * sizeof(Value));
-  each('{', '}', 0, [&] {
+  read_items('{', '}', 0, [&] {
     const int field = read_field(type, expected);
     if (field < 0) return skip_value();
     const auto position = static_cast<size_t>(field);
-    path_.push_back({type.fields[position].name, 0, false});
+    path_.push_back({.name = type.fields[position].name});
     if (builder_.has_field(position)) fail("duplicate key");
     builder_.field(position);
     read_shape(type.fields[position].shape);
@@ -263,14 +264,14 @@ void Reader::read_union(uint16_t type_id) {
   const TypeInfo& type = schema_.type(type_id);
   bool found = false;
   charge(sizeof(Value));
-  each('{', '}', 0, [&] {
+  read_items('{', '}', 0, [&] {
     if (found) fail(type.name + " has more than one key; expected one");
     found = true;
     size_t& likely = likely_[type_id];
     likely = static_cast<size_t>(read_field(type, likely));
     const FieldInfo& info = type.fields[likely];
     builder_.begin_union(type, likely);
-    path_.push_back({info.name, 0, false});
+    path_.push_back({.name = info.name});
     read_shape(info.shape);
     path_.pop_back();
   });
@@ -285,14 +286,14 @@ void Reader::skip_value() {
       return;
     case '{': {
       JsonKeys keys;
-      return each('{', '}', kEntryBytes, [&] {
+      return read_items('{', '}', kEntryBytes, [&] {
         read_new_key(keys);
         expect(':');
         skip_value();
       });
     }
     case '[':
-      return each('[', ']', 0, [&] { skip_value(); });
+      return read_items('[', ']', 0, [&] { skip_value(); });
     default:
       break;
   }

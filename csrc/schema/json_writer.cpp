@@ -32,34 +32,13 @@ char* write_unit(char* to, uint32_t unit) {
 // Writes the character at text[i], which needs an escape; advances i past it.
 char* write_escaped(char* to, std::string_view text, size_t& i) {
   const auto byte = static_cast<unsigned char>(text[i]);
-  switch (byte) {
-    case '"':
-    case '\\':
-      *to++ = '\\';
-      *to++ = text[i++];
-      return to;
-    case '\n':
-      *to++ = '\\';
-      *to++ = 'n';
-      return ++i, to;
-    case '\r':
-      *to++ = '\\';
-      *to++ = 'r';
-      return ++i, to;
-    case '\t':
-      *to++ = '\\';
-      *to++ = 't';
-      return ++i, to;
-    case '\f':
-      *to++ = '\\';
-      *to++ = 'f';
-      return ++i, to;
-    case '\b':
-      *to++ = '\\';
-      *to++ = 'b';
-      return ++i, to;
-    default:
-      break;
+  constexpr std::string_view kFrom = "\"\\\n\r\t\f\b";
+  constexpr std::string_view kTo = "\"\\nrtfb";
+  if (const size_t k = kFrom.find(text[i]); k != std::string_view::npos) {
+    *to++ = '\\';
+    *to++ = kTo[k];
+    ++i;
+    return to;
   }
   const int more = byte >= 0xf0 ? 3 : byte >= 0xe0 ? 2 : byte >= 0xc0 ? 1 : 0;
   uint32_t code = more == 0 ? byte : byte & (0x3fu >> more);
@@ -146,10 +125,6 @@ void JsonWriter::close(char bracket) {
   out_.append({&bracket, 1});
 }
 
-void JsonWriter::begin_record(const TypeInfo& type) {
-  open({&type, false, true}, '{');
-}
-
 void JsonWriter::field(size_t position) {
   Level& level = levels_.back();
   if (!level.first) out_.append(", ");
@@ -157,29 +132,9 @@ void JsonWriter::field(size_t position) {
   out_.append(level.type->fields[position].key);
 }
 
-void JsonWriter::end_record() {
-  close('}');
-}
-
 void JsonWriter::begin_union(const TypeInfo& type, size_t position) {
   open({&type, false, true}, '{');
   out_.append(type.fields[position].key);
-}
-
-void JsonWriter::end_union() {
-  close('}');
-}
-
-void JsonWriter::begin_list() {
-  open({nullptr, true, true}, '[');
-}
-
-void JsonWriter::end_list() {
-  close(']');
-}
-
-void JsonWriter::begin_map() {
-  open({nullptr, false, true}, '{');
 }
 
 void JsonWriter::key(std::string_view key) {
@@ -188,10 +143,6 @@ void JsonWriter::key(std::string_view key) {
   level.first = false;
   write_json_string(out_, key);
   out_.append(": ");
-}
-
-void JsonWriter::end_map() {
-  close('}');
 }
 
 void JsonWriter::string(std::string_view text) {

@@ -15,7 +15,7 @@ class Buffer {
  public:
   virtual ~Buffer() = default;
   void append(std::string_view text);
-  // Space for `size` more bytes; advance() then reports how many were written.
+  // Returns space for `size` more bytes; advance() appends the bytes that the caller has written.
   char* reserve(size_t size);
   void advance(size_t size) { size_ += size; }
   size_t size() const { return size_; }
@@ -38,9 +38,9 @@ class StringBuffer : public Buffer {
   std::string memory_;  // data_ points into it
 };
 
-// Quoted, with an escape for everything but printable ASCII.
+// Writes a text in quotes, with escapes for all characters but printable ASCII.
 void write_json_string(Buffer& out, std::string_view text);
-// The shortest digits that read back equal, as repr() writes them; a string if not finite.
+// Writes a number like Python's repr(), or "NaN", "Infinity" or "-Infinity" in quotes.
 void write_json_real(Buffer& out, double value);
 void write_json_integer(Buffer& out, int64_t value);
 
@@ -48,16 +48,16 @@ class JsonWriter final : public EventSink {
  public:
   explicit JsonWriter(Buffer& out) : out_(out) {}
 
-  void begin_record(const TypeInfo& type) override;
+  void begin_record(const TypeInfo& type) override { open({&type, false, true}, '{'); }
   void field(size_t position) override;
-  void end_record() override;
+  void end_record() override { close('}'); }
   void begin_union(const TypeInfo& type, size_t position) override;
-  void end_union() override;
-  void begin_list() override;
-  void end_list() override;
-  void begin_map() override;
+  void end_union() override { close('}'); }
+  void begin_list() override { open({nullptr, true, true}, '['); }
+  void end_list() override { close(']'); }
+  void begin_map() override { open({nullptr, false, true}, '{'); }
   void key(std::string_view key) override;
-  void end_map() override;
+  void end_map() override { close('}'); }
   void string(std::string_view text) override;
   void integer(int64_t value) override;
   void big_integer(std::string_view digits) override;
@@ -68,7 +68,7 @@ class JsonWriter final : public EventSink {
  private:
   struct Level {
     const TypeInfo* type;  // of a record or a union, else null
-    bool list;             // values are separated and have no keys
+    bool list;             // a list
     bool first;            // nothing is written yet
   };
   void separate();

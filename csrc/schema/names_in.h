@@ -1,4 +1,4 @@
-// The names of values that an argument mentions.
+// The names of the values that an argument refers to.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace fxpress::schema {
 
-// The name in a reference to one value; empty for a constant or anything else.
+// Returns the name in a reference to one value, such as a TensorArgument; empty for another value.
 inline std::string_view name_of(const Document& document, const Value& value) {
   if (value.kind == ValueKind::kRecord) {
     switch (static_cast<Type>(value.type)) {
@@ -35,8 +35,9 @@ inline std::string_view name_of(const Document& document, const Value& value) {
   }
 }
 
-// Appends a name for every part of an argument that may have one, in order; an empty text for a
-// part without a name. An argument of a type without names is one part, as is a dict without names.
+// Appends a text for each part of an argument: its name, or an empty text. The parts of a list of
+// references are its items. A dict has the parts with names of its values, or one without a name.
+// Another argument is one part.
 inline void append_names(const Document& document, const Value& argument,
                          std::vector<std::string_view>& names) {
   const Value& content = document.content(argument);

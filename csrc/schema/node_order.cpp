@@ -12,23 +12,6 @@ namespace fxpress::schema {
 
 namespace {
 
-// Calls each(name) for each part of an argument that may have a name.
-class Names {
- public:
-  explicit Names(const Document& document) : document_(document) {}
-
-  template <class Each>
-  void for_each(const Value& argument, Each&& each) {
-    found_.clear();
-    append_names(document_, argument, found_);
-    for (const std::string_view name : found_) each(name);
-  }
-
- private:
-  const Document& document_;
-  std::vector<std::string_view> found_;  // reused between calls
-};
-
 std::string quoted(std::string_view text) {
   return '\'' + std::string(text) + '\'';
 }
@@ -38,19 +21,18 @@ class NodeOrder {
   NodeOrder(const Document& document, const Value& graph, std::span<const Value* const> inputs,
             const Constants& constants)
       : document_(document),
-        names_(document),
         nodes_(document.children(document.field(graph, Field::Graph_nodes))),
         constants_(constants) {
     values_.reserve(2 * nodes_.size() + inputs.size());
     for (const Value* input : inputs) {
-      names_.for_each(*input, [&](std::string_view name) {
+      for_each_name(*input, [&](std::string_view name) {
         if (!name.empty()) values_.insert_or_assign(name, Definition{Definition::kInput});
       });
     }
     define();
     connect();
     for (const Value* input : inputs) {
-      names_.for_each(*input, [&](std::string_view name) { rank(name); });
+      for_each_name(*input, [&](std::string_view name) { rank(name); });
     }
   }
 
@@ -67,7 +49,7 @@ class NodeOrder {
       candidates.pop();
       order.push_back(position);
       for (const Value& output : list(nodes_[position], Field::Node_outputs)) {
-        names_.for_each(output, [&](std::string_view name) { rank(name); });
+        for_each_name(output, [&](std::string_view name) { rank(name); });
       }
       for (uint32_t i = first_user_[position]; i < first_user_[position + 1]; ++i) {
         if (--waits_for_[users_[i]] == 0) candidates.push(users_[i]);
@@ -86,8 +68,16 @@ class NodeOrder {
  private:
   struct Argument {
     std::string_view name;
-    uint32_t first;  // position of its first part
+    uint32_t first;  // position of its first part in parts_
   };
+
+  // Calls each(name) for each part of an argument that may have a name.
+  template <class Each>
+  void for_each_name(const Value& argument, Each&& each) {
+    found_.clear();
+    append_names(document_, argument, found_);
+    for (const std::string_view name : found_) each(name);
+  }
 
   std::span<const Value> list(const Value& record, Field field) const {
     return document_.children(document_.field(record, field));
@@ -96,7 +86,7 @@ class NodeOrder {
   void define() {
     for (uint32_t i = 0; i < nodes_.size(); ++i) {
       for (const Value& output : list(nodes_[i], Field::Node_outputs)) {
-        names_.for_each(output, [&](std::string_view name) {
+        for_each_name(output, [&](std::string_view name) {
           if (name.empty()) return;
           const auto [at, added] = values_.emplace(name, Definition{i});
           if (!added && at->second.node != Definition::kInput) {
@@ -116,8 +106,8 @@ class NodeOrder {
       for (const Value& input : list(nodes_[i], Field::Node_inputs)) {
         arguments_.push_back({document_.text(document_.field(input, Field::NamedArgument_name)),
                               static_cast<uint32_t>(parts_.size())});
-        names_.for_each(document_.field(input, Field::NamedArgument_arg),
-                        [&](std::string_view name) { parts_.push_back(definition(name)); });
+        for_each_name(document_.field(input, Field::NamedArgument_arg),
+                      [&](std::string_view name) { parts_.push_back(definition(name)); });
       }
       for (size_t part = parts_of(i); part < parts_.size(); ++part) {
         if (!is_of_node(parts_[part])) continue;
@@ -146,7 +136,7 @@ class NodeOrder {
     return value != nullptr && value->node != Definition::kInput;
   }
 
-  // Null for a constant or a part without a name.
+  // Returns the value with a name; null for a constant or an empty name.
   const Definition* definition(std::string_view name) const {
     if (name.empty() || constants_.contains(name)) return nullptr;
     const auto found = values_.find(name);
@@ -196,7 +186,6 @@ class NodeOrder {
   }
 
   const Document& document_;
-  Names names_;
   std::span<const Value> nodes_;          // of the graph
   const Constants& constants_;            // names that are not values
   Definitions values_;                    // of the graph
@@ -207,6 +196,7 @@ class NodeOrder {
   Positions users_;                       // of all nodes in order, one entry for each use
   std::vector<size_t> waits_for_;         // by node: uses of values without a rank
   int64_t ranked_ = 0;                    // values with a rank
+  std::vector<std::string_view> found_;   // reused by for_each_name()
 };
 
 }  // namespace

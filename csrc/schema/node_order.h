@@ -49,9 +49,10 @@ class Renamed {
   std::vector<std::string> names_;  // by rank
 };
 
-// The positions of a graph's nodes in canonical order. Of the nodes whose arguments are all ranked,
-// the next is the one with the smallest target, then the one with the earliest arguments. Throws
-// CanonicalError for names that are undefined or defined twice, and for cycles.
+// The positions of a graph's nodes in canonical order. Values get ranks in this order. Of the nodes
+// whose arguments all have ranks, the next has the smallest target, then the smallest names and
+// ranks of arguments. Throws CanonicalError for names that are undefined or defined twice, and for
+// cycles.
 struct OrderedNodes {
   Positions order;
   Renamed renamed;

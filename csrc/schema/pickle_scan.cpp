@@ -13,17 +13,17 @@ namespace fxpress::schema {
 
 namespace {
 
-constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;
-// The bytes that the scan charges for an opcode, which may make a value and its record here, and in
-// addition for the result of a call.
+constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;  // of counted elements
+// The bytes charged for an opcode (a Python object and an Item), and in addition for a call.
 constexpr uint64_t kOpcodeBytes = 96;
 constexpr uint64_t kCallBytes = 800;
-// The same for a storage: torch's unpickler finds its class, record and device in Python.
+// In addition for a storage, for which torch's unpickler creates further Python objects.
 constexpr uint64_t kStorageBytes = 1600;
 // The bytes of an item in a copy of a container.
 constexpr uint64_t kItemBytes = 64;
 
-// The limit of keys whose hashes a file can choose: equal hashes make dicts and sets quadratic.
+// The maximum number of keys whose hashes a file can choose: with equal hashes, the time to build a
+// dict or set is quadratic.
 constexpr size_t kMostChosen = 2000;
 
 enum class ValueType : uint8_t { kOther, kNumber, kLargeNumber, kText, kGlobal, kContainer };
@@ -33,10 +33,10 @@ constexpr uint32_t kNone32 = std::numeric_limits<uint32_t>::max();
 struct Item {
   ValueType kind = ValueType::kOther;
   std::string_view text;     // of a text; of a global or its result: module, newline, name
-  uint32_t first = kNone32;  // contents: positions in Scanner::inside_
+  uint32_t first = kNone32;  // the contents: a linked list in Scanner::inside_
   uint32_t last = kNone32;
-  uint32_t count = 0;
-  // Counted when a call copies its arguments into this result.
+  uint32_t count = 0;  // of contents
+  // The contents of arguments that a call has copied into this result.
   uint64_t copied_items = 0;
   uint64_t copied_bytes = 0;
 
@@ -62,10 +62,10 @@ bool makes_tensor(std::string_view global) {
          (name.starts_with("_rebuild") || name.ends_with("Tensor") || name.ends_with("Parameter"));
 }
 
-// Stands for the function that makes a storage.
+// The text of a storage, as if it were the result of this global.
 constexpr std::string_view kStorageGlobal = "torch.storage\nstorage";
 
-// Whether a class iterates over its arguments, and whether it hashes their elements.
+// Whether a class copies the elements of its arguments, and whether it also hashes them.
 bool is_sequence(std::string_view name) {
   return is_one_of(name, {"Size", "list", "tuple"});
 }
@@ -73,16 +73,16 @@ bool is_hashed(std::string_view name) {
   return is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"});
 }
 
-// Whether an item is a text or a container whose elements the scan has counted: not a tensor or a
-// storage, whose elements a few bytes can multiply.
+// Whether the scan has counted the elements of an item. It has not for a tensor or a storage, which
+// can have many elements in a few bytes of a pickle.
 bool has_counted_elements(const Item& item) {
   if (item.kind != ValueType::kContainer || item.text.empty()) return true;
   const std::string_view name = item.text.substr(item.text.find('\n') + 1);
   return is_sequence(name) || is_hashed(name) || name == "bytearray" || name == "encode";
 }
 
-// The opcodes that torch's unpickler of weights accepts, and the opcodes of protocol 4, in which
-// torch writes the metadata of checkpoints.
+// The opcodes that torch's weights-only unpickler accepts, and the opcodes of protocol 4, which
+// torch uses for the metadata of checkpoints.
 enum Opcode : unsigned char {
   kProto = 0x80,
   kStop = '.',
@@ -216,10 +216,10 @@ class Scanner {
     return count;
   }
   void put(size_t place) {
-    // Python's memo is an array, so a larger gap would waste memory; and a file could choose
-    // indices that have equal hashes.
+    // Python's memo is an array, in which a larger gap would waste memory. memo_ is a hash map, in
+    // which a file could choose indices with equal hashes.
     constexpr size_t kGap = 255;
-    if (place > memo_.size() + kGap) fail("it leaves a gap between its values");
+    if (place > memo_.size() + kGap) fail("it leaves a gap in its memo");
     memo_.insert_or_assign(place, top());
   }
   void get(uint32_t place) {
@@ -386,24 +386,24 @@ const Item* Scanner::item(const Item& container, size_t position) const {
   return &items_[inside_[at].item];
 }
 
-// Rejects or charges functions that allocate by a number in the file, or that copy. Functions that
-// iterate over a text or over bytes make an item of each element.
+// Rejects calls of functions that allocate memory by a number in the file. Charges the copies that
+// other calls make of their arguments.
 void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
   constexpr uint64_t kArgumentBytes = 16;  // shared values may be arguments of many calls
   const Item* called = &items_[function];
-  const Item* given = &items_[arguments];
+  const Item* passed = &items_[arguments];
   while (called->kind == ValueType::kGlobal) {
     const size_t end = called->text.find('\n');
     const std::string_view module = called->text.substr(0, end);
     const std::string_view name = called->text.substr(end + 1);
-    // pickle writes a tuple. A result of a call may have elements that `given` does not list.
-    if (given->kind != ValueType::kContainer || !given->text.empty()) {
+    // pickle writes a tuple. A result of a call may have elements that `passed` does not list.
+    if (passed->kind != ValueType::kContainer || !passed->text.empty()) {
       fail("it calls a function with arguments that are not a tuple");
     }
-    budget_.charge(given->count, kArgumentBytes);
+    budget_.charge(passed->count, kArgumentBytes);
     const bool hashes = is_hashed(name);
     const bool iterates = hashes || is_sequence(name);
-    for (uint32_t at = given->first; at != kNone32; at = inside_[at].next) {
+    for (uint32_t at = passed->first; at != kNone32; at = inside_[at].next) {
       const Item& argument = items_[inside_[at].item];
       charge_copy(argument);
       if ((iterates || name == "bytearray") && !has_counted_elements(argument)) {
@@ -420,7 +420,7 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
         hash(inside_[in].item);
       }
     }
-    const Item* first = item(*given, 0);
+    const Item* first = item(*passed, 0);
     const bool of_torch = module == "torch" || module.starts_with("torch.");
     const bool is_class = name.ends_with("Tensor") || name.ends_with("Storage");
     if (of_torch && is_class && first != nullptr) fail("it creates a tensor from sizes");
@@ -428,14 +428,14 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
         first->kind != ValueType::kContainer) {
       fail("it creates a bytearray from a size");
     }
-    if (name == "encode" && given->count > 1 &&
-        (given->count > 2 ||
-         !is_one_of(item(*given, 1)->text, {"latin1", "latin-1", "utf-8", "utf8", "ascii"}))) {
+    if (name == "encode" && passed->count > 1 &&
+        (passed->count > 2 ||
+         !is_one_of(item(*passed, 1)->text, {"latin1", "latin-1", "utf-8", "utf8", "ascii"}))) {
       fail("it has a text in an unknown encoding");
     }
-    if (name != "_rebuild_from_type_v2" || given->count < 3) return;
-    called = first;
-    given = item(*given, 2);
+    if (name != "_rebuild_from_type_v2" || passed->count < 3) return;
+    called = first;  // _rebuild_from_type_v2(function, type, arguments, state) calls `function`
+    passed = item(*passed, 2);
   }
 }
 

@@ -1,5 +1,5 @@
-// Determines the result of a pickle without running it: the size of its tree, and whether it calls
-// a function that allocates by a number in the file.
+// Measures the result of a pickle without running it. Rejects a pickle that calls a function that
+// allocates memory by a number in the file.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace fxpress::schema {
 
-// torch.load(weights_only=True) would not accept the bytes; what() gives the reason.
+// The pickle is damaged or not allowed; what() is the reason, such as "it ends too early".
 class PickleError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -23,7 +23,7 @@ struct PickleFacts {
   bool contains_itself = false;
 };
 
-// Objects are charged to `budget`.
+// Throws PickleError. Objects of the result are charged to `budget`.
 PickleFacts scan_pickle(std::string_view bytes, core::Budget& budget);
 
 }  // namespace fxpress::schema

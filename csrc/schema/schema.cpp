@@ -38,7 +38,7 @@ Field known_field(size_t type, std::string_view name) {
   return Field::kUnknown;
 }
 
-// Fields that are not in schema.def are not read, but schema objects may have them.
+// Texts of a field that is not in schema.def are not decoded, but schema objects contain them.
 Rule rule_of(Field field) {
   return field == Field::kUnknown ? Rule::kLine : kKnownFields[static_cast<size_t>(field)].rule;
 }

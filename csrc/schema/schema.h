@@ -1,5 +1,5 @@
-// The types of torch's serialization schema as tables: fields, their order and shapes. It depends
-// neither on Python nor on torch; python/fxpress/_files/serde/schema.py fills it in.
+// The types of torch's serialization schema as tables: fields, their order and shapes. The table is
+// filled by python/fxpress/_files/serde/schema.py, and depends neither on Python nor on torch.
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ enum class Rule : uint8_t {
 
 enum class Kind : uint8_t { kBool, kInt, kFloat, kString, kOptional, kList, kMap, kRecord, kUnion };
 
-// The shape of a value: its type and the shape of its contents.
+// The declared type of a value, such as a list of ints.
 struct Shape {
   Kind kind;
   uint16_t of;  // optional, list, map: the shape of the contents; record, union: the type
@@ -52,12 +52,12 @@ struct Shape {
 
 struct FieldInfo {
   Field id;                   // kUnknown in types that are not in schema.def
-  uint16_t shape;             // position in Schema::shapes
+  uint16_t shape;             // position in Schema::shapes_
   bool required;              // no default
-  Rule rule;                  // for its texts; see schema.def
+  Rule rule;                  // gate rule for its texts; see schema.def
   bool has_text;              // values may contain texts
   std::string name;           // as in the file
-  std::string key;            // quoted, followed by ": "
+  std::string key;            // JSON: the name in quotes, and ": "
   std::string default_value;  // JSON, when not required
 };
 
@@ -107,12 +107,12 @@ class Schema {
 
   // The position of the type with this name, or -1.
   int find(std::string_view type) const;
-  // The position of a known field in its type, or -1 when this torch does not have it.
+  // The position of a field of schema.def in its type, or -1 if this torch does not have it.
   int place(Field field) const { return places_[static_cast<size_t>(field)]; }
-  // Names a record's field that the native code does not know or misses, so that writing the record
-  // would lose data; else empty. Fields of unions are checked when they are written.
+  // Returns the name of a record's field that only torch or only schema.def has, so that writing
+  // the record would lose data; empty if there is none. Writers check the fields of unions.
   const std::string& difference() const { return difference_; }
-  // The type that a known field belongs to.
+  // The type that has this field.
   static Type owner(Field field);
 
  private:
@@ -127,7 +127,7 @@ class Schema {
   std::vector<bool> has_text_;                         // by shape
   std::unordered_map<std::string, uint16_t> by_name_;  // positions of types
   std::array<int, kFields> places_;                    // by Field
-  std::string difference_;                             // see difference()
+  std::string difference_;                             // set by compare()
 };
 
 }  // namespace fxpress::schema

@@ -18,26 +18,26 @@ enum class SpecArgument : uint8_t {
 };
 
 enum class SpecTarget : uint8_t {
-  kNone,         // without a target: identified by position
-  kState,        // a parameter or buffer, identified by name
-  kConstant,     // a constant or object, identified by value
-  kInput,        // a user input, identified by its value's name in the graph
-  kLiteralName,  // name of a constant input; in torch's objects, of the argument
+  kNone,         // no target; in hashes, the position identifies the spec
+  kState,        // name of a parameter or buffer
+  kConstant,     // name of a constant or object; in hashes, its value identifies the spec
+  kInput,        // name of a user input's value in the graph
+  kLiteralName,  // name of a constant input, which torch's objects store in the argument
 };
 
 // The fields have the order of the table's columns.
 struct SpecInfo {              // NOLINT(clang-analyzer-optin.performance.Padding)
   Field tag;                   // of InputSpec or OutputSpec
   const char* torch_name;      // the member of torch's InputKind or OutputKind
-  Field argument;              // of the record
+  Field argument;              // field of the spec's record that contains the argument
   SpecArgument argument_type;  // type of that argument
-  Field target;                // of the record; kUnknown: no target
+  Field target;                // field that contains the target; kUnknown: no target
   SpecTarget target_type;      // type of that target
-  int rank;                    // in the canonical form
-  int verifier_rank;           // outputs: the order that torch's verifier requires
-  std::string_view hash_word;  // begins the hash; must not change
+  int rank;                    // order in the canonical form
+  int verifier_rank;           // order of outputs that torch's verifier requires
+  std::string_view hash_word;  // first text of the spec's hash; a change would change all hashes
 
-  // Whether torch's objects have a target.
+  // Whether torch's InputSpec or OutputSpec has a `target`.
   bool has_target() const {
     return target_type != SpecTarget::kNone && target_type != SpecTarget::kLiteralName;
   }

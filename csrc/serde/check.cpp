@@ -16,7 +16,7 @@ bool has_key(PyObject* dict, PyObject* key) {
   return PyDict_Check(dict) && dict_get(dict, key) != nullptr;
 }
 
-// The signature of a module call may only name nodes of the graph.
+// Whether the signature of a ModuleCallEntry only names nodes of the graph.
 bool check_call(PyObject* entry, const GraphValues& graph) {
   const Ref signature = get_attr(entry, fx::names.signature);
   if (signature.get() == Py_None) return true;
@@ -31,10 +31,10 @@ bool check_call(PyObject* entry, const GraphValues& graph) {
   return true;
 }
 
-// Parameters, buffers and user inputs, by the names that mutations of them use.
+// The names that input specs define and output specs use.
 struct Targets {
-  Ref parameters, buffers, user_inputs;  // sets
-  Ref mutated;                           // set: names of the values that are written
+  Ref parameters, buffers, user_inputs;  // sets: targets of a mutation
+  Ref mutated;                           // set: values that an output spec has used so far
 };
 
 bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& program,
@@ -70,7 +70,7 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
   return persistent.get() == Py_False && !stored;
 }
 
-// Whether the graph returns the value that the spec describes.
+// Whether an output spec describes `value`, which the graph returns.
 bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
   const Ref argument = get_attr(spec, fx::names.arg);
   if (fx::is_node(value)) {
@@ -84,7 +84,8 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
       return false;
     }
   }
-  // torch looks mutations up by value, so two mutations by one value are one.
+  // torch's verifier counts two mutations with the same new value as one. This check rejects them,
+  // so the verifier decides.
   const auto in = [&](const Ref& set) {
     const Ref name = get_attr(argument.get(), fx::names.name);
     const bool known = contains(targets.mutated.get(), name.get());

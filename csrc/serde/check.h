@@ -6,7 +6,7 @@
 
 namespace fxpress::serde {
 
-// A program, without its graph (see GraphValues::is_surely_valid). All references are borrowed.
+// The arguments of the check. All references are borrowed.
 struct ProgramCheck {
   PyObject* graph_modules;  // list: every GraphModule in the program
   PyObject* signature;      // ExportGraphSignature
@@ -15,13 +15,13 @@ struct ProgramCheck {
   PyObject* constants;      // dict: constants and custom objects
   bool functional;          // operators may not write their arguments
 
-  // True if all invariants hold. False if one may not, or in rare cases: then torch's own verifier
-  // decides and words the error.
+  // Whether the signature and the module calls surely match the root graph. False in doubt: the
+  // caller then runs torch's verifier, which accepts the program or raises the error.
   bool is_surely_valid(const GraphValues& graph) const;
 };
 
-// Also checks all graphs of the program, and that no two nodes take the same result of another
-// node. The root is the first of the graph modules.
+// Like the method, but also checks every graph, and that no two getitem nodes take the same result
+// of a node. The first graph module is the root.
 bool is_surely_valid(const ProgramCheck& check);
 
 }  // namespace fxpress::serde

@@ -13,9 +13,8 @@ using core::Op;
 
 namespace {
 
-// The fields of the union Argument as a separate enum. `Field` has the fields of all types, so a
-// switch over it is never complete. A switch over ArgumentKind has no `default`, so -Wswitch
-// reports missing fields. The enum lacks fields of a later torch.
+// The fields of the union Argument, with their values in `Field`. -Wswitch reports a field that a
+// switch over this enum omits; a switch over `Field` would need the fields of all types.
 enum class ArgumentKind : uint16_t {
 #define FXPRESS_TYPE(name)
 #define FXPRESS_FIELD(type, name, rule)
@@ -101,12 +100,13 @@ Ref GraphDecoder::argument(const Value& value) {
         document_->schema().type(value.type).fields[value.count].name.c_str());
 }
 
-// Reads a union of a name and a constant.
+// Reads a union of a node's name and a constant, such as SymIntArgument.
 Ref GraphDecoder::choice(const Value& value) {
   if (const auto name = name_in(value)) return node_reference(*name);
   if (tag_of(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);
   Ref constant = scalar_of(content_of(value));
-  if (!constant) raise(symbols.serialize_error, "a value of the graph does not have a name");
+  if (!constant)
+    raise(symbols.serialize_error, "an argument of a node: expected a name or a constant");
   return constant;
 }
 
@@ -130,12 +130,12 @@ Ref GraphDecoder::tensor_list(const Value& list) {
   });
 }
 
-// Reads a list of numbers, truth values or texts.
+// Reads a list of ints, floats, bools or strings.
 Ref GraphDecoder::plain_list(const Value& list) {
   return this->list(list, [&](const Value& item) { return scalar_of(item); });
 }
 
-// A float. Objects of Python may have an integer instead.
+// Reads a float. A document made from Python objects may have an int instead.
 double GraphDecoder::real_of(const Value& value) const {
   return value.kind == ValueKind::kReal ? value.real : serde::real_of(scalar_of(value).get());
 }
@@ -169,9 +169,9 @@ Ref GraphDecoder::graph_argument(const Value& value) {
   if (!graphs_allowed_) raise(symbols.serialize_error, "an argument of the signature is a graph");
   const std::string_view target = text_of(value, Field::GraphArgument_name);
   const Ref name = new_text(target);
-  Mentions outer = std::exchange(mentions_, {});
   Ref module;
   {
+    const core::ScopedValue outer(mentions_, {});
     open_graph();
     struct Leave {
       GraphDecoder& decoder;
@@ -179,7 +179,7 @@ Ref GraphDecoder::graph_argument(const Value& value) {
     } const leaves{*this};
     module = graph_module(field(value, Field::GraphArgument_graph));
   }
-  mentions_ = std::move(outer);
+
   OpenGraph& graph = current();
   call_method(graph.root(), fx::names.register_module, name, module);
   const fx::NewNode made{Op::kGetAttr, name.get(), graph.candidate(target), Py_None};

@@ -13,7 +13,7 @@ using core::Op;
 
 namespace {
 
-constexpr uint64_t kGraphBytes = 16 << 10;  // the estimated size of an empty graph
+constexpr uint64_t kGraphBytes = 16 << 10;  // estimated size of an empty torch.fx.Graph
 
 void add_keyword(Ref& kwargs, std::string_view name, const Ref& value) {
   if (kwargs.get() == fx::no_kwargs) {
@@ -159,7 +159,8 @@ void GraphDecoder::read_node(const Value& value) {
   }
 }
 
-// Returns the name that a node requests. Older files only have the name of its only result.
+// Returns the name to request for a new node. Older files do not store it: a node with a single
+// result is named after the result, another node after its target.
 core::StringId GraphDecoder::candidate_of(const Value& node, const Operator& target) {
   const Value& name = field(node, Field::Node_name);
   if (name.kind == ValueKind::kString && name.count > 0) return current().candidate(text_of(name));
@@ -174,10 +175,9 @@ core::StringId GraphDecoder::candidate_of(const Value& node, const Operator& tar
 
 PyObject* GraphDecoder::add_node(const Value& value, const Operator& target) {
   charge(kNodeBytes);
-  const auto given = children_of(value, Field::Node_inputs);
   clear_mentions();
   Ref kwargs = Ref::borrow(fx::no_kwargs);
-  Ref args = arguments(given, target, kwargs);
+  Ref args = arguments(children_of(value, Field::Node_inputs), target, kwargs);
   const std::vector<PyObject*> graphs = std::move(mentions_.graphs);
   PyObject* node = current().writer().create(
       {Op::kCallFunction, target.object.get(), candidate_of(value, target), Py_None},
@@ -189,7 +189,7 @@ PyObject* GraphDecoder::add_node(const Value& value, const Operator& target) {
   if (dict_get(meta.get(), fx::names.nn_module_stack) == nullptr) {
     check(PyDict_SetItem(meta.get(), fx::names.nn_module_stack, Ref::steal(PyDict_New()).get()));
   }
-  // The file has no metadata for get_attr nodes of subgraphs.
+  // A file has no metadata of get_attr nodes: copy the metadata of the node that uses the subgraph.
   for (PyObject* graph : graphs) {
     add_metadata(metadata, fx::node_field(graph, fx::symbols.node_meta).get());
   }
@@ -228,8 +228,8 @@ Ref GraphDecoder::other_arguments(std::span<const Value> inputs, const Operator&
 Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator& target,
                                    Ref& kwargs) {
   std::vector<Ref> values;
-  std::vector<size_t> places(target.arguments.size(), inputs.size());
-  size_t next = 0;  // most files have the order of the schema
+  std::vector<size_t> positions(target.arguments.size(), inputs.size());  // by declared argument
+  size_t next = 0;  // where the search starts: most files have the order of the schema
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string_view name = text_of(inputs[i], Field::NamedArgument_name);
     const auto has_name = [&](const OperatorArgument& argument) { return argument.name == name; };
@@ -242,28 +242,28 @@ Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator
       raise(symbols.serialize_error, "%R does not have an argument %R", target.object.get(),
             new_text(name).get());
     }
-    const auto place = static_cast<size_t>(found - target.arguments.begin());
-    places[place] = i;
-    next = place + 1;
+    const auto declared = static_cast<size_t>(found - target.arguments.begin());
+    positions[declared] = i;
+    next = declared + 1;
     values.push_back(argument(field(inputs[i], Field::NamedArgument_arg)));
   }
   std::vector<Ref> args;
   std::vector<std::pair<std::string_view, Ref>> named;
-  for (size_t i = 0; i < places.size(); ++i) {
+  for (size_t i = 0; i < positions.size(); ++i) {
     const OperatorArgument& declared = target.arguments[i];
-    const bool given = places[i] < inputs.size();
-    const int64_t kind = given ? kind_of(inputs[places[i]]) : 0;
+    const bool is_passed = positions[i] < inputs.size();
+    const int64_t kind = is_passed ? kind_of(inputs[positions[i]]) : 0;
     const bool positional = declared.required && !declared.keyword_only;
-    if (!given) {
+    if (!is_passed) {
       if (!positional) continue;
       raise(symbols.serialize_error, "argument '%s' of %R is missing", declared.name.c_str(),
             target.object.get());
     }
-    Ref value = std::move(values[places[i]]);
+    Ref value = std::move(values[positions[i]]);
     const bool by_name = kind == kKeyword || (kind != kPositional && !positional);
     if (!by_name) {
       args.push_back(std::move(value));
-    } else if (declared.is_python_keyword) {  // those before it must be positional, too
+    } else if (declared.is_python_keyword) {  // then earlier arguments are also positional
       for (auto& before : named) args.push_back(std::move(before.second));
       named.clear();
       args.push_back(std::move(value));
@@ -328,7 +328,6 @@ void GraphDecoder::multiple_results(std::span<const Value> parts, PyObject* node
   current().defined(utf8(name.get())).node = Ref::borrow(node);
 }
 
-// Adds a getitem node for each of several results; returns a list of their values.
 Ref GraphDecoder::take_apart(PyObject* node, std::span<const Value> parts,
                              const Metadata& metadata) {
   Ref values = Ref::steal(PyList_New(0));
@@ -374,7 +373,7 @@ Ref GraphDecoder::take(PyObject* node, size_t index, const Value& part, const Me
   raise(symbols.serialize_error, "result %zu of a node does not have a name", index);
 }
 
-// A node without a result releases the name that it was created with.
+// Renames a node without a result as torch does: its target's name, and "_unused".
 void GraphDecoder::name_unused(PyObject* node) {
   fx::NameWriter& writer = current().names();
   const Ref target = fx::node_field(node, fx::symbols.node_target);

@@ -15,7 +15,7 @@ namespace {
 // The estimated bytes of Python objects.
 constexpr uint64_t kSourceBytes = 800;  // one NodeSource
 constexpr uint64_t kEntryBytes = 300;   // an entry of a module stack: texts, tuples
-constexpr uint64_t kJsonRatio = 24;     // objects per byte of JSON text
+constexpr uint64_t kJsonRatio = 24;     // of parsed objects, for each byte of JSON text
 
 constexpr char kBetweenEntries = ';';
 
@@ -84,12 +84,12 @@ GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
   return result;
 }
 
-// Each node gets copies of the containers, because passes change the meta of single nodes.
+// Copies dicts and lists, because passes change the metadata of single nodes.
 void GraphDecoder::add_metadata(const Metadata& metadata, PyObject* meta) {
   for (const auto& [name, value] : metadata) {
     PyObject* found = value.get();
     Ref copy;
-    if (name == fx::names.custom) {  // nested to any depth
+    if (name == fx::names.custom) {  // JSON text, parsed again for each copy
       const std::string_view text = utf8(found);
       charge(text.size(), kJsonRatio);
       if (schema::is_nested_deeper(text, budget_->depth())) {
@@ -157,7 +157,8 @@ Ref GraphDecoder::source_functions(std::string_view text) {
   return Ref::borrow(known.get());
 }
 
-// Parses "from_node", null or a list of sources, as the only field of a wrapping source.
+// Parses the JSON text of from_node: null or a list of NodeSource. The schema has no type for this
+// list, so the text is parsed as the only field of a NodeSource.
 Ref GraphDecoder::node_sources(std::string_view text) {
   constexpr std::string_view kBefore = "{\"from_node\": ";
   std::string whole;
@@ -170,14 +171,14 @@ Ref GraphDecoder::node_sources(std::string_view text) {
     Document document = schema::read_json(whole, document_->schema(),
                                           static_cast<uint16_t>(Type::NodeSource), budget_);
     pass_gate(document);
-    const Reading reading(*this, document);
+    const core::ScopedValue<const Document*> current(document_, &document);
     const Value& list = field(document.root(), Field::NodeSource_from_node);
     if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);
     return node_sources(list);
   } catch (const schema::JsonError& error) {
     problem = error.what();
   }
-  raise(symbols.serialize_error, "from_node is damaged: %s", problem.c_str());
+  raise(symbols.serialize_error, "the metadata from_node of a node: %s", problem.c_str());
 }
 
 Ref GraphDecoder::node_sources(const Value& list) {

@@ -18,8 +18,8 @@ Ref GraphDecoder::graph_signature(const Value& value) {
   return call(symbols.graph_signature_type, inputs, outputs);
 }
 
-// Makes the spec of an argument that only has a name, without calling the constructors: they are
-// Python code, and a signature has a spec for each tensor of the state.
+// Makes a TensorArgument or another instance with only a name. Skips its constructor, which is
+// Python code: a signature has an argument for each tensor of the state.
 Ref GraphDecoder::named_spec(PyObject* type, const Value& argument) {
   const auto name = name_in(argument);
   if (!name) raise(symbols.serialize_error, "an argument of the signature does not have a name");
@@ -45,11 +45,12 @@ Ref GraphDecoder::argument_spec(const Value& value) {
   }
 }
 
-// Returns the row of a spec and torch's enum member. A literal is a user input, the first row.
+// Returns the row of a spec, and the member of InputKind or OutputKind. torch has no member for
+// constant inputs: they are user inputs, the first row.
 std::pair<const SpecInfo&, PyObject*> GraphDecoder::spec_info(const Value& spec, const char* what) {
   const SpecInfo* info = schema::find_spec(tag_of(spec));
   if (info == nullptr) {
-    raise(symbols.unsupported_error, "fxpress does not support this type of %s: %s", what,
+    raise(symbols.unsupported_error, "fxpress does not support this type of %s spec: %s", what,
           document_->schema().type(spec.type).fields[spec.count].name.c_str());
   }
   const bool is_literal = info->argument_type == SpecArgument::kLiteral;

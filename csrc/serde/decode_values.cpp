@@ -22,7 +22,7 @@ PyObject* GraphDecoder::value_of(Defined& defined, std::string_view name) {
       raise(symbols.serialize_error, "the tables of the graph have no value named %R",
             new_text(name).get());
     }
-    const Reading reading(*this, *defined.document);
+    const core::ScopedValue current(document_, defined.document);
     defined.value = defined.table == Table::kTensor         ? tensor(*defined.meta)
                     : defined.table == Table::kCustomObject ? custom_object(*defined.meta)
                                                             : number(*defined.meta);
@@ -36,8 +36,8 @@ Ref GraphDecoder::custom_object(const Value& record) {
   return call(symbols.custom_obj_argument_type, name, class_name);
 }
 
-// Returns an int, float, bool or symbolic number. Equal numbers are one object. Storage offsets are
-// separate objects unless the same number is known already.
+// Returns an int, float, bool or symbolic number. Equal symbolic numbers share one object, but a
+// number that was created for a storage offset is only used for other storage offsets.
 Ref GraphDecoder::number(const Value& value, Role role) {
   const Value& content = content_of(value);
   if (content.kind != ValueKind::kRecord) return scalar_of(content);
@@ -69,14 +69,7 @@ Ref GraphDecoder::number(const Value& value, Role role) {
   return Ref::borrow(numbers_.emplace(std::move(key), std::move(made)).first->second.get());
 }
 
-Ref GraphDecoder::plain_sizes(const Value& list) const {
-  const auto items = children_of(list);
-  return make_tuple(items.size(), [&](size_t i) {
-    return Ref::steal(PyLong_FromLongLong(content_of(items[i]).integer));
-  });
-}
-
-Ref GraphDecoder::symbolic_sizes(const Value& list) {
+Ref GraphDecoder::sizes(const Value& list) {
   const auto items = children_of(list);
   return make_tuple(items.size(), [&](size_t i) { return number(items[i]); });
 }
@@ -100,12 +93,12 @@ GraphDecoder::Device& GraphDecoder::device_of(const Value& value) {
 
 Ref GraphDecoder::from_table(const std::vector<Ref>& table, const Value& code,
                              const char* what) const {
-  const auto place = static_cast<size_t>(code.integer);
-  if (code.kind != ValueKind::kInt || place >= table.size() || !table[place]) {
-    raise(symbols.serialize_error, "expected the number of a %s, found %R", what,
+  const auto position = static_cast<size_t>(code.integer);
+  if (code.kind != ValueKind::kInt || position >= table.size() || !table[position]) {
+    raise(symbols.serialize_error, "expected the code of a %s, found %R", what,
           scalar_of(code).get());
   }
-  return Ref::borrow(table[place].get());
+  return Ref::borrow(table[position].get());
 }
 
 // Creates a fake tensor.
@@ -118,63 +111,65 @@ Ref GraphDecoder::tensor(const Value& meta) {
   const bool grad = field(meta, Field::TensorMeta_requires_grad).integer != 0;
   const uint32_t dimensions = field(meta, Field::TensorMeta_sizes).count;
   if (dimensions > kMostDimensions) {
-    raise(symbols.serialize_error, "a tensor has %u dimensions", dimensions);
+    raise(symbols.serialize_error, "expected at most %u dimensions of a tensor, found %u",
+          kMostDimensions, dimensions);
   }
   if (!schema::is_countable(*document_, meta)) {
-    raise(symbols.serialize_error, "a tensor's sizes, strides or offset are too large");
+    raise(symbols.serialize_error,
+          "a tensor's sizes, strides and offset: expected less than 2**59 elements");
+  }
+  const bool is_strided = layout.get() == symbols.strided;
+  bool is_symbolic = false;
+  const std::string key = key_of(meta, is_symbolic);
+  if (is_strided) {
+    if (const auto first = device.first.find(key); first != device.first.end()) {
+      if (Ref made = fakes_of(device).like(first->second.get(), nullptr)) return made;
+    }
   }
   const Value& offset = field(meta, Field::TensorMeta_storage_offset);
-  const Value& start = content_of(offset);
-  if (layout.get() == symbols.strided && start.kind == ValueKind::kInt && start.integer == 0) {
-    const std::string key = plain_key(meta);
-    if (!key.empty()) return plain_tensor(meta, key, dtype.get(), device, grad);
+  const Ref shape = sizes(field(meta, Field::TensorMeta_sizes));
+  const Ref strides = sizes(field(meta, Field::TensorMeta_strides));
+  Ref made;
+  if (is_strided && !is_symbolic && content_of(offset).integer == 0) {
+    PyObject* arguments[] = {shape.get(), strides.get(), dtype.get(), symbols.meta_device};
+    const Ref real = Ref::steal(
+        PyObject_Vectorcall(symbols.empty_strided, arguments, 2, symbols.empty_strided_keywords));
+    made = fakes_of(device).make(real.get(), grad);
+  } else {
+    made =
+        call_method(values_.ptr(), fx::names.tensor, shape, strides, number(offset, Role::kOffset),
+                    dtype, layout, device.object, grad ? Py_True : Py_False);
   }
-  const Ref sizes = symbolic_sizes(field(meta, Field::TensorMeta_sizes));
-  const Ref strides = symbolic_sizes(field(meta, Field::TensorMeta_strides));
-  const Ref start_number = number(offset, Role::kOffset);
-  const bool is_strided = layout.get() == symbols.strided;
-  const std::string key =
-      is_strided ? key_of(meta, sizes.get(), strides.get(), start_number.get()) : std::string();
-  if (is_strided) {
-    if (Ref made = like_first(device, key)) return made;
-  }
-  Ref made = call_method(values_.ptr(), fx::names.tensor, sizes, strides, start_number, dtype,
-                         layout, device.object, grad ? Py_True : Py_False);
   if (is_strided) device.first.emplace(key, Ref::borrow(made.get()));
   return made;
 }
 
-// A key that is equal for tensors of equal metadata. Equal symbolic numbers are one object.
-std::string GraphDecoder::key_of(const Value& meta, PyObject* sizes, PyObject* strides,
-                                 PyObject* offset) const {
+// Returns a key that is equal for tensors of equal metadata; symbolic numbers count by identity.
+// Sets `is_symbolic` if there is one.
+std::string GraphDecoder::key_of(const Value& meta, bool& is_symbolic) {
   std::string key;
-  const auto add = [&](const void* data, size_t size) {
-    key.append(static_cast<const char*>(data), size);
+  const auto add = [&](int64_t number) {
+    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
   };
-  const auto add_number = [&](PyObject* number) {
-    const bool is_symbolic = !PyLong_Check(number);
-    const int64_t value =
-        is_symbolic ? reinterpret_cast<intptr_t>(number) : PyLong_AsLongLong(number);
-    if (value == -1 && PyErr_Occurred()) throw_python_error();
-    add(&is_symbolic, sizeof(is_symbolic));
-    add(&value, sizeof(value));
+  const auto add_number = [&](const Value& value, Role role) {
+    const Value& content = content_of(value);
+    const bool has_text = content.kind == ValueKind::kRecord;
+    if (!has_text && content.kind != ValueKind::kInt) {
+      raise(symbols.serialize_error, "a tensor has a size, stride or offset beyond 64 bits");
+    }
+    is_symbolic |= has_text;
+    add(has_text ? 1 : 0);
+    add(has_text ? reinterpret_cast<intptr_t>(number(value, role).get()) : content.integer);
   };
-  for (PyObject* const each : {sizes, strides}) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(each); ++i) add_number(PyTuple_GET_ITEM(each, i));
+  for (const Field list : {Field::TensorMeta_sizes, Field::TensorMeta_strides}) {
+    const auto items = children_of(meta, list);
+    add(static_cast<int64_t>(items.size()));
+    for (const Value& item : items) add_number(item, Role::kNumber);
   }
-  add_number(offset);
-  for (const Field each : {Field::TensorMeta_dtype, Field::TensorMeta_requires_grad}) {
-    add(&field(meta, each).integer, sizeof(int64_t));
-  }
+  add_number(field(meta, Field::TensorMeta_storage_offset), Role::kOffset);
+  add(field(meta, Field::TensorMeta_dtype).integer);
+  add(field(meta, Field::TensorMeta_requires_grad).integer);
   return key;
-}
-
-// Another tensor with the metadata of the first one that has the key; an empty Ref if there is
-// none.
-Ref GraphDecoder::like_first(Device& device, const std::string& key) {
-  const auto first = device.first.find(key);
-  if (first == device.first.end()) return {};
-  return fakes_of(device).like(first->second.get(), nullptr);
 }
 
 fx::FakeMaker& GraphDecoder::fakes_of(Device& device) {
@@ -183,40 +178,6 @@ fx::FakeMaker& GraphDecoder::fakes_of(Device& device) {
                          call_method(values_.ptr(), fx::names.fake_state, device.object));
   }
   return *device.fakes;
-}
-
-// A key that is equal for tensors of equal metadata, if sizes and strides are integers; empty if
-// one of them is symbolic.
-std::string GraphDecoder::plain_key(const Value& meta) const {
-  std::string key;
-  const auto add = [&](int64_t number) {
-    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
-  };
-  for (const Field list : {Field::TensorMeta_sizes, Field::TensorMeta_strides}) {
-    const auto items = children_of(meta, list);
-    add(static_cast<int64_t>(items.size()));
-    for (const Value& item : items) {
-      const Value& content = content_of(item);
-      if (content.kind != ValueKind::kInt) return {};
-      add(content.integer);
-    }
-  }
-  add(field(meta, Field::TensorMeta_dtype).integer);
-  add(field(meta, Field::TensorMeta_requires_grad).integer);
-  return key;
-}
-
-Ref GraphDecoder::plain_tensor(const Value& meta, const std::string& key, PyObject* dtype,
-                               Device& device, bool grad) {
-  if (Ref made = like_first(device, key)) return made;
-  const Ref sizes = plain_sizes(field(meta, Field::TensorMeta_sizes));
-  const Ref strides = plain_sizes(field(meta, Field::TensorMeta_strides));
-  PyObject* shape[] = {sizes.get(), strides.get(), dtype, symbols.meta_device};
-  const Ref real = Ref::steal(
-      PyObject_Vectorcall(symbols.empty_strided, shape, 2, symbols.empty_strided_keywords));
-  Ref fake = fakes_of(device).make(real.get(), grad);
-  device.first.emplace(key, Ref::borrow(fake.get()));
-  return fake;
 }
 
 }  // namespace fxpress::serde

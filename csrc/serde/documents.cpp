@@ -77,7 +77,7 @@ bool is_unicode_identifier(std::string_view text) {
   return PyUnicode_IsIdentifier(new_text(text).get()) == 1;
 }
 
-// Returns a prefix of a text, cut at a character boundary.
+// Returns a prefix of at most `size` bytes, cut at a character boundary.
 Ref beginning(std::string_view text, size_t size) {
   const bool is_short = text.size() <= size;
   while (!is_short && size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0u) == 0x80u) --size;
@@ -164,11 +164,11 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
   const Value* value = &document.root();
   for (size_t start = 0; start < path.size();) {
     const size_t end = std::min(path.find('.', start), path.size());
-    const int place = document.schema().type(value->type).find(path.substr(start, end - start));
-    if (value->kind != ValueKind::kRecord || place < 0) {
+    const int position = document.schema().type(value->type).find(path.substr(start, end - start));
+    if (value->kind != ValueKind::kRecord || position < 0) {
       raise(PyExc_KeyError, "%s", path.c_str());
     }
-    value = &document.children(*value)[static_cast<size_t>(place)];
+    value = &document.children(*value)[static_cast<size_t>(position)];
     start = end + 1;
   }
   const GcPause pause;
@@ -186,7 +186,7 @@ Document to_document(const Schema& schema, const SchemaClasses& classes, PyObjec
 
 namespace {
 
-Document in_order(const Document& document, PyObject* constants, PyObject* renamed) {
+Document canonicalize(const Document& document, PyObject* constants, PyObject* renamed) {
   std::deque<Text> texts;
   core::TextViewSet known;
   const Ref items = Ref::steal(PySequence_Tuple(constants));
@@ -224,7 +224,7 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
   const GcPause pause;
   schema::DocumentBuilder builder(schema);
   const std::vector<Ref> kept = classes.write_for_order(object, builder);
-  const Document document = in_order(builder.finish(), constants, renamed);
+  const Document document = canonicalize(builder.finish(), constants, renamed);
   Ref made = classes.make(document, document.root(), /*all_members=*/false, kept);
   if (renamed != nullptr) return made;
   const Ref graph = get_attr(get_attr(made.get(), fx::names.graph_module).get(), fx::names.graph);
@@ -237,26 +237,11 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
 
 namespace {
 
-// Caches texts that occur often in a document.
-class LatestText {
- public:
-  Ref get(std::string_view text) {
-    if (!latest_ || text != text_) {
-      latest_ = new_text(text);
-      text_ = text;
-    }
-    return Ref::borrow(latest_.get());
-  }
-
- private:
-  std::string text_;
-  Ref latest_;
-};
-
 Ref number(const Document& document, const Value& symbolic) {
   const Value& content = document.content(symbolic);
   if (content.kind != ValueKind::kInt) {
-    raise(damage_error(), "the size of a stored tensor is symbolic");
+    raise(damage_error(),
+          "expected ints as sizes, strides and offset of a stored tensor, found an expression");
   }
   return Ref::steal(PyLong_FromLongLong(content.integer));
 }
@@ -270,7 +255,7 @@ Ref truth(const Value& value) {
   return Ref::borrow(value.integer != 0 ? Py_True : Py_False);
 }
 
-Ref tensor_meta(const Document& document, const Value& meta, LatestText& device_names) {
+Ref tensor_meta(const Document& document, const Value& meta) {
   if (meta.kind == ValueKind::kNull) return Ref::borrow(Py_None);
   const Value& device = document.field(meta, Field::TensorMeta_device);
   std::array<Ref, 7> parts = {
@@ -279,7 +264,7 @@ Ref tensor_meta(const Document& document, const Value& meta, LatestText& device_
       numbers(document, document.field(meta, Field::TensorMeta_strides)),
       number(document, document.field(meta, Field::TensorMeta_storage_offset)),
       truth(document.field(meta, Field::TensorMeta_requires_grad)),
-      device_names.get(document.text(document.field(device, Field::Device_type))),
+      scalar(document, document.field(device, Field::Device_type)),
       scalar(document, document.field(device, Field::Device_index)),
   };
   return take_as_tuple(parts);
@@ -291,7 +276,7 @@ Ref read_payload_config(const Document& document) {
   const auto entries =
       document.children(document.field(document.root(), Field::PayloadConfig_config));
   Ref result = Ref::steal(PyList_New(0));
-  LatestText devices;
+
   for (size_t i = 0; i + 1 < entries.size(); i += 2) {
     const Value& meta = entries[i + 1];
     std::array<Ref, 5> parts = {
@@ -299,7 +284,7 @@ Ref read_payload_config(const Document& document) {
         new_text(document.text(document.field(meta, Field::PayloadMeta_path_name))),
         truth(document.field(meta, Field::PayloadMeta_is_param)),
         truth(document.field(meta, Field::PayloadMeta_use_pickle)),
-        tensor_meta(document, document.field(meta, Field::PayloadMeta_tensor_meta), devices),
+        tensor_meta(document, document.field(meta, Field::PayloadMeta_tensor_meta)),
     };
     check(PyList_Append(result.get(), take_as_tuple(parts).get()));
   }

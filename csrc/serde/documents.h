@@ -16,45 +16,45 @@ namespace fxpress::serde {
 using schema::Document;
 using schema::Schema;
 
-// types: [(name, is_union, [(field, shape, default as JSON or None)])]. ImportError if the types
-// differ from the tables of the native code.
+// types: [(name, is_union, [(field, shape, default as JSON or None)])]. ImportError if the
+// constructor of Schema throws SchemaError.
 std::unique_ptr<Schema> make_schema(const pybind11::list& types);
 
 // The names of the types in schema order.
 pybind11::list type_names(const Schema& schema);
 
-// [(type, field, name of its rule or None, whether the native code interprets the field)]
+// Returns [(type, field, name of its gate rule or None, whether native code reads the field)].
 pybind11::list rules_of(const Schema& schema);
 
-// Raises SerializeError with the field and the value if a text of the document breaks its field's
-// rule. A document that has passed is not checked again.
+// Checks each text by the gate rule of its field (schema/gate.h). SerializeError states the field
+// and the text. A document that has passed is not checked again.
 void pass_gate(Document& document);
 
-// Whether a str passes the rule with this name; KeyError for an unknown rule.
+// Whether a str passes the gate rule with this name; KeyError for an unknown rule.
 bool passes_gate(std::string_view rule, PyObject* text);
 
 // Returns the first item of an iterable that is not a str or breaks the rule, or None.
 Ref first_refused(std::string_view rule, PyObject* texts);
 
-// Returns a dict of rule names to the messages of their errors.
+// Returns {name of a gate rule: error message for a text that breaks it}.
 Ref gate_rules();
 
-// Reads a value of the named type, without the GIL. SerializeError states the path of an error in
-// the text. Costs are charged to `budget` unless it is null.
+// Reads JSON text as a value of the named type, without the GIL. SerializeError states the path of
+// the wrong part. Memory is charged to `budget` unless it is null.
 Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
                        core::Budget* budget);
 
-// Reads the field of a document at a path ("graph_module.metadata") as objects of the schema's
-// classes. An empty path reads the entire document.
+// Converts the field at a path ("graph_module.metadata") to objects of the schema's classes; an
+// empty path means the entire document. all_members: see SchemaClasses::make().
 Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path,
                bool all_members);
 
 // Converts objects of the schema's classes into a document.
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);
 
-// Returns the canonical form of a program as new objects; `constants` is a set of names.
-// AssertionError if it does not have one; KeyError if the signature has a name that the graph
-// lacks. With a dict `renamed`, returns the form of a graph and adds {old name: new name}.
+// Returns the canonical form of a schema ExportedProgram as new objects. constants: a set of names.
+// AssertionError if there is no canonical form; KeyError if the signature has a name that the graph
+// lacks. With a dict `renamed`, converts a schema Graph, and adds {old name: new name} to the dict.
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                    PyObject* constants, PyObject* renamed);
 

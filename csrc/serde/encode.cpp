@@ -17,7 +17,7 @@ class BytesBuffer final : public schema::Buffer {
   explicit BytesBuffer(size_t expected) {
     bytes_ = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(expected));
     if (bytes_ == nullptr) {
-      PyErr_Clear();  // start smaller
+      PyErr_Clear();  // grow() allocates fewer bytes on the first write
       return;
     }
     data_ = PyBytes_AS_STRING(bytes_);
@@ -47,11 +47,11 @@ class BytesBuffer final : public schema::Buffer {
   PyObject* bytes_ = nullptr;  // owned; data_ points into it
 };
 
-// The bytes of a node in a file; few have more.
+// The estimated size of a node in a file; few nodes are larger.
 constexpr size_t kBytesPerNode = 1536;
 constexpr size_t kSmall = 4096;
-// The estimated bytes of a file for each of its values, and for each byte of text outside the
-// metadata of nodes.
+// The estimated bytes of a file for each value of its document, and for each byte of the document's
+// texts, which do not include the metadata of nodes.
 constexpr size_t kBytesPerValue = 16;
 constexpr size_t kBytesPerText = 8;
 
@@ -63,7 +63,7 @@ size_t expected_bytes(PyObject* graph_module) {
   return kSmall + count * kBytesPerNode;
 }
 
-// Returns a borrowed reference.
+// Returns facts[name], borrowed; KeyError if it is missing.
 PyObject* fact(PyObject* facts, const char* name) {
   PyObject* value = PyDict_GetItemString(facts, name);
   if (value == nullptr) raise(PyExc_KeyError, "%s", name);
@@ -74,7 +74,7 @@ PyObject* item(PyObject* tuple, Py_ssize_t i) {
   return PyTuple_GET_ITEM(tuple, i);
 }
 
-// Appends a node, followed by the nodes that take its results.
+// Appends a node, then its getitem users, and their getitem users down to `depth`.
 void add_with_users(PyObject* node, std::vector<Ref>& nodes, int depth) {
   nodes.push_back(Ref::borrow(node));
   if (depth == 0) return;
@@ -167,7 +167,7 @@ void GraphEncoder::graph_module(PyObject* module, PyObject* signature, PyObject*
 
 void GraphEncoder::single_node(PyObject* object, bool with_inputs, PyObject* results,
                                PyObject* merged) {
-  constexpr int kNested = 2;  // depth of results: lists of results
+  constexpr int kNested = 2;  // a result may be a list of tensors, each with a getitem node
   std::vector<Ref> nodes;
   add_with_users(object, nodes, kNested);
   const GraphValues values(std::move(nodes), operators_);

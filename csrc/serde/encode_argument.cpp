@@ -10,8 +10,8 @@ namespace fxpress::serde {
 
 namespace {
 
-// The limit of dicts that are written. Arguments may share parts, and each occurrence is written,
-// so the output could grow exponentially.
+// The maximum number of dicts in a program's arguments. A dict that occurs several times is written
+// each time, so nested shared dicts could make the output exponentially large.
 constexpr size_t kMostDicts = size_t{1} << 22;
 
 bool is_sequence(PyObject* value) {
@@ -94,14 +94,15 @@ void GraphEncoder::node_argument(PyObject* node) {
   value_reference(Table::kTensor, names_.tensor_name(node));
 }
 
-// A get_attr node refers to a graph, or to an object that Python encodes as a text.
+// Writes a get_attr node: a subgraph, or a lowered module, which Python encodes as text.
 void GraphEncoder::attribute(PyObject* node) {
   const Ref target = fx::node_field(node, fx::symbols.node_target);
   const Ref module = names_.module() != nullptr
                          ? Ref::borrow(names_.module())
                          : get_attr(get_attr(node, fx::names.graph).get(), fx::names.owning_module);
   const Ref value = get_attr(module.get(), target.get());
-  if (is_a(value.get(), fx::symbols.tensor_type)) names_.tensor_name(node);  // raises
+  if (is_a(value.get(), fx::symbols.tensor_type))
+    names_.tensor_name(node);  // raises SerializeError
   if (is_a(value.get(), fx::symbols.graph_module_type)) {
     return out_.choice(Field::Argument_as_graph, [&] {
       out_.record(Type::GraphArgument, [&](Field field) {
@@ -127,7 +128,7 @@ void GraphEncoder::dict(PyObject* dict) {
   const RecursionGuard guard(" in an argument of a graph");
   core::check_stack("an argument of a graph");
   if (++dicts_ > kMostDicts) {
-    raise(symbols.serialize_error, "the arguments contain too many dicts");
+    raise(symbols.serialize_error, "the arguments contain more than %zu dicts", kMostDicts);
   }
   const Ref items = pairs_of(dict);
   sink_.begin_map();
@@ -142,7 +143,8 @@ void GraphEncoder::dict(PyObject* dict) {
   sink_.end_map();
 }
 
-// Values that Python encodes: (name of the field, text), or (as_custom_obj, name, class).
+// Writes a rare value, which Python converts to (field of Argument, text), or for as_custom_obj to
+// (field, name, class).
 void GraphEncoder::other_argument(PyObject* value) {
   const Ref described = call(symbols.other_argument, value, context_.objects);
   PyObject* text = PyTuple_GET_ITEM(described.get(), 1);
@@ -204,7 +206,7 @@ bool GraphEncoder::plain_list(PyObject* items) {
   return false;
 }
 
-// Writes numbers, some of which are symbolic or results of nodes.
+// Writes numbers that may be symbolic or nodes.
 bool GraphEncoder::number_list(PyObject* items) {
   const auto in_table = [&](PyObject* item, Table table) {
     return fx::is_node(item) && names_.resolved(item).table == table;
@@ -232,7 +234,7 @@ bool GraphEncoder::number_list(PyObject* items) {
   return false;
 }
 
-// Symbolic numbers, which Inductor uses, are written as text; nodes by their names.
+// Writes a node as its name, and a symbolic number, which Inductor passes, as text.
 bool GraphEncoder::numbers(Table table, PyObject* items) {
   const TableFields& fields = kTableFields[static_cast<size_t>(table)];
   const auto each = [&](PyObject* item) {
@@ -270,8 +272,8 @@ bool GraphEncoder::tensor_list(PyObject* items) {
   return false;
 }
 
-// Writes lists of lists of numbers: grids of Triton kernels are lists of tuples. Older releases of
-// torch do not have a field for lists of lists of ints.
+// Writes a list of lists of numbers; the grid of a Triton kernel is a list of tuples. Older
+// releases of torch write ints in tuples, but not ints in lists.
 bool GraphEncoder::nested_list(PyObject* items) {
   const auto ints_only = [](PyObject* x) {
     const bool is_list = symbols.lists_of_int_lists == Py_True && PyList_Check(x);
@@ -296,7 +298,7 @@ bool GraphEncoder::nested_list(PyObject* items) {
   return false;
 }
 
-// Lists that Python encodes: names of tensors, some of them None.
+// Writes a list of Inductor's buffers, some of which may be None. Python returns their names.
 void GraphEncoder::other_list(PyObject* items) {
   const Ref described = call(symbols.other_list, items);
   PyObject* texts = PyTuple_GET_ITEM(described.get(), 1);
@@ -316,7 +318,7 @@ void GraphEncoder::optional_tensor(PyObject* name) {
 }
 
 void GraphEncoder::tensor(PyObject* name) {
-  out_.name_record(Type::TensorArgument, Field::TensorArgument_name, name);
+  out_.record(Type::TensorArgument, [&](Field) { out_.string(name); });
 }
 
 }  // namespace fxpress::serde

@@ -13,16 +13,6 @@
 
 namespace fxpress::serde {
 
-NodeNames::Within::Within(NodeNames& of, const GraphValues& values, PyObject* module)
-    : names_(of),
-      values_(std::exchange(of.values_, &values)),
-      module_(std::exchange(of.module_, module)) {}
-
-NodeNames::Within::~Within() {
-  names_.values_ = values_;
-  names_.module_ = module_;
-}
-
 const NodeEntry& NodeNames::entry_of(PyObject* node) {
   const NodeEntry* entry = values_ == nullptr ? nullptr : values_->find(node);
   if (entry == nullptr) {
@@ -32,7 +22,7 @@ const NodeEntry& NodeNames::entry_of(PyObject* node) {
   return *entry;
 }
 
-// Makes the entry of a node outside the graph from its value, for an argument of a single part.
+// Creates an entry for a node outside the current graph that is an argument of a single part.
 const NodeEntry& NodeNames::entry_alone(PyObject* node) {
   Ref name = fx::node_field(node, fx::symbols.node_name);
   if (PyObject* other = dict_get(alone_, name.get())) name = Ref::borrow(other);
@@ -90,13 +80,14 @@ constexpr size_t kMaxGraphs = 64;  // nesting of graphs
 }  // namespace
 
 void GraphEncoder::graph(PyObject* graph_module) {
-  if (depth_ == 0) return write_graph(graph_module);  // callers also cover their checks
+  if (depth_ == 0) return write_graph(graph_module);  // Python callers guard the root graph
   fx::on_unchanged(get_attr(graph_module, fx::names.graph).get(),
                    [&] { write_graph(graph_module); });
 }
 
 void GraphEncoder::write_graph(PyObject* graph_module) {
-  if (depth_ == kMaxGraphs) raise(symbols.serialize_error, "graphs are nested too deeply");
+  if (depth_ == kMaxGraphs)
+    raise(symbols.serialize_error, "graphs are nested more than %zu deep", kMaxGraphs);
   const ProgramCheck* check = context_.check;
   GraphValues values(graph_module, operators_,
                      {check != nullptr, check != nullptr && check->functional, depth_ == 0});
@@ -270,7 +261,7 @@ void GraphEncoder::inputs(const Operator& function, bool symbolic, PyObject* arg
   sink_.end_list();
 }
 
-// Python prepares the arguments of these operators: [(name, value, kind)].
+// Python prepares the arguments of OperatorKind::kSpecial: [(name, value, kind)].
 void GraphEncoder::special_inputs(PyObject* node) {
   const Ref inputs = call(symbols.special_inputs, node);
   sink_.begin_list();
@@ -282,7 +273,7 @@ void GraphEncoder::special_inputs(PyObject* node) {
   sink_.end_list();
 }
 
-// Arguments of a function on numbers are named after its parameters.
+// A function on numbers has no schema. Its arguments are named after its Python parameters.
 void GraphEncoder::symbolic_inputs(const Operator& function, PyObject* args, PyObject* kwargs) {
   if (PyDict_GET_SIZE(kwargs) != 0) {
     raise(PyExc_AssertionError, "expected no kwargs for sym op, got %zd", PyDict_GET_SIZE(kwargs));
@@ -337,8 +328,7 @@ void GraphEncoder::outputs(const NodeEntry& entry) {
       out_.choice(Field::Argument_as_tensors, [&] {
         sink_.begin_list();
         for (uint32_t k = 0; k < output.count; ++k) {
-          out_.name_record(Type::TensorArgument, Field::TensorArgument_name,
-                           values.values[output.first + k].name.get());
+          tensor(values.values[output.first + k].name.get());
         }
         sink_.end_list();
       });

@@ -13,12 +13,12 @@ namespace fxpress::serde {
 
 namespace {
 
-// Returns a value of a dict that Python code may change meanwhile, or an empty reference.
+// Returns an owned reference, because Python code may change the dict; empty without the key.
 Ref value_of(PyObject* dict, PyObject* key) {
   return Ref::borrow(dict_get(dict, key));
 }
 
-// Like value_of(), but only a value that is true in Python.
+// Like value_of(), but empty for a value that is false in Python.
 Ref true_value_of(PyObject* dict, PyObject* key) {
   Ref value = value_of(dict, key);
   return value && is_true(value.get()) ? std::move(value) : Ref();
@@ -147,8 +147,8 @@ void GraphEncoder::node_sources(PyObject* sources, std::string& text) {
   text += ']';
 }
 
-// In torch, ids of graphs are addresses. Here they count from 0, so that equal exports have equal
-// bytes.
+// Returns the id of a graph in the file. torch writes the graph's address; ids that count from 0
+// give equal exports equal bytes.
 int64_t GraphEncoder::graph_number(PyObject* graph_id) {
   const long long id = PyLong_AsLongLong(graph_id);
   if (id == -1) {

@@ -16,7 +16,7 @@ bool is_plain_tensor(PyObject* tensor) {
 
 }  // namespace
 
-// Keeps the last device, as most tensors of a program are on the same one.
+// Caches the attributes of the last device: most tensors of a program are on one device.
 void GraphEncoder::device(PyObject* device) {
   bool known = device_.get() == device;
   if (!known && device_ && Py_TYPE(device) == Py_TYPE(device_.get())) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/characters.h"
 #include "core/check.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
@@ -41,12 +42,8 @@ PyObject* OpenGraph::node_named(std::string_view name) {
 }
 
 core::StringId OpenGraph::candidate(std::string_view name) {
-  for (const char c : name) {
-    if ((static_cast<unsigned char>(c) & 0x80u) != 0) {
-      return names_.candidate(new_text(name).get());
-    }
-  }
-  return names_.intern(name);
+  if (std::ranges::all_of(name, core::is_ascii)) return names_.intern(name);
+  return names_.candidate(new_text(name).get());
 }
 
 Ref OpenGraph::nodes() const {
@@ -70,7 +67,7 @@ Ref OpenGraph::value_names() const {
 
 namespace {
 
-// Returns the keys of a dict by its integer values; an empty reference for a missing value.
+// Inverts a dict of ints: item i is the key of value i, or an empty reference.
 std::vector<Ref> by_number(PyObject* table) {
   std::vector<Ref> result;
   for (const auto& [key, number] : DictRange(table)) {
@@ -101,11 +98,7 @@ GraphDecoder::GraphDecoder(py::object classes, py::object values, py::dict const
 template <class Use>
 auto GraphDecoder::use(Use use) {
   if (busy_) raise(PyExc_RuntimeError, "this deserializer is in use by another call");
-  struct Busy {
-    bool& flag;
-    explicit Busy(bool& busy) : flag(busy) { flag = true; }
-    ~Busy() { flag = false; }
-  } const busy(busy_);
+  const core::ScopedValue busy(busy_, true);
   return use();
 }
 
@@ -124,7 +117,7 @@ Ref GraphDecoder::program(const py::object& document) {
   return read(document, true, [&] {
     try {
       return decode_program();
-    } catch (...) {  // the traceback refers to the decoder, which the collector cannot traverse
+    } catch (...) {  // the traceback keeps the decoder alive, and the collector cannot traverse it
       clear_graphs();
       throw;
     }
@@ -181,20 +174,8 @@ Ref GraphDecoder::value_names(uint64_t scope) {
   return use([&] { return graph_of(scope).value_names(); });
 }
 
-Ref GraphDecoder::graph() const {
-  return Ref::borrow(current().graph());
-}
-
-Ref GraphDecoder::root() const {
-  return Ref::borrow(current().root());
-}
-
 void GraphDecoder::set_constants(const py::dict& constants) {
   use([&] { constants_ = constants; });
-}
-
-Ref GraphDecoder::signature() const {
-  return Ref::borrow(signature_.get());
 }
 
 void GraphDecoder::set_signature(const py::object& signature) {
@@ -213,7 +194,7 @@ void GraphDecoder::open_graph() {
   graphs_.emplace_back(++scopes_);
 }
 
-// leave_graph() also runs while an exception unwinds the stack.
+// Does not throw, because it also runs while an exception unwinds the stack.
 void GraphDecoder::leave_graph() noexcept {
   graphs_.pop_back();
   PyObject* none = PyObject_CallMethodNoArgs(values_.ptr(), fx::names.leave_graph);
@@ -240,7 +221,7 @@ Ref GraphDecoder::decode_program() {
   signature_ = graph_signature(field(program, Field::GraphModule_signature));
   Ref module;
   {
-    const GraphsAllowed allowed(*this);
+    const core::ScopedValue allowed(graphs_allowed_, true);
     module = graph_module(field(program, Field::GraphModule_graph));
   }
   const Ref module_calls = calls(field(program, Field::GraphModule_module_call_graph));
@@ -274,11 +255,11 @@ constexpr PartKind kParts[] = {
 
 }  // namespace
 
-// Reads the root of the document as the part. `extra` by kind:
-//   node, inputs      a target from resolve_target()
-//   outputs           (such a target, the node that returns them)
-//   multiple_outputs  the node that returns them
-//   result            (the node that returns it among others, its position)
+// Decodes the document's root as this kind of part. `extra` by kind:
+//   node, inputs      a target: the result of Values.resolve_target()
+//   outputs           (target, node that returns the outputs)
+//   multiple_outputs  node that returns the outputs
+//   result            (node that returns several results, position of this result)
 Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   const GcPause pause;
   const Value& value = document_->root();
@@ -298,9 +279,9 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
     return result;
   }
 
-  // These parts may add nodes.
+  // The other parts may add nodes to the current graph.
   current().writer().resume();
-  const GraphsAllowed allowed(*this);
+  const core::ScopedValue allowed(graphs_allowed_, true);
   clear_mentions();
   Ref result;
   try {
@@ -313,7 +294,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   return result;
 }
 
-// Callers choose the document, and fields are accessed without a check of its type.
+// Python callers choose the document, and field() does not check the type of a record.
 void GraphDecoder::check_root(Type type) const {
   const Value& root = document_->root();
   const bool has_type = root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion;

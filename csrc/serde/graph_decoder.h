@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/budget.h"
+#include "core/scoped_value.h"
 #include "core/string_pool.h"
 #include "fx/fakes.h"
 #include "fx/names.h"
@@ -32,17 +33,17 @@ using schema::Type;
 using schema::Value;
 using schema::ValueKind;
 
-// The estimated bytes of objects. They are charged before the objects are created, so that a small
-// file cannot exhaust the memory.
+// The estimated bytes of Python objects. They are charged to the budget before the objects are
+// created, so that a small file cannot exhaust the memory.
 inline constexpr uint64_t kNodeBytes = 1200;
 inline constexpr uint64_t kDictBytes = 240;
 inline constexpr uint64_t kSlotBytes = 64;  // an item of a list or dict, a number or a text
 
 // A name that a graph's tables or nodes define.
 struct Defined {
-  const Value* meta = nullptr;         // its entry in a table
-  const Document* document = nullptr;  // contains that table
-  Table table = Table::kNone;          // of that entry
+  const Value* meta = nullptr;         // the table's entry for the name, or null
+  const Document* document = nullptr;  // that contains `meta`
+  Table table = Table::kNone;          // that contains `meta`
   Ref value;                           // created from `meta` on first use
   Ref node;                            // the node with the name
 };
@@ -50,7 +51,7 @@ struct Defined {
 // A graph under construction, and the names of the file that are defined in it.
 class OpenGraph {
  public:
-  explicit OpenGraph(uint64_t scope);
+  explicit OpenGraph(uint64_t scope);  // scope: a unique id
 
   uint64_t scope() const { return scope_; }
   fx::NameWriter& names() { return names_; }
@@ -67,12 +68,12 @@ class OpenGraph {
   // Interns a name from the file that a new node requests.
   core::StringId candidate(std::string_view name);
 
-  // The nodes by their names in the file, and all names in the tables.
+  // {name in the file: node}, and the list of all names in the tables.
   Ref nodes() const;
   Ref value_names() const;
 
  private:
-  const uint64_t scope_;  // its id
+  const uint64_t scope_;
   fx::NameWriter names_;
   fx::GraphWriter writer_;
   core::StringPool pool_;         // of the names in the file
@@ -80,53 +81,53 @@ class OpenGraph {
   Ref root_;                      // nn.Module that holds the graphs of higher-order operators
 };
 
-// Reads one file, or parts in separate documents, into one graph, which stays open. RuntimeError if
-// another thread, or Python code that a method calls, uses the decoder meanwhile.
+// Decodes a program, or parts of a program in separate documents. The graph stays open between
+// calls. A call raises RuntimeError while another call is running, in any thread.
 class GraphDecoder {
  public:
-  // classes: a SchemaClasses. values: an object of fxpress._files.serde.values, with a budget.
-  // constants: the objects that literal arguments name.
+  // classes: a SchemaClasses. values: a fxpress._files.serde.values.Values.
+  // constants: {name: custom object that an argument may refer to}.
   GraphDecoder(pybind11::object classes, pybind11::object values, pybind11::dict constants);
   GraphDecoder(const GraphDecoder&) = delete;
   GraphDecoder& operator=(const GraphDecoder&) = delete;
 
-  // Returns (graph module, signature, calls, whether the graph contains objects without source
-  // text).
+  // Returns (graph module, signature, module call graph, whether an argument of a node is a custom
+  // object, which generated code cannot contain).
   Ref program(const pybind11::object& document);
-  // Decodes a document of another type. `extra`: its context; see decode_part().
+  // Decodes a document of another type; see decode_part().
   Ref part(const std::string& kind, const pybind11::object& document,
            const pybind11::object& extra);
 
   // open() opens a graph within the current one; close() returns to the one before.
   void open();
   void close();
-  // Discards cached numbers and tensors, because ranges or the mode have changed.
+  // Discards cached numbers and tensors, for a caller that changes symbols or the fake mode.
   void forget_values();
-  // Gives a node the name that the file uses, and the value with that name.
+  // Gives a node a name of the file, and the value of that name.
   void name_node(const pybind11::object& node, const std::string& name);
-  // Returns the value of a name in an open graph.
+  // Returns the value of a name in an open graph. scope: the graph's id.
   Ref value(uint64_t scope, const std::string& name);
-  // Returns the node with this name in the file, or None.
+  // Returns the node with this name in the file; empty if there is none.
   Ref node(uint64_t scope, const std::string& name);
   Ref nodes(uint64_t scope);
   Ref value_names(uint64_t scope);
 
   uint64_t scope() const { return current().scope(); }
-  Ref graph() const;
-  Ref root() const;
+  Ref graph() const { return Ref::borrow(current().graph()); }
+  Ref root() const { return Ref::borrow(current().root()); }
   pybind11::dict constants() const { return constants_; }
   void set_constants(const pybind11::dict& constants);
-  Ref signature() const;
+  Ref signature() const { return Ref::borrow(signature_.get()); }
   void set_signature(const pybind11::object& signature);
 
  private:
-  // The metadata of a node by keys of its meta, for the node itself and its getitem nodes.
+  // (key of Node.meta, value): the metadata of a node in the file, also for its getitem nodes.
   using Metadata = std::vector<std::pair<PyObject*, Ref>>;
 
-  // The nodes in the current arguments; all borrowed.
+  // The nodes that the current node's arguments contain; all borrowed.
   struct Mentions {
     std::vector<PyObject*> nodes;   // in order of occurrence
-    std::vector<PyObject*> graphs;  // among them, get_attr nodes of graphs
+    std::vector<PyObject*> graphs;  // the get_attr nodes of subgraphs among `nodes`
   };
 
   // An entry of a module stack: its key, and the path and type of the module.
@@ -140,43 +141,16 @@ class GraphDecoder {
     std::optional<int64_t> index;
     Ref object;                               // torch.device
     std::optional<fx::FakeMaker> fakes = {};  // set with the device's first fake tensor
-    TextMap<Ref> first = {};                  // the first fake tensor by plain_key() or key_of()
+    TextMap<Ref> first = {};                  // the first fake tensor by key_of()
   };
-  enum class Role : uint8_t { kNumber, kOffset };  // in general, or in a storage
-
-  // Switches to another document as long as it exists.
-  class Reading {
-   public:
-    Reading(GraphDecoder& decoder, const Document& document)
-        : decoder_(decoder), before_(std::exchange(decoder.document_, &document)) {}
-    ~Reading() { decoder_.document_ = before_; }
-    Reading(const Reading&) = delete;
-    Reading& operator=(const Reading&) = delete;
-
-   private:
-    GraphDecoder& decoder_;
-    const Document* const before_;
-  };
-
-  // Allows graphs as arguments as long as it exists. Otherwise no open graph could own them.
-  class GraphsAllowed {
-   public:
-    explicit GraphsAllowed(GraphDecoder& decoder) : decoder_(decoder) {
-      decoder_.graphs_allowed_ = true;
-    }
-    ~GraphsAllowed() { decoder_.graphs_allowed_ = false; }
-    GraphsAllowed(const GraphsAllowed&) = delete;
-    GraphsAllowed& operator=(const GraphsAllowed&) = delete;
-
-   private:
-    GraphDecoder& decoder_;
-  };
+  enum class Role : uint8_t { kNumber, kOffset };  // kOffset: a storage offset; see number()
 
   // ---- calls from Python: graph_decoder.cpp ----
 
+  // Returns use(); RuntimeError if another call is running.
   template <class Use>
   auto use(Use use);
-  // Calls use() while a document is read. `keep`: graphs will refer to the document.
+  // The same, with `document` as the current document. keep: graphs will refer to the document.
   template <class Use>
   auto read(const pybind11::object& document, bool keep, Use use);
   Ref decode_program();
@@ -186,7 +160,7 @@ class GraphDecoder {
 
   OpenGraph& current() { return graphs_.back(); }
   const OpenGraph& current() const { return graphs_.back(); }
-  // SerializeError if that graph is closed.
+  // Returns the graph with this id; SerializeError if it is closed.
   OpenGraph& graph_of(uint64_t scope);
   void open_graph();
   void leave_graph() noexcept;
@@ -235,7 +209,7 @@ class GraphDecoder {
   // Adds a node with a known target; does not wrap errors.
   PyObject* add_node(const Value& value, const Operator& target);
   core::StringId candidate_of(const Value& node, const Operator& target);
-  // Reads the arguments of a node; returns the positional ones.
+  // Returns the positional arguments of a node; adds the others to `kwargs`.
   Ref arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
   Ref schema_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
   Ref other_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
@@ -246,22 +220,23 @@ class GraphDecoder {
                const Metadata& metadata);
   // Adds getitem nodes for the results, of which there may be none.
   void multiple_results(std::span<const Value> parts, PyObject* node, const Metadata& metadata);
-  // Adds the nodes that take one of several results; returns its value.
+  // Adds the getitem node for one of several results; returns the value of the result.
   Ref take(PyObject* node, size_t index, const Value& part, const Metadata& metadata);
+  // Adds a getitem node for each result; returns a list of the values.
   Ref take_apart(PyObject* node, std::span<const Value> parts, const Metadata& metadata);
   PyObject* getitem(PyObject* node, size_t index, core::StringId candidate);
   // Gives a node its name in the file and its value. As in torch, the graph's namespace keeps the
   // name that the node was created with.
   void name_result(PyObject* node, std::string_view name);
   void name_unused(PyObject* node);
-  // Whether a higher-order operator returns its only result directly, and not in a tuple. Files
-  // without this flag, which older versions of torch wrote, mean a direct result.
+  // Whether a higher-order operator returns its only result directly, and not in a tuple. Older
+  // files do not have this flag; their operators return the result directly.
   bool returns_itself(const Value& node) const;
 
   // ---- arguments: decode_argument.cpp ----
 
   Ref argument(const Value& value);
-  // A custom object: an input of the graph, or stored with the graph.
+  // Reads a custom object: a node of the graph, or a constant, see the constructor.
   Ref object(const Value& value);
   // Clears the nodes in the current arguments.
   void clear_mentions();
@@ -305,27 +280,22 @@ class GraphDecoder {
 
   // ---- the values of a graph, from its tables: decode_values.cpp ----
 
-  // Returns the value of a name, borrowed. It is created for the first node that uses it, so that
-  // numbers are created in the order of use.
+  // Returns the value of a name, borrowed. The first call creates the value, so that symbols are
+  // created in the order of use.
   PyObject* value_of(Defined& defined, std::string_view name);
   Ref tensor(const Value& meta);
   Ref custom_object(const Value& record);
   Ref number(const Value& value, Role role = Role::kNumber);
-  // Returns the object for a code of the file.
+  // Returns the object for a code of the file. what: the type of the object, for the error.
   Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
   Device& device_of(const Value& value);
-  std::string plain_key(const Value& meta) const;
-  std::string key_of(const Value& meta, PyObject* sizes, PyObject* strides, PyObject* offset) const;
-  Ref like_first(Device& device, const std::string& key);
+  std::string key_of(const Value& meta, bool& is_symbolic);
   fx::FakeMaker& fakes_of(Device& device);
-  Ref plain_tensor(const Value& meta, const std::string& key, PyObject* dtype, Device& device,
-                   bool grad);
-  Ref plain_sizes(const Value& list) const;  // a tuple; they must be ints
-  Ref symbolic_sizes(const Value& list);
+  Ref sizes(const Value& list);  // a tuple of numbers
 
   pybind11::object classes_object_, values_, budget_object_, resolve_;
   pybind11::dict constants_;
-  const SchemaClasses* classes_;             // to show a node that cannot be read
+  const SchemaClasses* classes_;             // to show a node in an error
   core::Budget* budget_;                     // limits the cost of all calls
   std::vector<pybind11::object> documents_;  // that graphs refer to
   bool busy_ = false;                        // a call is running
@@ -335,14 +305,14 @@ class GraphDecoder {
   Ref signature_;                       // of the program, once it is read
   std::deque<OpenGraph> graphs_;        // innermost last
   uint64_t scopes_ = 0;                 // number of graphs opened so far
-  size_t steps_ = 0;                    // nodes read: for poll_signals()
+  size_t steps_ = 0;                    // nodes read so far; for poll_signals()
 
   Mentions mentions_;            // see clear_mentions()
   bool has_objects_ = false;     // an argument was an object without source text
-  bool graphs_allowed_ = false;  // see GraphsAllowed
+  bool graphs_allowed_ = false;  // in arguments; in a signature, no open graph could own them
 
   TextMap<Ref> stacks_;                // module stacks by text
-  TextMap<StackEntry> stack_entries_;  // likewise: stacks of a layer share a prefix
+  TextMap<StackEntry> stack_entries_;  // by text: module stacks of a layer share entries
   TextMap<Ref> functions_;             // source functions by text
 
   std::vector<Ref> spec_kinds_;                         // torch's enum members by row of kSpecs

@@ -1,4 +1,4 @@
-// Encodes exported programs, or parts of programs, as events of the schema.
+// Encodes exported programs, or parts of programs, as calls of an EventSink.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/scoped_value.h"
 #include "core/tensor_access.h"
 #include "core/text_hash.h"
 #include "py/object.h"
@@ -31,42 +32,39 @@ struct EncodeContext {
   bool metadata = true;                 // write the metadata of nodes
 };
 
-// The names in the file of the current graph's nodes, and the tables with their values.
+// The names and tables that the current graph's nodes have in the file.
 class NodeNames {
  public:
-  // Makes a graph current as long as it exists; then the previous graph is current again. module:
-  // the module of the graph, or null for the values of a single node.
+  // Makes a graph current during its lifetime. module: the module of the graph, or null if `values`
+  // belong to a single node.
   class Within {
    public:
-    Within(NodeNames& of, const GraphValues& values, PyObject* module);
-    ~Within();
-    Within(const Within&) = delete;
-    Within& operator=(const Within&) = delete;
+    Within(NodeNames& names, const GraphValues& values, PyObject* module)
+        : values_(names.values_, &values), module_(names.module_, module) {}
 
    private:
-    NodeNames& names_;
-    const GraphValues* const values_;  // of the previous graph
-    PyObject* const module_;           // its module
+    core::ScopedValue<const GraphValues*> values_;
+    core::ScopedValue<PyObject*> module_;
   };
 
-  // Starts a single part, whose arguments may be nodes outside the current graph. merged: {name of
-  // a node left out because another takes the same result: that node's name}; borrowed.
+  // Starts a single part, whose arguments may be nodes outside the current graph. merged: a dict
+  // like merged(); borrowed.
   void begin_part(PyObject* merged) { alone_ = merged; }
 
   // The values and the module of the current graph; borrowed.
   const GraphValues& values() const { return *values_; }
   PyObject* module() const { return module_; }
 
-  // The entry of a node; the first node's entry if several nodes take the same result.
+  // The entry of a node. If several getitem nodes take the same result: of the first of them.
   const NodeEntry& resolved(PyObject* node);
-  // The name of a tensor as an argument; borrowed.
+  // The name that a tensor has as an argument; borrowed.
   PyObject* tensor_name(PyObject* node);
 
   // Keeps the merged names for the signature, which is written after the graph.
   void remember_merged(const GraphValues& values);
-  // The name of a spec's argument in the file's graph.
+  // The name that the argument of a spec has in the file.
   Ref name_of(PyObject* argument) const;
-  // {name of a node that is left out because another takes the same result: that node's name}
+  // {name of a getitem node that the file omits: name of an earlier one for the same result}
   const core::TextMap<Ref>& merged() const { return merged_; }
 
  private:
@@ -108,7 +106,7 @@ class GraphEncoder {
 
   // ---- graphs and nodes: encode_graph.cpp ----
 
-  // Writes a module's graph. Throws Doubtful if the context has a check and it may be invalid.
+  // Writes a module's graph. Throws Doubtful if the context has a check and the graph may fail it.
   void graph(PyObject* graph_module);
   void write_graph(PyObject* graph_module);
   void graph_field(Field field, PyObject* output_value);
@@ -131,7 +129,7 @@ class GraphEncoder {
 
   // ---- arguments of nodes, graphs and signatures: encode_argument.cpp ----
 
-  // type: the type in the operator's schema, for empty lists; or null.
+  // type: the argument's type in the operator's schema, used for an empty list; or null.
   void argument(PyObject* value, PyObject* type);
   // Writes a reference to a value by name.
   void value_reference(Table table, PyObject* name);
@@ -144,13 +142,13 @@ class GraphEncoder {
   // Writes a list or tuple. The file has a field for each item type, so the items decide the field.
   void list(PyObject* list, PyObject* type);
   void empty_list(PyObject* type);
-  // These write the list if all items have their type, and return whether they did.
+  // Each of the next four writes the list and returns true if all items have a suitable type.
   bool plain_list(PyObject* items);
   bool number_list(PyObject* items);
   bool tensor_list(PyObject* items);
   bool nested_list(PyObject* items);
   void other_list(PyObject* items);
-  // These return true, for the callers above.
+  // Both return true.
   template <class F>
   bool write_list(Field field, PyObject* items, F&& each);
   bool numbers(Table table, PyObject* items);
@@ -183,9 +181,9 @@ class GraphEncoder {
 
   // ---- values: encode_values.cpp ----
 
-  // Writes a number of this table; a symbolic one with its expression and hint.
+  // Writes an entry of a table of numbers: a constant, or an expression with its hint.
   void symbolic(Table table, PyObject* value);
-  // Writes a spec's `class_fqn` and `name`, or the name that is passed.
+  // Writes a CustomObjArgument with `class_fqn` of `spec`. name: null means the name of `spec`.
   void custom_object(PyObject* spec, PyObject* name = nullptr);
   void device(PyObject* device);
   void tensor_facts(const core::TensorFacts& facts, PyObject* device);
@@ -195,7 +193,7 @@ class GraphEncoder {
   const EncodeContext context_;
   OperatorTable operators_;                // of all graphs
   NodeNames names_;                        // of the current graph
-  std::unordered_set<PyObject*> written_;  // graph modules; only with a check
+  std::unordered_set<PyObject*> written_;  // graph modules written so far; only with a check
   size_t depth_ = 0;                       // nesting of graphs
   size_t dicts_ = 0;                       // number of dicts written
 

@@ -24,13 +24,13 @@ uint64_t hash_of(PyObject* name) {
   return static_cast<uint64_t>(hash);
 }
 
-// A copy of an operator's results, because formatting their names may run Python code.
+// Returns a copy of an operator's results, because Python code may run while they are read.
 Ref sequence(PyObject* object) {
   if (PyList_Check(object) || PyTuple_Check(object)) return Ref::steal(PySequence_Tuple(object));
   return Ref::steal(PySequence_Fast(object, "the results of an operator are not a sequence"));
 }
 
-// Whether meta["val"] has a type that torch allows, as far as a quick check can determine.
+// Whether meta["val"] surely has a type that torch allows. table: table_of(value).
 bool is_value(PyObject* value, Table table, int depth = 0) {
   if (table != Table::kNone || value == Py_None || PyUnicode_Check(value)) return true;
   if (is_a(value, symbols.custom_obj_argument_type) || is_a(value, symbols.dtype_type) ||
@@ -64,8 +64,8 @@ Table table_of(PyObject* value) {
   return Table::kNone;
 }
 
-// Calls call(). If it fails while checks are on, the program may be invalid, which torch's verifier
-// decides.
+// Calls call(). Converts an exception to SerializeError with the node, or with checks to Doubtful,
+// because torch's verifier may find the program invalid.
 template <class F>
 void GraphValues::guarded(PyObject* node, F&& call) const {
   try {
@@ -141,7 +141,7 @@ bool GraphValues::has_node(PyObject* name) const {
 
 // Returns false if the name exists already.
 bool GraphValues::add_name(PyObject* name, uint32_t position) {
-  if (names_.full()) {  // there are many unused results
+  if (names_.full()) {  // the initial size covers the nodes, but not many unused results
     core::PositionTable larger(2 * static_cast<size_t>(position));
     const auto differ = [](uint32_t) { return false; };
     for (uint32_t i = 0; i < position; ++i) {
@@ -286,10 +286,15 @@ void GraphValues::add_value(PyObject* name, PyObject* value, Table table) {
   values.push_back({Ref::borrow(name), Ref::borrow(value), table});
 }
 
-// Adds a result that no node takes; it gets a new name.
-void GraphValues::add_unused(const NodeEntry& entry, const std::string& suffix, PyObject* value,
-                             Table table) {
-  unused_.push_back(new_string(std::string(utf8(entry.name.get())) + "_unused_" + suffix));
+// Adds one of several results, under the name of its getitem node `user`. Without a getitem node
+// (null), it gets a new name.
+void GraphValues::add_part(NodeEntry* user, const NodeEntry& named_after, const std::string& suffix,
+                           PyObject* value, Table table) {
+  if (user != nullptr) {
+    user->table = table;
+    return add_value(user->name.get(), value, table);
+  }
+  unused_.push_back(new_string(std::string(utf8(named_after.name.get())) + "_unused_" + suffix));
   PyObject* name = unused_.back().get();
   if (!add_name(name, static_cast<uint32_t>(entries.size() + unused_.size() - 1))) {
     raise(PyExc_AssertionError, "another value already has the name %R", name);
@@ -335,7 +340,8 @@ NodeEntry* GraphValues::user_at(const std::vector<User>& users, size_t index) {
   return nullptr;
 }
 
-// Adds tensors as one list. `taken_from` is the node whose users take them; may be null.
+// Adds a list of tensors as one output. taken_from: the node with a getitem node for each tensor,
+// or null. A tensor without a getitem node is named after `named_after` and `prefix`.
 void GraphValues::add_list(const NodeEntry* taken_from, const NodeEntry& named_after,
                            const std::string& prefix, PyObject* results, bool skip_none) {
   const std::vector<User> users =
@@ -349,12 +355,7 @@ void GraphValues::add_list(const NodeEntry* taken_from, const NodeEntry& named_a
       raise(symbols.serialize_error, "Serialize list output with type %S nyi", Py_TYPE(value));
     }
     NodeEntry* user = user_at(users, static_cast<size_t>(i));
-    if (user != nullptr) {
-      user->table = Table::kTensor;
-      add_value(user->name.get(), value, Table::kTensor);
-    } else {
-      add_unused(named_after, prefix + std::to_string(i), value, Table::kTensor);
-    }
+    add_part(user, named_after, prefix + std::to_string(i), value, Table::kTensor);
   }
   outputs.push_back({Output::Kind::kTensors, first, static_cast<uint32_t>(values.size()) - first});
 }
@@ -384,12 +385,7 @@ void GraphValues::add_each(const NodeEntry& entry, PyObject* results) {
         raise(symbols.serialize_error, "Unable to serialize output %R", value);
       }
       outputs.push_back({Output::Kind::kValue, static_cast<uint32_t>(values.size()), 1});
-      if (user != nullptr) {
-        user->table = table;
-        add_value(user->name.get(), value, table);
-      } else {
-        add_unused(entry, std::to_string(i), value, table);
-      }
+      add_part(user, entry, std::to_string(i), value, table);
     }
   }
 }
@@ -407,13 +403,8 @@ void GraphValues::add_dict(const NodeEntry& entry, PyObject* results) {
     for (const User& other : users) {
       if (is_equal(other.index.get(), index)) user = other.entry;
     }
-    if (user != nullptr) {
-      user->table = Table::kTensor;
-      add_value(user->name.get(), value, Table::kTensor);
-    } else {
-      const Ref text = Ref::steal(PyObject_Str(index));
-      add_unused(entry, std::string(utf8(text.get())), value, Table::kTensor);
-    }
+    const Ref suffix = Ref::steal(PyObject_Str(index));
+    add_part(user, entry, std::string(utf8(suffix.get())), value, Table::kTensor);
   }
   outputs.push_back({Output::Kind::kTensors, first, static_cast<uint32_t>(values.size()) - first});
 }

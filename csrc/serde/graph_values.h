@@ -16,22 +16,22 @@
 
 namespace fxpress::serde {
 
-// The tables of a graph; each value is in one of them.
+// The tables of a schema Graph, such as Graph.tensor_values. Each named value is in one of them.
 enum class Table : uint8_t { kTensor, kSymInt, kSymFloat, kSymBool, kCustomObject, kNone };
 
 // The fields of the schema for the values of a table.
 struct TableFields {
   using Field = schema::Field;
 
-  Field values;  // of Graph: the table
-  // Of numbers only:
-  Field argument = Field::kUnknown;    // of Argument: one number
-  Field arguments = Field::kUnknown;   // of Argument: a list of numbers
-  Field name = Field::kUnknown;        // of the argument: it is a value of the graph
-  Field constant = Field::kUnknown;    // of the argument: it is a constant
-  Field known = Field::kUnknown;       // of the table's entry: a number
-  Field expression = Field::kUnknown;  // of the table's entry: a symbolic number
-  Field hint = Field::kUnknown;        // of the hint of a symbolic number
+  Field values;  // the table in Graph
+  // Only for numbers; the comments show the fields for ints:
+  Field argument = Field::kUnknown;    // Argument.as_sym_int
+  Field arguments = Field::kUnknown;   // Argument.as_sym_ints
+  Field name = Field::kUnknown;        // SymIntArgument.as_name
+  Field constant = Field::kUnknown;    // SymIntArgument.as_int
+  Field known = Field::kUnknown;       // SymInt.as_int
+  Field expression = Field::kUnknown;  // SymInt.as_expr
+  Field hint = Field::kUnknown;        // SymExprHint.as_int
 };
 
 // Indexed by Table.
@@ -52,7 +52,7 @@ inline constexpr TableFields kTableFields[] = {
     {schema::Field::Graph_custom_obj_values},
 };
 
-// The table for a value of this type; kNone if there is none.
+// The table for meta["val"] of a node; kNone for a value that is not a tensor or number.
 Table table_of(PyObject* value);
 
 struct NamedValue {
@@ -75,7 +75,7 @@ struct NodeEntry {
   uint32_t outputs;          // position of its first output in GraphValues::outputs
   uint32_t duplicate_of;     // entry of another getitem of the same result, or kAbsent
   core::Op op;               // of the node
-  Table table;               // of the value that the node refers to as an argument
+  Table table;               // of the node's value, when the node is an argument
   bool symbolic;             // a call of a function on numbers
 };
 
@@ -87,11 +87,11 @@ class GraphValues {
     bool top_level;   // the program's root graph
   };
 
-  // Reads all nodes of a graph module. SerializeError, with the node's name, if a result cannot be
-  // written; Doubtful if checks are on, because the graph may be invalid.
+  // Reads all nodes of a graph module. If a node cannot be written: SerializeError with its name,
+  // or Doubtful if checks are on.
   GraphValues(PyObject* module, OperatorTable& operators, const Options& options);
 
-  // Reads one node; the nodes after it take its results.
+  // Reads the first node; the others are the getitem nodes of its results.
   GraphValues(std::vector<Ref> nodes, OperatorTable& operators);
 
   // The entry of a node, or null if it is not in this graph.
@@ -118,18 +118,19 @@ class GraphValues {
   void read_call(NodeEntry& entry, PyObject* meta);
   void add_result(NodeEntry& entry, PyObject* value);
   void add_value(PyObject* name, PyObject* value, Table table);
-  void add_unused(const NodeEntry& entry, const std::string& suffix, PyObject* value, Table table);
+  void add_part(NodeEntry* user, const NodeEntry& named_after, const std::string& suffix,
+                PyObject* value, Table table);
   void add_each(const NodeEntry& entry, PyObject* results);
   void add_list(const NodeEntry* taken_from, const NodeEntry& named_after,
                 const std::string& prefix, PyObject* results, bool skip_none);
   void add_dict(const NodeEntry& entry, PyObject* results);
   void add_schema_results(NodeEntry& entry, PyObject* results);
 
-  // The users of a node that take its results, by index; duplicates are marked.
   struct User {
     Ref index;         // the second argument of getitem
-    NodeEntry* entry;  // the first node that takes this result
+    NodeEntry* entry;  // the first getitem node with this index
   };
+  // Returns a node's getitem users; marks users with the index of an earlier one as duplicates.
   std::vector<User> users_of(const NodeEntry& entry);
   static NodeEntry* user_at(const std::vector<User>& users, size_t index);
 
@@ -145,11 +146,11 @@ class GraphValues {
   std::vector<Ref> unused_;      // names of results that no node takes
 };
 
-// Raises SerializeError, with the node's name, from an error in writing it. Signals and exits
-// (errors that are not an Exception) pass unchanged.
+// Raises SerializeError with the node's name, caused by `error`. Rethrows UnsupportedError,
+// InternalError, and errors that are not an Exception, such as KeyboardInterrupt.
 [[noreturn]] void node_failed(PyObject* node, pybind11::error_already_set& error);
 
-// Thrown instead of an error if the program may be invalid: torch's verifier decides.
+// Thrown if the program may be invalid. The caller runs torch's verifier, which decides.
 struct Doubtful {};
 
 }  // namespace fxpress::serde

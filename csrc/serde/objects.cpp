@@ -24,7 +24,7 @@ using schema::ValueKind;
 
 namespace {
 
-// Python stores up to 29 attributes of an object without a dict: a union's fields and its tag.
+// Python stores up to 29 attributes without a dict: the fields of a union, and its tag `_type`.
 constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {
@@ -105,7 +105,7 @@ class SchemaClasses::Maker {
         std::span<const Ref> kept)
       : classes_(classes.classes_), document_(document), all_members_(all_members), kept_(kept) {}
 
-  // members: int -> member of the enumeration of the value's field; null without one.
+  // members: {int: enum member} if the field of the value is an enum; else null.
   Ref make(const Value& value, PyObject* members) {
     if (value.kind == ValueKind::kString) return text(document_.text(value));
     if (Ref plain = scalar(document_, value)) {
@@ -151,9 +151,9 @@ class SchemaClasses::Maker {
   // Most texts repeat soon (names of arguments, operators, values), and a str can be shared.
   Ref text(std::string_view text) {
     if (text.size() > kLongestShared) return new_text(text);
-    Shared& place = texts_[core::TextHash()(text) % texts_.size()];
-    if (!place.object || place.text != text) place = {text, new_text(text)};
-    return Ref::borrow(place.object.get());
+    Shared& slot = texts_[core::TextHash()(text) % texts_.size()];
+    if (!slot.object || slot.text != text) slot = {text, new_text(text)};
+    return Ref::borrow(slot.object.get());
   }
 
   static constexpr size_t kLongestShared = 64;  // bytes
@@ -214,7 +214,7 @@ class SchemaClasses::Walk {
 
   const SchemaClasses& classes_;
   const Schema& schema_;
-  Place field_;  // the innermost open one, for messages
+  Place field_;  // the field that is read now, for errors
 
  private:
   bool fits(Shape shape, PyObject* object) const {
@@ -239,8 +239,8 @@ class SchemaClasses::Walk {
   }
 };
 
-// Checks and copies objects; immutable ones are shared. The classes for the facts of a graph about
-// a value do not contain themselves, so copies are never deep.
+// Checks and copies entries of a graph's tables (TensorMeta, SymInt); immutable objects are shared.
+// These classes do not contain themselves, so the recursion is not deep.
 class SchemaClasses::Copier : Walk {
  public:
   Copier(const SchemaClasses& classes, Place field) : Walk(classes, field) {}
@@ -258,7 +258,7 @@ class SchemaClasses::Copier : Walk {
       case Kind::kList:
         return list(shape.of, object);
       default:
-        FXPRESS_CHECK(shape.kind != Kind::kMap, "the facts about values of a graph are a map");
+        FXPRESS_CHECK(shape.kind != Kind::kMap, "an entry of a graph's tables contains a map");
         return Ref::borrow(object);
     }
   }

@@ -11,9 +11,9 @@
 
 namespace fxpress::serde {
 
-// The classes of the schema's types. Instances have their fields as attributes. A union has the
-// field that is set, and its name as the tag `_type`; another field is an AttributeError, as in
-// torch's classes, which store None for each.
+// torch's Python classes for the schema's types. A union object stores the field that is set, and
+// the name of this field as `_type`. Reading another field raises AttributeError, as in torch, but
+// torch stores None in each.
 class SchemaClasses {
  public:
   // classes: [class] in schema order; enumerations: class -> {field: {int: enum member}}; make_tag:
@@ -21,9 +21,9 @@ class SchemaClasses {
   SchemaClasses(const schema::Schema& schema, PyObject* classes, PyObject* enumerations,
                 PyObject* make_tag);
 
-  // Creates the object for a value. Enum fields contain ints, as torch reads them from JSON; with
-  // `all_members` they contain members. `kept`: the result of write_for_order(). The garbage
-  // collector should be paused.
+  // Creates the object for a value. An enum field contains an int, as in objects that torch reads
+  // from JSON, or with `all_members` an enum member. kept: the result of write_for_order(). The
+  // caller pauses the garbage collector.
   Ref make(const schema::Document& document, const schema::Value& value, bool all_members,
            std::span<const Ref> kept = {}) const;
 
@@ -31,18 +31,18 @@ class SchemaClasses {
   // DocumentBuilder or JsonWriter.
   template <class Out>
   void write(PyObject* object, Out& sink) const;
-  // Writes the values that the canonical form depends on: no metadata of nodes, and for each
-  // value's facts the number of a copy. Returns the copies.
+  // Writes what the canonical form depends on: omits the metadata of nodes, and writes each entry
+  // of a graph's tables as a position in the returned list of copies.
   std::vector<Ref> write_for_order(PyObject* object, schema::DocumentBuilder& sink) const;
 
  private:
   struct Class {
     Ref type;                       // the class
     std::vector<Ref> names;         // of its fields, interned
-    std::vector<Ref> members;       // by field: int -> member of its enumeration, or empty
+    std::vector<Ref> members;       // by field: {int: enum member}; empty if it is not an enum
     std::vector<Ref> tags;          // union: by field
     std::vector<Py_hash_t> hashes;  // union: of the names
-    std::vector<Ref> templates;     // large union: its __dict__ by tag
+    std::vector<Ref> templates;     // large union: by field, the __dict__ of an object
   };
   class Maker;
   class Walk;

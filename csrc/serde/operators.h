@@ -49,8 +49,8 @@ struct Operator {
   OperatorKind kind;
   bool is_allowed;                          // torch's verifier surely accepts it
   bool is_functional;                       // likewise, and it writes none of its arguments
-  bool takes_numbers;                       // kSymbolic, or read like one: aten.item
-  bool constrains;                          // it constrains symbols
+  bool takes_numbers;                       // kSymbolic, or decoded like it: aten.item
+  bool constrains;                          // a call constrains the range of a symbol
   std::string name;                         // as in the file
   Ref object;                               // the operator, or null
   std::vector<OperatorArgument> arguments;  // kSchema, kSymbolic
@@ -69,7 +69,7 @@ Operator operator_of(PyObject* described, PyObject* object);
 
 class OperatorTable {
  public:
-  // Returns an operator; its address stays valid as long as the table exists.
+  // Returns the description of an operator; its address is valid as long as the table exists.
   const Operator& get(PyObject* target);
   // Returns the operator that a text of a file names. resolve(text) returns (operator, its
   // description); it raises if the text is not an operator or the file may not call it.

@@ -1,4 +1,4 @@
-// Writes records, unions and lists of the schema to a sink; the base of all encoders.
+// Writes records, unions and lists of the schema to a sink.
 #pragma once
 
 #include "py/calls.h"
@@ -20,7 +20,6 @@ class SchemaWriter {
   SchemaWriter(const Schema& schema, EventSink& sink) : schema_(schema), sink_(sink) {}
 
   const Schema& schema() const { return schema_; }
-  EventSink& sink() { return sink_; }
 
   // Calls write(field) for each field of a record, in schema order.
   template <class F>
@@ -67,12 +66,6 @@ class SchemaWriter {
   void strings(PyObject* sequence) {
     const Ref held = Ref::steal(PySequence_Tuple(sequence));
     list(held.get(), [&](PyObject* text) { string(text); });
-  }
-  // Writes a record that only has a name.
-  void name_record(Type type, Field field, PyObject* name) {
-    record(type, [&](Field at) {
-      if (at == field) string(name);
-    });
   }
 
  private:

@@ -22,17 +22,17 @@ extern Symbols symbols;  // owned references, held until the process ends
 // Reads a tensor without Python; null if the extension with libtorch is not available.
 extern core::ReadTensorFacts read_tensor_facts;
 
-// Fills the table; called once by `_files/serde/native_table.py`.
+// Fills `symbols`; called once by `_files/serde/native_table.py`.
 void initialize_symbols(PyObject* objects);
 
-// Whether the table of torch's objects is filled. Files can be read without it.
+// Whether `symbols` is filled. Without torch it is not, but documents can be read.
 bool has_torch();
 
 // The type of errors about files: SerializeError, or ValueError without torch. Borrowed.
 PyObject* damage_error();
 
-// The row of torch's InputSpec or OutputSpec; AssertionError for an enum member that is unknown or
-// belongs to the other class.
+// The row of kSpecs for torch's InputSpec or OutputSpec object. AssertionError if its `kind` is
+// unknown or belongs to the other class than `type`.
 const SpecInfo& spec_info(PyObject* spec, schema::Type type);
 
 // torch's class for arguments of a type, borrowed; null for SpecArgument::kAny.

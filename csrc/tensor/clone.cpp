@@ -27,13 +27,13 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr size_t kAlignment = 64;                   // of copied parts of storages, bytes
-constexpr size_t kLine = 64;                        // cache line, bytes
-constexpr size_t kAhead = 8;                        // tensors to prefetch
-constexpr size_t kGroup = size_t{1} << 20;          // bytes of small parts that form one piece
-constexpr std::chrono::milliseconds kPatience{50};  // between checks for signals
-constexpr size_t kWorthAThread = size_t{1} << 21;   // bytes that justify one more thread
-constexpr size_t kWorthRelease = size_t{1} << 25;   // bytes from which the GIL is released
+constexpr size_t kAlignment = 64;                  // of copied parts of storages, bytes
+constexpr size_t kLine = 64;                       // cache line, bytes
+constexpr size_t kAhead = 8;                       // distance of a prefetch, in tensors
+constexpr size_t kGroup = size_t{1} << 20;         // bytes of small parts that form one piece
+constexpr size_t kWorthAThread = size_t{1} << 21;  // bytes that justify one more thread
+constexpr size_t kWorthRelease = size_t{1} << 25;  // bytes from which the GIL is released
+constexpr std::chrono::milliseconds kSignalPollInterval{50};
 
 // The part of a storage that is copied.
 struct Part {
@@ -41,7 +41,7 @@ struct Part {
   const std::byte* data;  // of the entire storage
   size_t begin;           // bytes
   size_t end;
-  uint32_t first;  // of the tensors on it
+  uint32_t first;  // index in Originals::tensors of the first tensor on it
   uint32_t last;
   at::Storage copy;
 
@@ -53,18 +53,19 @@ struct Part {
   }
 };
 
-// Checks the type itself: `isinstance` would run the `__class__` property of an object.
+// Does not use isinstance(), which would run the `__class__` property of an object.
 bool is_tensor(PyObject* value) {
   return PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
 }
 
-bool is_copied_here(PyObject* value, bool watched) {
-  if (watched || !is_plain_class(value)) return false;
+// Whether this file copies a value; Python copies the others. observed: see copies_are_observed().
+bool is_copied_here(PyObject* value, bool observed) {
+  if (observed || !is_plain_class(value)) return false;
   const at::Tensor& tensor = THPVariable_Unpack(value);
   return is_only_a_view(tensor) && tensor.is_cpu();
 }
 
-// The range of bytes of its storage that a tensor uses. ValueError if it is out of range.
+// Returns the range of bytes of its storage that a tensor uses. ValueError if it is out of range.
 std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {0, 0};
   const size_t item = tensor.itemsize();
@@ -83,7 +84,8 @@ void prefetch(const void* memory, size_t bytes) {
   }
 }
 
-// Prefetches the next tensors: at three distances, each following one more pointer.
+// Prefetches later tensors of a list: first the Python object, some calls later its TensorImpl, and
+// then its StorageImpl, because each contains the pointer to the next.
 void prefetch_tensors(PyObject* list, size_t i) {
   const auto size = static_cast<size_t>(PyList_GET_SIZE(list));
   const auto item = [&](size_t k) { return PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k)); };
@@ -101,7 +103,7 @@ void prefetch_tensors(PyObject* list, size_t i) {
 // The tensors to copy, each once, and the parts of storages that they use.
 class Originals {
  public:
-  static constexpr uint32_t kElsewhere = core::FlatMap::kAbsent;
+  static constexpr uint32_t kElsewhere = core::FlatMap::kAbsent;  // the value is not copied here
 
   struct Original {
     PyObject* object;  // borrowed
@@ -115,12 +117,12 @@ class Originals {
     parts.reserve(count);
   }
 
-  // The index of a tensor in `tensors`. ValueError if it is larger than its storage.
+  // Adds a tensor; returns its index in `tensors`. ValueError if it is larger than its storage.
   uint32_t add(PyObject* object) {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     Part seen = part_of(tensor);
     seen.begin = seen.begin / kAlignment * kAlignment;
-    // A tensor occurs only once if there is no other reference to it or to its storage.
+    // Without other references to it and to its storage, a tensor occurs only once.
     const auto next = static_cast<uint32_t>(parts.size());
     const bool is_alone = tensor.storage().use_count() == 1 && Py_REFCNT(object) == 1;
     const auto [at, is_new] =
@@ -133,10 +135,10 @@ class Originals {
       if (seen.size() > 0) part.extend(seen.begin, seen.end);
       part.last = seen.first;
     }
-    const uint32_t place = seen.first;
+    const uint32_t index = seen.first;
     if (is_new) parts.push_back(std::move(seen));
     tensors.push_back({object, &tensor, at, is_parameter(object)});
-    return place;
+    return index;
   }
 
   // Adds a tensor whose copy does not share its storage with other copies.
@@ -162,8 +164,8 @@ class Originals {
     if (end > storage.nbytes() || (end != 0 && data == nullptr)) {
       throw py::value_error("a tensor is larger than its storage");
     }
-    const auto place = static_cast<uint32_t>(tensors.size());
-    return {storage.unsafeGetStorageImpl(), data, begin, end, place, place, at::Storage()};
+    const auto index = static_cast<uint32_t>(tensors.size());
+    return {storage.unsafeGetStorageImpl(), data, begin, end, index, index, at::Storage()};
   }
 
   core::FlatMap storages_;  // storage -> part
@@ -175,8 +177,8 @@ class Slab {
  public:
   explicit Slab(size_t size) : memory_(c10::GetCPUAllocator()->allocate(size)), size_(size) {}
 
-  bool has_room(size_t size) const { return size <= size_ - used_; }
-  // The next `size` bytes, aligned.
+  bool has_space(size_t size) const { return size <= size_ - used_; }
+  // Returns the next `size` bytes, aligned.
   c10::DataPtr take(size_t size) {
     auto* begin = static_cast<std::byte*>(memory_.mutable_get()) + used_;
     used_ += (size + kAlignment - 1) / kAlignment * kAlignment;
@@ -216,15 +218,15 @@ class Memory {
     void operator()(Slab* slab) const { Slab::release(slab); }
   };
   c10::DataPtr from_slab(size_t size) {
-    if (!slab_ || !slab_->has_room(size)) slab_.reset(new Slab(kSlab));
+    if (!slab_ || !slab_->has_space(size)) slab_.reset(new Slab(kSlab));
     return slab_->take(size);
   }
 
   std::unique_ptr<Slab, Release> slab_;  // the current one
 };
 
-// The bytes of a part and their destination. Copying threads read this instead of the storages,
-// whose reference counts, in the same cache lines, change while the calling thread makes tensors.
+// The bytes of a part and their destination. Copying threads read this and not the StorageImpl,
+// whose cache line the calling thread modifies when it changes the reference count.
 struct Bytes {
   const std::byte* from;
   std::byte* to;
@@ -320,7 +322,7 @@ class Filling {
   Filling& operator=(const Filling&) = delete;
   ~Filling() { next_ = pieces_.size(); }  // stops the threads if finish() was not reached
 
-  // `release`: let other Python threads run, and check for signals every kPatience.
+  // release: release the GIL, and check for signals every kSignalPollInterval.
   void finish(bool release) {
     if (!release) {
       work(Time::max());
@@ -329,7 +331,7 @@ class Filling {
     for (bool is_done = false; !is_done;) {
       {
         const py::gil_scoped_release released;
-        is_done = work(std::chrono::steady_clock::now() + kPatience);
+        is_done = work(std::chrono::steady_clock::now() + kSignalPollInterval);
         if (is_done) crew_.join();
       }
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -364,117 +366,117 @@ at::Tensor view_like(const at::Tensor& original, at::Storage storage, size_t beg
   return made;
 }
 
-// Owns the objects created so far. It must outlive Filling, as the parts must: if an error occurs,
-// threads may still write to the copies' storages.
+// Owns the objects created so far. Must outlive Filling: after an error, threads may still write to
+// the copies' storages.
 struct Made {
-  at::Storage latest;  // of the copy that becomes an object
+  at::Storage latest;  // of the copy for which an object is being created
   py::list result;
 };
 
-py::object make_object(Originals& originals, uint32_t place, Made& made) {
-  const auto& [object, tensor, index, as_parameter] = originals.tensors[place];
-  Part& part = originals.parts[index];
+py::object make_object(Originals& originals, uint32_t index, Made& made) {
+  const auto& [object, tensor, part_index, as_parameter] = originals.tensors[index];
+  Part& part = originals.parts[part_index];
   made.latest = part.copy;
-  if (place == part.last) part.copy = at::Storage();
+  if (index == part.last) part.copy = at::Storage();
   at::Tensor copy = view_like(*tensor, made.latest, part.begin);
   return to_python(std::move(copy), as_parameter, tensor->requires_grad());
 }
 
 // Creates the objects for the copies; None for the other values.
-void make_objects(const std::vector<uint32_t>& places, Originals& originals, Made& made) {
+void make_objects(const std::vector<uint32_t>& indices, Originals& originals, Made& made) {
   const auto& tensors = originals.tensors;
   std::vector<PyObject*> objects(tensors.size());  // borrowed from the list
-  for (size_t i = 0; i < places.size(); ++i) {
+  for (size_t i = 0; i < indices.size(); ++i) {
     py::object item = py::none();
-    if (const uint32_t place = places[i]; place != Originals::kElsewhere) {
-      if (place + kAhead < tensors.size()) {
-        prefetch(tensors[place + kAhead].tensor->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+    if (const uint32_t index = indices[i]; index != Originals::kElsewhere) {
+      if (index + kAhead < tensors.size()) {
+        prefetch(tensors[index + kAhead].tensor->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
       }
-      item = objects[place] != nullptr ? py::reinterpret_borrow<py::object>(objects[place])
-                                       : make_object(originals, place, made);
-      objects[place] = item.ptr();
+      item = objects[index] != nullptr ? py::reinterpret_borrow<py::object>(objects[index])
+                                       : make_object(originals, index, made);
+      objects[index] = item.ptr();
     }
     PyList_SET_ITEM(made.result.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
   }
 }
 
-// Returns the copies of the originals in the order of `given`; None for the other values. `pause`
-// ends before other threads run. Until then the GIL is held and no Python code runs, so the list
+// Returns the copies in the order of `values`; None for values that are not copied here. Ends
+// `pause` before other threads run. Until then the GIL is held and no Python code runs, so the list
 // does not change.
-py::list copy_all(const py::list& given, const std::vector<uint32_t>& places, Originals& originals,
-                  std::optional<GcPause>& pause) {
+py::list copy_all(const py::list& values, const std::vector<uint32_t>& indices,
+                  Originals& originals, std::optional<GcPause>& pause) {
   std::vector<Bytes> bytes = allocate(originals.parts);
   const bool release = total_of(bytes) > kWorthRelease;
   // Other threads run during the copy, and may change the list or set another storage on a tensor.
-  // They must not resize a storage, which frees its memory, as during torch's copies.
-  py::object values;
+  // So the values and storages are kept alive. As in torch, no thread may resize a storage.
+  py::object held;
   std::vector<at::Storage> kept;
   if (release) {
-    values = py::reinterpret_steal<py::object>(PySequence_List(given.ptr()));
-    if (!values) throw py::error_already_set();
+    held = py::reinterpret_steal<py::object>(PySequence_List(values.ptr()));
+    if (!held) throw py::error_already_set();
     for (const Part& part : originals.parts) {
       kept.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(part.original));
     }
   }
-  Made made{{}, py::list(places.size())};
+  Made made{{}, py::list(indices.size())};
   Filling filling(std::move(bytes));
-  make_objects(places, originals, made);
+  make_objects(indices, originals, made);
   pause.reset();
   filling.finish(release);
   return std::move(made.result);
 }
 
-// Whether clone() returns a tensor with the same strides and without history.
-bool is_cloned_as_it_is(const at::Tensor& tensor, bool as_parameter) {
+// Whether Tensor.clone() copies the bytes and strides, and the copy has no history.
+bool is_cloned_bytewise(const at::Tensor& tensor, bool as_parameter) {
   return tensor.numel() != 0 && tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
          !tensor.is_neg() && (as_parameter || !tensor.requires_grad());
 }
 
-// The indices of a list's values in the originals. `place_of(i, value)` adds a value to them, or
-// returns kElsewhere.
-template <class PlaceOf>
-std::vector<uint32_t> places_of(const py::list& given, PlaceOf place_of) {
-  const size_t count = given.size();
-  std::vector<uint32_t> places;
-  places.reserve(count);
+// Returns the results of add(i, value) for a list: the index of the value in the originals, or
+// kElsewhere.
+template <class Add>
+std::vector<uint32_t> add_values(const py::list& values, Add add) {
+  const size_t count = values.size();
+  std::vector<uint32_t> indices;
+  indices.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    prefetch_tensors(given.ptr(), i);
-    places.push_back(place_of(i, PyList_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i))));
+    prefetch_tensors(values.ptr(), i);
+    indices.push_back(add(i, PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i))));
   }
-  return places;
+  return indices;
 }
 
 }  // namespace
 
-std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
-  const bool watched = copies_are_observed();
+std::pair<py::list, py::dict> clone_aliased(const py::list& values) {
+  const bool observed = copies_are_observed();
   std::optional<GcPause> pause(std::in_place);
   py::dict others;
-  Originals originals(given.size());
-  const std::vector<uint32_t> places = places_of(given, [&](size_t i, PyObject* value) {
+  Originals originals(values.size());
+  const std::vector<uint32_t> indices = add_values(values, [&](size_t i, PyObject* value) {
     if (!is_tensor(value)) {
       throw py::type_error(std::string("expected tensors, got a ") + Py_TYPE(value)->tp_name);
     }
-    if (is_copied_here(value, watched)) return originals.add(value);
+    if (is_copied_here(value, observed)) return originals.add(value);
     others[py::int_(i)] = py::handle(value);
     return Originals::kElsewhere;
   });
-  return {copy_all(given, places, originals, pause), std::move(others)};
+  return {copy_all(values, indices, originals, pause), std::move(others)};
 }
 
-py::list clone_separately(const py::list& given, const std::vector<bool>& parameters) {
-  const bool watched = copies_are_observed();
-  if (parameters.size() != given.size()) {
+py::list clone_separately(const py::list& values, const std::vector<bool>& parameters) {
+  const bool observed = copies_are_observed();
+  if (parameters.size() != values.size()) {
     throw py::value_error("expected a flag for each value");
   }
   std::optional<GcPause> pause(std::in_place);
-  Originals originals(given.size());
-  const std::vector<uint32_t> places = places_of(given, [&](size_t i, PyObject* value) {
-    const bool is_here = is_copied_here(value, watched) &&
-                         is_cloned_as_it_is(THPVariable_Unpack(value), parameters[i]);
+  Originals originals(values.size());
+  const std::vector<uint32_t> indices = add_values(values, [&](size_t i, PyObject* value) {
+    const bool is_here = is_copied_here(value, observed) &&
+                         is_cloned_bytewise(THPVariable_Unpack(value), parameters[i]);
     return is_here ? originals.add_alone(value, parameters[i]) : Originals::kElsewhere;
   });
-  return copy_all(given, places, originals, pause);
+  return copy_all(values, indices, originals, pause);
 }
 
 }  // namespace fxpress::tensor

@@ -11,9 +11,9 @@ namespace fxpress::tensor {
 
 // Copies each tensor on the CPU that is only a view of a storage. A copy has the same sizes,
 // strides and requires_grad, no history, and is a Parameter if the original is one. The storages of
-// the copies have only the bytes that the tensors use; small ones share memory. A tensor that
-// occurs twice gets one copy. Other tensors get None, and are also returned by position, for Python
-// to copy. TypeError for a value that is not a tensor.
+// the copies have only the bytes that the tensors use; small storages share memory. A tensor that
+// occurs twice gets one copy. For other tensors, the list has None, and the dict has {position:
+// tensor}, for Python to copy. TypeError for a value that is not a tensor.
 std::pair<pybind11::list, pybind11::dict> clone_aliased(const pybind11::list& values);
 
 // Copies each tensor to a separate storage; `parameters[i]` makes the copy an nn.Parameter with the

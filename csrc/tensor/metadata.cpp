@@ -21,14 +21,15 @@ at::Storage make_storage(const c10::SymInt& bytes) {
       /*resizable=*/true));
 }
 
-// Accesses what only TensorImpl's subclasses may.
+// Accesses a protected member of TensorImpl.
 struct Protected : c10::TensorImpl {
   static c10::SymbolicShapeMeta& shape_of(c10::TensorImpl& impl) {
     return *(impl.*(&Protected::extra_meta_))->symbolic_shape_meta_;
   }
 };
 
-// Copies as Tensor._make_subclass does: Python dispatches operators and provides the device.
+// Copies a fake tensor like Tensor._make_subclass: Python code runs its operators and provides its
+// device.
 at::Tensor copy_of(PyObject* object, const std::optional<at::Storage>& storage, bool protects) {
   const at::Tensor& fake = THPVariable_Unpack(object);
   // Copy the tensor itself, without calling its class or a mode.
@@ -68,9 +69,9 @@ bool read_facts(void* object, core::TensorFacts* facts) {
 void* fake_like(void* fake, void* storage, bool protects) {
   HANDLE_TH_ERRORS
   auto* like = static_cast<PyObject*>(fake);
-  std::optional<at::Storage> place;
-  if (storage != nullptr) place = torch::createStorage(static_cast<PyObject*>(storage));
-  const at::Tensor made = copy_of(like, place, protects);
+  std::optional<at::Storage> shared;
+  if (storage != nullptr) shared = torch::createStorage(static_cast<PyObject*>(storage));
+  const at::Tensor made = copy_of(like, shared, protects);
   return THPVariable_Wrap(made, Py_TYPE(like));
   END_HANDLE_TH_ERRORS
 }

@@ -15,15 +15,14 @@ namespace fxpress::tensor {
 bool read_facts(void* tensor, core::TensorFacts* facts);
 void* fake_like(void* fake, void* storage, bool protects);
 
-// A tensor on the meta device with the sizes, strides and offset of `pattern`. They may be
-// symbolic, and are not evaluated. `storage`: its storage; nullopt: a new one, as large as the
-// pattern's.
+// Returns a meta tensor with the sizes, strides and offset of `pattern`. Symbolic numbers are not
+// evaluated. storage: for the new tensor; nullopt: a new one, as large as the pattern's.
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage);
 
-// Like fake_like(), with other numbers equal to the numbers of `fake`, which has symbolic sizes,
-// strides or offset. Facts about its layout that are known already are kept, except the number of
-// elements, which is a separate symbolic number for each tensor. `bytes`: of a new storage, if
-// there is no storage.
+// Like fake_like(), for a fake tensor with symbolic sizes, strides or offset. The copy gets the
+// numbers that are passed, which must equal the numbers of `fake`. It keeps the known facts about
+// the layout; the number of elements is computed again. bytes: the size of a new storage, which
+// replaces a missing `storage`.
 PyObject* fake_with_numbers(PyObject* fake, const std::optional<at::Storage>& storage,
                             const c10::SymInt& bytes, const std::vector<c10::SymInt>& sizes,
                             const std::vector<c10::SymInt>& strides, const c10::SymInt& offset,

@@ -24,7 +24,7 @@ inline bool is_only_a_view(const at::Tensor& tensor) {
          !tensor._is_zerotensor() && !tensor.key_set().has(c10::DispatchKey::Functionalize);
 }
 
-// nn.Parameter(data, requires_grad) for a plain tensor that was just created.
+// Returns nn.Parameter(data, requires_grad) for a plain tensor that was just created.
 inline pybind11::object make_parameter(const at::Tensor& data, bool requires_grad) {
   data.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
   data.set_requires_grad(requires_grad);
@@ -33,7 +33,7 @@ inline pybind11::object make_parameter(const at::Tensor& data, bool requires_gra
   return pybind11::reinterpret_steal<pybind11::object>(parameter);
 }
 
-// The Python object of a tensor that was just created and has no other reference.
+// Returns the Python object of a tensor that was just created and has no other reference.
 inline pybind11::object to_python(at::Tensor made, bool is_parameter, bool requires_grad) {
   if (is_parameter) return make_parameter(made, requires_grad);
   if (requires_grad) made.set_requires_grad(true);
@@ -50,7 +50,7 @@ inline bool is_plain_class(PyObject* value) {
   return THPVariable_CheckExact(value) || is_parameter(value);
 }
 
-// Whether modes or tracers intercept copies, which must then be Python calls.
+// Whether modes or functionalization intercept copies, which must then be calls of torch.
 inline bool copies_are_observed() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
          c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);

@@ -21,7 +21,7 @@ namespace py = pybind11;
 
 namespace {
 
-// The tensor of a value that is not of a subclass and only a view of a storage; else null.
+// Returns the tensor of a value that is a plain view of a storage, not of a subclass; else null.
 const at::Tensor* view_of_storage(PyObject* value) {
   if (!is_plain_class(value)) return nullptr;
   const at::Tensor& tensor = THPVariable_Unpack(value);
@@ -30,14 +30,14 @@ const at::Tensor* view_of_storage(PyObject* value) {
 
 // Returns a key that is equal for two values with the same data: the storage, or the value itself
 // if it has no plain storage.
-const void* place_of(PyObject* value) {
+const void* data_key(PyObject* value) {
   if (!THPVariable_Check(value)) return value;
   const at::Tensor& tensor = THPVariable_Unpack(value);
   if (is_plain(tensor)) return tensor.storage().unsafeGetStorageImpl();
   return tensor.unsafeGetTensorImpl();
 }
 
-// Whether two values with the same place have the same view of it.
+// Whether two values with the same data_key() are the same view.
 bool is_same_view(PyObject* a, PyObject* b) {
   if (!THPVariable_Check(a)) return true;
   const at::Tensor& left = THPVariable_Unpack(a);
@@ -117,7 +117,7 @@ std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
   result.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
-    // torch creates the tensor if Python dispatches its operators, as for a fake tensor.
+    // If Python code runs a tensor's operators, as for a fake tensor, torch creates the result.
     const bool is_computed_here =
         !tensor.key_set().has(c10::DispatchKey::Python) && !tensor.is_conj() && !tensor.is_neg();
     if (is_only_a_view(tensor) && is_computed_here) {
@@ -250,21 +250,21 @@ py::list make_views(const std::vector<at::Tensor>& storages, const std::vector<V
 }
 
 std::vector<int64_t> same_data(const std::vector<py::object>& values) {
-  std::unordered_map<const void*, int64_t> latest;   // place -> the last distinct view of it
-  std::vector<int64_t> previous(values.size(), -1);  // the distinct view of that place before it
+  std::unordered_map<const void*, int64_t> latest;   // data_key() -> its last distinct view
+  std::vector<int64_t> previous(values.size(), -1);  // by view: the one before with the same key
   std::vector<int64_t> result;
   latest.reserve(values.size());
   result.reserve(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    const auto [place, added] = latest.try_emplace(place_of(values[i].ptr()), -1);
-    int64_t same = place->second;
+    const auto [entry, added] = latest.try_emplace(data_key(values[i].ptr()), -1);
+    int64_t same = entry->second;
     while (same >= 0 && !is_same_view(values[static_cast<size_t>(same)].ptr(), values[i].ptr())) {
       same = previous[static_cast<size_t>(same)];
     }
     if (same < 0) {
       same = static_cast<int64_t>(i);
-      previous[i] = place->second;
-      place->second = same;
+      previous[i] = entry->second;
+      entry->second = same;
     }
     result.push_back(same);
   }

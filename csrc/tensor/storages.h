@@ -14,8 +14,9 @@ namespace fxpress::tensor {
 // (address, bytes) of a tensor's storage. Both are 0 without memory (empty, on the meta device).
 using StoragePlace = std::pair<uintptr_t, int64_t>;
 
-// Returns the place of each tensor; nullopt for a tensor that is not only a view of a storage: of a
-// subclass, not strided, quantized, conjugated or negated. The capsule keeps the storages alive.
+// Returns the address and size of each tensor's storage; nullopt for a tensor that is not a plain
+// view: of a subclass, not strided, quantized, conjugated or negated. The capsule keeps the
+// storages alive.
 std::pair<std::vector<std::optional<StoragePlace>>, pybind11::capsule> storage_places(
     const std::vector<pybind11::object>& values);
 
@@ -23,8 +24,8 @@ std::pair<std::vector<std::optional<StoragePlace>>, pybind11::capsule> storage_p
 // wrappers) count 0.
 int64_t storage_bytes(const std::vector<at::Tensor>& tensors);
 
-// The number of each value's storage, numbered from 0 by first occurrence; -1 for a value that has
-// no place (above) or is on the device `but_on`.
+// Returns the number of each value's storage, counted from 0 by first occurrence; -1 for a value
+// that is not a plain view (see storage_places) or is on the device `but_on`.
 std::vector<int64_t> storage_numbers(const pybind11::list& values,
                                      const std::optional<at::Device>& but_on);
 
@@ -35,8 +36,8 @@ std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors);
 std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
     const std::vector<int64_t>& sizes, const at::Device& device);
 
-// Tensors like the values, each on the storage with its number; None for values with the number -1.
-// A value that occurs twice gets one tensor. ValueError for a storage that is smaller than the
+// Returns tensors like the values, each on the storage with its number; None for the number -1. A
+// value that occurs twice gets one tensor. ValueError for a storage that is smaller than the
 // value's.
 pybind11::list views_like(const pybind11::list& values, const std::vector<int64_t>& numbers,
                           const std::vector<at::Tensor>& storages);
@@ -49,8 +50,8 @@ using View = std::tuple<size_t, std::string, pybind11::object, std::vector<int64
 // Creates the tensors. ValueError for a view that exceeds its storage or has negative numbers.
 pybind11::list make_views(const std::vector<at::Tensor>& storages, const std::vector<View>& views);
 
-// For each value the index of the first value with the same data: the same object, or a tensor of
-// the same dtype with the same storage and view.
+// Returns for each value the index of the first value that is the same object, or a tensor with the
+// same dtype, storage, sizes, strides and offset.
 std::vector<int64_t> same_data(const std::vector<pybind11::object>& values);
 
 }  // namespace fxpress::tensor

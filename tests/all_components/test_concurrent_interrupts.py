@@ -34,7 +34,7 @@ QUICK, MANY = 150, 500  # interrupts
 
 
 class Strike(Exception):
-    """Raised by the handler, at whatever place the main thread is."""
+    """The exception that the signal handler raises, wherever the main thread is."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _work_until_struck(work: Callable[[], object], striker: Striker, inside: lis
 
 
 def names_of_modules() -> dict[tuple[str, str], int]:
-    """Every name of every module, and which object it stands for."""
+    """Return, for each name in each module, the object to which it refers."""
     return {
         (key, name): id(value)
         for key, module in sys.modules.copy().items()
@@ -119,7 +119,7 @@ class Names:
         self.check()
 
     def check(self) -> None:
-        """They stand for what they stood for; so do all others, which takes longer to see."""
+        """Check that all names refer to the same objects as before."""
         for module, name in self.replaced:
             assert id(vars(sys.modules[module])[name]) == self.before[module, name]
 

@@ -140,7 +140,7 @@ def test_decompositions_of_autocast() -> None:
 
 
 def test_decompositions_with_another_kernel_of_attention() -> None:
-    """The choice of kernels is part of what a template is made for."""
+    """The key of a template contains the choice of attention kernels."""
     net, x = transformer(torch.float16)
     program = export(net, (x,))
     for flash in (True, False, True):
@@ -291,7 +291,7 @@ def devices_of(program: ExportedProgram) -> set[str]:
 
 
 def test_a_program_of_the_cpu_onto_the_gpu(tmp_path: Path) -> None:
-    """With `map_location` its weights and the devices in its graph go there."""
+    """`map_location` moves the weights, and changes the devices in the graph."""
     net, x = transformer()
     program = export(copy.deepcopy(net).cpu(), (x.cpu(),))
     archive.save(program, tmp_path / "model.pt2")
@@ -343,7 +343,7 @@ def test_state_files(tmp_path: Path) -> None:
 
 
 def test_not_enough_memory() -> None:
-    """torch's error, and what came to the device before it is freed."""
+    """torch's error is raised, and tensors that were already copied to the device are freed."""
     _, total = torch.cuda.mem_get_info()
     values = [torch.zeros(1 << 20) for _ in range(200)]
     before = torch.cuda.memory_allocated()

@@ -154,7 +154,7 @@ def test_a_graph_without_an_end(component: str, edit: Callable[[Graph], None]) -
 
 @pytest.mark.parametrize("edit", BROKEN_RINGS, ids=lambda edit: edit.__name__)
 def test_the_first_program_of_a_diff(edit: Callable[[Graph], None]) -> None:
-    """It is edited after it was hashed, by the names of the second program."""
+    """Names of the second program edit the first one after it was hashed."""
     first, second = exported(), exported()
     arm(second, "name", Moment(0, lambda: edit(first.graph)))
     with pytest.raises(RuntimeError, match=MODIFIED):

@@ -1,4 +1,4 @@
-"""The exceptions of fxpress: one base, torch's kinds, the same class from every name."""
+"""The exceptions of fxpress: one base class, subclasses of torch's, one class for all names."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def strike(graph: Graph) -> None:
 
 
 def clear(graph: Graph) -> None:
-    """Takes everything out of what the graph holds."""
+    """Remove all entries from the containers of a graph."""
     for node in graph.nodes:
         for held in (node.meta, node._kwargs):
             if isinstance(held, dict):

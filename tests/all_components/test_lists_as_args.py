@@ -35,7 +35,7 @@ def as_list(node: Node, raw: bool) -> None:
 
 
 def both(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[Any, Any] | None:
-    """Both results, or None when both raise the same kind of error."""
+    """Return both results, or None if both raise an exception of the same type."""
     try:
         expected = theirs()
     except Exception as error:
@@ -82,7 +82,7 @@ def test_serialize_writes_what_torch_writes(op: str, raw: bool) -> None:
 
 
 def test_items_taken_with_a_list() -> None:
-    """torch's verifier generates code, which fails for them; the file says the same."""
+    """torch's verifier generates code, which fails for these; fxpress writes torch's bytes."""
     program = exported()
     expected = torch_serialize.serialize(program).exported_program
     for node in program.graph.nodes:

@@ -91,7 +91,7 @@ def test_names_of_descriptors_are_plain() -> None:
 
 
 def test_a_table_that_goes_while_a_key_is_compared() -> None:
-    """Keys run code of the user's, which takes the table of parameters away."""
+    """A comparison of keys runs user code, which removes the table of parameters."""
     module = torch.nn.Module()
 
     class Key(str):

@@ -1,4 +1,4 @@
-"""Settings of torch that change what its functions make change what ours make alike."""
+"""Settings of torch that change results of its functions change fxpress's results equally."""
 
 from __future__ import annotations
 

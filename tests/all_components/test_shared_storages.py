@@ -22,7 +22,7 @@ X = torch.ones(2)
 
 
 class Model(nn.Module):
-    """It reads `whole` before and after it writes `part`."""
+    """Reads `whole` before and after a write to `part`, a view of it."""
 
     part: Tensor
     whole: Tensor
@@ -49,7 +49,7 @@ class Listed(Model):
 
 
 class Child(nn.Module):
-    """It writes a row of its cache."""
+    """Writes a row of its cache."""
 
     cache: Tensor
 
@@ -59,7 +59,7 @@ class Child(nn.Module):
 
 
 class Cache(nn.Module):
-    """One tensor is a buffer of the root and of a child, and both write it, as static caches do."""
+    """A tensor is a buffer of the root and of a child, and both write it, as with static caches."""
 
     cache_0: Tensor
 
@@ -178,7 +178,7 @@ def test_a_write_is_visible_through_other_views(name: str, strict: bool, tmp_pat
 
 @pytest.mark.parametrize("name", MODELS)
 def test_decomposed_programs_write_one_input(name: str, tmp_path: Path) -> None:
-    """torch fails, because its trace takes no inputs that are views of one another."""
+    """torch fails, because its trace does not accept inputs that are views of each other."""
     expected = results(MODELS[name]())
     program = export(MODELS[name](), (X,))
     with pytest.raises(AssertionError, match=r"expected compiled_fn|does not yet handle"):

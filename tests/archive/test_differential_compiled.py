@@ -1,4 +1,4 @@
-"""Code that AOTInductor compiles goes through our archives, and runs."""
+"""Code that AOTInductor compiled is written to and read from archives, and runs."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def value_at(path: Path) -> float:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A program with its weights beside it."""
+    """A program with its weights in a sidecar file."""
     found = tmp_path / "model.pt2"
     archive.save(program_with(1.0), found, weights="safetensors")
     return found
@@ -190,7 +190,8 @@ def test_what_a_killed_writer_left(path: Path) -> None:
 
 
 def test_old_weights_that_cannot_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stay: the old program's weights are not known."""
+    """Weights of an old program that cannot be read are not removed, because their names are
+    unknown."""
     before = weights_of(path.parent)
     unreadable = refusing(errno.EIO)(replacing.named_by)
     monkeypatch.setattr(replacing, "named_by", unreadable)
@@ -315,5 +316,5 @@ def test_weights_for_which_there_is_no_space(path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("value", [3, None, "text"])
 def test_values_that_are_no_tensors(value: Any) -> None:
     target = torch.ones(2)
-    with pytest.raises(archive.SerializeError, match="the value for 'a' is a"):
+    with pytest.raises(archive.SerializeError, match="the value for 'a' to be a tensor"):
         weight_files.fitting("a", target, {"a": value}.__getitem__)

@@ -1,4 +1,4 @@
-"""The archive's bytes and records, and what goes with programs: rows Z-174 to Z-188."""
+"""The bytes and records of archives, and their other contents: rows Z-174 to Z-188."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def test_weights_of_compiled_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("allow_pickle", [False, True])
 def test_compiled_code_is_allowed_by_name(tmp_path: Path, allow_pickle: bool) -> None:
-    """It is refused before anything else is read, and no library is opened."""
+    """The archive is refused before anything else is read, and no library is opened."""
     (tmp_path / "model.so").write_bytes(b"no library")
     buffer = io.BytesIO()
     archive.package_pt2(buffer, aoti_files={"one": [str(tmp_path / "model.so")]})
@@ -537,7 +537,7 @@ def test_native_copies_know_the_size_of_a_record() -> None:
     reader = _native.ArchiveReader(buffer.getvalue())
     name = next(name for name in reader.records() if name.endswith("three"))
     for size in (0, 2, 4, 2**63):
-        with pytest.raises(ValueError, match="another size"):
+        with pytest.raises(ValueError, match="has 3 bytes, but the memory has"):
             reader.copy_stored(name, size, 0)
     with pytest.raises(KeyError):
         reader.copy_stored("none", 3, 0)

@@ -79,7 +79,7 @@ LIMITED = {
 @pytest.mark.parametrize("name", LIMITED)
 @pytest.mark.parametrize("record", [SAMPLES, _WEIGHTS])
 def test_limits(name: str, record: str) -> None:
-    """Whatever a load is allowed to unpickle, it refuses the file."""
+    """A load refuses the file even if it may unpickle anything."""
     data = written("keys", {record: LIMITED[name]})
     with pytest.raises(fxpress.Error):
         archive.load(io.BytesIO(data), allow_pickle=True)

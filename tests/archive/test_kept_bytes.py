@@ -1,4 +1,4 @@
-"""Objects with `write` that keep what they get."""
+"""File objects whose `write` keeps references to its argument."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_writes_that_fail(write: Any) -> None:
 
 
 class Raw(io.RawIOBase):
-    """Python code behind a buffer of Python's."""
+    """A raw file object in Python, for a buffered file of Python's."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []

@@ -190,7 +190,7 @@ def test_values_into_memory_that_is_there(program: Any, path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"count": None}, "'count' does not have a value"),
+        ({"count": None}, "expected a value for 'count', found none"),
         ({"count": torch.tensor([3])}, "'count'"),
         ({"count": torch.tensor(3.0)}, "'count'"),
     ],

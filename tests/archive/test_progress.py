@@ -1,4 +1,4 @@
-"""Progress bars, and interrupts, of what takes long."""
+"""Progress bars and interrupts of long operations."""
 
 from __future__ import annotations
 

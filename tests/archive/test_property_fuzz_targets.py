@@ -1,4 +1,4 @@
-"""The fuzz targets that use what they read, for a moment each, without atheris."""
+"""A brief run, without atheris, of the fuzz targets that use what they load."""
 
 from __future__ import annotations
 

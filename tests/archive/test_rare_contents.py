@@ -184,7 +184,7 @@ def test_models_that_were_compiled_for_another_machine(
 
 
 def zip_with_wide_numbers(**records: bytes) -> bytes:
-    """A ZIP file that has the sizes of its records in extra fields, as those above 4 GiB have."""
+    """A zip file that has the sizes of records in extra fields, as records above 4 GiB need."""
     buffer = io.BytesIO()
     with mock.patch.object(zipfile, "ZIP64_LIMIT", 1), zipfile.ZipFile(buffer, "w") as file:
         for name, data in records.items():

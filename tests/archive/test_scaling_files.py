@@ -33,7 +33,7 @@ INDEX = "model.safetensors.index.json"
 
 
 class Kind(NamedTuple):
-    """A kind of file: what is enlarged, how a file is made of it, and what reads the file."""
+    """A type of file: the parts that are enlarged, and functions that create and read the file."""
 
     document: Any
     write: Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""Files that others write to while they are read: nothing is mapped that nobody asked to map."""
+"""Files that others write to during a load: without `mmap=True`, nothing is mapped."""
 
 from __future__ import annotations
 

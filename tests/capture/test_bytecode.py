@@ -55,7 +55,7 @@ def test_bytecode_as_by_torch(name: str) -> None:
 
 
 def test_bytecode_of_operators_with_self() -> None:
-    """F49: the first argument of most operators is called like the module."""
+    """The first argument of most operators is called `self`, like the module."""
     op = torch.ops.aten.sum.dim_IntList
     made = dynamo_graph_capture_for_export(op)(x(), [1])
     torch.testing.assert_close(made(x(), [1]), op(x(), [1]))
@@ -63,7 +63,7 @@ def test_bytecode_of_operators_with_self() -> None:
 
 @pytest.mark.parametrize("name", ["module", "hooks", "function"])
 def test_copies_of_bytecode(name: str) -> None:
-    """F52: a copy runs on its own state."""
+    """A copy runs on a separate state."""
     call, args, kwargs = BYTECODE[name]
     made = dynamo_graph_capture_for_export(call)(*args, **kwargs)
     for copied in (copy.deepcopy(made), copy.deepcopy(copy.deepcopy(made))):
@@ -79,7 +79,7 @@ def test_copies_of_bytecode(name: str) -> None:
 
 
 def test_bytecode_keeps_the_mode() -> None:
-    """F41: a module that was traced in eval mode is in eval mode."""
+    """A module that was traced in eval mode is in eval mode."""
     assert dynamo_graph_capture_for_export(Model().eval())(x()).training is False
     assert dynamo_graph_capture_for_export(Model())(x()).training is True
 
@@ -120,7 +120,7 @@ def test_bytecode_needs_something_to_compute() -> None:
 
 
 def test_bytecode_without_tensors_among_the_inputs() -> None:
-    """F50: the arguments are needed for what is returned too."""
+    """The generated code needs the arguments, because it returns them."""
     for call, args in ((lambda a: torch.ones(3) * 2, (x(),)), (lambda: torch.ones(3) * 2, ())):
         made = dynamo_graph_capture_for_export(call)(*args)
         torch.testing.assert_close(made(*args), call(*args))
@@ -130,7 +130,7 @@ def test_bytecode_without_tensors_among_the_inputs() -> None:
 
 
 def test_bytecode_of_a_graph_module() -> None:
-    """F40: attributes of a GraphModule are not taken from another one."""
+    """Attributes that a GraphModule needs are not copied from the traced GraphModule."""
     module = _dynamo_graph_capture_for_export(Model())(x())
     before = str(module.graph), dict(module.meta), type(module.graph._codegen)
     made = dynamo_graph_capture_for_export(module)(x())
@@ -217,7 +217,7 @@ def test_processor_of_a_module_with_other_code(attribute: str, value: Any) -> No
 
 
 class Branches(torch.nn.Module):
-    """Its child has the name that Dynamo gives the first branch."""
+    """Has a child with the name that Dynamo gives the first branch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -287,7 +287,7 @@ def test_interpreters_with_fake_inputs_of_another_mode() -> None:
 
 
 def test_outputs_before_inputs() -> None:
-    """Newer releases of torch say that an interpreter has forgotten the inputs."""
+    """Newer releases of torch raise an AssertionError."""
     made = [
         way.dynamo_graph_capture_for_export(Model())(x())
         for way in (functional_export, torch_capture)

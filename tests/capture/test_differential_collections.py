@@ -1,4 +1,4 @@
-"""Capture beside torch's, on torch's own case collections and on real models."""
+"""Captures compared with torch's, for torch's collections of cases and real models."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_rewritten_as_by_torch(name: str) -> None:
 
 
 def test_torch_cannot_run_what_it_captured() -> None:
-    """F10: names were cleaned behind the code, which is the same when it is generated again."""
+    """torch changes names after it has generated the code, so the code uses old names."""
     theirs = torch_capture._dynamo_graph_capture_for_export(Model())(x())
     with pytest.raises(AttributeError):
         theirs(x())
@@ -171,7 +171,7 @@ def test_names_are_cleaned_as_by_torch(text: str) -> None:
 
 
 def test_names_of_the_user_stay() -> None:
-    """F3: what is called like the module around the callable."""
+    """Names of the user that are similar to the name of the wrapping module are not changed."""
     assert clean_export_root_string("L['self']._export_root.my_export_root.x") == (
         "L['self'].my_export_root.x"
     )
@@ -194,7 +194,7 @@ def test_names_of_the_user_stay() -> None:
 
 
 def test_attribute_of_the_user_with_the_same_name() -> None:
-    """F3: torch loses track of it and fails, or takes another attribute for it."""
+    """torch does not find the attribute, or reads another one."""
 
     class Same(nn.Module):
         def __init__(self) -> None:
@@ -248,7 +248,7 @@ def _graph_module(*targets: str) -> torch.fx.GraphModule:
 
 
 def test_two_nodes_with_one_attribute() -> None:
-    """F8: the second one finds what the first has moved."""
+    """The second node finds the attribute that was moved for the first one."""
     name = "L__self____export_root_w"
     made = _graph_module(name, name)
     clean_export_root(made)
@@ -456,7 +456,7 @@ def test_one_line_about_constraints() -> None:
 
 
 def test_constraints_on_numbers() -> None:
-    """F29: the last size that turned out to be a number is named."""
+    """The error names the last size that became a constant."""
     errors = []
     for way in (functional_export, torch_capture):
         environment = mock.Mock(
@@ -515,7 +515,7 @@ def test_buffers_are_registered_again() -> None:
 
 
 def test_values_from_elsewhere_before_inputs() -> None:
-    """F67: the position of an input is the one that Dynamo gave it."""
+    """An input has the position that Dynamo recorded."""
     captured = capture_impl._Captured(lambda a: a, [x()], None, None)
     graph = torch.fx.Graph()
     other, given = graph.placeholder("other"), graph.placeholder("given")
@@ -573,7 +573,7 @@ def test_any_names_of_arguments(capture: Any, name: str) -> None:
 
 
 def test_the_module_that_is_traced_runs() -> None:
-    """What Dynamo traces gives the same outside of a trace."""
+    """The module that Dynamo traces gives the same result when it is called without a trace."""
     args = ((x(), {"a": 2}), {"more": (x(),)})
     flat, spec = torch.utils._pytree.tree_flatten(args)
 

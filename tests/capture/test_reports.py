@@ -1,4 +1,4 @@
-"""What torch's users reported about capture."""
+"""Problems of captures that torch's users reported."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LOCAL = LocalSource("flat_args", is_input=True)
 
 
 def captured(*, val: bool = False, module: bool = False) -> GraphModule:
-    """What Dynamo gives for a function of two inputs and a tensor from elsewhere."""
+    """The capture of a function with two inputs and a tensor that is not an input."""
     root = nn.Module()
     root.add_module("sub", nn.ReLU())
     root.add_module("again", root.sub)
@@ -119,7 +119,7 @@ def test_values_from_elsewhere_that_are_no_tensors(value: Any) -> None:
 
 
 def test_tensors_from_elsewhere_with_values() -> None:
-    """F22: torch asks a tensor for its truth."""
+    """torch converts such a tensor to a bool, and raises."""
     made = captured(val=True)
     with pytest.raises(RuntimeError, match="ambiguous"):
         torch_capture.DynamoGraphTransformer(made, *plan()).transform()
@@ -146,7 +146,7 @@ def test_dimensions_of_each_input() -> None:
 
 @pytest.mark.parametrize("preserved", [False, True])
 def test_meta_of_tracing_now(preserved: bool) -> None:
-    """What an outer tracer says goes into nodes without meta; autograd's number is kept or made."""
+    """Nodes without meta get an outer tracer's; autograd's number is kept, or created."""
     with (
         fx_traceback.preserve_node_meta(),
         fx_traceback.annotate({"outer": 1}),
@@ -315,7 +315,7 @@ def test_earlier_provenance_is_shared_as_by_torch() -> None:
 
 
 def test_slices_of_inputs_are_no_inputs() -> None:
-    """Only an index that is a number selects the flat input of a placeholder."""
+    """Only an integer index selects the flat input of a placeholder."""
     whole = capture_impl._Captured(lambda a: a, [torch.ones(2)], None, None)
     sources = {0: GetItemSource(LOCAL, slice(0, 1)), 1: GetItemSource(LOCAL, 0)}
     metadata = mock.Mock(graph_input_idx_to_local_source=sources)

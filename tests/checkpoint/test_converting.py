@@ -1,4 +1,4 @@
-"""Weights go from one kind of checkpoint to another: bit for bit, as a whole, tensor by tensor."""
+"""Conversions between formats: equal bits, complete targets, one tensor in memory at a time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def with_graph(folder: Path, **options: Any) -> tuple[ExportedProgram, Path]:
 
 
 def check_program(path: Path, program: ExportedProgram, folder: Path) -> None:
-    """A file is what `save` writes of a program."""
+    """Check that a file has the bytes that `save` writes for a program."""
     assert path.read_bytes() == saved(program, folder).read_bytes()
 
 

@@ -171,7 +171,7 @@ def test_texts_of_an_index(text: str, said: str, tmp_path: Path) -> None:
 
 
 def test_a_pickle_cannot_change_functions(tmp_path: Path) -> None:
-    """A state of two parts sets attributes of what a pickle names."""
+    """A pickle may set attributes of the objects that it names, if a state is a tuple of two."""
     defaults = pickle.dumps((None, {"__defaults__": (1,)}), 2)[2:-1]
     layout = "\n".join(torch_files.LAYOUT).encode()
     (tmp_path / ".metadata").write_bytes(b"\x80\2c" + layout + b"\n" + defaults + b"b.")
@@ -214,7 +214,7 @@ def test_files_of_a_folder_share_a_budget(tmp_path: Path) -> None:
 
 
 def test_a_value_with_a_wrong_checksum(tmp_path: Path) -> None:
-    """With `check` before anything has changed, and else when the tensor was read as a whole."""
+    """With `check=True` before anything has changed; otherwise when the entire tensor was read."""
     saved(tmp_path / "saved")
     states.write(some_state(), tmp_path / "state.pt2")
     (large,) = [p for p in tmp_path.glob("saved/*.safetensors") if p.stat().st_size > 4000]
@@ -319,7 +319,7 @@ def test_pickles_of_torch_do_not_run(tmp_path: Path) -> None:
 
 
 def test_a_pickle_cannot_change_torch(tmp_path: Path) -> None:
-    """It sets an attribute of a class that it names, which is a class for this file alone."""
+    """A pickle sets an attribute of a class that it names; the class exists only for this file."""
     change = (
         b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n"
         b"N}X\x05\x00\x00\x00stateK\x01s\x86b."
@@ -365,7 +365,7 @@ def by_torch(value: Any) -> bytes:
 
 
 def refuse_within_limits(folder: Path) -> str:
-    """Convert a folder that is refused; it takes the memory that a folder of its size may take."""
+    """Convert a folder that is refused, within the memory that the limits allow for its size."""
     size = sum(path.stat().st_size for path in folder.iterdir())
     with peak_of_memory() as peak, pytest.raises(fxpress.Error) as raised:
         convert_weights(folder, folder.with_name("made"))
@@ -399,7 +399,7 @@ NO_FLOATS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", [*NO_FLOATS, "fake"])
 def test_tensors_of_torch_without_values(name: str, tmp_path: Path) -> None:
-    """None of them is filled with what happens to be in memory."""
+    """Tensors without values are refused, and not filled with uninitialized memory."""
     if name == "fake":
         with torch._subclasses.FakeTensorMode():
             data = save_artifact(torch.ones(4))
@@ -487,7 +487,7 @@ def test_values_of_torch_in_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_pickle_of_a_tensor_with_a_large_memo(tmp_path: Path) -> None:
-    """It is small, and read in Python's unpickler to find out where the tensor is."""
+    """Python's unpickler reads this small pickle to find the tensor."""
     records = read_records(by_torch(torch.ones(4)))
     place = b"r\xff\xff\xff\x0f"
     packed = io.BytesIO()
@@ -499,7 +499,7 @@ def test_a_pickle_of_a_tensor_with_a_large_memo(tmp_path: Path) -> None:
 
 
 def test_repeated_elements_are_charged(tmp_path: Path) -> None:
-    """A few bytes do not stand for more memory than the limits allow."""
+    """Repeated elements count towards the limits of memory."""
     states.write({"a": torch.ones(1).expand(1 << 30)}, tmp_path / "a.pt2")
     with pytest.raises(fxpress.LimitError, match="that share memory"):
         ArchiveReader(tmp_path / "a.pt2").read_metadata()

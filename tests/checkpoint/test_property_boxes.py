@@ -1,4 +1,4 @@
-"""A box of any strided tensor in a file is what torch's slicing gives, and is read in few bytes."""
+"""Boxes of strided tensors in files equal torch's slices, and few other bytes are read."""
 
 from __future__ import annotations
 

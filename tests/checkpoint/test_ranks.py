@@ -263,7 +263,7 @@ def numbered(number: int) -> dict[str, Tensor]:
 
 
 def dies_at(path: Path, number: int, seconds: float, rank: int) -> None:
-    """Save a state; a rank is killed after some time, which may be before, within or behind."""
+    """Save a state, and kill a rank after some time: before, during or after the save."""
     state = distributed(numbered(number), "rows")
     dist.barrier()
     if dist.get_rank() == rank:

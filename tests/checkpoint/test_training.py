@@ -1,4 +1,4 @@
-"""Training that is interrupted goes on from a checkpoint, with as many ranks or with others."""
+"""Interrupted training continues from a checkpoint, with the same or another number of ranks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_other_ranks_get_the_same_values(tmp_path: Path) -> None:
 
 
 def saves_meanwhile(folder: Path) -> Any:
-    """Save while training goes on."""
+    """Save while training continues."""
     training = Training(1)
     training.steps(range(2))
     before = whole(training.model.state_dict())

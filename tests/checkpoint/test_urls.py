@@ -64,7 +64,7 @@ def _empty() -> Iterator[None]:
 
 
 def put(written: Path, name: str) -> str:
-    """Store what there is of a kind, and return its URL."""
+    """Store the bytes for a protocol, and return their URL."""
     if name == "beside.pt2":
         for each in written.glob("beside*.safetensors"):
             Store.put(each, f"bucket/{each.name}")
@@ -193,7 +193,7 @@ def test_a_rank_with_another_file(change: Any, text: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("change", ["short", "long", "empty", "other"])
 def test_a_request_that_goes_wrong(name: str, change: str, written: Path) -> None:
-    """Of all bytes that are read, the checksums are compared where a tensor is read as a whole."""
+    """If an entire tensor is read, its checksum is compared."""
     url = put(written, name)
     wanted = contents(name)
 

@@ -1,4 +1,4 @@
-"""What `ArchiveWriter` leaves in a folder, and what it refuses."""
+"""The files that `ArchiveWriter` writes into a folder, and the values that it refuses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_loaders_that_follow_the_index_find_all_tensors(tmp_path: Path) -> None:
 
 
 def nothing(value: Any) -> Any:
-    """The same structure, with None in place of values."""
+    """Return the same structure with None in place of values."""
     if isinstance(value, dict):
         return {key: nothing(each) for key, each in value.items()}
     return [nothing(each) for each in value] if isinstance(value, list) else None

@@ -57,7 +57,7 @@ def test_in_place(path: Path, program: ExportedProgram, tmp_path: Path) -> None:
 
 
 class Tied(torch.nn.Module):
-    """Two parameters that share a tensor, a buffer that is written, one of whole numbers."""
+    """Two parameters that share a tensor, a buffer that is written, and a buffer of integers."""
 
     def __init__(self) -> None:
         super().__init__()

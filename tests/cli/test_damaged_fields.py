@@ -1,4 +1,4 @@
-"""Every field of a program in turn is of another kind: commands say so in one line, or go on."""
+"""Each field of a program in turn has another type: commands report it in one line, or succeed."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_added_nodes_are_grouped(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_what_differs_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`inspect --node` takes the places and names that `diff` prints."""
+    """`inspect --node` accepts the paths and names that `diff` prints."""
     files = [saved(Chain(*each), tmp_path / f"{each}.pt2") for each in ((2, 1.0), (3, 3.0))]
     _, found = asked(*files, capsys=capsys)
     # The third sin has no counterpart, so that what takes it is compared with it.

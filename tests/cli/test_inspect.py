@@ -175,7 +175,7 @@ def test_hostile_files_are_refused_or_told(tmp_path: Path) -> None:
 def test_damaged_fields_are_named(
     end: str, path: Path, edit: Callable[[dict[str, Any]], Path]
 ) -> None:
-    """One field at a time is changed: the file is shown, or the error names the record."""
+    """If a field is changed, `inspect` shows the file, or its error names the record."""
 
     def damage(text: bytes, place: tuple[Any, ...], value: Any) -> bytes:
         held = document = json.loads(text)

@@ -1,4 +1,4 @@
-"""Looking at a file of n bytes takes at most 10 n + 256 MB of memory, whatever it unpacks to."""
+"""Commands on a file of n bytes use at most 10 n + 256 MB of memory, for any unpacked size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(status, int(kilobytes[0]) << 10, file=sys.stderr)
 
 
 def peak_of(*arguments: str) -> tuple[int, int, str]:
-    """Run a command; return its status, the most bytes that it had, and what it said."""
+    """Run a command; return its status, its peak of memory in bytes, and its output."""
     done = subprocess.run(
         [sys.executable, "-c", _PEAK, *arguments], capture_output=True, text=True, check=True
     )
@@ -188,7 +188,7 @@ def test_estimate_counts_bytes_of_characters(first: str, width: int) -> None:
 
 
 def test_estimate_counts_keys_once() -> None:
-    """Where there is space enough nobody counts; near the limit each distinct key counts once."""
+    """Keys are counted only if the limit is near; then each distinct key counts once."""
     text = b"[" + repeated(b'{"a\\"b": "c", "d": "e"},', 1) + b"1]"
     far = objects_of(text, 1 << 40)
     near = objects_of(text, far - 1)

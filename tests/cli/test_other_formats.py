@@ -1,4 +1,4 @@
-"""Files and folders of other formats are named, with what reads them; weights are shown."""
+"""Errors name other formats and a function that reads them; `inspect` shows weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fxpress split`: a folder with a program a stage, or one line that says why not."""
+"""`fxpress split` writes a folder with a program for each stage, or an error of one line."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_a_fault_does_not_hide_others(edit: Callable[[dict[str, Any]], Path]) ->
 
 
 def test_what_is_refused_has_a_fault(path: Path, edit: Callable[[dict[str, Any]], Path]) -> None:
-    """One field at a time gets another type: a fault reports where torch's schema is broken."""
+    """If a field has another type, a fault names the location where torch's schema is violated."""
     with zipfile.ZipFile(path) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(MODEL))
         graph = json.loads(archive.read(name))["graph_module"]["graph"]

@@ -39,7 +39,7 @@ def quiet() -> Iterator[None]:
 
 
 def refusal(path: Path) -> str | None:
-    """Return what a load says; None: it loads."""
+    """Return the error of a load; None if it succeeds."""
     try:
         fxpress.load(path)
     except Exception as error:
@@ -231,7 +231,7 @@ def test_weights_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that takes something to load has a note, and no fault."""
+    """A file whose load has requirements has a note, and no fault."""
     path = tmp_path / "model.pt2"
     fxpress.save(export(damage.Model(), (damage.X,)), path, weights="none")
     assert app.run(["verify", str(path)]) == 0

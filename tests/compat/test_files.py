@@ -1,4 +1,4 @@
-"""Files that were written by older versions of torch: they are read, and do what they did."""
+"""fxpress reads files of older versions of torch; the programs give the same results."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def serialize(case: Case) -> None:
 
 
 def texts(case: Case) -> None:
-    """The program can be loaded, and torch has written no text of a new kind."""
+    """The program can be loaded, and torch has written no text in an unknown field."""
     try:
         assert_known_kinds(case.program)
     except SerializeError:  # torch does not write the program either
@@ -117,7 +117,7 @@ def texts(case: Case) -> None:
 
 
 def decomposed(case: Case) -> None:
-    """Write and read what torch's decompositions make of the program, and its module."""
+    """Write and read the decomposed program, and its module."""
     if case.decomposed is None:
         return
     assert_travels_as_torch(case.decomposed)
@@ -167,7 +167,7 @@ def hashes(case: Case) -> None:
 
 
 def diff(case: Case) -> None:
-    """The program differs in nothing from what is loaded from its file."""
+    """`diff` finds no difference between the program and the program loaded from its file."""
     loaded = fxpress.load(case.path)
     assert fxpress.diff(case.program, loaded, include_state=True) == []
     assert fxpress.graph_hash(case.program) == fxpress.graph_hash(loaded)

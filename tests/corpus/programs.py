@@ -212,7 +212,7 @@ def exported(entry: Entry, folder: Path) -> Case:
 
 
 def runs(program: ExportedProgram, args: Any, kwargs: Any) -> bool:
-    """Whether torch itself runs what it exported: a copy of it, whose buffers it may write."""
+    """Whether torch can run the exported program; runs a copy, because it may write buffers."""
     try:
         copied = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
         copy.deepcopy(program).module()(*copied[0], **copied[1])

@@ -113,8 +113,8 @@ TEST_CASE("bytes that are not a pickle are refused") {
   CHECK(problem("j\0\0\0\0."s) == "it uses an object that it has not created");
   CHECK(problem("i."s) == "it has the opcode 105");
   CHECK(problem("\x92."s) == "it has the opcode 146");
-  CHECK(problem("Nr\0\1\0\0."s) == "it leaves a gap between its values");
-  CHECK(problem("Nr\xff\xff\xff\xff."s) == "it leaves a gap between its values");
+  CHECK(problem("Nr\0\1\0\0."s) == "it leaves a gap in its memo");
+  CHECK(problem("Nr\xff\xff\xff\xff."s) == "it leaves a gap in its memo");
 }
 
 TEST_CASE("calls that allocate by a number are refused") {

@@ -73,9 +73,9 @@ def registered(flatten: Callable[..., Any], create: Callable[..., Any]) -> Itera
     ("flatten", "create", "reason"),
     [
         (same, same, None),
-        (same, doubled, "operators are called"),
-        (doubled, halved, "operators are called"),
-        (same, swapped, "other parts"),
+        (same, doubled, "calls an operator"),
+        (doubled, halved, "calls an operator"),
+        (same, swapped, "other values"),
     ],
     ids=["plain", "computes", "inverse", "order"],
 )

@@ -53,7 +53,7 @@ def plain(program: ExportedProgram) -> str:
 
 
 def outcome(make: Callable[[], ExportedProgram]) -> object:
-    """Text, signature and state of what is made, or the type of the exception."""
+    """Return text, signature and state of the result, or the type of the exception."""
     try:
         made = make()
     except Exception as error:

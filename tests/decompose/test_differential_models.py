@@ -1,4 +1,4 @@
-"""Whole models: what is instantiated equals what torch traces."""
+"""Real models: programs with instantiated calls equal torch's traces."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_parameters_that_were_tied_since() -> None:
 
 
 def test_without_torch_fn() -> None:
-    """torch then counts calls of functions through the whole trace."""
+    """Without torch_fn, torch counts calls of functions over the entire trace."""
     program = program_of("deep")
     for node in program.graph.nodes:
         node.meta.pop("torch_fn", None)

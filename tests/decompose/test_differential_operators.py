@@ -20,7 +20,7 @@ pytestmark = pytest.mark.deep("hundreds of programs, decomposed by torch and by 
 
 
 class Twice(nn.Module):
-    """The second call is instantiated from the first, unless something tells them apart."""
+    """Two equal calls: the second is instantiated from the first, unless their keys differ."""
 
     def __init__(self, operator: Any, options: dict[str, Any]) -> None:
         super().__init__()

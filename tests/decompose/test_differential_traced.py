@@ -1,4 +1,4 @@
-"""Programs that are traced as a whole: writes, effects, symbols, operators of higher order."""
+"""Programs that are traced in full: writes, effects, symbols, higher-order operators."""
 
 from __future__ import annotations
 

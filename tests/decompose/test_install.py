@@ -1,4 +1,4 @@
-"""torch's method with ours in torch's place."""
+"""torch's method while fxpress is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of which a part writes or has effects: clean calls beside it are instantiated."""
+"""Programs of which one part writes or has effects; clean calls in them are instantiated."""
 
 from __future__ import annotations
 

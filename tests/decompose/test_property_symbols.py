@@ -44,7 +44,7 @@ OPERATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
 
 
 class Steps(nn.Module):
-    """Each step takes the input or the result of an earlier one; a result may be used by none."""
+    """Each step uses the input or the result of an earlier step; some results are unused."""
 
     def __init__(self, steps: list[tuple[int, int]]) -> None:
         super().__init__()
@@ -70,8 +70,8 @@ class Steps(nn.Module):
 def test_generated_programs(
     steps: list[tuple[int, int]], shape: tuple[int, ...], dims: list[Any], is_default: bool
 ) -> None:
-    """Guards are compared as sets: which of them torch writes down again depends on what the
-    process has exported before."""
+    """Guards are compared as sets: which ones torch records again depends on earlier exports of the
+    process."""
     shapes = {i: dim for i, dim in enumerate(dims[: len(shape)]) if dim is not None}
     table: dict[Any, Any] | None = None if is_default else {}
     inputs = (torch.ones(shape),)

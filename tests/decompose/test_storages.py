@@ -1,4 +1,4 @@
-"""Where tensors lie: torch's come from the cache of fake tensors, which its first run filled."""
+"""Storages of tensors: torch's come from the cache of fake tensors, which its first run fills."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Views(nn.Module):
 
 
 def permuted(x: Tensor) -> Tensor:
-    """A view of the input, and the schema does not say so."""
+    """Returns a view of the input, which the schema does not declare."""
     return torch.einsum("ij->ji", x)
 
 

@@ -269,7 +269,7 @@ class _Halves(nn.Module):
 
 
 class _Where(nn.Module):
-    """Returns a view; torch asks whether it is the whole of what it views."""
+    """Returns a view; torch compares its size with the size of the base."""
 
     def forward(self, x: Tensor) -> Any:
         return (x * x.shape[0]).transpose(0, 1), x.shape[0]
@@ -282,8 +282,8 @@ class _Where(nn.Module):
 def test_guards_of_programs_that_nothing_decomposed_before(
     model: type[nn.Module], shape: tuple[int, ...], dims: Any
 ) -> None:
-    """torch asks a program's guards first, and writes some down again: which ones depends on what
-    the process has exported before."""
+    """torch evaluates a program's guards first, and records some again; which ones depends on
+    earlier exports of the process."""
     theirs, ours = (
         export(model(), (torch.randn(shape),), dynamic_shapes=(dims,)) for _ in range(2)
     )

@@ -29,7 +29,7 @@ class Calls(nn.Module):
 
 
 def templates_of(function: Callable[..., Any], *inputs: Tensor) -> int:
-    """The number of templates that a program needs; it is what torch makes."""
+    """Return the number of templates that a program needs; its result equals torch's."""
     program = export(Calls(function), inputs, strict=False)
     decompose.forget_templates()
     assert_decomposed_as_torch(program, instantiated=True)

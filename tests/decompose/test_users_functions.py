@@ -201,7 +201,7 @@ def program() -> ExportedProgram:
     turns(["Functionalize", "Autograd", "AutogradCPU", "ADInplaceOrView"], ["default", "empty"]),
 )
 def test_kernels_of_torchs_operators(key: str, table: str) -> None:
-    """One is registered, taken away, and another one is registered for the same key."""
+    """A kernel is registered and removed, and another one is registered for the same key."""
     assert_same_program(*reversed(both(program, TABLES[table])))
     for kernel in (torch.ops.aten.sin.default, torch.ops.aten.cos.default):
         with torch.library._scoped_library("aten", "IMPL") as made:

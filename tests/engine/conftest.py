@@ -1,4 +1,4 @@
-"""Every test runs torch's unflattened modules with our engine, but for what it asks of torch."""
+"""Runs the tests with torch's unflattened modules on fxpress's engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that are not nodes: the plan builds once what torch builds in each call."""
+"""Arguments that are not nodes: the plan creates them once, torch in each call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def outcome(call: Any) -> tuple[Any, ...]:
 
 
 def same_outcome(graph: fx.Graph, *args: Any, runs: int = 2) -> None:
-    """The engine returns or raises what torch does, in its first run and in later ones."""
+    """The engine returns or raises the same as torch, in its first run and in later ones."""
     root = nn.Module()
     for _ in range(runs):
         theirs = outcome(lambda: by_torch(root, graph, *args))
@@ -79,7 +79,7 @@ def test_numbers_that_do_not_fit_fail_where_they_are_used(operator: Any, number:
 
 
 class Seen(torch.Tensor):
-    """Counts the operators that ask it."""
+    """An object that counts the operators that convert it."""
 
     calls = 0
 

@@ -229,7 +229,7 @@ def test_autocast() -> None:
 
 
 def test_inference_mode_first_and_training_later() -> None:
-    """Constants that stand for tensors are ordinary tensors, whenever they are made."""
+    """Constants that are tensors are ordinary tensors, even if created in inference mode."""
     module = unflattened(Doubled(), torch.randn(3))
     with engine():
         with torch.inference_mode():

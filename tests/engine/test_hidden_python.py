@@ -1,4 +1,4 @@
-"""Python code that runs where nothing shows it, and changes what the engine has read ahead."""
+"""Python code that runs in hidden places, and changes values that the engine has read ahead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 def weighted(*functions: Any) -> tuple[nn.Module, fx.Graph]:
-    """exp(x) * w, and the functions called on x before; `w` is read behind all of that."""
+    """exp(x) * w, after calls of the functions on x; `w` is read after these calls."""
     root = nn.Module()
     root.w = nn.Parameter(torch.ones(3))
     graph = fx.Graph()
@@ -36,7 +36,7 @@ def weighted(*functions: Any) -> tuple[nn.Module, fx.Graph]:
 
 
 def same_after(change: Any, root: nn.Module, graph: fx.Graph, x: torch.Tensor) -> torch.Tensor:
-    """Both give one result when each starts from the weights that `change` leaves."""
+    """Both sides give the same result, if each starts from the weights that `change` leaves."""
     change()
     theirs = by_torch(root, graph, x)
     for _ in range(2):

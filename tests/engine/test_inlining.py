@@ -27,7 +27,7 @@ def inner_module(names: str, body: Body) -> Any:
 
 
 def outer_module(inner: Any, call: Body) -> Any:
-    """A module that calls `inner` as call(graph, x) says, and adds one to each tensor it gives."""
+    """A module whose calls of `inner` are defined by call(graph, x); it adds one to each result."""
     graph = torch.fx.Graph()
     graph.output(call(graph, graph.placeholder("x")))
     return interpreter_module(graph, inner=inner)
@@ -47,7 +47,7 @@ def items(graph: torch.fx.Graph, value: Any, *keys: Any) -> Any:
 
 
 def call(*args: Any, **kwargs: Any) -> Body:
-    """Calls inner; "x" among the arguments stands for the input."""
+    """Call `inner`; "x" among the arguments is replaced by the input."""
 
     def body(graph: torch.fx.Graph, x: Any) -> Any:
         replace = lambda v: x if isinstance(v, str) and v == "x" else v  # noqa: E731

@@ -1,4 +1,4 @@
-"""Operators that go while plans have them: their Library is destroyed, or another one comes."""
+"""Operators that are removed or replaced while a plan refers to them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_another_thread_destroys_a_library_during_operators_without_python() -> 
 
 
 def test_kernels_that_come_and_go() -> None:
-    """A library that only implements: the operator stays, and what it does changes."""
+    """A library that only implements a kernel: the operator stays, and its result changes."""
     with defined(lambda x: x + 1):
         graph = graph_of()
         for added in (10, 20):

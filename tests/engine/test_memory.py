@@ -146,7 +146,7 @@ def test_rebuilt_plans_do_not_leak(ours: None) -> None:
 
 
 def peak_bytes(call: Any) -> int:
-    """Bytes that the allocator hands out at most, above those held before."""
+    """Return the peak bytes of the allocator, minus the bytes before."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(profile_memory=True, activities=activities) as profiler:
         call()
@@ -322,7 +322,7 @@ def test_other_threads_run_meanwhile() -> None:
 
 
 def test_a_run_does_not_wait_for_the_gil_again_and_again(ours: None) -> None:
-    """With a thread that never lets go on its own, each wait costs a switch interval."""
+    """If another thread keeps the GIL, each wait for it costs a switch interval."""
     _, module, x = tower(5)
     stop = threading.Event()
 

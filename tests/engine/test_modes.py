@@ -1,4 +1,4 @@
-"""Modes, subclasses, transforms and tracers see what they see of torch's Interpreter."""
+"""Modes, subclasses, transforms and tracers receive the same calls as with torch's Interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One-node graphs of every overload that torch's operator samples call, against the direct call."""
+"""A graph of one node for each overload in torch's samples, compared with a direct call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_REPEATABLE = ("rand", "bernoulli", "multinomial", "normal", "dropout", "empt
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps the overload calls that go through it, and their arguments before the call."""
+    """A mode that records overloads with their arguments before the call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def cloned(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 @pytest.fixture
 def filled_memory() -> Iterator[None]:
-    """What `empty` and `resize_` leave open has a value: NaN, or the largest integer."""
+    """Fill the results of `empty` and `resize_` with NaN or the largest integer."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
@@ -317,7 +317,7 @@ def operators() -> Iterator[None]:
 
 
 def test_lists_that_are_computed(operators: None) -> None:
-    """Of tensors, of ints, and of what else an operator takes."""
+    """Computed lists of tensors, of ints, and of other types that operators accept."""
     aten = torch.ops.aten
     graph = torch.fx.Graph()
     x, sizes, scales = (graph.placeholder(name) for name in ("x", "sizes", "scales"))

@@ -49,7 +49,7 @@ stage_of = {node: i // 13 for i, node in enumerate(graph_module.graph.nodes)}
 
 
 def run(kind: str, text: str, names: dict[str, Any]) -> str:
-    """Run a block; return what it printed."""
+    """Run a block; return its output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         if kind == "python":
@@ -68,7 +68,7 @@ def run(kind: str, text: str, names: dict[str, Any]) -> str:
 
 @pytest.fixture
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Go to an empty folder, and take back what pages change of the process."""
+    """Go to an empty folder, and afterwards restore the state of the process that pages change."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(webbrowser, "open", lambda url: True)
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""The programs in `examples/` run, and say that what they compute is right."""
+"""The programs in `examples/` run, and check their results themselves."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_hostile_files_are_answered(port: int) -> None:
 
 
 def test_the_body_ends_at_the_limit_whatever_length_is_named(port: int) -> None:
-    """A body without a length is read no further than the limit and what is on the way."""
+    """Of a body without a length, the service reads little more than the limit."""
     sent = 0
     with socket.create_connection((LOOPBACK, port), 60) as client:
         client.sendall(b"PUT /inspect HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n")

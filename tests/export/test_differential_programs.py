@@ -1,4 +1,4 @@
-"""module() of programs of every kind, against torch."""
+"""module() of many programs, compared with torch's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ X = torch.linspace(-1.0, 1.0, 12).view(3, 4)
 
 
 class Odd(nn.Module):
-    """State of each kind: tied, aliased, transient, constants at two depths, some not read."""
+    """State of each type: tied, aliased, not persistent, constants of two modules, some unused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Odd(nn.Module):
 
 
 class Writes(nn.Module):
-    """Writes buffers, persistent and not, an input, and returns what it wrote."""
+    """Writes persistent and other buffers and an input, and returns the written values."""
 
     def __init__(self) -> None:
         super().__init__()

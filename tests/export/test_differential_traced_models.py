@@ -1,4 +1,4 @@
-"""Exports beside torch's, on models and on operators that each occur twice."""
+"""Exports compared with torch's, for models, and for operators that occur twice each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References and leaks of module() and of what it makes."""
+"""References and leaks of module() and of its result."""
 
 from __future__ import annotations
 

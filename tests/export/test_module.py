@@ -248,7 +248,7 @@ def test_the_method_of_programs_takes_ours_while_installed() -> None:
 
 @pytest.mark.deep("decompositions")
 def test_decompositions_are_the_same_while_installed() -> None:
-    """They trace the module of the program."""
+    """Decompositions trace the module of the program."""
     theirs = stateful().run_decompositions()
     with fxpress.installed():
         ours = stateful().run_decompositions()

@@ -1,4 +1,4 @@
-"""The native pass of module(), called with what Python does not give it."""
+"""The native pass of module(), called with arguments that the Python code does not pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def program() -> ExportedProgram:
 
 
 def source_of(exported: ExportedProgram) -> dict[str, Any]:
-    """What Python hands over for a program."""
+    """Return the arguments that the Python code passes for a program."""
     with mock.patch.object(unlift._native, "unlift", side_effect=KeyboardInterrupt) as native:
         with pytest.raises(KeyboardInterrupt):
             module(exported)

@@ -1,4 +1,4 @@
-"""Exports beside torch's: what one program each has that is special."""
+"""Exports compared with torch's, for programs with one special feature each."""
 
 from __future__ import annotations
 

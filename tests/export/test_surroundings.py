@@ -1,4 +1,4 @@
-"""Exports beside torch's: modes, contexts, threads, and what a forward does besides."""
+"""Exports compared with torch's: modes, contexts, threads, side effects of a forward."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_torch_is_as_it_was() -> None:
 
 
 def test_other_threads_have_torchs_functions() -> None:
-    """torch can export in one thread at a time; other threads do what they do without fxpress."""
+    """torch can export in one thread at a time; other threads use torch's functions meanwhile."""
     started, ended = threading.Event(), threading.Event()
     seen: list[Any] = []
 

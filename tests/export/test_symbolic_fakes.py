@@ -15,7 +15,7 @@ from tests.support.programs import assert_exports_as_torch
 
 
 class Layers(nn.Module):
-    """Repeated operators: views with offsets, changes of metadata in place, gradients."""
+    """Repeated operators: views with offsets, in-place changes of metadata, gradients."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -136,7 +136,7 @@ def places(tree: Any, rng: random.Random) -> tuple[Any, Any]:
 
 
 def change(tree: Any, rng: random.Random) -> None:
-    """Another value, one from elsewhere, one less or one more at a place of a JSON value."""
+    """Change a value in a JSON document: another value, one from elsewhere, one less or more."""
     at, key = places(tree, rng)
     other, from_key = places(tree, rng)
     match rng.randrange(6):
@@ -156,7 +156,7 @@ def change(tree: Any, rng: random.Random) -> None:
 
 
 def mutate_program(data: bytes, max_size: int, seed: int) -> bytes:
-    """JSON stays JSON, most of the time: so that what is behind the reader is reached."""
+    """Mutate a program; usually the result is valid JSON, so that code after the reader runs."""
     rng = random.Random(seed)
     try:
         tree = json.loads(data.decode())

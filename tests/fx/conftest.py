@@ -1,4 +1,4 @@
-"""Modules whose code is deferred, beside torch's."""
+"""Modules whose code is deferred, and torch's equivalents."""
 
 import pytest
 

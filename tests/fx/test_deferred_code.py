@@ -146,7 +146,7 @@ def test_calling_gives_what_torch_gives(apart: Pair, call: str) -> None:
 
 @pytest.fixture(params=WHICH)
 def apart(request: pytest.FixtureRequest, annotated: bool) -> Pair:
-    """Both sides use separate weights, because some of the calls change them."""
+    """Give both sides separate weights, because some of the calls change them."""
     ours, theirs = (make_pair(request.param, traced_net(annotated=annotated)) for _ in range(2))
     return Pair(ours.ours, theirs.theirs, ours.args, ours.root, ours.source)
 

@@ -378,7 +378,7 @@ def test_tables_can_be_set(pair: Pair, name: str) -> None:
 
 
 def test_subclass_made_on_the_fly(pair: Pair) -> None:
-    """As torch.nn.utils.parametrize and FSDP do."""
+    """A subclass is created at run time, as torch.nn.utils.parametrize and FSDP do."""
 
     class Wrapped(type(pair.ours)):  # type: ignore[misc]
         def extra(self) -> str:
@@ -473,7 +473,7 @@ def test_descriptor_of_nothing(owner: Any) -> None:
 
 
 def test_copy_of_the_namespace_of_a_deferred_class() -> None:
-    """Its descriptors stand for a module that this class is not made for."""
+    """The descriptors in the copied namespace do not generate code for the new class."""
     body = dict(vars(type(make_pair("result").ours)))
     body.pop("_fxpress_pending")
     stray = type("Stray", (torch.nn.Module,), body)()

@@ -33,7 +33,7 @@ def fresh_dynamo() -> Iterator[None]:
 
 
 def readable(module: GraphModule) -> str:
-    """Its graphs as text, without the number that each generated source has."""
+    """Return the graphs of a module as text, without the numbers of generated sources."""
     text = module.print_readable(print_output=False)
     return re.sub(r"<eval_with_key>\.\d+", "<source>", text)
 

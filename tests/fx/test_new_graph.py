@@ -1,4 +1,4 @@
-"""The graphs that native code makes are what `torch.fx.Graph()` makes."""
+"""Graphs that native code creates equal the result of `torch.fx.Graph()`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _split() -> GraphModule:
 
 
 def _facts(value: Any) -> Any:
-    """Return the class of an attribute of a graph, and of what is in it, in order."""
+    """Return the class of an attribute of a graph, and of its items, in order."""
     if isinstance(value, Node):
         fields = (value.op, value.name, value.target, value.type, value.args, value.kwargs)
         rest = (value._input_nodes, value.users, value.meta, value._repr_fn, vars(value))

@@ -1,4 +1,4 @@
-"""Nodes whose fields are not what torch has made."""
+"""Nodes whose fields have values that torch does not create."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def raised(split: Callable[..., Any], module: fx.GraphModule) -> type[BaseExcept
 
 @pytest.mark.parametrize("field", ["meta", "target", "op", "type", "_args", "_kwargs"])
 def test_a_field_that_was_deleted(field: str) -> None:
-    """There is no object to read; torch's own field says the same."""
+    """A deleted field raises the same error as in torch."""
     modules = traced(), traced()
     for module in modules:
         delattr(middle(module), field)

@@ -1,4 +1,4 @@
-"""Notes that say which node another one was made from, as torch's own."""
+"""Provenance records of nodes equal torch's."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Tagged(list):  # type: ignore[type-arg]
     "argument", [Shown("1.5"), {"k": Shown("[2]")}, {1, 2}, frozenset((3,)), Tagged([1])], ids=repr
 )
 def test_arguments_of_unknown_types(argument: Any) -> None:
-    """torch writes what they are shown as; so do we, and leave that to its generator."""
+    """torch writes the repr of such arguments; fxpress uses torch's generator for them."""
     graph = Graph()
     x = graph.placeholder("x")
     node = graph.call_function(isinstance, (x, 1))

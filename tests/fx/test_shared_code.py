@@ -87,7 +87,7 @@ def test_parameters_called_like_what_the_text_mentions_otherwise(name: str) -> N
 
 @pytest.mark.filterwarnings("ignore:Raw SymInt value")
 def test_a_symbolic_size_among_the_arguments_may_be_a_local_or_not() -> None:
-    """Its repr is its name: with a parameter of that name it is this parameter."""
+    """The repr of a symbolic size is its name, which may be the name of a parameter."""
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -132,7 +132,7 @@ def test_starred_parameters_that_nobody_uses() -> None:
 
 
 def test_a_local_that_the_generator_does_not_know_is_not_shared() -> None:
-    """Whatever reason there may be: the function works and its code is not kept."""
+    """The function works, and its code is not cached."""
     source = "\n\n\ndef forward(self, x, *more):\n    return x\n"
     code = torch.fx.graph.PythonCode(source, {}, {}, 4)
     for _ in range(2):

@@ -37,7 +37,7 @@ ALL = {path: value for module in MODULES for path, value in functions(module, mo
 
 
 def parameters(arguments: ast.arguments) -> dict[str, Any]:
-    """Names and kinds; `self` and the types are left out."""
+    """Return names and kinds of parameters, without `self` and types."""
     only = [argument.arg for argument in arguments.posonlyargs]
     both = [argument.arg for argument in arguments.args]
     if (only or both)[:1] == ["self"]:

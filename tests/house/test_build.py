@@ -83,7 +83,7 @@ def test_aten_rejects_what_is_no_tensor() -> None:
 def test_a_second_build_keeps_the_object_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CMake's cache goes where pip has removed the environment of the build; object files stay."""
+    """CMake's cache is removed if pip has removed the build environment; object files are kept."""
     monkeypatch.syspath_prepend(str(ROOT / "tools" / "backend"))
     backend = importlib.import_module("fxpress_build")
     monkeypatch.chdir(tmp_path)
@@ -100,7 +100,7 @@ def test_a_second_build_keeps_the_object_files(
 
 @pytest.mark.slow("separate processes")
 def test_aten_under_another_torch() -> None:
-    """One sentence with both versions and the way out; split works all the same."""
+    """The error is one sentence with both versions and the remedy; `split_module` still works."""
     run = subprocess.run(
         [sys.executable, "-c", MISMATCH], capture_output=True, text=True, check=False
     )

@@ -97,7 +97,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def answers(program: str) -> tuple[dict[str, str], str]:
-    """What each component says after a program has run, and what the program has logged."""
+    """Return the result or error of each component after a program has run, and the log."""
     done = run(START + program + ASKED.format(components=COMPONENTS))
     assert done.returncode == 0, done.stderr
     lines = [line.partition(" | ") for line in done.stdout.splitlines() if " | " in line]

@@ -80,7 +80,7 @@ def test_includes(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", sorted(ALLOWED))
 def test_a_component_has_one_namespace(folder: str) -> None:
-    """It has the component's name, unless this is pybind11's or a keyword of C++."""
+    """A namespace has the component's name, unless pybind11 or a C++ keyword has the name."""
     component = folder.split("/", maxsplit=1)[0]
     expected = {f"fxpress::{ {'py': 'cpython', 'export': 'exporting'}.get(component, component) }"}
     for path in sorted((ROOT / "csrc" / folder).glob("*")):
@@ -122,7 +122,7 @@ def test_tables_by_text_have_a_hash_with_a_secret() -> None:
 
 
 def test_ci_runs_the_commands_of_the_readme_first() -> None:
-    """CI takes them from the README, and gets more than the README names after them."""
+    """CI runs the commands in the README, and installs other packages only after them."""
     script = (ROOT / ".ci" / "run").read_text()
     function = re.search(r"^readme_block\(\) \{\n.*?^\}\n", script, re.DOTALL | re.MULTILINE)
     assert function is not None

@@ -25,7 +25,7 @@ def has_private_part(path: str) -> bool:
 
 
 def is_of_torch(module: str) -> bool:
-    """Whether a module is torch's, or looks its names up: then what it has is torch's."""
+    """Whether a module is torch's, or looks up torch's names: then its attributes are torch's."""
     return module.partition(".")[0] == "torch" or module.startswith("fxpress._torch.")
 
 

@@ -1,4 +1,4 @@
-"""An error names what a torch lacks in one sentence; other errors of an import are unchanged."""
+"""An error names a missing part of torch in one sentence; other import errors are unchanged."""
 
 from __future__ import annotations
 

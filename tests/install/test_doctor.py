@@ -1,4 +1,4 @@
-"""`python -m fxpress doctor`: what works here, as text and as JSON."""
+"""`python -m fxpress doctor`: the components that work, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_command() -> None:
 
 @pytest.mark.slow("a separate process")
 def test_a_torch_without_an_extension() -> None:
-    """The components that need none work, the others say in a sentence what to do."""
+    """Components that need no extension work; for others, `doctor` prints the remedy."""
     before = "from fxpress._torch import versions\nversions.built_for = lambda: ('2.1',)\n"
     found = run("doctor", "--json", before=before)
     assert found.returncode == 1, found.stderr

@@ -1,4 +1,4 @@
-"""install(), uninstall() and installed(): who holds what, before, during and after."""
+"""install(), uninstall() and installed(): the objects under all names, before and after."""
 
 from __future__ import annotations
 
@@ -487,7 +487,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(component, lock
 
 
 def test_a_holder_whose_name_cannot_be_replaced(component, module):
-    """Its namespace compares names by code that fails: nothing is installed, nobody holds ours."""
+    """A namespace compares names by code that raises: nothing is installed."""
 
     class Key(str):
         armed = False

@@ -77,7 +77,7 @@ class Kind:
 
 
 def test_all_of_torch_is_itself_for_a_call_that_is_left_to_it(module, use):
-    """Its original finds its siblings by the names that we replaced."""
+    """In a call that is left to torch, torch's original functions call each other."""
     torch, ours = module(TORCH, SIBLINGS), module(OURS, OUR_SIBLINGS)
     use(table("first", "second", "Kind"))
     torchs_kind = torch.Kind

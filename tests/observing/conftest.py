@@ -1,4 +1,4 @@
-"""A program, and what operations of each kind need."""
+"""A program, and the inputs of all operations."""
 
 from __future__ import annotations
 

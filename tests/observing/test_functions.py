@@ -1,4 +1,4 @@
-"""Functions that are watched remain what they are."""
+"""Decorated functions keep names, signatures and pickles."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_summaries_manifests_and_readers(program: ExportedProgram, tmp_path: Pat
 
 
 def functions() -> Iterator[tuple[str, Any]]:
-    """Yield the public functions of fxpress's own modules, which stand in for none of torch's."""
+    """Yield the public functions of modules that replace no module of torch."""
     for module in (fxpress, fxpress.archive, fxpress.state, fxpress.checkpoint, fxpress.pipeline):
         for name in module.__all__:
             value = getattr(module, name)

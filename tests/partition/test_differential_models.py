@@ -46,7 +46,7 @@ def llama() -> ExportedProgram:
 
 
 def run_like(ep: ExportedProgram, gm: fx.GraphModule, tokens: torch.Tensor) -> torch.Tensor:
-    """What `gm`, which has the inputs of the program's graph, makes of the tokens."""
+    """Return the result for the tokens of `gm`, which has the inputs of the program's graph."""
     state = {**ep.state_dict, **ep.constants}
     specs = ep.graph_signature.input_specs
     inputs = [tokens if spec.target is None else state[spec.target] for spec in specs]

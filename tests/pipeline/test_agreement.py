@@ -117,7 +117,7 @@ def test_a_round_that_is_over(refused: Any) -> None:
 
 @pytest.mark.parametrize("_", range(20))
 def test_both_at_once(_: int, refused: Any) -> None:
-    """The rank goes on to the next round if, and only if, its refusal was read."""
+    """The rank joins the next round if, and only if, its refusal was read."""
     found: list[Answer | None] = []
     reader = threading.Thread(target=lambda: found.append(read(refused)))
     reader.start()

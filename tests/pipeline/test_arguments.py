@@ -49,7 +49,7 @@ def test_a_device(device: Any, text: str, stages: Path) -> None:
 
 @pytest.mark.parametrize("function", [pipeline.plan, pipeline.to_pipe, pipeline.save_stages])
 def test_what_is_no_plan(function: Any, stages: Path, tmp_path: Path) -> None:
-    """As what `save_stages` returns, which is long."""
+    """An example is the result of `save_stages`, whose text is long."""
     path = [tmp_path / "new"] if function is pipeline.save_stages else []
     manifest = json.loads((stages / "manifest.json").read_text())
     text = "StageError: expected stages to be a Plan (from plan) or an int, got a dict"

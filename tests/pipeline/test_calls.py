@@ -1,4 +1,4 @@
-"""Modules that are called several times, and what stages call their state."""
+"""Modules that are called several times, and the names of their state in stages."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def model() -> nn.Sequential:
     ("schedule", "stages"), [("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)]
 )
 def test_training_on_one_gpu(schedule: str, stages: int, tmp_path: Path) -> None:
-    """Stages that were saved on the CPU train on the GPU as the whole module does there."""
+    """Stages that were saved on the CPU train on the GPU like the entire module."""
     x, target = torch.rand(2 * PARTS, 16), torch.rand(2 * PARTS, 16)
     pipeline.save_stages(export(model(), (x[:2],)), tmp_path / "stages", stages)
     loaded = pipeline.load_stages(tmp_path / "stages", schedule, device="cuda")

@@ -29,7 +29,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 def steps_until(path: Path, bad: int, what: str, timeout: float) -> Any:
-    """Run steps; on the rank `bad`, something goes wrong in the second. Returns error and time."""
+    """Run steps; the second one fails on the rank `bad`. Return the error and the time."""
     rank = distributed.get_rank()
     (stage,) = pipeline.load_stages(path)
     built = pipeline.build_schedule("1F1B", stage, 4, loss_fn=loss_of, timeout=timeout)
@@ -291,7 +291,7 @@ def test_one_rank_trains_otherwise(
 
 
 def test_both_train(stages: dict[int, Path]) -> None:
-    """A default that one rank spells out is the same, and so are functions of the same kind."""
+    """Ranks may pass a default explicitly, or an equal function, and still agree."""
     given = [{"loss_fn": loss_of}, {"loss_fn": torch.nn.functional.mse_loss, "scale_grads": True}]
     assert both(stages[2], given=given) == ["built", "built"]
 
@@ -339,7 +339,7 @@ def built_again(path: Path, wrong: dict[int, dict[str, Any]]) -> tuple[list[str]
 def test_nobody_waits_for_a_rank_that_refuses_an_argument(
     bad: int, wrong: dict[str, Any], text: str, stages: dict[int, Path]
 ) -> None:
-    """And all ranks can try again; rank 1 in the same round, if rank 0 has not come yet."""
+    """All ranks can try again; rank 1 in the same round, if rank 0 has not joined it yet."""
     found = run_ranks(2, built_again, stages[2], {bad: wrong})
     for rank, (texts, taken) in enumerate(found):
         assert taken < 20
@@ -357,7 +357,7 @@ def test_another_number_of_stages(stages: dict[int, Path], tmp_path: Path) -> No
 
 
 def test_a_file_that_was_changed(stages: dict[int, Path], tmp_path: Path) -> None:
-    """Between planning and loading, and whole in itself."""
+    """A file is replaced between planning and loading, by another valid file."""
     shutil.copytree(stages[2], tmp_path / "other")
     program = tied()
     with torch.no_grad():

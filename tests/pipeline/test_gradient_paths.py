@@ -50,7 +50,7 @@ COMPUTED: dict[str, tuple[Callable[[Parts, Tensor], Tensor], bool]] = {
 def divides(
     compute: Callable[[Parts, Tensor], Tensor], parts: Parts, names: tuple[str, ...]
 ) -> bool:
-    """Return whether torch gets the gradients of the whole backward with its two parts."""
+    """Return whether torch's split backward gives the gradients of the entire backward."""
     x = torch.rand(3, 4).requires_grad_()
     weights = [parts.get_parameter(name) for name in names]
     wanted = torch.autograd.grad(compute(parts, x).sum(), weights, allow_unused=True)

@@ -33,7 +33,7 @@ class Product(Base):
 
 
 class Unused(Base):
-    """A branch that a size decides of which no operation takes the tensor."""
+    """A size decides a branch, and no operation uses the tensor."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         x = self.last(self.first(x))
@@ -64,7 +64,7 @@ class Constant(Base):
 
 
 class Number(Base):
-    """A later stage takes a number, for which torch infers shapes with another one."""
+    """A later stage receives a number; torch infers shapes with another number."""
 
     def forward(self, x: Tensor, n: int) -> Tensor:
         h = self.first(x)
@@ -160,7 +160,7 @@ def exported(case: Any, strict: bool = False) -> ExportedProgram:
 
 
 def run(path: Path, given: Call, **options: Any) -> Any:
-    """Return what the stages give, one after another."""
+    """Return the results of the stages, run one after another."""
     args, kwargs = given
     (count,) = {pipeline.load_stage(path, 0).count}
     for number in range(count):

@@ -19,7 +19,7 @@ from tests.support.ranks import ranks
 TIMEOUT = 8.0
 NEAR, DELAYED, LOSSY, FAR = Link(), Link(0.02), Link(0.02, 0.01), Link(0.2)
 JITTER = 0.02  # seconds that a busy machine adds to the least of several round trips
-pytestmark = pytest.mark.slow("processes on hosts of their own, and links that are slow")
+pytestmark = pytest.mark.slow("processes on separate hosts, and slow links")
 
 
 def timeout_of(link: Link) -> float:

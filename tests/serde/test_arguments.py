@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 @pytest.fixture(autouse=True)
 def operators() -> Iterator[None]:
-    """Operators whose arguments are lists of what the schema has rarer kinds for."""
+    """Operators whose arguments are lists of rarer types of the schema."""
     with torch.library._scoped_library("fxpress_arguments", "DEF") as library:
         for name, kind in {"floats": "float[]", "bools": "bool[]", "nested": "Tensor[][]"}.items():
             library.define(f"{name}(Tensor x, {kind} values) -> Tensor")
@@ -58,7 +58,7 @@ def symbolic(program: ExportedProgram, kind: type) -> Node:
 
 
 def with_list(program: ExportedProgram, name: str, values: Any) -> ExportedProgram:
-    """An operator with such a list, in the place of the sine."""
+    """Return a program with this operator and a list, in place of the sine."""
     (sin,) = program.graph.find_nodes(op="call_function", target=aten.sin.default)
     program.graph.output_node().prepend(sin)
     sin.target = getattr(torch.ops.fxpress_arguments, name).default
@@ -89,7 +89,7 @@ def test_lists_of_symbolic_numbers(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["floats", "bools"])
 def test_lists_of_symbolic_numbers_and_constants(kind: str) -> None:
-    """torch writes them, and then asks the constants whether they are ints."""
+    """torch writes these lists, and then fails to check whether the constants are ints."""
     program = dynamic()
     tag, values = list_of(program, kind, mixed=True)
     with_list(program, kind, values)
@@ -187,7 +187,8 @@ def test_dtypes_without_a_code() -> None:
 
 
 class LoweredBackendModule(nn.Module):
-    """What ExecuTorch's lowered modules are to the serializer: a name and a backend."""
+    """The attributes of ExecuTorch's lowered modules that the serializer reads: a name and a
+    backend."""
 
     def __init__(self, module_name: str | None) -> None:
         super().__init__()

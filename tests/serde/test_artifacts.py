@@ -1,4 +1,4 @@
-"""What `torch.save` writes of values, and what is read of it."""
+"""The bytes that `torch.save` writes for values, and reading them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_deflated_tensors() -> None:
 
 @pytest.mark.parametrize("record", ["archive/data/0", "archive/data.pkl"])
 def test_deflated_bytes_that_are_damaged(record: str) -> None:
-    """torch takes what is in memory where a tensor's bytes should be."""
+    """torch reads uninitialized memory in place of a tensor's bytes."""
     data = bytearray(saved({"a": torch.arange(100.0)}, zipfile.ZIP_DEFLATED))
     data[data.index(record.encode()) + len(record)] = 0xFF  # the kind of the first block
     with pytest.raises(ours.SerializeError):

@@ -204,7 +204,7 @@ def is_surely_valid(p: ExportedProgram) -> bool:
 
 
 def test_the_check_that_spares_torchs() -> None:
-    """Nothing that torch refuses is surely valid; most of what torch takes is."""
+    """The native check never accepts what torch refuses, and accepts most valid programs."""
     assert is_surely_valid(program())
     for damage in BROKEN:
         damaged = program()

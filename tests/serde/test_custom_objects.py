@@ -92,7 +92,7 @@ def test_an_object_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_z165_an_object_of_the_user_has_its_name_in_the_signature() -> None:
-    """Where torch keeps the name that the object had before."""
+    """torch's signature has the earlier name of the object."""
     program = with_object(InputKind.USER_INPUT)
     stored = fxpress.serialize._bytes_to_dataclass(
         torch_serialize.ExportedProgram, serialize(program).exported_program

@@ -1,4 +1,4 @@
-"""Files whose graphs are damaged: names that are missing or cannot be names, and wrong kinds."""
+"""Files with damaged graphs: missing names, invalid names, and wrong types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.serialized import assert_travels_as_torch
 
 
 class Given(nn.Module):
-    """One of its inputs is a number."""
+    """A module with a number among its inputs."""
 
     def forward(self, x: Tensor, times: int) -> Tensor:
         return x * times
@@ -110,7 +110,7 @@ def test_names_that_are_not_ascii() -> None:
 
 
 def test_a_constant_whose_name_is_none() -> None:
-    """A file says no such name: a signature that was set does."""
+    """A file cannot contain such a name, but a signature in memory can."""
     reader = GraphModuleDeserializer()
     spec = InputSpec(InputKind.USER_INPUT, ConstantArgument("not a name", 3), None)
     reader.signature = ExportGraphSignature([spec], [])

@@ -1,4 +1,4 @@
-"""Arguments, errors and what is fixed on purpose in `fxpress.serialize.deserialize`."""
+"""Arguments, errors and fixes of `fxpress.serialize.deserialize`."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_objects(artifact: fx.SerializedArtifact, edit: Callable[[Any], None]) -
 
 @pytest.mark.parametrize("edit", [argument_name, guard, constant_text], ids=lambda e: e.__name__)
 def test_torch_runs_them(artifact: fx.SerializedArtifact, edit: Callable[[Any], None]) -> None:
-    """So that the payloads here are ones."""
+    """torch runs these payloads, so they are real ones."""
     changed = edited(artifact, edit)
     program = torch_serialize.deserialize(
         torch_serialize.SerializedArtifact(
@@ -273,7 +273,7 @@ def test_keys_of_a_pickled_state() -> None:
 
 
 def test_keys_of_example_inputs(caplog: pytest.LogCaptureFixture) -> None:
-    """They are beside the program, which is read without them."""
+    """Example inputs are not part of the program, which is read without them."""
     artifact = serialize(top())
     key = f'"+str({CODE})+"'
     read = deserialize(replace(artifact, example_inputs=(({key: torch.ones(1)},), {})))

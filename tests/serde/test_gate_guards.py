@@ -1,4 +1,4 @@
-"""The grammar of guards takes what torch writes, and nothing that could be something else."""
+"""The grammar of guards accepts torch's guards, and no other code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GraphModuleDeserializer: whole graphs, and parts of them, are what torch's makes of them."""
+"""GraphModuleDeserializer: entire graphs and parts of graphs equal torch's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stored_of(made: ExportedProgram) -> tuple[Any, dict[str, Any], dict[str, Any
 
 
 def both(made: ExportedProgram) -> tuple[Any, Any, Any]:
-    """Ours and torch's, each with the whole graph read; the program as torch's objects."""
+    """Return both deserializers, which have read the graph, and the program as torch's objects."""
     stored, constants, ranges = stored_of(made)
     readers = ours.GraphModuleDeserializer(), theirs.GraphModuleDeserializer()
     for reader in readers:
@@ -110,7 +110,7 @@ def test_what_comes_with_the_graph() -> None:
 
 @pytest.fixture(params=[False, True], ids=["plain", "decomposed"])
 def opened(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
-    """A reader of ours in which the inputs are read; torch's with the whole graph; the graph."""
+    """Return fxpress's reader with the inputs, torch's with the entire graph, and the graph."""
     stored, constants, ranges = stored_of(mixed_program(request.param))
     other = theirs.GraphModuleDeserializer()
     other.deserialize(stored.graph_module, {}, constants, None, ranges)

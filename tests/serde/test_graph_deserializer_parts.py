@@ -261,7 +261,7 @@ def test_values_of_a_graph_are_those_of_it(open_reader: Any) -> None:
 
 
 def test_names_that_the_caller_takes(open_reader: Any) -> None:
-    """As torch's Graph numbers them."""
+    """Names that the caller uses are numbered as by torch's Graph."""
     expected = torch.fx.Graph()
     x = expected.placeholder("x")
 
@@ -317,7 +317,7 @@ def test_parts_are_not_kept(open_reader: Any) -> None:
 
 
 def test_a_known_name_comes_first() -> None:
-    """A name that is known is what both complain of, also when the node has a value."""
+    """Both raise the error about a known name first, also if the node has a value."""
     for module in (ours, theirs):
         reader = by_hand(module)
         reader.deserialize_graph(graph([], []))

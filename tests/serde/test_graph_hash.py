@@ -1,4 +1,4 @@
-"""graph_hash: equal for what computes the same, different for anything else; and diff."""
+"""graph_hash is equal for programs that compute the same, and differs for others; and diff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GraphModuleSerializer: whole graphs and parts of them are what torch's makes of them."""
+"""GraphModuleSerializer: entire graphs and parts of graphs equal torch's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def states(serializer: Any) -> dict[str, Any]:
 
 
 def without_addresses(value: Any) -> Any:
-    """Ids of graphs are addresses in what torch writes."""
+    """Number the ids of graphs, which are addresses in torch's objects."""
     for node in value:
         node.metadata.pop("from_node", None)
         for named in node.inputs:
@@ -56,7 +56,7 @@ def test_names() -> None:
 
 
 def assert_graph_written_as_torch(made: ExportedProgram) -> None:
-    """The same objects, and the same notes of the serializer, from a whole graph."""
+    """Assert equal objects, and equal tables of the serializer, for an entire graph."""
     mine, other = both(made)
     try:
         expected = other.serialize(made.graph_module)

@@ -92,7 +92,7 @@ def test_guards_are_not_compared_with_each_input() -> None:
 
 
 def test_two_inputs_of_one_name() -> None:
-    """Both have to be numbers, because torch may take either."""
+    """Both inputs must be numbers, because torch may use either."""
     check_arithmetic(["L['x'] * 3 == 1"], ((1,), {"x": 2}), ["x"])
     for one, other in ((1, "a"), ("a", 1), (1, [2]), ([2], 1)):
         with pytest.raises(SerializeError, match="may not be a number"):

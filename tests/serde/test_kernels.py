@@ -1,4 +1,4 @@
-"""Triton kernels and compiled models in graphs, with stand-ins for Triton itself."""
+"""Triton kernels and compiled models in graphs; test classes replace Triton."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_what_is_unpacked_counts() -> None:
 
 
 def test_texts_count_as_their_characters_take_memory() -> None:
-    """One character of four bytes makes four bytes of each."""
+    """If a text has one character of four bytes, each of its characters needs four bytes."""
     limits = Limits(memory=16 << 20, memory_per_byte=0)
     for first, fits in (("a", True), ("\xe4", True), ("\u03b1", True), ("\U0001f600", False)):
         text = first + "a" * (3 << 20)
@@ -174,7 +174,7 @@ def test_records_of_saved_inputs_that_expand() -> None:
 
 
 def test_a_storage_that_is_larger_than_its_record() -> None:
-    """torch's reader would give memory behind the record."""
+    """torch's reader would return memory after the record."""
     records = read_records(written().example_inputs)
     (pickled,) = (name for name in records if name.endswith("data.pkl"))
     records[pickled] = records[pickled].replace(b"K\x0c", b"K\x7f")  # 12 elements
@@ -187,7 +187,7 @@ def test_a_storage_that_is_larger_than_its_record() -> None:
 
 
 def pickled(content: bytes) -> bytes:
-    """What `torch.save` would write, with this pickle."""
+    """Return the file that `torch.save` would write, with this pickle."""
     return write_records({"x/data.pkl": content, "x/version": b"3\n", "x/byteorder": b"little"})
 
 
@@ -234,7 +234,7 @@ P = 2**61 - 1  # Python's hash of its multiples is 0
 
 
 def equal_hashes(kind: str, count: int) -> list[Any]:
-    """Keys with one hash: what Python compares in pairs."""
+    """Return keys with the same hash, which Python compares in pairs."""
     if kind == "ints":
         return [P * i for i in range(count)]
     if kind == "complex numbers":
@@ -496,7 +496,7 @@ def test_dimensions() -> None:
 
 
 def with_list(change: Callable[[list[Any], fx.Node], None]) -> fx.GraphModule:
-    """A module with a list in the arguments of a node, which is changed behind fx's back."""
+    """A module with a list in the arguments of a node; the test changes the list without fx."""
     graph = fx.Graph()
     x = graph.placeholder("x")
     node = graph.call_function(torch.cat, ([x, x],))

@@ -152,7 +152,7 @@ EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
 def references() -> list[int]:
-    """Counts of what encoding touches: nodes, their fields, the parts of the signature."""
+    """Return the reference counts of nodes, their fields, and the parts of the signature."""
     gc.collect()  # errors hold the frames that raised them
     nodes = list(program().graph.nodes)
     specs = program().graph_signature.input_specs

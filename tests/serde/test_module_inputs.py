@@ -53,7 +53,7 @@ def test_classes_that_the_user_has_registered() -> None:
 
 
 def test_a_block_that_nobody_closed() -> None:
-    """As when an interrupt comes while it is closed."""
+    """A block is left open, as after an interrupt while it is closed."""
     block = compat.module_inputs(((Given(),), {}))
     block.__enter__()
     assert is_known()

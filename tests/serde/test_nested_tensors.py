@@ -35,7 +35,7 @@ def other_dimension() -> Any:
 
 
 def in_use() -> Any:
-    """Its shortest and longest row are known."""
+    """Return a nested tensor whose shortest and longest row are known."""
     nested = jagged().requires_grad_()
     nested._get_max_seqlen(), nested._get_min_seqlen()
     return nested

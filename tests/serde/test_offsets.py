@@ -71,7 +71,7 @@ def test_loops_over_steps(
 
 
 class Counted(nn.Module):
-    """Symbols of both kinds, before and after a graph within the graph."""
+    """Symbols of sizes and of offsets, before and after a nested graph."""
 
     def forward(self, x: Tensor, count: Tensor) -> Tensor:
         first = x.sin()
@@ -172,7 +172,7 @@ def test_a_symbol_that_a_later_node_defines(values: tuple[str, ...]) -> None:
 
 
 def test_a_symbol_of_a_size_must_be_defined() -> None:
-    """Also when an offset has told of it before."""
+    """A node must define the symbol of a size, also if an earlier offset contains the symbol."""
 
     def edit(stored: Any) -> None:
         values = stored["graph_module"]["graph"]["tensor_values"]

@@ -1,4 +1,4 @@
-"""graph_hash on generated programs: what may differ, and what may not."""
+"""graph_hash on generated programs: changes that keep the hash, and changes that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of the schema: what the native reader and writer make of it is what torch's make of it."""
+"""JSON of the schema: the native reader and writer give torch's results."""
 
 from __future__ import annotations
 

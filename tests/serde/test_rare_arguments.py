@@ -1,4 +1,4 @@
-"""Arguments and values that few programs have: what `GraphModuleSerializer` makes of them."""
+"""Rare arguments and values: `GraphModuleSerializer` gives torch's results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 def outcome(call: Callable[[Any], Any], module: Any) -> Any:
-    """The result and what the serializer knows after it, or the kind of the error."""
+    """Return the result and the tables of the serializer, or the type of the error."""
     serializer = module.GraphModuleSerializer(None, [])
     try:
         result = call(serializer)
@@ -87,7 +87,7 @@ def calls() -> list[Node]:
 
 
 def numbers_of_traces() -> list[Any]:
-    """Of a size, a number and a comparison: what only a run tells, and what is known."""
+    """A size, a number and a comparison, with known and with data-dependent values."""
     env = ShapeEnv()
     size, number = env.create_unbacked_symint(), env.create_unbacked_symfloat()
     known = torch.SymInt(SymNode(sympy.Integer(3), env, int, 3))

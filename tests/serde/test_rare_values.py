@@ -103,7 +103,7 @@ def test_ids_of_graphs_that_are_no_addresses(graph_id: Any, error: type[Exceptio
 
 @pytest.mark.parametrize("parts", [(1, 2), (1, 2.5), (0.5, -1), (-1, -1)])
 def test_complex_numbers_of_integers_in_objects(parts: tuple[Any, Any]) -> None:
-    """JSON has floats there; objects may have what Python takes for one."""
+    """JSON has floats there; objects may have every number that complex() accepts."""
     argument = schema.Argument.create(as_complex=schema.ComplexValue(*parts))
     found, expected = (
         module.GraphModuleDeserializer().deserialize_input(argument) for module in (ours, theirs)
@@ -122,7 +122,7 @@ class Branches(nn.Module):
 @pytest.mark.parametrize("name", [None, ""])
 @pytest.mark.parametrize("target", ["cond", "sin", "add", "sum"])
 def test_nodes_without_a_name_of_their_own(target: str, name: str | None) -> None:
-    """As in files of older releases of torch: they are called like their results."""
+    """In files of older releases of torch, nodes have no names; their results name them."""
     program = export(Branches(), (torch.ones(2),), strict=False)
 
     def edit(stored: Any) -> None:

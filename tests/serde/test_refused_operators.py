@@ -168,7 +168,7 @@ class _OwnOperator(torch._ops.HigherOrderOperator):
 
 
 def test_operators_from_outside_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are called without permission: the caller has registered them."""
+    """They need no permission, because the caller has registered them."""
     library = torch.library.Library("tests_of_refused", "DEF")
     library.define("from_file(str filename) -> Tensor")
     program = with_call(torch.ops.tests_of_refused.from_file.default, "name")

@@ -1,4 +1,4 @@
-"""What torch's users reported of saving and loading programs."""
+"""Problems of saving and loading programs that torch's users reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxpress.serialize import deserialize, serialize
 
 
 def loaded(model: nn.Module, *args: Any, **options: Any) -> tuple[ExportedProgram, ExportedProgram]:
-    """A program, and what is read after it was written."""
+    """Return a program after it was written and read."""
     program = export(model, args, strict=False, **options)
     return program, deserialize(serialize(program))
 

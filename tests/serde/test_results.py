@@ -1,4 +1,4 @@
-"""Results of nodes: None, lists within results, dicts, and results that nobody takes; as torch."""
+"""Results of nodes: None, nested lists, dicts and unused results, as torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def operators() -> Iterator[None]:
 
 
 class Backward(nn.Module):
-    """The gradient of the input is not asked for."""
+    """A backward that does not compute the gradient of the input."""
 
     def forward(self, grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         wanted = [False, True, True]

@@ -200,5 +200,5 @@ def test_whatever_sympy_raises_is_an_expression_error() -> None:
     with pytest.raises(SerializeError, match="not an expression"):
         parse("1 % Tuple(1)", {})
     for name in ("Add", "Mul", "Pow"):
-        with pytest.raises(SerializeError, match="not an expression with a value"):
+        with pytest.raises(SerializeError, match="expected numbers as arguments of"):
             parse(f"{name}(2, Tuple(1))", {})

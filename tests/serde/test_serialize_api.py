@@ -1,4 +1,4 @@
-"""Arguments, errors and what is fixed on purpose in `fxpress.serialize.serialize`."""
+"""Arguments, errors and fixes of `fxpress.serialize.serialize`."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def test_z76_objects_as_literals() -> None:
 
 @pytest.mark.parametrize("kind", ["float", "bool"])
 def test_z88_symbolic_floats_and_bools_as_inputs(kind: str) -> None:
-    """Not what torch exports: torch raises for the one and writes another kind for the other."""
+    """torch does not support such inputs: it raises, or writes another type."""
     environment = ShapeEnv()
     number: Any = environment.create_unbacked_symfloat()
     spec: Any = graph_signature.SymFloatArgument

@@ -1,4 +1,4 @@
-"""Each kind of input and output that a signature can have, byte for byte as torch and back."""
+"""Each type of input and output of a signature: equal bytes, and equal after reading."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_contexts_of_default_dicts(context: Any) -> None:
 @pytest.mark.parametrize("children", [None, "text", 3], ids=str)
 def test_children_that_are_no_list(children: Any) -> None:
     spec = {"type": "builtins.tuple", "context": "null", "children_spec": children}
-    refused(json.dumps([1, spec]), "children of a tree spec are not a list")
+    refused(json.dumps([1, spec]), "children of a tree spec to be a list")
 
 
 def refused(text: str, why: str) -> None:

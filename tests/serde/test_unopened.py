@@ -1,4 +1,4 @@
-"""Errors whose cause is a pickle that was not opened say how to open it."""
+"""If an error may come from an unopened pickle, it names `allow_pickle`."""
 
 from __future__ import annotations
 

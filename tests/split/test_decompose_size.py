@@ -1,4 +1,4 @@
-"""_decompose_size_nodes: rows S-62 and S-63, and what torch gets wrong in them."""
+"""_decompose_size_nodes: rows S-62 and S-63, and torch's bugs in it."""
 
 from __future__ import annotations
 

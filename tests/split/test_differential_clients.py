@@ -1,4 +1,4 @@
-"""The clients of split_module inside torch, with ours in its place, against eager and torch."""
+"""torch's callers of split_module with fxpress installed, compared with eager and torch."""
 
 from __future__ import annotations
 

@@ -374,7 +374,7 @@ def call_body(body: Callable[[Any], Any], value: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("names", [False, True], ids=["new names", "original names"])
 @pytest.mark.parametrize("order", [False, True], ids=["sorted", "original order"])
 def test_attributes_between_placeholders(order: bool, names: bool) -> None:
-    """#182644: placeholders of the result stay in their order, whatever stands between them."""
+    """#182644: placeholders of the result stay in order if other nodes are between them."""
     graph = Graph()
     first = graph.get_attr("weight")
     x = graph.placeholder("x")

@@ -87,7 +87,8 @@ def test_an_exit_that_was_first_said_to_be_in_a_partition_without_the_region() -
 
 
 def test_a_callback_that_takes_marks_away() -> None:
-    """An error neither restores what the callback deleted nor keeps what it set."""
+    """After an error, `_fx_partition` that the callback deleted stays deleted, and no new one is
+    left."""
     module = chain(4)
     first, second, *_ = module.graph.find_nodes(op="call_function", target=torch.neg)
     second._fx_partition = "earlier"

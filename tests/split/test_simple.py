@@ -171,7 +171,7 @@ def test_steps_take_any_iterable_of_partitions(kind: Any) -> None:
 
 @needs_parity
 def test_steps_take_any_mapping_of_names() -> None:
-    """Its own order counts, not that of the dict below it."""
+    """The order of the mapping counts, not that of the dict that it wraps."""
     results = []
     for implementation in (theirs, ours):
         module, ids = diamond()
@@ -205,7 +205,7 @@ def test_steps_refuse_what_is_no_table(wrong: Any, error: type[Exception]) -> No
 
 @pytest.mark.parametrize("by_steps", [False, True])
 def test_s54_marks_of_an_earlier_split_are_ignored(by_steps: bool) -> None:
-    """Such as split_module's marks, or one that somebody left on a placeholder."""
+    """Earlier `_fx_partition` attributes may be from split_module, or be set on a placeholder."""
     module, ids = diamond()
     expected = ours.split_module_simple(module, ids)
     for node in module.graph.nodes:

@@ -141,7 +141,7 @@ def test_example_values_without_symbols_around_are_not_looked_at(example: Any) -
 
 @needs_parity
 def test_symbols_of_any_kind() -> None:
-    """Whatever has a symbol for its expression binds it, symbolic booleans and our own things."""
+    """Any value whose expression is a symbol defines it, also symbolic bools and test classes."""
 
     class Symbolic:
         def __init__(self, size: Any) -> None:

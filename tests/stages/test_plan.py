@@ -229,7 +229,7 @@ def test_limits_of_memory() -> None:
 
 
 class Viewed(nn.Module):
-    """A view takes nothing; a branch makes a new value."""
+    """A view needs no memory; a branch creates a new value."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.sin().reshape(2, 2)
@@ -345,7 +345,7 @@ def test_nothing_is_drawn_without_a_renderer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Python's package `graphviz` may be there alone, without a program."""
-    monkeypatch.setattr(pictures, "_CARRIED", "no-such-package")
+    monkeypatch.setattr(pictures, "_PORT", "no-such-package")
     monkeypatch.setenv("PATH", str(tmp_path))
     program = layers(4)
     made = save_stages(program, tmp_path / "stages", 2)
@@ -396,7 +396,7 @@ def test_processes_have_equal_plans(tmp_path: Path) -> None:
 
 @pytest.mark.deep("a program of 24,000 nodes")
 def test_many_operations() -> None:
-    """An operation takes about as long to plan among 24,000 as among 2,400."""
+    """The time to plan an operation is about the same among 24,000 as among 2,400."""
 
     def seconds(program: ExportedProgram, **options: Any) -> tuple[float, Plan]:
         start = time.process_time()

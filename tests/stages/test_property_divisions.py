@@ -78,7 +78,7 @@ def test_cheapest(row: tuple[list[int], list[int], list[list[int]], int]) -> Non
 @given(rows())
 @examples(400)
 def test_least_limit(row: tuple[list[int], list[int], list[list[int]], int]) -> None:
-    """Where all reaches are the same, a division of the least limit has no empty run."""
+    """If all operations may reach equally far, a division of the least limit has no empty run."""
     before, _, reach, _ = row
     same = [reach[0]] * len(reach)
     allowed = divisions(len(before) - 1, same)

@@ -1,4 +1,4 @@
-"""Plans of small programs against all ways to cut them, with what the stages then take and hold."""
+"""Plans of small programs compared with all possible cuts, and with the memory of the stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of a program, run one after another by the manifest, compute what the program does."""
+"""The stages of a program, run one after another by the manifest, give the program's results."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_decomposed(tmp_path: Path) -> None:
 
 
 class Cnn(nn.Module):
-    """Convolutions, norms, activations in place, a residual that is added in place."""
+    """Convolutions, norms, in-place activations, and an in-place residual."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ def test_transformers(name: str, tmp_path: Path) -> None:
 
 
 class Several(nn.Module):
-    """Inputs of all kinds; results that are inputs, weights, constants and values of all stages."""
+    """Many types of inputs; results are inputs, weights, constants and values of all stages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ def test_written_buffers(decomposed: bool, tmp_path: Path) -> None:
 
 
 class Assigned(nn.Module):
-    """Buffers that are assigned: export copies what they become at the end of the program."""
+    """Buffers that are assigned: export copies their final values at the end of the program."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -404,7 +404,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_there_is_replaced(tmp_path: Path) -> None:
-    """As by torch's own saving of programs, and unlike a folder."""
+    """An existing archive is replaced, as by torch.export.save; a folder is not."""
     program, path = transformer(), tmp_path / "stages.pt2"
     for stages in (2, 3):
         save_stages(program, path, stages)

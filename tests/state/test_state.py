@@ -304,7 +304,7 @@ def test_cuda_and_back(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_streams_of_the_caller() -> None:
-    """Copies come after what the caller's stream has still to do, and before what it does next."""
+    """Copies run after earlier work on the caller's stream, and before later work."""
     for _ in range(10):
         with torch.cuda.stream(torch.cuda.Stream()):
             values = [torch.zeros(1000, device="cuda") for _ in range(100)]

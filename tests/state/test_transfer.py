@@ -92,7 +92,7 @@ def test_to_the_host(device: Device, sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("sizes", MIXES)
 def test_on_the_device(device: Device, sizes: list[int]) -> None:
-    """No waiting: what comes later on the caller's stream finds the copies."""
+    """The host does not wait; later work on the caller's stream runs after the copies."""
     sources = [device.own(value) for value in of_sizes(sizes)]
     before = [source.clone() for source in sources]
     targets = [device.own(torch.zeros_like(source)) for source in sources]

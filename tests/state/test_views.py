@@ -1,4 +1,4 @@
-"""Tensors over bytes, and tensors that take the place of others in autograd's graph."""
+"""Tensors that are views of bytes, and tensors that replace others in autograd's graph."""
 
 from __future__ import annotations
 

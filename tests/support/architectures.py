@@ -62,7 +62,7 @@ class Architecture:
 
 
 def architecture(name: str, layers: int, *, masked: bool = False) -> Architecture:
-    """One of `NAMES`; `masked`: the arguments include the mask of the tokens."""
+    """Return a model of `NAMES`; with `masked`, the arguments include the mask of the tokens."""
     import transformers as hf
 
     config = {**transformer_configs(layers), **_further_configs(layers)}[name]

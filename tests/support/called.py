@@ -1,4 +1,4 @@
-"""Pickles that call what a test chooses."""
+"""Pickles that call a function of the test."""
 
 from __future__ import annotations
 

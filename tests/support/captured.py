@@ -1,4 +1,4 @@
-"""Captured graphs of ours beside torch's."""
+"""Comparisons of captured graphs with torch's."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 def assert_captures_as_torch(
     call: Callable[..., Any], args: Any = (), kwargs: Any = None, **options: Any
 ) -> GraphModule | None:
-    """Both capture the same, or fail in the same way. Returns ours."""
+    """Assert that both captures are equal, or fail in the same way. Returns fxpress's."""
     kwargs = kwargs or {}
     ours, theirs = (
         outcome(functools.partial(way(call, **options), *args, **kwargs))
@@ -119,7 +119,7 @@ def assert_captures_as_torch(
 
 
 def rewritten_by_both(call: Callable[..., Any], *args: Any, **options: Any) -> list[GraphModule]:
-    """One capture, rewritten by us and by torch."""
+    """Return one capture, rewritten by fxpress and by torch."""
     made: list[GraphModule] = []
     real = capture_impl.rewrite_and_clean
 

@@ -69,7 +69,7 @@ def tied_program(seed: int = 0, width: int = 16) -> ExportedProgram:
 
 
 def blank(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors of the same kind, each byte of which is 1."""
+    """Return contiguous tensors of the same types, in which each byte is 1."""
     return {
         name: torch.ones(value.nbytes, dtype=torch.uint8).view(value.dtype).reshape(value.shape)
         for name, value in state.items()
@@ -154,7 +154,7 @@ def distributed(state: Mapping[str, Tensor], name: str) -> dict[str, Any]:
 
 
 def whole(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The values of a state as whole tensors."""
+    """Return the values of a state as full tensors."""
     return {
         key: value.full_tensor() if isinstance(value, DTensor) else value
         for key, value in state.items()

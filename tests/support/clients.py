@@ -1,4 +1,4 @@
-"""torch's clients of split_module with ours in its place, and a backend that splits."""
+"""torch's callers of split_module with fxpress installed, and a backend that splits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def around(module: GraphModule, targets: tuple[Any, ...]) -> Callable[[Node], in
 
 
 class Piece:
-    """What vLLM puts in a submodule's place: it calls the submodule, and counts."""
+    """Replaces a submodule, as vLLM does: calls the submodule, and counts the calls."""
 
     def __init__(self, module: GraphModule) -> None:
         self.module = module

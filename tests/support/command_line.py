@@ -1,4 +1,4 @@
-"""The command `fxpress` as a process, and a model with something of each kind for it to show."""
+"""The command `fxpress` as a process, and a model for it to show."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def assert_without_torch(*arguments: str) -> None:
 
 
 def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of each value in a JSON document, as keys and indices from the top."""
+    """Yield the path of each value in a JSON document, as keys and indices."""
     yield place
     keys = list(value) if isinstance(value, dict) else []
     for key in range(len(value)) if isinstance(value, list) else keys:

@@ -1,4 +1,4 @@
-"""Equality of graphs and split modules, down to the tables that torch keeps beside the nodes."""
+"""Compare graphs and split modules, with the tables that torch keeps of nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bits_of(number: float) -> bytes:
 
 
 def by_name(argument: Any, graph: Graph) -> Any:
-    """The argument with a marked name in place of each node; containers keep their types."""
+    """Return an argument with marked names in place of nodes; containers keep their types."""
 
     def name(node: Node) -> Any:
         assert node.graph is graph, f"{node} belongs to another graph"

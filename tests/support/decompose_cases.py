@@ -1,4 +1,4 @@
-"""Models to decompose, and the comparison of what fxpress and torch make of them."""
+"""Models to decompose, and the comparison of fxpress's results with torch's."""
 
 from __future__ import annotations
 

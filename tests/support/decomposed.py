@@ -16,7 +16,7 @@ _NUMBER_OF_CODE = re.compile(r"<eval_with_key>\.\d+")
 
 
 def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:
-    """Both have the same graph, metadata, signature, calls, ranges, constants and state."""
+    """Assert equal graphs, metadata, signatures, calls, ranges, constants and state."""
     assert_same_decomposed(ours.graph_module, theirs.graph_module)
     assert repr(ours.graph_signature) == repr(theirs.graph_signature)
     assert ours.graph_signature == theirs.graph_signature

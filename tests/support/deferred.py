@@ -1,4 +1,4 @@
-"""Fresh splits by torch and by us, side by side, for tests of what happens on first access."""
+"""New splits by torch and by fxpress, for tests of the first access."""
 
 import io
 import operator
@@ -72,7 +72,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def inner_inputs(root: GraphModule) -> tuple[torch.Tensor, ...]:
-    """What `submod_0` of a split `Net` takes: the input and the scale."""
+    """Return the inputs of `submod_0` of a split `Net`: the input and the scale."""
     return inputs()[0], root.scale
 
 
@@ -87,7 +87,7 @@ class Pair:
     source: GraphModule  # what was split
 
     def same(self, value: Callable[[GraphModule], Any]) -> Any:
-        """Apply `value` to both, compare, and return what it gave for ours."""
+        """Apply `value` to both, compare the results, and return fxpress's."""
         assert is_deferred(self.ours)
         ours, theirs = value(self.ours), value(self.theirs)
         assert ours == theirs
@@ -128,7 +128,7 @@ def assert_equal(ours: Any, theirs: Any) -> None:
 
 
 def stderr_of(call: Callable[[], Any]) -> tuple[BaseException | None, str]:
-    """The exception that `call` raised, and what was printed to stderr."""
+    """Return the exception of `call`, and its output on stderr."""
     stream = io.StringIO()
     with redirect_stderr(stream):
         try:

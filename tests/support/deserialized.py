@@ -62,8 +62,7 @@ def facts_of_environment(program: ExportedProgram, symbols: set[Any]) -> dict[st
 
 
 def with_the_storage_of(ours: Any, theirs: Any) -> Any:
-    """F142: torch forgets where a tensor starts in its storage, and its layout. What it has of a
-    value, with these as ours has them."""
+    """Return torch's value with our storage offset and layout, which torch does not keep."""
     if isinstance(ours, (tuple, list)):
         assert len(ours) == len(theirs)
         return type(theirs)(map(with_the_storage_of, ours, theirs))
@@ -84,8 +83,8 @@ def is_offset(path: Any) -> bool:
 
 
 def restore_storage(ours: Graph, theirs: Graph) -> None:
-    """F142 again: a symbol that first is a storage offset is bound there, and not where another
-    node asks for the offset."""
+    """Give torch's graph the bindings and storage offsets of ours, so that the graphs can be
+    compared."""
     offsets: dict[Any, Any] = {}
     for mine, other in zip(ours.nodes, theirs.nodes, strict=True):
         if "val" in mine.meta and "val" in other.meta:

@@ -59,8 +59,12 @@ def _rebound(function: Callable[..., Any]) -> Any:
 
 
 OUR_FORWARDS = {cls: _rebound(function) for cls, function in TORCH_FORWARDS.items()}
-native_engine.register_forward(OUR_FORWARDS[component.InterpreterModule])
-native_engine.register_forward(OUR_FORWARDS[component.InterpreterModuleDispatcher], dispatches=True)
+native_engine.register_forward(
+    OUR_FORWARDS[component.InterpreterModule], dispatches=False, counts=False
+)
+native_engine.register_forward(
+    OUR_FORWARDS[component.InterpreterModuleDispatcher], dispatches=True, counts=False
+)
 
 
 @contextmanager

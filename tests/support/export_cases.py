@@ -1,4 +1,4 @@
-"""Programs for exports: what a forward has that is special."""
+"""Programs for exports, with a special forward each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Forward = Callable[..., Any]
 
 
 class Made(nn.Module):
-    """Its forward is a function that gets the module."""
+    """A module whose forward is a function that receives the module."""
 
     def __init__(self, function: Forward) -> None:
         super().__init__()

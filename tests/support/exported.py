@@ -48,7 +48,7 @@ def exportdb_program(name: str) -> ExportedProgram:
 
 @functools.cache
 def module_db_cases() -> dict[str, tuple[Any, Callable[[], nn.Module]]]:
-    """Return the forward input, and what builds the module, of the first sample of each class."""
+    """Return the forward input, and a factory of the module, for the first sample of each class."""
     from torch.testing._internal.common_modules import module_db
 
     cases: dict[str, tuple[Any, Callable[[], nn.Module]]] = {}

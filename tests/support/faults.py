@@ -25,7 +25,7 @@ ERRORS = (errno.EIO, errno.ENOSPC)
 
 
 class Sweep:
-    """One way to save over another one."""
+    """A way to save over an existing file."""
 
     def __init__(self, faults: Any, source: str, folder: Path, scenario: dict[str, Any]) -> None:
         self._faults = faults

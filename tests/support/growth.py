@@ -1,4 +1,4 @@
-"""Documents in which one list, dict or text is enlarged, and the time that reading one takes."""
+"""Documents in which one list, dict or text is enlarged, and the time for reading them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def same_hash(count: int) -> Iterator[str]:
 
 
 def same_in_python(count: int) -> Iterator[int]:
-    """Numbers with one hash, but few: to make a dict of them takes long too."""
+    """Return numbers with the same hash; few, because building a dict of them is slow."""
     return (EQUAL_HASH * number if number < 3000 else number for number in range(count))
 
 
@@ -44,7 +44,7 @@ def short_names(count: int) -> Iterator[str]:
 
 
 def places(value: Any) -> Iterator[Place]:
-    """Where a document has lists, dicts and texts; of equivalent places, one."""
+    """Return the paths of lists, dicts and texts in a document; one of equivalent paths."""
     seen: set[Place] = set()
     waiting: list[tuple[Place, Place, Any]] = [((), (), value)]
     while waiting:
@@ -68,14 +68,14 @@ def places(value: Any) -> Iterator[Place]:
 
 
 def _tag(value: Any) -> Place:
-    """Return a key that differs between kinds of items of a list."""
+    """Return a key that differs between types of items of a list."""
     if isinstance(value, dict):
         return (tuple(sorted(map(str, value))),)
     return (type(value).__name__,)
 
 
 def enlarged(value: Any, place: Place, size: int, keys: Callable[[int], Iterator[Any]]) -> Any:
-    """A document with about `size` bytes more at a place."""
+    """Return a document that is about `size` bytes larger at a path."""
     if place[:1] == (JSON,):
         return json.dumps(enlarged(json.loads(value), place[1:], size, keys))
     if place:

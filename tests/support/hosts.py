@@ -70,7 +70,7 @@ class Hosts:
         return self._network
 
     def round_trip(self, one: int, other: int) -> float:
-        """Return the seconds that a packet takes from a host to another and back, at least."""
+        """Return the smallest number of seconds of a round trip between two hosts."""
         command = ("ip", "netns", "exec", self.names[one], sys.executable, "-c", _CONNECT)
         return float(call(*command, address_of(other)))
 

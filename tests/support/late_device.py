@@ -56,7 +56,7 @@ class Device:
         return any(start <= place < end for start, end in self._memory)
 
     def enqueue(self, work: Work) -> None:
-        """Puts work on the current stream; some of what waits is done."""
+        """Enqueue work on the current stream; run some of the waiting work."""
         self.launches += 1
         self.current.waiting.append(work)
         for stream in self.streams:
@@ -103,7 +103,7 @@ class Stream:
 
 
 class _Launches(TorchFunctionMode):
-    """Work on the device's memory goes to its streams."""
+    """A mode that enqueues operations on the device's memory in its streams."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()

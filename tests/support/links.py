@@ -30,7 +30,7 @@ class Link:
 
 
 class NoDelayError(OSError):
-    """This machine has nothing to delay packets with."""
+    """This machine cannot delay packets."""
 
 
 class Network(Protocol):
@@ -43,7 +43,7 @@ class Network(Protocol):
         """Return how many packets were lost by chance."""
 
     def remove(self) -> None:
-        """Stop what carries the packets, if it is not a namespace."""
+        """Stop the process that carries packets, if there is one."""
 
 
 class Bridge:
@@ -79,7 +79,7 @@ class Bridge:
         return sum(int(each) for text in texts for each in re.findall(r"dropped (\d+)", text))
 
     def remove(self) -> None:
-        """Do nothing: the bridge goes with its namespace."""
+        """Do nothing: the bridge is removed with its namespace."""
 
 
 class Relayed:
@@ -134,7 +134,7 @@ class Relayed:
         return self._ask("lost")
 
     def remove(self) -> None:
-        """End the relay; its devices go with it."""
+        """End the relay, and with it its devices."""
         self._process.kill()
         self._process.communicate()
 

@@ -1,4 +1,4 @@
-"""A program with results and arguments of many kinds, for writers and readers of graphs."""
+"""A program with many types of results and arguments, for writers and readers of graphs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.export import Dim, ExportedProgram, export
 
 
 class Mixed(nn.Module):
-    """Results of several kinds, numbers, lists, a graph in an argument, nothing returned."""
+    """Several types of results, numbers, lists, a graph as an argument, a call without results."""
 
     def __init__(self) -> None:
         super().__init__()

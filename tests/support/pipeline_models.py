@@ -1,4 +1,4 @@
-"""Models that are run in stages: what they compute, on which inputs, and a loss."""
+"""Models that are run in stages, with inputs and a loss."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Case:
         importlib.import_module(self.needs)
 
     def split(self, inputs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return arguments by place and by keyword."""
+        """Return positional and keyword arguments."""
         by_place = tuple(value for name, value in inputs.items() if name not in self.keywords)
         return by_place, {name: inputs[name] for name in self.keywords}
 
@@ -81,7 +81,7 @@ class Expert(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each token goes to the two best of four experts."""
+    """Sends each token to the two best of four experts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Mixture(nn.Module):
 
 
 class Several(nn.Module):
-    """Several inputs and results; values of many kinds pass, and skip stages."""
+    """Several inputs and results; values of many types pass between stages, and skip stages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Normed(nn.Module):
 
 @dataclasses.dataclass
 class Output:
-    """What `Half` returns."""
+    """The result of `Half`."""
 
     logits: Tensor
     hidden: list[Tensor]

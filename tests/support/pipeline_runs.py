@@ -1,4 +1,4 @@
-"""Run the cases of `pipeline_models` whole, and in stages on ranks."""
+"""Run the cases of `pipeline_models` in one process, and in stages on ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def save_cases(folder: Path, names: list[str], sizes: tuple[int, ...]) -> dict[s
 
 
 def tensors_in(results: Any) -> list[Tensor]:
-    """Return the tensors of what a program returns, without their gradients' history."""
+    """Return the tensors in the result of a program, detached."""
     leaves = pytree.tree_leaves(results)
     return [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
 

@@ -1,4 +1,4 @@
-"""Models that are run in stages, and what each rank does with its stage."""
+"""Models that are run in stages, and the function that each rank runs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def batches(steps: int, size: int = 8) -> list[tuple[Tensor, Tensor]]:
 
 
 def trained_whole(program: ExportedProgram, steps: int) -> tuple[list[float], dict[str, Tensor]]:
-    """Return the losses and the state after training the whole program."""
+    """Return the losses and the state after training the entire program."""
     module = program.module()
     optimizer = optimizer_of(module.parameters())
     losses = []
@@ -106,7 +106,7 @@ def train(
 
 
 def infer(path: Path, schedule: str, inputs: Any) -> Any:
-    """Run a batch forward, and return the results of the whole program on the last stage's rank."""
+    """Run a forward; on the last stage's rank, return the results in the program's structure."""
     stages = pipeline.load_stages(path, schedule)
     built = pipeline.build_schedule(schedule, stages, 4, timeout=60)
     first = any(stage.number == 0 for stage in stages)

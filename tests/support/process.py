@@ -17,14 +17,14 @@ def bytes_read() -> int:
 
 
 class Peak:
-    """The most memory that a block had at a time, besides what was there before."""
+    """The peak of memory of a block, minus the memory before."""
 
     bytes = 0
 
 
 @contextlib.contextmanager
 def peak_of_memory() -> Iterator[Peak]:
-    """Measure the memory of this process that a block takes at most."""
+    """Measure the peak of this process's memory during a block."""
     peak = Peak()
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew

@@ -122,7 +122,7 @@ class Side:
 
 
 def _difference(ours: Any, theirs: Any, at: str = "") -> str:
-    """The first place where two descriptions differ."""
+    """Return the first difference between two descriptions."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         if list(ours) != list(theirs):
             return f"{at}: {list(ours)} != {list(theirs)}"
@@ -243,7 +243,7 @@ def assert_same_tables(ours: Mapping[str, Any], theirs: Mapping[str, Any], at: s
 def assert_same_program(
     ours: ExportedProgram, theirs: ExportedProgram, *, stale: bool | None = False
 ) -> None:
-    """All of two programs, except for what counts in the process."""
+    """Assert that two programs are equal, except for counters of the process."""
     mine, other = Side(), Side()
     assert type(ours) is type(theirs)
     assert list(vars(ours)) == list(vars(theirs))

@@ -118,7 +118,7 @@ class Ranks:
         return [each.value for each in self.outcomes(timeout)]
 
     def outcomes(self, timeout: float) -> list[_Outcome]:
-        """Return what has become of each rank; see `results`."""
+        """Return the outcome of each rank; see `results`."""
         end = time.monotonic() + timeout
         for each in self.processes[1:]:
             each.join(max(0.0, end - time.monotonic()))
@@ -142,7 +142,7 @@ class Ranks:
         return [_has_processes(each.pid) for each in self.processes]
 
     def end(self) -> None:
-        """End what still runs."""
+        """End the ranks that are still running."""
         for each in self.processes:
             each.kill()
             each.join()

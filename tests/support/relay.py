@@ -109,7 +109,7 @@ class Relay:
                     os.write(receiver.descriptor, packet)
 
     def _answer(self, request: list[str]) -> bool:
-        """Do what a request says; return whether there was one."""
+        """Handle a request; return whether there was one."""
         if request[:1] == ["cut"]:
             self._ports[int(request[1])].is_cut = True
         print(self._lost, flush=True)

@@ -1,4 +1,4 @@
-"""A part of many cases for CI; FXPRESS_CASES=all asks for all of them."""
+"""A sample of cases for CI; with FXPRESS_CASES=all, all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small programs whose files have every kind of string that the schema knows."""
+"""Small programs whose files contain every type of string of the schema."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def guarded_strictly() -> ExportedProgram:
 
 
 class Unbacked(nn.Module):
-    """Sizes that only the values tell, and what is asserted of them."""
+    """Data-dependent sizes, and assertions about them."""
 
     def forward(self, x: Tensor, n: Tensor) -> Any:
         size = n.item()

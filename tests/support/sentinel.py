@@ -36,7 +36,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextlib.contextmanager
 def listening() -> Iterator[list[str]]:
-    """A list of what payloads did in the block. One block at a time."""
+    """A block that lists the effects of payloads; only one block may be open."""
     global _heard, _is_installed
     if not _is_installed:
         sys.addaudithook(_hook)  # it stays for good, as Python has it

@@ -93,13 +93,13 @@ def assert_canonical_as_torch(text: bytes, constants: set[str]) -> Any:
 
 
 def both_ways(program: ExportedProgram) -> None:
-    """As above, also in files."""
+    """Assert that bytes and files equal torch's, and give equal programs."""
     assert_travels_as_torch(program)
     assert_archives_as_torch(program)
 
 
 def both_ways_decomposed(program: ExportedProgram) -> None:
-    """What torch's decompositions make of a program."""
+    """Assert `both_ways` for a program that torch has decomposed."""
     try:
         decomposed = program.run_decompositions()
     except Exception:  # torch does not decompose it

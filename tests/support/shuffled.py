@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 
 def shuffled(program: ExportedProgram, seed: int) -> ExportedProgram:
-    """Its nodes in another order that their arguments allow, under other names, without meta."""
+    """Return a graph with its nodes in another valid order, with other names, without meta."""
     program = copy.deepcopy(program)
     graph, chance = program.graph, random.Random(seed)
     nodes = [n for n in graph.nodes if n.op == "call_function"]

@@ -1,4 +1,4 @@
-"""Which tests may be skipped: tests/allowed_skips.txt says it, and why."""
+"""The tests that may be skipped, with reasons: tests/allowed_skips.txt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Skip = tuple[str, str]  # the test's id and the reason
 
 
 def read_allowed(path: Path) -> list[re.Pattern[str]]:
-    """The lines `test | reason` of the list; a star stands for any text, # begins a comment."""
+    """Return the lines `test | reason` of the list; a star matches any text, # begins a comment."""
     lines = [line.strip() for line in path.read_text().splitlines()]
     entries = [line.split(" | ") for line in lines if line and not line.startswith("#")]
     return [_pattern(test, reason) for test, reason in entries]

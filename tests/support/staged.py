@@ -1,4 +1,4 @@
-"""Run the stages in a folder by what its manifest says, and nothing else."""
+"""Run the stages in a folder by its manifest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Chain:
         self.modules = [program.module() for program in self.programs]
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the leaves of what the whole program returns."""
+        """Return the leaves of the result of the entire program."""
         leaves = pytree.tree_leaves((args, kwargs))
         names = [each["name"] for each in self.manifest["inputs"]]
         given = dict(zip(names, leaves, strict=True))

@@ -1,4 +1,4 @@
-"""A store of objects for fsspec, which counts what is read of it, and may be at fault."""
+"""An object store for fsspec that counts reads, and can simulate failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Store(AbstractFileSystem):
 
     @classmethod
     def forget(cls) -> None:
-        """Begin to count anew."""
+        """Reset the counts."""
         cls.ranges, cls.asked = [], 0
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The kinds of texts that a program has in a file: names and numbers do not count."""
+"""The types of texts that a program has in a file, without names and numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOKEN = re.compile(r"\w+\(|\.[^\W\d]\w*|[^\W\d]\w*|\d+(?:\.\d+)?|'[^']*'|[^\w\s
 
 
 def kinds_of(document: Any, of: str = "ExportedProgram") -> Iterator[str]:
-    """Yield the field and the kind of each text in an object of the schema, some often."""
+    """Yield the field and the type of each text in an object of the schema, with repetitions."""
     for field, value in document.items():
         shape = _FIELDS[of][field]
         for text in _texts(value, shape.split()):
@@ -84,7 +84,7 @@ def _plain(text: str) -> str:
 
 
 def assert_known_kinds(program: ExportedProgram) -> None:
-    """Assert that a program loads, and that all of its texts are of known kinds."""
+    """Assert that a program loads, and that all of its texts are of known types."""
     written = serialize(program)
     kinds = set(kinds_of(json.loads(written.exported_program)))
     new = kinds - set(KNOWN.read_text().splitlines())

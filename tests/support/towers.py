@@ -83,7 +83,7 @@ def texts_of(svg: str, kind: str) -> list[list[str]]:
 
 
 def elements_of(svg: str) -> list[tuple[str, ...]]:
-    """Each node and edge of a picture: its kind, its name (of an edge: both ends), its texts."""
+    """Return each node and edge of a picture: type, name (of an edge: both ends) and texts."""
     root = ElementTree.fromstring(svg)
     groups = [group for group in root.iter(f"{SVG}g") if group.get("class") in ("node", "edge")]
     return [

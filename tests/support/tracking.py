@@ -1,4 +1,4 @@
-"""What Dynamo makes of a program, written down so that two runs can be compared."""
+"""Record how Dynamo traces a program, so that two runs can be compared."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def plain(value: Any) -> Any:
 
 @dataclass
 class Observed:
-    """One run of a program."""
+    """The record of one run of a program."""
 
     graphs: list[Any] = field(default_factory=list)
     guards: list[Counter[tuple[Any, ...]]] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Observed:
 
 
 class Tracer:
-    """The result of a program, which compiles and exports with it, and logs what it sees."""
+    """Compiles and exports for a program, and records the results."""
 
     def __init__(self) -> None:
         self.seen = Observed()
@@ -167,7 +167,7 @@ class Tracer:
 
 
 def _kind_of_break(error: BaseException) -> str | None:
-    """What Dynamo calls a part of a program that it refuses, or the error that came of it."""
+    """Return Dynamo's name for a graph break, or the type of the error."""
     if isinstance(error, torch._dynamo.exc.InternalTorchDynamoError):
         return str(error).split(":")[0]
     return getattr(error, "gb_type", None)

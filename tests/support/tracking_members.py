@@ -222,7 +222,7 @@ def empty_sequential(self: Any, x: Any) -> Any:
 
 
 class LazySequential(nn.modules.lazy.LazyModuleMixin, nn.Sequential):
-    """It stays lazy after its first call, as it has no class to become."""
+    """A container that stays lazy after its first call, because it has no class to become."""
 
     cls_to_become = None
 
@@ -242,7 +242,7 @@ def lazy_sequential(self: Any, x: Any) -> Any:
 
 
 class Bound(nn.Module):
-    """Its way of being called is a function of the object."""
+    """A module whose `__call__` is a function of the object."""
 
     def __init__(self, call: Any) -> None:
         super().__init__()

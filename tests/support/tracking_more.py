@@ -1,4 +1,4 @@
-"""More programs that show how Dynamo tracks modules: what a reader found."""
+"""More programs that show how Dynamo tracks modules."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def modules_as_more_arguments(t: Tracer) -> None:
 
 @scenario
 def modules_as_bytes(t: Tracer) -> None:
-    """`bytearray` asks a variable for its items without an iterator."""
+    """`bytearray` requests the items of a variable without an iterator."""
     numbers = type("Numbers", (nn.Module,), {"__iter__": lambda self: iter((1, 2))})
     for made in (nn.ModuleList([nn.ReLU()]), numbers(), nn.ReLU()):
         t.attempt(lambda made=made: t.log(t.compile(lambda m, x: x + len(bytearray(m)))(made, x)))

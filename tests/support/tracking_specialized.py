@@ -75,7 +75,7 @@ def weighted(pairs: Any, x: Any) -> Any:
 
 
 def named(pairs: Any, x: Any) -> Any:
-    """Depends on the names and the kinds of modules and their order."""
+    """A result that depends on the names, types and order of modules."""
     for place, (name, each) in enumerate(pairs):
         x = x * (place + 1) + len(name) + 100 * isinstance(each, nn.Linear)
     return x

@@ -39,21 +39,21 @@ def quietly(program: ExportedProgram, *adapter: Any, **options: Any) -> Any:
 
 
 def torchs(program: ExportedProgram, *adapter: Any) -> Any:
-    """torch's, what it prints swallowed. It changes the program: ours goes first."""
+    """Return torch's result without its output. Call it last: torch changes the program."""
     with redirect_stdout(io.StringIO()):
         return torch_unflatten(program, *adapter)
 
 
 @dataclass(frozen=True)
 class Unflattened:
-    """One program unflattened by both."""
+    """A program that both sides have unflattened."""
 
     ours: Any
     theirs: Any  # None where torch fails or is wrong
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What `call` gives, or the exception that it raises."""
+    """Return the result of `call`, or its exception."""
     try:
         return call()
     except Exception as error:
@@ -61,7 +61,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def is_right(theirs: Module, eager: Module, args: Any, kwargs: Any) -> bool:
-    """Whether torch's module gives what the eager one gives; both are changed if they change."""
+    """Whether torch's module gives the eager result; both may change their state."""
 
     def compare() -> bool:
         with redirect_stdout(io.StringIO()):
@@ -72,7 +72,7 @@ def is_right(theirs: Module, eager: Module, args: Any, kwargs: Any) -> bool:
 
 
 def merges_more(theirs: Module, ours: Module) -> bool:
-    """F87: whether torch has merged calls whose graphs are equal but for what they call."""
+    """Whether torch has merged calls with equal graphs that call different modules."""
     names = [{n for n, _ in m.named_modules(remove_duplicate=False)} for m in (theirs, ours)]
     return names[0] < names[1]
 
@@ -129,7 +129,7 @@ def assert_unflattens_as_torch(
 def assert_as_torch_runs(
     ours: Module, theirs: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
 ) -> None:
-    """Bit for bit what torch's module gives, where it runs."""
+    """Assert that the results equal torch's bit for bit, if torch's module runs."""
     try:
         with redirect_stdout(io.StringIO()):
             wanted = run(theirs, args, kwargs)

@@ -77,7 +77,7 @@ def assert_same_tree(ours: Module, theirs: Module) -> None:
 
 
 def called_types(program: ExportedProgram) -> dict[str, str]:
-    """The class of each module that the program calls, by path: what `type_name` has to say."""
+    """Return the class of each module that the program calls, by path, as `type_name`."""
     types: dict[str, str] = {}
     for node in program.graph.nodes:
         for path, kind in (node.meta.get("nn_module_stack") or {}).values():
@@ -86,7 +86,7 @@ def called_types(program: ExportedProgram) -> dict[str, str]:
 
 
 def assert_type_names(ours: Module, program: ExportedProgram) -> None:
-    """F41: the class of the module itself; torch gives a module on the way that of a child."""
+    """Assert class names of modules; torch gives a module on a path a child's class name."""
     types = called_types(program)
     for name, module in ours.named_modules(remove_duplicate=False):
         path = ".".join(part.split("@")[0] for part in name.split("."))
@@ -106,7 +106,7 @@ def assert_type_names(ours: Module, program: ExportedProgram) -> None:
 
 
 def described(value: Any) -> Any:
-    """Meta in terms that compare with ==: fake tensors by what they stand for, symbols as text."""
+    """Return meta that can be compared by ==: descriptions of fake tensors, symbols as text."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             return "tensor", type(value), str(value.shape), value.dtype, value.device, value.layout
@@ -168,8 +168,7 @@ def assert_same_unflattened_graph(ours: Graph, theirs: Graph, at: str) -> None:
 
 
 def assert_same_code(ours: Any, theirs: Any, at: str) -> None:
-    """torch generates some of its sources before it edits the graphs for the last time, so its
-    graph is generated anew."""
+    """Compare code; torch's graph is generated again, because torch edits some graphs later."""
     module = ours.graph_module
     assert isinstance(module, GraphModule), at
     assert ours.graph_module is module, f"{at}: made twice"
@@ -315,7 +314,7 @@ def plain(at: str) -> str:
 
 
 def assert_constants_aliased(ours: Mapping[str, Any], program: ExportedProgram) -> None:
-    """F72: constants that are one tensor in the program are one tensor here."""
+    """Assert that constants that are one tensor in the program are one tensor here."""
 
     def identity(value: Any) -> Hashable:
         if not isinstance(value, torch.Tensor):

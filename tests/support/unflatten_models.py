@@ -63,7 +63,7 @@ class Counter(nn.Module):
 
 
 class Repeated(nn.Module):
-    """One submodule called three times, with the same graph each time, or not."""
+    """One submodule that is called three times, with equal or different graphs."""
 
     def __init__(self, inner: nn.Module, *, between: bool = True) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Special(nn.Module):
 
 
 class Shared(nn.Module):
-    """One module under two names, and a parameter that belongs to two modules."""
+    """One module with two names, and a parameter of two modules."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -174,7 +174,7 @@ def assert_same_hooks(ours: Module, theirs: Module) -> None:
 
 
 def guard_code(guards: Module) -> CodeType:
-    """The code of the function behind what Dynamo traces into."""
+    """Return the code of the function that checks guards."""
     function: Any = guards.forward
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__

@@ -25,7 +25,7 @@ Leaves = list[Any]
 def arguments_of(
     program: ExportedProgram, leaves: Leaves
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of the shape that the program says it takes."""
+    """Return arguments with the shapes that the program expects."""
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     return args, kwargs
 
@@ -156,7 +156,7 @@ USES = (*QUICK, folder, trace, compiled, exported)
 
 
 def use(program: ExportedProgram, leaves: Leaves, uses: Any = USES) -> None:
-    """Uses a program in every way; what doesn't work raises, as it may."""
+    """Use a program in every way; errors are allowed."""
     for each in uses:
         with contextlib.suppress(Exception):
             each(program, leaves)

@@ -13,7 +13,7 @@ needs_parity = pytest.mark.skipif(not PARITY, reason="torch's own split is older
 
 
 def needs(feature: str) -> pytest.MarkDecorator:
-    """Skip a test of what only a torch with a feature of `fxpress._torch.versions` has."""
+    """Skip a test if torch lacks a feature of `fxpress._torch.versions`."""
     return pytest.mark.skipif(
         not getattr(features, feature), reason=f"this torch lacks the feature {feature}"
     )

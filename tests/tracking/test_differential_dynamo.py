@@ -1,4 +1,4 @@
-"""Modules that Dynamo tracks, beside torch's: graphs, stacks, guards, compilations, errors."""
+"""Tracked modules compared with torch's: graphs, stacks, guards, compilations, errors."""
 
 from __future__ import annotations
 

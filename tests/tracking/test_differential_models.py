@@ -1,4 +1,4 @@
-"""Compiled modules beside torch's: torch's own collection, real models, FSDP."""
+"""Compiled modules compared with torch's: torch's collection, real models, FSDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fxpress.nn_module: what it does beyond torch, its parts, and what is left of it."""
+"""fxpress.nn_module: fixes, parts, and the state after uninstall()."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ NAMES = nn_module.__all__
 
 
 def frames_and_values(program: Callable[[Tracer], None]) -> tuple[int, list[Any]]:
-    """With ours; the values are what eager mode gives."""
+    """Return the number of graphs, and the values, of a run with fxpress."""
     seen = observed_with_ours(program)
     assert seen.error is None, seen.message
     return len(seen.graphs), seen.values
 
 
 def as_eager(build: Callable[[], nn.Module], *, torch_is_wrong: bool = True) -> None:
-    """One call with ours is right."""
+    """Assert that one call with fxpress gives the eager result."""
 
     def program(t: Tracer) -> None:
         t.call(build(), x)
@@ -310,7 +310,7 @@ def test_hierarchy() -> None:
 
 
 def test_both_kinds_in_one_trace() -> None:
-    """A call that is left to torch traces with torch's classes beside names of ours."""
+    """A call that is left to torch uses torch's classes while names are fxpress's."""
     with fxpress.installed(), fxpress._install._installation.left_to_torch():
         seen = observed(lambda t: t.call(nn.Sequential(L1(), nn.ReLU()), x) and None)
     assert seen.error is None
@@ -523,7 +523,7 @@ def test_key_in_a_dict_of_parameters() -> None:
 
 
 def test_lazy_module_of_a_dynamic_size() -> None:
-    """torch 2.13 runs what gives the module its parameters with symbols."""
+    """torch 2.13 creates the module's parameters with symbolic sizes."""
 
     def program(t: Tracer) -> None:
         made = nn.LazyLinear(2)

@@ -96,8 +96,8 @@ EDITS: dict[Callable[[Any], None], str] = {
     new_value: "doubled_2: the value is FakeTensor(..., size=(1, 2, 4)",
     new_name: "tracing did more: a name was given to a node of another call",
     new_meta: "tracing did more: its nodes have other",
-    without_stack: "doubled_2: the stack of modules is [], not [",
-    new_functions: "doubled_2: the stack of functions differs",
+    without_stack: "doubled_2: nn_module_stack is [], not [",
+    new_functions: "doubled_2: source_fn_stack is [('other', ",
     new_trace: "doubled_2: the stack trace is 'elsewhere', not '",
 }
 
@@ -157,16 +157,16 @@ def more_sizes(template: Template) -> None:
 
 
 SPOILT: dict[Callable[[Template], None], str] = {
-    another_input: ": the input is another",
-    another_node: ": a node is named that should not be",
+    another_input: ": the input is L[",
+    another_node: ": the trace renames this node, not ",
     another_candidate: "linear_2: made from node linear, not node other",
     other_guards: "the guards: (",
     fewer_guards: "the guards: ",
     fewer_steps: "the number of steps: ",
-    fewer_modules: "the modules that are called: ",
-    fewer_variables: "the modules that are checked: [] expected, ",
-    no_code: "the code that is traced: ",
-    more_sizes: "the sizes that are kept: ",
+    fewer_modules: "the called modules: ",
+    fewer_variables: "the tracked modules: [] expected, ",
+    no_code: "the traced code objects: ",
+    more_sizes: "the recorded sizes: ",
 }
 
 
@@ -184,15 +184,15 @@ class Plain(nn.Module):
 def test_a_template_that_is_wrong(
     spoil: Callable[[Template], None], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fitting = calls._fitting
+    find_template = calls._find_template
 
     def spoilt(*args: Any) -> Any:
-        template, reason = fitting(*args)
+        template, reason = find_template(*args)
         if template is not None and type(template.call.module) is Plain:
             spoil(template)
         return template, reason
 
-    monkeypatch.setattr(calls, "_fitting", spoilt)
+    monkeypatch.setattr(calls, "_find_template", spoilt)
     assert message in checked(Model(Plain))
 
 

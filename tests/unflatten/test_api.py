@@ -316,7 +316,7 @@ def small_graph(
     ],
 )
 def test_graph_equivalence(left: dict[str, Any], right: dict[str, Any]) -> None:
-    """F87: index, op, target of functions and attributes, arguments; neither names nor modules."""
+    """Index, op, arguments, and targets of functions and attributes count; names do not."""
     results = {equivalent(m, small_graph(**left), small_graph(**right)) for m in (ours, theirs)}
     assert len(results) == 1
 

@@ -510,7 +510,7 @@ def test_u102_a_module_that_was_not_finalized() -> None:
 
 
 def test_leaf_runs_alone_by_its_preserved_signature() -> None:
-    """F53 and U-54 hold for every caller of the submodule."""
+    """A submodule with a preserved signature can be called alone (U-53, U-54)."""
     ours = ours_of(
         Nest(),
         torch.randn(3, 4),

@@ -120,12 +120,16 @@ def test_a_program() -> None:
     ("place", "value", "message"),
     [
         (("graph_module",), del_, "record 'here' has no field 'graph_module'"),
-        (("graph_module",), [1], "record 'here' is damaged: expected an object, got a list of 1"),
+        (
+            ("graph_module",),
+            [1],
+            "record 'here' is damaged: expected an object, got a list of 1 item",
+        ),
         ((*GRAPH, "tensor_values"), 3, "here': graph is damaged: expected an object, got 0x3"),
         (
             (*GRAPH, "nodes"),
             {"a": 1},
-            "here': graph is damaged: expected a list, got an object of 1",
+            "here': graph is damaged: expected a list, got an object with 1 field",
         ),
         ((*GRAPH, "nodes"), del_, "here': graph has no field 'nodes'"),
         ((*GRAPH, "inputs"), None, "here': graph.inputs is damaged: expected a list, got None"),

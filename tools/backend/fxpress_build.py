@@ -1,9 +1,9 @@
-"""Builds fxpress against the torch that will run it: a build backend around scikit-build-core's.
+"""Builds fxpress against the installed torch: a build backend that wraps scikit-build-core's.
 
 pip builds in an isolated environment, where it would install another torch, of gigabytes and
-perhaps of another release. This backend searches for torch where the package will be installed, and
-makes torch a requirement of the build only if there is none. The environment variable FXPRESS_TORCH
-names other folders of torch, separated by colons: an extension is built for each.
+perhaps of another release. This backend searches for torch where fxpress will be installed, and
+makes torch a requirement of the build only if it is not there. The environment variable
+FXPRESS_TORCH names other folders of torch, separated by colons; an extension is built for each.
 
 Run as a program, it prints the folders, separated by semicolons.
 """
@@ -52,10 +52,11 @@ def _settings(given: _Settings) -> dict[str, Any]:
 
 
 def _keep_objects() -> None:
-    """Keep the object files of an earlier build whose environment pip has removed since.
+    """Keep the object files of an earlier build, which scikit-build-core would delete.
 
-    scikit-build-core would delete them along with CMake's cache. They are valid without that cache:
-    the compiler's commands do not contain the environment, and Ninja compares commands and times.
+    It deletes them with CMake's cache if pip has removed the environment of the earlier build.
+    The object files are still valid: the compiler's commands do not contain the environment's path,
+    and Ninja compares commands and times.
     """
     for record in Path("build").glob("*/.skbuild-info.json"):
         info = json.loads(record.read_text(encoding="utf-8"))
@@ -66,21 +67,21 @@ def _keep_objects() -> None:
 
 
 def get_requires_for_build_wheel(config_settings: _Settings = None) -> list[str]:
-    """Return what a wheel's build needs besides the build system."""
+    """Return the requirements for building a wheel, in addition to the build system's."""
     from scikit_build_core import build
 
     return _with_torch(build.get_requires_for_build_wheel(config_settings))
 
 
 def get_requires_for_build_editable(config_settings: _Settings = None) -> list[str]:
-    """Return what an editable build needs besides the build system."""
+    """Return the requirements for an editable build, in addition to the build system's."""
     from scikit_build_core import build
 
     return _with_torch(build.get_requires_for_build_editable(config_settings))
 
 
 def get_requires_for_build_sdist(config_settings: _Settings = None) -> list[str]:
-    """Return what an sdist needs besides the build system: torch is not part of it."""
+    """Return the requirements for building an sdist, which does not need torch."""
     from scikit_build_core import build
 
     return build.get_requires_for_build_sdist(config_settings)

@@ -49,8 +49,8 @@ PyObject* io = nullptr;  // the module _io; owned, never released
 
 constexpr size_t kCopied = size_t{1} << 20;  // bytes of a piece; fits into the cache
 
-// Whether write() belongs to a class of Python that does not keep references to its argument:
-// BytesIO, FileIO, or a buffer in front of a FileIO.
+// Whether `write` is a method of a class that does not keep references to the argument: BytesIO,
+// FileIO, or BufferedWriter and BufferedRandom of a FileIO.
 bool keeps_nothing(const py::object& write) {
   if (!PyCFunction_Check(write.ptr())) return false;
   PyObject* owner = PyCFunction_GET_SELF(write.ptr());
@@ -64,18 +64,19 @@ bool keeps_nothing(const py::object& write) {
 }
 
 void check_written(const py::object& done, size_t size) {
-  if (!PyLong_Check(done.ptr())) return;  // the count is unknown
+  if (!PyLong_Check(done.ptr())) return;  // write() does not return a count
   int is_too_large = 0;
   const long long taken = PyLong_AsLongLongAndOverflow(done.ptr(), &is_too_large);
   if (is_too_large != 0 || taken < 0 || static_cast<size_t>(taken) != size) {
-    raise(PyExc_OSError, "write() accepted only a part of the bytes");
+    raise(PyExc_OSError, "expected write() to accept %zu bytes, got %R", size, done.ptr());
   }
 }
 
+// Releases a memoryview at the end of a scope.
 struct Released {
   const py::memoryview& view;
   ~Released() {
-    const py::error_scope error;  // keeps a pending error
+    const py::error_scope error;  // saves and restores a pending exception
     if (PyObject* done = PyObject_CallMethod(view.ptr(), "release", nullptr)) {
       Py_DECREF(done);
     } else {
@@ -84,52 +85,31 @@ struct Released {
   }
 };
 
-// Calls the method write() of an object. Unless write() is known not to keep its argument, it gets
-// copies: a view that it keeps would outlive the memory.
+// Calls the method write() of an object. If write() may keep its argument, passes copies of the
+// bytes: a view would outlive the memory.
 class ObjectSink final : public ByteSink {
  public:
-  explicit ObjectSink(pybind11::object write);
-  void write(Bytes bytes) override;
+  explicit ObjectSink(py::object write)
+      : write_(std::move(write)), is_trusted_(keeps_nothing(write_)) {}
+  void write(Bytes bytes) override {
+    const AcquiredGil acquired;
+    if (is_trusted_) return write_view(bytes);
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kCopied))) {
+      const Bytes piece = bytes.first(std::min(bytes.size(), kCopied));
+      check_written(write_(py::bytes(reinterpret_cast<const char*>(piece.data()), piece.size())),
+                    piece.size());
+    }
+  }
 
  private:
-  void write_view(Bytes bytes);
+  void write_view(Bytes bytes) {
+    const auto view = py::memoryview::from_memory(bytes.data(), static_cast<ssize_t>(bytes.size()));
+    const Released released{view};  // the view must not outlive the memory
+    check_written(write_(view), bytes.size());
+  }
 
-  pybind11::object write_;
+  py::object write_;
   bool is_trusted_;  // see keeps_nothing()
-};
-
-ObjectSink::ObjectSink(py::object write)
-    : write_(std::move(write)), is_trusted_(keeps_nothing(write_)) {}
-
-void ObjectSink::write(Bytes bytes) {
-  const AcquiredGil acquired;
-  if (is_trusted_) return write_view(bytes);
-  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kCopied))) {
-    const Bytes piece = bytes.first(std::min(bytes.size(), kCopied));
-    check_written(write_(py::bytes(reinterpret_cast<const char*>(piece.data()), piece.size())),
-                  piece.size());
-  }
-}
-
-void ObjectSink::write_view(Bytes bytes) {
-  const auto view = py::memoryview::from_memory(bytes.data(), static_cast<ssize_t>(bytes.size()));
-  const Released released{view};  // the view must not outlive the memory
-  check_written(write_(view), bytes.size());
-}
-
-// Rejects a second caller: other threads can run while the GIL is released.
-class WriterInUse {
- public:
-  explicit WriterInUse(bool& flag) : flag_(flag) {
-    if (flag) raise(PyExc_RuntimeError, "this archive is being written by another thread");
-    flag = true;
-  }
-  WriterInUse(const WriterInUse&) = delete;
-  WriterInUse& operator=(const WriterInUse&) = delete;
-  ~WriterInUse() { flag_ = false; }
-
- private:
-  bool& flag_;
 };
 
 std::unique_ptr<ByteSink> make_sink(const py::object& target) {
@@ -137,7 +117,7 @@ std::unique_ptr<ByteSink> make_sink(const py::object& target) {
   return std::make_unique<ObjectSink>(target);
 }
 
-// Handles signals, and calls `report(bytes)` unless it is None.
+// Returns a function that handles signals and calls `report(bytes)`, unless `report` is None.
 Progress::Report to_report(const pybind11::object& report) {
   // pybind11 changes reference counts with the GIL held, as it is here.
   return [report](uint64_t bytes) {  // NOLINT(bugprone-exception-escape)
@@ -171,10 +151,6 @@ std::pair<uint64_t, uint64_t> ArchiveReader::extent(const std::string& name) con
   return {found->header, found->end};
 }
 
-uint64_t ArchiveReader::offset(const std::string& name) {
-  return require(name).offset;
-}
-
 py::bytes ArchiveReader::stored_bytes(const std::string& name) {
   const Record& record = require(name);
   auto bytes = py::reinterpret_steal<py::bytes>(
@@ -186,7 +162,8 @@ py::bytes ArchiveReader::stored_bytes(const std::string& name) {
 void ArchiveReader::copy_stored(const std::string& name, uint64_t size, uintptr_t address) {
   const Record& record = require(name);
   if (record.stored != size) {
-    raise(PyExc_ValueError, "record '%s' has another size than the memory", name.c_str());
+    raise(PyExc_ValueError, "record '%s' has %zu bytes, but the memory has %zu", name.c_str(),
+          static_cast<size_t>(record.stored), static_cast<size_t>(size));
   }
   copy(record, reinterpret_cast<void*>(address));
 }
@@ -225,17 +202,6 @@ void initialize_archives() {
 ArchiveWriter::ArchiveWriter(const py::object& target, std::string root, const py::object& report)
     : sink_(make_sink(target)), writer_(*sink_, std::move(root), to_report(report)) {}
 
-template <class Use>
-void ArchiveWriter::use(Use use) {
-  const WriterInUse in_use(busy_);
-  const py::gil_scoped_release release;
-  use();
-}
-
-void ArchiveWriter::begin(const std::string& name, uint64_t size) {
-  use([&] { writer_.begin(name, size); });
-}
-
 void ArchiveWriter::append(const py::handle& data) {
   const View view(data);
   use([&] { writer_.append(view.bytes()); });
@@ -251,10 +217,6 @@ void ArchiveWriter::add_memory(const std::vector<MemoryPart>& parts) {
   });
 }
 
-void ArchiveWriter::end() {
-  use([&] { writer_.end(); });
-}
-
 void ArchiveWriter::add(const std::string& name, const py::handle& data) {
   const View view(data);
   use([&] {
@@ -262,25 +224,6 @@ void ArchiveWriter::add(const std::string& name, const py::handle& data) {
     writer_.append(view.bytes());
     writer_.end();
   });
-}
-
-void ArchiveWriter::finish() {
-  use([&] { writer_.finish(); });
-}
-
-bool ArchiveWriter::has_record(const std::string& name) {
-  const WriterInUse in_use(busy_);
-  return writer_.has_record(name);
-}
-
-size_t ArchiveWriter::count_records(std::string_view prefix) {
-  const WriterInUse in_use(busy_);
-  return writer_.count_records(prefix);
-}
-
-bool ArchiveWriter::is_finished() {
-  const WriterInUse in_use(busy_);
-  return writer_.is_finished();
 }
 
 }  // namespace fxpress::archive

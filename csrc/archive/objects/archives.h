@@ -10,6 +10,7 @@
 #include "archive/crc32.h"
 #include "archive/directory.h"
 #include "archive/zip_writer.h"
+#include "core/scoped_value.h"
 #include "py/object.h"
 
 namespace fxpress::archive {
@@ -32,10 +33,11 @@ class View {
   Py_buffer view_{};
 };
 
-// The destination of a range of a record: (name, start, bytes, address). Address 0: only read.
+// The destination of a range of a record: (name, start, bytes, address). If the address is 0, the
+// range is only read, for its checksum.
 using MemoryTarget = std::tuple<std::string, uint64_t, uint64_t, uintptr_t>;
 
-// Any number of threads may use it. Releases the GIL while it reads bytes.
+// Reads records. Any number of threads may use a reader. Releases the GIL while it reads bytes.
 class ArchiveReader {
  public:
   // source: a descriptor, which must stay open, and `start`, the offset of the archive; an object
@@ -43,13 +45,13 @@ class ArchiveReader {
   // with the directory on first use.
   ArchiveReader(const pybind11::object& source, uint64_t start);
 
-  // name -> (offset, stored, size, crc, is_deflated). The offset of the data is 0 until the header
-  // of the record is read.
+  // Returns {name: (offset, stored, size, crc, is_deflated)}. The offset of the data is 0 until the
+  // record's header has been read.
   pybind11::dict records() const;
   // The offset of a record's header, and the end of its data. Reads nothing.
   std::pair<uint64_t, uint64_t> extent(const std::string& name) const;
   // The offset of a record's data.
-  uint64_t offset(const std::string& name);
+  uint64_t offset(const std::string& name) { return require(name).offset; }
   // The bytes of a record as stored.
   pybind11::bytes stored_bytes(const std::string& name);
   // Copies the stored bytes into memory of `size` bytes, which must equal the record's size.
@@ -70,33 +72,51 @@ class ArchiveReader {
 // A range of a record in memory: (name, bytes of the record, start, address, bytes).
 using MemoryPart = std::tuple<std::string, uint64_t, uint64_t, uintptr_t, size_t>;
 
-// Releases the GIL while it writes. Rejects a concurrent call with RuntimeError.
+// Writes records. Releases the GIL meanwhile; a concurrent call raises RuntimeError.
 class ArchiveWriter {
+  // Returns use(); rejects a second call: other threads can run while the GIL is released.
+  template <class Use>
+  auto use(Use use) {
+    if (busy_) raise(PyExc_RuntimeError, "this archive is being written by another thread");
+    const core::ScopedValue busy(busy_, true);
+    const pybind11::gil_scoped_release release;
+    return use();
+  }
+
  public:
   // target: a descriptor, or an object's method write().
   ArchiveWriter(const pybind11::object& target, std::string root, const pybind11::object& report);
 
-  void begin(const std::string& name, uint64_t size);
+  void begin(const std::string& name, uint64_t size) {
+    use([&] { writer_.begin(name, size); });
+  }
   void append(const pybind11::handle& data);
-  // The memory must not change meanwhile. The ranges of a record must be in order.
+  // The memory must not be freed meanwhile. The ranges of a record must be in order.
   void add_memory(const std::vector<MemoryPart>& parts);
-  void end();
+  void end() {
+    use([&] { writer_.end(); });
+  }
   void add(const std::string& name, const pybind11::handle& data);
-  void finish();
-  bool has_record(const std::string& name);
-  size_t count_records(std::string_view prefix);
-  bool is_finished();
+  void finish() {
+    use([&] { writer_.finish(); });
+  }
+  bool has_record(const std::string& name) {
+    return use([&] { return writer_.has_record(name); });
+  }
+  size_t count_records(std::string_view prefix) {
+    return use([&] { return writer_.count_records(prefix); });
+  }
+  bool is_finished() {
+    return use([&] { return writer_.is_finished(); });
+  }
 
  private:
-  template <class Use>
-  void use(Use use);
-
   std::unique_ptr<ByteSink> sink_;  // before writer_, which refers to it
   ZipWriter writer_;
   bool busy_ = false;  // a call is running
 };
 
-// Finds the module _io; must be called before the first writer.
+// Imports the module _io; must be called before the first writer is created.
 void initialize_archives();
 
 }  // namespace fxpress::archive

@@ -1,5 +1,6 @@
-"""Base package of all components: errors, checks of arguments, progress, events.
+"""Code that all components use: errors, checks of arguments, progress, events.
 
-Read `errors`, `arguments`, then `observing`. `replacement`, `interpreter` and `frame_space` are for
-components that patch torch or Python; `pictures` renders drawings.
+Read `errors`, `arguments`, then `observing`. `replacement` patches functions of torch,
+`interpreter` depends on the release of CPython, `frame_space` speeds up deep calls, and `pictures`
+renders drawings.
 """

@@ -1,4 +1,4 @@
-"""Keep old names of public attributes."""
+"""Keep the old names of renamed public attributes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def renamed(old: str, new: str) -> property:
-    """Return a property for the old name of an attribute, which warns and returns the attribute."""
+    """Return the property `old`, which warns and returns the attribute `new`."""
 
     def get(owner: object) -> Any:
         text = f"{type(owner).__name__}.{old} is deprecated: use {new}"

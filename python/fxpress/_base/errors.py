@@ -1,7 +1,8 @@
 """The base class of fxpress's exceptions, and the exceptions that do not need torch.
 
 `SerializeError` is in `fxpress._torch.serde`, because it derives from torch's class; `ArchiveError`
-is in `fxpress._files.errors`. `fxpress` exports all of them, and pickles name this module.
+is in `fxpress._files.errors`. `__module__` is "fxpress", which exports all of them: pickles of the
+exceptions stay valid when the classes move.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TypeVar
 from fxpress._base.observing.text import printable_lines
 
 _E = TypeVar("_E", bound=BaseException)
-_LONGEST = 10_000  # characters of a message, which may contain names from a file
+_MOST_CHARACTERS = 10_000  # of a message, which may contain names from a file
 
 
 class Error(Exception):
@@ -20,7 +21,7 @@ class Error(Exception):
 
     For mistakes of the caller (arguments of a wrong type, a missing file), fxpress raises Python's
     exceptions, or the exceptions that torch raises. torch has no such class. Control characters in
-    the message are escaped for terminals, because the text may come from a file.
+    a message are escaped: text from a file could otherwise send commands to a terminal.
 
     Example:
         >>> import io
@@ -40,9 +41,9 @@ class Error(Exception):
 class UnsupportedError(Error, NotImplementedError, RuntimeError):
     """The input uses something that fxpress does not implement.
 
-    It is raised before anything is changed. The message names the node, the feature and the
-    remedy. With ``fxpress.install(on_unsupported="torch")``, torch runs such calls instead. torch
-    has no such class.
+    fxpress raises this error before it changes anything. The message names the node, the feature
+    and the remedy. With ``fxpress.install(on_unsupported="torch")``, torch runs the call instead.
+    torch has no such class.
 
     Example:
         >>> from fxpress.unflatten import unflatten
@@ -60,13 +61,13 @@ class UnsupportedError(Error, NotImplementedError, RuntimeError):
 class UnsupportedTorchError(UnsupportedError, ImportError):
     """The installed torch lacks an attribute that a module of fxpress needs.
 
-    It is raised when the module is imported. ``fxpress.install()`` does not replace the functions
-    of such a module. torch has no such class.
+    The import of the module raises this error. ``fxpress.install()`` does not replace the functions
+    of the module. torch has no such class.
 
     Example:
         >>> try:
         ...     from fxpress import nn_module
-        ... except fxpress.UnsupportedTorchError as error:  # of a torch it does not know
+        ... except fxpress.UnsupportedTorchError as error:  # with an unknown version of torch
         ...     print(error)
     """
 
@@ -76,8 +77,8 @@ class UnsupportedTorchError(UnsupportedError, ImportError):
 class InternalError(Error, RuntimeError):
     """An invariant of fxpress does not hold. This is a bug in fxpress, not a mistake of the caller.
 
-    The message has the ``file:line`` of the check that failed. Please report it. torch has no such
-    class.
+    The message contains the ``file:line`` of the failed check. Please report the error. torch has
+    no such class.
 
     Example:
         >>> try:
@@ -96,13 +97,13 @@ class NoRendererError(RuntimeError):
 def _printable_argument(value: object) -> object:
     if not isinstance(value, str):
         return value
-    if len(value) > _LONGEST:
-        value = f"{value[: _LONGEST // 2]} ... {value[-_LONGEST // 2 :]}"
+    if len(value) > _MOST_CHARACTERS:
+        value = f"{value[: _MOST_CHARACTERS // 2]} ... {value[-_MOST_CHARACTERS // 2 :]}"
     return printable_lines(value)
 
 
 def printable_error(error: _E) -> _E:
-    """Escape the messages of another library's exception and its causes; return the exception."""
+    """Escape control characters in the messages of an exception and its causes; return it."""
     cause: BaseException | None = error
     while cause is not None:
         cause.args = tuple(map(_printable_argument, cause.args))
@@ -111,7 +112,7 @@ def printable_error(error: _E) -> _E:
 
 
 def is_about_input(error: BaseException) -> bool:
-    """Return whether the input may have caused it: not a signal handler's error or MemoryError."""
+    """Return whether the input may be the cause, not a lack of memory or a signal handler."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError) or _is_from_handler(cause.__traceback__):
@@ -121,7 +122,7 @@ def is_about_input(error: BaseException) -> bool:
 
 
 def _is_from_handler(at: TracebackType | None) -> bool:
-    """Return whether a traceback has a signal handler, which has the frame below as argument."""
+    """Return whether a traceback has a signal handler: its caller's frame is its argument."""
     while at is not None:
         interrupted = at.tb_frame.f_back
         for value in [*at.tb_frame.f_locals.values()] if interrupted is not None else ():

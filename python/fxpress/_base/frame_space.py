@@ -1,10 +1,11 @@
 """Reserve stack space for the frames of nested calls.
 
-CPython from 3.11 on stores frames in chunks of 16 KiB. A call that does not fit into the last chunk
-maps another one, and its return unmaps it: each call of a loop at such a boundary costs two system
-calls and a page fault. Tracing has deep calls with many loops, and spends 10% of its time there.
-A frame that is declared to be large avoids it: its chunk is twice its size, and the other half has
-space for the frames of many hundred calls.
+CPython from 3.11 on stores frames in chunks of 16 KiB. A call whose frame does not fit into the
+last chunk maps a new chunk, and the return unmaps it. In a loop at the end of a chunk, each call
+thus costs two system calls and a page fault; tracing spends 10% of its time on them.
+
+`call_with_space` calls a function in a frame of 256 KiB. CPython allocates a chunk of 512 KiB for
+this frame, and the second half of the chunk has space for the frames of many hundred nested calls.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def call_with_space(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.
 
 
 def with_space(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate a function to run in `call_with_space`."""
+    """Decorate a function so that `call_with_space` runs its calls."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# A frame of a little more than 256 KiB gets a chunk of 512 KiB, because the size of a chunk is a
-# power of two. A frame object in a traceback has the same size, but its memory is not touched.
+# 256 KiB of stack slots. The frame is slightly larger, so CPython rounds its chunk up to 512 KiB. A
+# traceback copies the frame object, but does not touch the memory of the unused slots.
 _SLOTS = (1 << 18) // 8
 
 
@@ -23,7 +23,7 @@ def in_large_frame(function: _F) -> _F:
 
 
 def annotations_of(cls: type) -> dict[str, Any]:
-    """Return the annotations in the body of a class, unevaluated where possible."""
+    """Return the annotations in the body of a class; undefined names do not raise an error."""
     if sys.version_info >= (3, 14):
         import annotationlib
 

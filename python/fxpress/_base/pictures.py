@@ -1,4 +1,4 @@
-"""Render pictures with the system's Graphviz, or the program that the extra `draw` installs."""
+"""Render pictures with the system's Graphviz, or with the program of the extra `draw`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import graphviz
 
 from fxpress._base.errors import NoRendererError
 
-# A port of Graphviz with the options of `dot`; docs/decisions/0001 has the reasons.
-_CARRIED = "graphviz-pure"
+# The package and its program, a port of Graphviz with the options of `dot`. docs/decisions/0001
+# has the reasons.
+_PORT = "graphviz-pure"
 
 
 class Picture(graphviz.Digraph):  # type: ignore[misc]
@@ -30,7 +31,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
 def svg_of(source: str) -> str:
     """Render DOT text as SVG in another process; NoRendererError, or RuntimeError if it fails."""
-    program = shutil.which("dot") or _carried_program()
+    program = shutil.which("dot") or _find_port()
     if program is None:
         raise NoRendererError(
             'draw(format="svg") needs the program dot of Graphviz or the package graphviz-pure:'
@@ -47,11 +48,11 @@ def svg_of(source: str) -> str:
     return result.stdout.decode()
 
 
-def _carried_program() -> str | None:
+def _find_port() -> str | None:
     """Return the path of graphviz-pure's program, which pip may have installed outside of PATH."""
     try:
-        files = importlib.metadata.files(_CARRIED) or []
+        files = importlib.metadata.files(_PORT) or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    installed = [Path(str(file.locate())) for file in files if file.name == _CARRIED]
-    return next((str(path) for path in installed if path.is_file()), shutil.which(_CARRIED))
+    installed = [Path(str(file.locate())) for file in files if file.name == _PORT]
+    return next((str(path) for path in installed if path.is_file()), shutil.which(_PORT))

@@ -1,8 +1,8 @@
-"""Replace functions of torch in blocks of one thread, and set attributes during blocks.
+"""Replace functions of torch, and set attributes, while a `with` block runs.
 
-A signal handler may raise between any two steps of Python code, for example after the `__enter__`
-of a context manager in Python and before its block. The blocks of `_native` are entered and left in
-one step.
+A signal handler may raise between the end of an `__enter__` written in Python and the start of its
+block; `__exit__` then never runs. `_native.Block` is written in C++, so handlers run before or
+after its methods.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from fxpress import _native
 
 
 def attribute_block(owner: Any, name: str, value: Any) -> _native.Block:
-    """Return a block in which an attribute has another value; setting it runs no Python code."""
+    """Return a context manager that sets an attribute for its block without running Python code."""
     change = functools.partial(_native.exchange_attribute, owner, name)
     return _native.Block(functools.partial(change, value), change)
 
 
 class Replacement:
-    """Replaces a function of a module, or a method of a class, in blocks of a thread.
+    """Replaces a function of a module, or a method of a class, inside `with` blocks of a thread.
 
-    In threads that are in a block, a call runs `body` with the original function and the arguments.
-    In other threads it runs the original. AttributeError if the owner has no such function.
+    A call from a thread inside `block()` runs `body(original, *args, **kwargs)`. A call from any
+    other thread runs the original function. The constructor raises AttributeError if the owner
+    lacks the function.
     """
 
     def __init__(self, owner: type | types.ModuleType, name: str, body: Callable[..., Any]) -> None:
@@ -53,7 +54,7 @@ class Replacement:
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """Return a block in which this thread calls the replacement."""
+        """Run the block with the replacement in this thread."""
         with self._lock:
             if not self._blocks:
                 self._replace()
@@ -71,7 +72,7 @@ class Replacement:
     def _replace(self) -> None:
         original = vars(self._owner)[self._name]
         if original is self._replacement:
-            return  # other code saved the replacement in an earlier block, and has restored it
+            return  # other code saved the attribute inside an earlier block and restored it later
         self._original = original
         setattr(self._owner, self._name, functools.update_wrapper(self._replacement, original))
 
@@ -80,7 +81,7 @@ class Replacement:
             setattr(self._owner, self._name, self._original)
 
     def _after_fork(self) -> None:
-        """Reset state of threads that do not exist in a child: a held lock, and open blocks."""
+        """In a forked child, forget the lock and the open blocks of the parent's other threads."""
         self._lock = threading.Lock()
         self._blocks = getattr(self._here, "blocks", 0)
         if not self._blocks:

@@ -1,4 +1,4 @@
-"""Prepare signatures for `help`."""
+"""Expand type aliases in the signatures that `help()` shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def expand_aliases(function: _F) -> _F:
-    """Replace private type aliases in the annotations of a function; return the function."""
+    """Replace type aliases in the annotations of a function by their types; return the function."""
     scope = inspect.unwrap(function).__globals__
     for name, text in function.__annotations__.items():
         if isinstance(text, str):

@@ -14,8 +14,8 @@ from fxpress._torch.serde import SerializeError
 class ArchiveError(SerializeError, ValueError, zipfile.BadZipFile):
     """A file is damaged or is not an archive. The message names the faulty record.
 
-    It derives from each error that torch's readers raise for such files, so that code that catches
-    one of those catches it, too. torch does not have this class.
+    The class derives from the errors that torch raises for such files. Code that catches torch's
+    errors therefore catches this one, too. torch does not have this class.
 
     Example:
         >>> import io
@@ -39,7 +39,7 @@ class MissingProgramError(ArchiveError, KeyError):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """The contents that an archive declares need more memory than there is. It is not damaged."""
+    """An archive is not damaged, but its contents need more memory than there is."""
 
 
 @contextmanager

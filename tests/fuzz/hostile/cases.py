@@ -61,7 +61,7 @@ def add(
     read: Read = read_archive,
     message: str = "",
 ) -> None:
-    """Adds a case; each name stands for one file."""
+    """Add a case; names are unique."""
     assert wanted in ("refused", "loads", "either"), wanted
     assert name not in CASES, name
     CASES[name] = Case(name, make, wanted, seed, read, message)
@@ -86,7 +86,7 @@ def records_of(seed: str) -> dict[str, bytes]:
 
 
 def documents_of(seed: str) -> dict[str, Any]:
-    """Its records that are JSON, as values."""
+    """Return the JSON records of a file, as values."""
     return {
         name: json.loads(content)
         for name, content in records_of(seed).items()

@@ -110,7 +110,7 @@ for _name, _changes in _TENSORS.items():
 
 
 def _zeros(size: int, count: int, meta: dict[str, Any] | None = None) -> bytes:
-    """Weights of zeros: a record without bytes stands for any number of them."""
+    """Weights of zeros: a record without bytes represents any number of zeros."""
     documents = documents_of("layers")
     config = documents[WEIGHTS]["config"]
     name, first = next((n, c) for n, c in config.items() if "weight" in n)
@@ -260,7 +260,7 @@ for _depth in (60, 10_000):
 
 @hostile("refused")
 def origins_that_are_deep() -> bytes:
-    """The metadata of a node says where it came from, and where that came from."""
+    """The metadata of a node has a long chain of origins (`from_node`)."""
     origin = '{"name": "x", "target": "x", "graph_id": 1, "pass_name": "", "action": "create", '
     text = "[" + (origin + '"from_node": [') * 20_000 + "]}" * 20_000 + "]"
 

@@ -25,7 +25,7 @@ DOCUMENTED = (SerializeError, ArchiveError)
 
 
 def read_case(case: Case) -> tuple[str, Any]:
-    """The outcome of a file, and what was read or the error."""
+    """Return the outcome of a file, and the result or the error."""
     try:
         return LOADS, case.read(case.make())
     except LimitError as error:

@@ -299,7 +299,7 @@ def fake_tensor_with_a_large_size() -> bytes:
 
 
 def _beside(place: Any) -> bytes:
-    """A program whose weights are in a file beside it."""
+    """A program with weights in a sidecar file."""
     text = place if isinstance(place, bytes) else json.dumps(place).encode()
     return written("layers", {"archive/data/weights/model_weights_file.txt": text})
 

@@ -175,7 +175,7 @@ for _name, (_seed, _label, _shapes, _wanted) in _STRINGS.items():
 
 
 def _every(seed: str, old: str, new: str) -> bytes:
-    """The same text in every place where a file has it, so that all of it fits together."""
+    """The same text in every location of a file, so that references still match."""
     documents = documents_of(seed)
     found = [i for i, slot in enumerate(slots(documents)) if slot.text == old]
     return written(seed, with_payload(documents, found, lambda _: new))

@@ -141,7 +141,7 @@ _REFUSED = dict.fromkeys(
     "empty": "is not a tree spec",
     "no-tree": "a tree spec is damaged: ValueError",
     "list-as-a-tree": "expected a type, a context and children in a tree spec",
-    "protocol": "unknown protocol 2 of a tree spec",
+    "protocol": "of a tree spec, found 2",
 }
 for _name, _text in _TEXTS.items():
     _wanted = "refused" if _name in _REFUSED else "either"

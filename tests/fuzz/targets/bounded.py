@@ -35,7 +35,7 @@ mutate = of_tokens(_TOKENS, POOL)
 
 
 def read(data: bytes) -> None:
-    """One input of the fuzzer."""
+    """Run one input of the fuzzer."""
     text = data.decode("utf-8", "replace")
 
     def parse() -> None:

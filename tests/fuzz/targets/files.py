@@ -59,7 +59,7 @@ def _payload(text: str, rng: random.Random) -> str:
 
 
 def change(value: Any, rng: random.Random) -> None:
-    """Changes a place of a JSON value: a payload, a number, or what is in another place."""
+    """Change a value in a JSON document: a payload, a number, or the value at another location."""
     at, key = _place(value, rng)
     other, from_key = _place(value, rng)
     kind = rng.randrange(8)
@@ -100,7 +100,7 @@ def mutate(data: bytes, max_size: int, seed: int) -> bytes:
 
 
 def _use(program: torch.export.ExportedProgram) -> None:
-    """What doesn't work raises, as it may; that it takes long is seen by the caller."""
+    """Use a program; errors are allowed, and the caller measures the time."""
     leaves: list[Any] = [torch.ones(3)] * 2
     uses = (
         lambda: repr(program),
@@ -129,7 +129,7 @@ def _load(data: bytes) -> list[torch.export.ExportedProgram]:
 
 
 def read(data: bytes) -> None:
-    """One input of the fuzzer."""
+    """Run one input of the fuzzer."""
     seed_programs.register()
     loaded: list[torch.export.ExportedProgram] = []
     with sentinel.listening() as heard:

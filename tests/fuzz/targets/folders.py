@@ -175,7 +175,7 @@ def _read(call: Callable[[], Any]) -> None:
 
 
 def read(data: bytes) -> None:
-    """One input of the fuzzer."""
+    """Run one input of the fuzzer."""
     try:
         records = dict(read_records(data))
     except Exception:

@@ -1,4 +1,4 @@
-"""Guards: what the gate lets through is a condition, in Python's own grammar, and is quick."""
+"""Guards: a text that passes the gate is a condition in Python's grammar, and is fast."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def check(text: str) -> None:
 
 
 def read(data: bytes) -> None:
-    """One input of the fuzzer."""
+    """Run one input of the fuzzer."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

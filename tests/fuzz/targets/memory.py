@@ -1,4 +1,4 @@
-"""The memory that an input takes."""
+"""The memory that reading an input uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _peak() -> int:
 
 
 def _pages() -> tuple[int, int]:
-    """All pages of the process, and those in memory."""
+    """Return the numbers of all pages of the process, and of pages in memory."""
     total, resident, *_ = Path("/proc/self/statm").read_text().split()
     return int(total), int(resident)
 

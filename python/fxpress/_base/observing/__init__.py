@@ -1,1 +1,1 @@
-"""Observe operations: events for logs, profiles and torch's profiler; progress."""
+"""Events for logs, profiles and torch's profiler; progress of operations; texts for display."""

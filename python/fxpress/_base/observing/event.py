@@ -11,19 +11,19 @@ class Event:
 
     Attributes:
         name: the name of the operation, such as `"unflatten"`, or of the phase.
-        is_operation: whether it is a call of an operation; False for a phase.
-        parent: the event during which it began, or None.
+        is_operation: True for the call of an operation, False for a phase.
+        parent: the event that was in progress when this event began, or None.
         number: increases in the order in which events began.
-        thread: the number of the thread, as of `threading.get_native_id`.
+        thread: the id of the thread, from `threading.get_native_id`.
         thread_name: the name of the thread.
         start: the start time, in seconds of `time.perf_counter`.
         wall: the duration in seconds.
-        processor: the processor time of its thread, in seconds. Further threads of native code do
-            not count.
-        processor_start: the processor time of its thread at the start, in seconds.
+        processor: the processor time that the thread used during the event, in seconds. It does not
+            include threads that native code starts.
+        processor_start: the processor time of the thread when the event began, in seconds.
         sizes: sizes of the input or result, such as `{"nodes": 1154, "modules": 38}`; empty for
             phases and for calls that raised.
-        error: the name of the exception's class if it raised, or None.
+        error: the class name of the exception that ended the event, or None.
 
     Example:
         >>> with fxpress.profile() as profile:
@@ -50,7 +50,7 @@ class Event:
 
     @property
     def path(self) -> str:
-        """The names of the operation and of the phases in it, such as `"save.weights"`."""
+        """The names from the operation down to this event, such as `"save.weights"`."""
         parts = [self.name]
         event = self
         while not event.is_operation and event.parent is not None:

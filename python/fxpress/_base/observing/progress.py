@@ -1,4 +1,4 @@
-"""Show the progress of long operations in bars, or by calls of the caller's function."""
+"""Show the progress of long operations in a bar, or report it to a function of the caller."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-# The argument `progress`: whether to show a bar, a function of (done, total, what), or None for a
-# bar on a terminal.
+# The argument `progress`. True or False: whether to show a bar. A function: it is called with
+# (done, total, what). None: show a bar if stderr is a terminal.
 Progress: TypeAlias = bool | Callable[[int, int, str], object] | None
 Report: TypeAlias = Callable[[int], None]  # takes the amount done since the last call
 
 _DELAY = 2.0  # seconds before a bar is shown with `progress=None`
-# Packages whose bars `progress` does not accept -> a function that updates such a bar.
+# Package of a progress bar -> the function to pass as `progress` instead of the bar.
 _FUNCTIONS_OF_BARS = {
     "tqdm": "lambda done, total, what: bar.update(done - bar.n)",
     "rich": "lambda done, total, what: bar.update(task, completed=done, total=total)",
@@ -24,7 +24,7 @@ _FUNCTIONS_OF_BARS = {
 
 
 def check_progress(progress: Progress) -> None:
-    """Raise ImportError for True without tqdm, and TypeError for other types of arguments."""
+    """Raise ImportError if `progress` is True and tqdm is missing, TypeError for a wrong type."""
     if progress is True:
         if _bar_class() is None:
             raise ImportError("progress=True needs tqdm: pip install 'fxpress[progress]'")
@@ -51,10 +51,10 @@ _nothing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 def reporting(
     progress: Progress, what: str, total: int, unit: str = "bytes"
 ) -> contextlib.AbstractContextManager[Report | None]:
-    """Return a block that shows progress; its function takes the amount done since the last call.
+    """Return a context manager that shows progress. Its value is a `Report`, or None if not shown.
 
-    `progress` has passed `check_progress`; None shows a bar after two seconds on a terminal. `what`
-    is a word such as "saving". The block has no function (None) if nothing is shown.
+    `progress` has passed `check_progress`. `what` is a word such as "saving". `total` may be an
+    estimate.
     """
     if progress is False or total == 0:
         return _nothing
@@ -73,19 +73,19 @@ def _metered(shown: contextlib.AbstractContextManager[Report], total: int) -> It
         try:
             yield meter.add
         except BaseException:
-            if meter.raised is not None:  # the caller may have replaced it, to add a file's name
+            if meter.raised is not None:  # the block may have replaced it to add a file's name
                 raise meter.raised from None
             raise
         meter.finish()
 
 
 class _Meter:
-    """Limits the reported amount to the total, which may be an estimate."""
+    """Limits the sum of the reported amounts to the total, which may be an estimate."""
 
     def __init__(self, report: Report, total: int) -> None:
         self._report = report
         self._left = total
-        self.raised: BaseException | None = None  # by the caller's function or the bar
+        self.raised: BaseException | None = None  # what the caller's function or the bar raised
 
     def add(self, count: int) -> None:
         count = min(count, self._left)
@@ -138,7 +138,8 @@ def _bar_class() -> Any:
     except ImportError:
         return None
 
-    # tqdm's lock is shared by forked children: a child that is killed with it would block all.
+    # Forked children share tqdm's lock. A child that is killed while it holds the lock would block
+    # all other processes, so each process gets a new lock.
     class Bar(tqdm):  # type: ignore[misc]
         monitor_interval = 0
 

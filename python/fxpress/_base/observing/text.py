@@ -8,7 +8,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def bytes_text(count: int) -> str:
-    """Return a number of bytes with a unit of powers of 1000."""
+    """Return a number of bytes as text, such as "37.7 kB"; the units are powers of 1000."""
     value, unit = float(count), 0
     while value >= 999.5 and unit + 1 < len(_UNITS):
         value, unit = value / 1000, unit + 1
@@ -21,7 +21,7 @@ def counted_text(count: int, noun: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a time in s, ms or us."""
+    """Return a time as text in s, ms or us, such as "1.5 ms"."""
     if seconds >= 0.9995:
         return f"{seconds:,.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
     if seconds >= 0.9995e-3:
@@ -30,7 +30,7 @@ def duration_text(seconds: float) -> str:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Return the text of counts by their plural names, such as `1,154 nodes, 37.7 kB`."""
+    """Return "1,154 nodes, 37.7 kB" for {"nodes": 1154, "bytes": 37700}."""
     return ", ".join(
         bytes_text(count)
         if name == "bytes"
@@ -40,7 +40,7 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 class _Escapes:
-    """Maps code points to their text in `printable`."""
+    """The table for `str.translate` in `printable`: it escapes unprintable characters."""
 
     def __getitem__(self, number: int) -> str:
         each = chr(number)
@@ -56,7 +56,7 @@ def printable(text: str) -> str:
     """Escape the control characters of a text, which would move the cursor or change colours."""
     if text.isprintable():
         return text
-    return text.translate(_ESCAPES)  # join() would hold an object for each character
+    return text.translate(_ESCAPES)  # "".join() would allocate an object for each character
 
 
 def printable_lines(text: str) -> str:
@@ -65,7 +65,7 @@ def printable_lines(text: str) -> str:
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table with escaped texts for a notebook; `#` before a head marks numbers."""
+    """Return an HTML table for a notebook; a column is right-aligned if its head starts with #."""
     import html  # imported on use, to keep `import fxpress` fast
 
     def shown(text: object) -> str:

@@ -49,7 +49,7 @@ def refuse(records: list[str]) -> None:
 
 @damage_is_named("the weights of compiled code", ArchiveError)
 def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, dict[str, Any]]:
-    """Return model -> name -> tensor, for models whose weights are in the archive."""
+    """Return model -> name -> tensor, for the models whose weights are in the archive."""
     loaded: dict[str, torch.Tensor] = {}
     weights: dict[str, dict[str, Any]] = {}
     for model in models:
@@ -69,7 +69,7 @@ def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, 
 
 @contextlib.contextmanager
 def named_file(archive: PT2ArchiveReader, path: str | None) -> Iterator[str]:
-    """Yield a path of the archive as a file, which torch's loader of compiled code needs."""
+    """Yield the path of the archive, or of a temporary copy if the archive is not at a path."""
     if path is not None:
         yield path
         return
@@ -89,11 +89,10 @@ def load_package(
 ) -> Any:
     """Return a model that AOTInductor compiled. torch loads its code into the process.
 
-    The call itself permits the compiled code, so there is no option for that. Programs in the
-    archive are not read.
+    Loading compiled code may run any code. The function does not read the programs in the archive.
 
     Args:
-        path: an archive: a path, an open file, or a buffer; or a package of an older torch.
+        path: a path, an open file, or a buffer, of an archive or of a package of an older torch.
         model_name: the name of the model in the archive.
         run_single_threaded, num_runners, device_index, use_stream_affinity: see
             `fxpress.archive.load_pt2`.

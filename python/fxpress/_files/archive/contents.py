@@ -31,7 +31,7 @@ _TENSOR_BYTES = 1000  # estimated bytes of the objects for a tensor
 
 
 class Payload(NamedTuple):
-    """The entry of a config for one value; see `_native.Document.payloads`."""
+    """The entry of one value in a payload config, as `_native.Document.payloads` returns it."""
 
     name: str
     record: str  # without the folder
@@ -71,7 +71,7 @@ def records_of(archive: PT2ArchiveReader, model: str) -> Iterator[str]:
 
 
 def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, View]:
-    """Return the views that a config describes, by name."""
+    """Return name -> view of a record, for tensors that are not pickled."""
     return {
         payload.name: view_of(
             payload.name, folder + payload.record, payload.is_parameter, payload.meta, options
@@ -83,7 +83,7 @@ def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, 
 def read_values(
     archive: PT2ArchiveReader, config: list[Payload], folder: str, options: Options
 ) -> dict[str, Any]:
-    """Return the tensors that a config names, in its order. Shared storages are shared again."""
+    """Return name -> tensor in the order of a config; views of one record share a storage."""
     with _native.GcPause():
         views = views_of([p for p in config if not p.is_pickled], folder, options)
     plain = read_tensors(archive, views, options)
@@ -98,7 +98,7 @@ def read_values(
 
 
 def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
-    """Return a pickled tensor, which is of a subclass."""
+    """Return a tensor of a subclass, which `save` pickles."""
     data = archive.read_bytes(record)
     return load_any(
         data,
@@ -123,7 +123,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
 
 
 def _read_older(archive: PT2ArchiveReader, record: str) -> bytes | None:
-    """Return the single record of weights or constants of older versions of torch, or None."""
+    """Return the single record of weights or constants that older torch versions wrote, or None."""
     if archive.find(record) is None:
         return None
     log.warning("%r is of an older format: save the program again.", record)
@@ -131,7 +131,7 @@ def _read_older(archive: PT2ArchiveReader, record: str) -> bytes | None:
 
 
 def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
-    """Return a program's state: name -> tensor, or the bytes that older versions wrote."""
+    """Return a program's state: name -> tensor, or the bytes that older versions of torch wrote."""
     older = _read_older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
     if older is not None:
         return older
@@ -155,7 +155,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
             tensors.append(payload)
         elif not payload.record.startswith(names.OBJECTS):
             raise ArchiveError(f"record {record!r}: Unsupported constant type: {payload.record!r}")
-    # Building the graph needs the constants, so they are read in any case.
+    # Building the graph needs the constants, so `load_weights` does not apply to them.
     whole = Options(**{**vars(options), "load_weights": True})
     values = read_values(archive, tensors, names.CONSTANTS_DIR, whole)
     return {
@@ -169,7 +169,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
 def join_storages(
     archive: PT2ArchiveReader, model: str, state: dict[str, Any], constants: dict[str, Any] | None
 ) -> None:
-    """Replace tensors that were saved from one storage by views of one storage, in place."""
+    """Make values in both dicts that shared a storage before they were saved share one again."""
     record = names.shared_storages_record(model)
     if archive.find(record) is None:
         return
@@ -191,13 +191,13 @@ class Parts(NamedTuple):
 
     record: str  # of the graph
     text: bytes  # of the graph
-    weights: Any  # by name, or the bytes that older versions wrote
+    weights: Any  # by name, or the bytes that older versions of torch wrote
     constants: Any
     examples: bytes
     budget: Budget
 
     def decode(self, options: Options) -> ExportedProgram:
-        """Decode the program. The garbage collector should be paused."""
+        """Build the program. Callers pause the garbage collector: it would scan the new objects."""
         try:
             with phase("text"):
                 document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)

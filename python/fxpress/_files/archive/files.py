@@ -1,4 +1,4 @@
-"""Output files that are moved to their paths when complete. Does not import torch."""
+"""Output files that appear at their paths when they are complete. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fxpress._files.archive.folders import NOT_THERE, remove_left, sync_folder, temporary_path
+from fxpress._files.archive.folders import UNSUPPORTED, remove_left, sync_folder, temporary_path
 from fxpress._files.remote.urls import shown
 
 _ACL = "system.posix_acl_access"
-_COPIED = 1 << 20  # bytes at a time
-# Paths of this process's descriptors, whose targets may be unnamed pipes.
+_COPIED = 1 << 20  # bytes that are copied at a time
+# Paths of open descriptors of this process; they may refer to pipes, which have no other path.
 _DESCRIPTOR = re.compile(r"/dev/std(?P<name>out|err)|/(?:dev|proc/self)/fd/(?P<number>\d{1,9})")
 
 
@@ -27,9 +27,11 @@ def is_path(f: Any) -> bool:
     return isinstance(f, (str, bytes, os.PathLike))
 
 
-def source_path(f: Any) -> str | None:
-    """Return a path as a str, None for a file object or a buffer; ValueError for a zip's bytes."""
+def source_path(f: Any, *, mmap: bool = False) -> str | None:
+    """Return a path as a str; None for file objects and buffers, ValueError for a zip's bytes."""
     if not is_path(f):
+        if mmap:
+            raise ValueError("mmap=True maps the file, so f must be a path")
         return None
     if isinstance(f, bytes) and f.startswith(b"PK"):
         raise ValueError(
@@ -71,11 +73,10 @@ class Output:
         self.discard()
 
     def sync(self) -> None:
-        """Write the complete file to the disk before returning."""
-        os.fsync(self.descriptor)
+        """Write the bytes to the disk before `move_into_place`; only an `AtomicFile` needs this."""
 
     def move_into_place(self) -> None:
-        """Move the file to its path. It must have been synced."""
+        """Move or copy the complete file to its path; do nothing for a pipe or a device."""
 
     def is_in_place(self) -> bool:
         """Return whether the file is at its path, even after `move_into_place` was interrupted."""
@@ -85,8 +86,8 @@ class Output:
             return False
 
     def discard(self) -> None:
-        """Remove a file that is not at its path; otherwise only close it."""
-        with contextlib.suppress(OSError):  # the file is discarded, so errors do not matter
+        """Close the file. An `AtomicFile` that was not moved to its path is removed, too."""
+        with contextlib.suppress(OSError):  # nobody needs the file, so errors do not matter
             self.close()
 
     def close(self) -> None:
@@ -97,22 +98,20 @@ class Output:
 
 
 class DirectFile(Output):
-    """A pipe or a device, whose written bytes cannot be taken back."""
+    """A pipe or a device, to which bytes are written directly."""
 
     def __init__(self, target: Path, descriptor: int | None = None) -> None:
         super().__init__(target)
         flags = os.O_WRONLY | os.O_CLOEXEC
         self.descriptor = os.open(target, flags) if descriptor is None else os.dup(descriptor)
 
-    def sync(self) -> None:
-        """Do nothing: pipes and devices are not synced."""
-
 
 class AtomicFile(Output):
     """A file that replaces `target` when complete, with the permissions of the old file.
 
-    Until then it is a locked temporary file in the same folder; the next writer removes files of
-    killed writers. A sidecar passes its `main` file, whose permissions and clean-up it shares.
+    Until then it is a locked temporary file in the same folder. The next writer of `target` removes
+    temporary files without a lock, which killed writers have left. For a sidecar file, `main` is
+    the archive, whose permissions it gets and whose next writer removes it.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
@@ -139,18 +138,22 @@ class AtomicFile(Output):
             self._temporary = temporary
             try:
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-            except OSError as e:  # without locks, other writers do not find abandoned files
-                if e.errno not in NOT_THERE:
+            except OSError as e:  # without locks, other writers do not remove abandoned files
+                if e.errno not in UNSUPPORTED:
                     raise
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(temporary.stat(), os.fstat(self.descriptor)):
                     return
-            self.close()  # another writer removed the file as abandoned before it was locked
+            self.close()  # another writer removed the file, which was not locked yet
 
     @property
     def temporary(self) -> Path | None:
         """The path of the file until it is moved; None afterwards."""
         return self._temporary
+
+    def sync(self) -> None:
+        """Write the complete file to the disk before returning."""
+        os.fsync(self.descriptor)
 
     def move_into_place(self) -> None:
         """Move the file to its path. It must have been synced."""
@@ -159,7 +162,7 @@ class AtomicFile(Output):
         self._temporary = None
 
     def discard(self) -> None:
-        """Remove the temporary file unless it has been moved; a forked child does nothing."""
+        """Remove the temporary file unless it has been moved; a forked child only closes it."""
         temporary = getattr(self, "_temporary", None)
         if temporary is not None and self._process == os.getpid():
             with contextlib.suppress(OSError):
@@ -169,20 +172,23 @@ class AtomicFile(Output):
 
 
 class InPlaceFile(Output):
-    """A file whose bytes are overwritten at the end, so that links and open handles stay valid."""
+    """A file that is overwritten by the complete new bytes; hard links and handles stay valid.
+
+    If the overwrite is interrupted, the old bytes are lost, and the new bytes are incomplete.
+    """
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
         # Opening the target checks that it is writable, and creates a missing file.
         self._written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            # If the copy from this file is interrupted, neither the old nor the new bytes are left.
-            self.descriptor = self._unnamed()
+            self.descriptor = self._open_unnamed()
         except BaseException:
             self.discard()
             raise
 
-    def _unnamed(self) -> int:
+    def _open_unnamed(self) -> int:
+        """Return the descriptor of a new file without a name, for the complete bytes."""
         try:
             with tempfile.TemporaryFile(dir=self.target.parent) as file:
                 return os.dup(file.fileno())
@@ -190,11 +196,8 @@ class InPlaceFile(Output):
             with tempfile.TemporaryFile() as file:
                 return os.dup(file.fileno())
 
-    def sync(self) -> None:
-        """Do nothing: the bytes are copied later."""
-
     def move_into_place(self) -> None:
-        """Reserve space, then copy the bytes into the file."""
+        """Reserve space, then copy the bytes into the file and sync it."""
         old, new = os.fstat(self._written).st_size, os.fstat(self.descriptor).st_size
         _reserve(self._written, old, new)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
@@ -221,15 +224,15 @@ def _reserve(descriptor: int, old: int, new: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, new)
     except OSError as e:
-        if e.errno in NOT_THERE:
-            return  # only the copy can show whether the space suffices
+        if e.errno in UNSUPPORTED:
+            return  # the copy raises the error if the space does not suffice
         os.ftruncate(descriptor, old)
         raise
 
 
 def open_output(path: str | bytes | os.PathLike[str], *, in_place: bool = False) -> Output:
     """Return an `InPlaceFile` or an `AtomicFile`; a `DirectFile` for a device or a pipe."""
-    # A symbolic link is kept, and its target is replaced.
+    # A save through a symbolic link replaces the target of the link.
     target = Path(os.path.realpath(os.fsdecode(path)))
     try:
         status = _status(target)
@@ -251,7 +254,7 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 
 def write_file(path: str | bytes | os.PathLike[str], content: str | bytes) -> None:
-    """Write and sync a file; after an OSError, which names it, the old file is unchanged.
+    """Write and sync a file. An OSError names the file and leaves the old file unchanged.
 
     Pipes, devices and descriptors of this process, such as /dev/stdout, are written directly.
     """
@@ -288,7 +291,7 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
         except OSError:
             try:
                 os.fchown(descriptor, -1, status.st_gid)
-            except OSError:  # a different group gets no more than everybody
+            except OSError:  # the new file has another group, which gets the rights of everybody
                 mode &= 0o707 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # the file system does not support modes
         os.fchmod(descriptor, mode)

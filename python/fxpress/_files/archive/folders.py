@@ -1,4 +1,4 @@
-"""Folders with files that are replaced, and folders that appear complete: names and locks."""
+"""Names of temporary files, locks of folders, and new folders that appear when complete."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system does not support it
+# Errors of calls that a file system does not support.
+UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _MARK = ".fxpress-tmp"  # part of the names of temporary files
-_MOST_NAME_BYTES = 200  # bytes of a name that leaves space for the mark
+_MOST_NAME_BYTES = 200  # a longer name of 255 bytes or less may have no space for the mark
 _LOCK_TIMEOUT = 10.0  # seconds
 _LOCK_POLL_INTERVAL = 0.002  # seconds
 
 
 def short(name: str) -> str:
-    """Return the name, shortened if it leaves no space for a suffix."""
+    """Return the name, or its hash if the name is too long to add a suffix."""
     if len(os.fsencode(name)) <= _MOST_NAME_BYTES:
         return name
     return hashlib.sha256(os.fsencode(name)).hexdigest()
@@ -37,7 +38,7 @@ def temporary_path(target: Path) -> Path:
 
 
 def find_abandoned(target: Path) -> Iterator[Path]:
-    """Yield the temporary files of killed writers of `target`, each one locked."""
+    """Yield the temporary files of killed writers of `target`, each locked until the next one."""
     start = _prefix(target)
     for name in os.listdir(target.parent):
         if not name.startswith(start):
@@ -69,7 +70,7 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as e:
-        if e.errno not in NOT_THERE:
+        if e.errno not in UNSUPPORTED:
             raise
     finally:
         os.close(descriptor)
@@ -77,8 +78,8 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other savers; runs the block even if locking fails."""
-    if _MARK in folder.name:  # `new_folder` has locked it, and other savers do not use it
+    """Lock a folder against other savers while the block runs; without locks, run it anyway."""
+    if _MARK in folder.name:  # `new_folder` created and locked it
         yield
         return
     try:
@@ -88,14 +89,14 @@ def locked_folder(folder: Path) -> Iterator[None]:
         yield
         return
     try:
-        _lock_soon(descriptor)
+        _try_to_lock(descriptor)
         yield
     finally:
         with contextlib.suppress(OSError):
             os.close(descriptor)
 
 
-def _lock_soon(descriptor: int) -> None:
+def _try_to_lock(descriptor: int) -> None:
     end = time.monotonic() + _LOCK_TIMEOUT
     while time.monotonic() < end:
         try:
@@ -110,11 +111,12 @@ def _lock_soon(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Return a block that fills a new folder, then renames it; FileExistsError if used.
+    """Yield a temporary folder, and rename it to `target` after the block.
 
-    The folder is locked until it is renamed; the next writer removes folders of killed writers.
+    FileExistsError if `target` is not an empty folder. The temporary folder is locked, so that
+    other writers do not remove it as the folder of a killed writer.
     """
-    target = Path(os.path.realpath(target))  # a symbolic link is kept, and its target is replaced
+    target = Path(os.path.realpath(target))  # a symbolic link stays, and what it names is replaced
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     remove_left(target)
@@ -132,11 +134,11 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def _locked_new_folder(target: Path) -> tuple[Path, int]:
-    """Return a new folder next to `target`, and the descriptor that locks it."""
+    """Create a folder next to `target`; return it and the descriptor that holds its lock."""
     while True:
         place = temporary_path(target)
         place.mkdir()
-        # Another writer may remove the folder as abandoned before it is locked.
+        # Another writer may remove the folder before it is locked; then the loop creates another.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
             with contextlib.suppress(OSError):  # the file system does not support locks

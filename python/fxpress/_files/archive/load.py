@@ -13,7 +13,7 @@ from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._base.observing.text import bytes_text
 from fxpress._files.archive import compiled
-from fxpress._files.archive.contents import read_extra_files, read_parts
+from fxpress._files.archive.contents import Parts, read_extra_files, read_parts
 from fxpress._files.archive.files import sizes_of_file, source_path
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader, retry_if_replaced
@@ -22,28 +22,19 @@ from fxpress._files.format import names
 from fxpress._files.format.recognition import format_of_records
 from fxpress._files.format.torch_facts import allowed_names
 from fxpress._files.serde.limits import Limits
-from fxpress._files.serde.reading import check_version, decode
-from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._files.serde.values import Location
 from fxpress._torch import archive as torch_archive
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
-# The names of a part, newest first.
-_PARTS = {
-    "state_dict": ("serialized_state_dict.pt", "serialized_state_dict.json"),
-    "constants": ("serialized_constants.pt", "serialized_constants.json"),
-    "example_inputs": ("serialized_example_inputs.pt",),
-}
+# The records of state, constants and example inputs in files of torch before 2.9, newest first.
+_LEGACY_PARTS = (
+    ("serialized_state_dict.pt", "serialized_state_dict.json"),
+    ("serialized_constants.pt", "serialized_constants.json"),
+    ("serialized_example_inputs.pt",),
+)
 _EXTRA = "extra_files/"
-
-
-def _path_of(f: Any, mmap: bool) -> str | None:
-    path = source_path(f)
-    if mmap and path is None:
-        raise ValueError("mmap=True maps the file, so f must be a path")
-    return path
 
 
 def _check_format_version(archive: PT2ArchiveReader) -> None:
@@ -77,8 +68,8 @@ def load(
 
     Args:
         f: a path, an open file, or a buffer.
-        extra_files: a dict to fill with the extra texts in the file.
-        expected_opset_version: not compared, as in torch.
+        extra_files: a dict to which the extra texts in the file are added, by name.
+        expected_opset_version: ignored, as in torch.
         map_location: the device for all tensors, or a dict from the names of devices in the file to
             other devices; None: the devices from which they were saved.
         mmap: read weights from the file on use, without comparing checksums; see
@@ -90,18 +81,18 @@ def load(
             `fxpress.state.load_into`.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
             any code. Example inputs that need it, or cannot be read, are left out with a warning.
-        allow_operators: operators or namespaces of torch that the program may call although files
-            may not by default, such as "aten.from_file" or "symm_mem"; see `fxpress inspect`.
+        allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
+            "symm_mem", that this program may call although fxpress refuses them by default;
+            `fxpress inspect` lists them.
         check_crc: whether records are compared with their checksums.
-        limits: the limits on the cost of reading; None: the defaults, see
-            `fxpress.archive.Limits`.
+        limits: the limits on the cost of reading; None: the defaults of `fxpress.archive.Limits`.
         progress: how to show progress, in bytes: True, False or a function of (done, total, what);
             None: a bar on a terminal, after two seconds, if tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged, or is not an archive; the message names the
-            record. It is also a KeyError if there is no program named "model", and an
+            record. The error is also a KeyError if there is no program named "model", and an
             AssertionError for an archive of another format.
         MemoryError: the contents of the file need more memory than there is.
         fxpress.LimitError: reading it would exceed the limits.
@@ -128,7 +119,7 @@ def load(
     check_progress(progress)
     if extra_files is not None and not isinstance(extra_files, MutableMapping):
         raise TypeError(f"expected extra_files to be a dict, got a {type(extra_files).__name__}")
-    path = _path_of(f, mmap)
+    path = source_path(f, mmap=mmap)
     allowed = allowed_names(allow_operators)
     options = Options(
         map_location, mmap, load_weights, allow_pickle, check_crc, path, progress, allowed
@@ -175,7 +166,7 @@ def load_pt2(
 
     Args:
         f: a path, an open file, or a buffer.
-        expected_opset_version: not compared, as in torch.
+        expected_opset_version: ignored, as in torch.
         run_single_threaded: run compiled code without synchronization of threads.
         num_runners: the number of runners of compiled code.
         device_index: the device of compiled code; -1: the current device.
@@ -187,15 +178,13 @@ def load_pt2(
         load_weights: False: the states of programs have tensors on the meta device.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
             any code.
-        allow_operators: operators or namespaces of torch that the program may call although files
-            may not by default, such as "aten.from_file" or "symm_mem"; see `fxpress inspect`.
+        allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
+            "symm_mem", that fxpress refuses by default, and that these programs may call.
         check_crc: whether records are compared with their checksums.
-        limits: the limits on the cost of reading; None: the defaults, see
-            `fxpress.archive.Limits`.
-        allow_compiled: let torch load code that AOTInductor compiled into the process, which may
-            run any code. By default, an archive with such code is an error.
-        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
-            None: a bar on a terminal, after two seconds, if tqdm is installed.
+        limits: the limits on the cost of reading; None: the defaults of `fxpress.archive.Limits`.
+        allow_compiled: let torch load code that AOTInductor compiled, which may run any code. By
+            default, an archive with compiled code raises SerializeError.
+        progress: how to show progress, in bytes; see `fxpress.load`.
 
     Raises:
         OSError: the file cannot be read.
@@ -224,7 +213,7 @@ def load_pt2(
     """
     check_location(map_location)
     check_progress(progress)
-    path = _path_of(f, mmap)
+    path = source_path(f, mmap=mmap)
     allowed = allowed_names(allow_operators)
     options = Options(
         map_location, mmap, load_weights, allow_pickle, check_crc, path, progress, allowed
@@ -265,7 +254,7 @@ def load_pt2(
 
 
 def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any]) -> None:
-    """Give new weights to the compiled models in a result of `load_pt2`.
+    """Give new weights to the compiled models in the result of a call of `load_pt2`.
 
     Args:
         pt2_contents: the result of `load_pt2` with `allow_compiled=True`.
@@ -295,7 +284,7 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
 def read_legacy(
     archive: PT2ArchiveReader, extra_files: dict[str, Any], options: Options
 ) -> ExportedProgram:
-    """Return the program in a file of torch before 2.9; add its extra files to `extra_files`."""
+    """Return the program in a file of torch before 2.9; add its extra texts to `extra_files`."""
     other = format_of_records(archive.get_file_names())
     if other is not None:
         raise FormatError(other.text())
@@ -310,28 +299,20 @@ def read_legacy(
         raise compat.SerializeError(
             f"Serialized version {version} does not match our current schema version {current}."
         )
-    parts: dict[str, bytes] = {}
-    for part, records in _PARTS.items():
+    parts: list[bytes] = []
+    for records in _LEGACY_PARTS:
         found = [record for record in records if archive.find(record) is not None]
         if not found:
             raise ArchiveError(f"record {records[0]!r} is missing")
         if found[0].endswith(".json"):
             log.warning("Record %r is of a format that is no longer written.", found[0])
-        parts[part] = archive.read_bytes(found[0])
-    program = archive.read_bytes(names.LEGACY_PROGRAM)
+        parts.append(archive.read_bytes(found[0]))
+    record = names.LEGACY_PROGRAM
+    state, constants, examples = parts
+    text = archive.read_bytes(record)
+    program = Parts(record, text, state, constants, examples, archive.budget)
     for name in archive.get_file_names():
         if name.startswith(_EXTRA):
             extra_files[name.removeprefix(_EXTRA)] = archive.read_string(name)
     with _native.GcPause():
-        document = SCHEMA.read(program, "ExportedProgram", archive.budget.native)
-        check_version(document.field(CLASSES, "schema_version"), False)
-        return decode(
-            document,
-            parts["state_dict"],
-            parts["constants"],
-            parts["example_inputs"],
-            allow_pickle=options.allow_pickle,
-            allowed=options.allowed,
-            location=options.map_location,
-            budget=archive.budget,
-        )
+        return program.decode(options)

@@ -15,26 +15,26 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `load` that several of its parts use; see `load`."""
+    """Options of `fxpress.load`, for the functions that read parts of an archive."""
 
     map_location: Location = None
     mmap: bool = False
     load_weights: bool = True
     allow_pickle: bool = False
     check_crc: bool = True
-    path: str | None = None  # of the archive, if it is a named file
+    path: str | None = None  # of the archive; None for a file object or a buffer
     progress: Progress = None
-    allowed: frozenset[str] = frozenset()  # operators
+    allowed: frozenset[str] = frozenset()  # the names in `allow_operators`
 
     def device(self, kind: str, index: int | None) -> torch.device:
-        """Return the new device of a tensor that was on a device of this type and index."""
+        """Return the device to load a tensor to that was saved from a device (type, index)."""
         if self.map_location is None and kind == "cpu":
             return _CPU
         return map_device(self.map_location, kind, index)
 
 
 def check_location(map_location: Any) -> None:
-    """Raise TypeError for an object that cannot name a device, RuntimeError for an unknown name."""
+    """Raise TypeError for a `map_location` of a wrong type, RuntimeError for unknown devices."""
     if not isinstance(map_location, (torch.device, str, dict, type(None))):
         raise TypeError(
             f"expected map_location to be a device, its name or a dict of names, got a "

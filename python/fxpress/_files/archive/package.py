@@ -35,11 +35,11 @@ from fxpress._torch.watching import operation, phase
 log = logging.getLogger("fxpress")
 
 Weights: TypeAlias = Literal["inline", "safetensors", "none"]
-_PLACES = ("inline", "safetensors", "none")
+_WEIGHTS = ("inline", "safetensors", "none")
 
 
 def _check_target(f: Any) -> None:
-    """Warn about a target that a later version of torch will reject."""
+    """Log a warning, as torch does, for a target that a later version of torch will reject."""
     is_buffer = isinstance(f, (io.IOBase, IO)) and f.writable() and f.seekable()
     is_named = isinstance(f, str) and f.endswith(".pt2")
     is_temporary = isinstance(f, tempfile._TemporaryFileWrapper) and str(f.name).endswith(".pt2")
@@ -55,7 +55,10 @@ def _write_program(
     pickle_protocol: int,
     weights: str | None,
 ) -> None:
-    """Write a program. weights: None writes them too; else the file that contains them, or ""."""
+    """Write a program, and its weights if `weights` is None.
+
+    Otherwise `weights` is the text of the record that names the sidecar file, "" for no file.
+    """
     program = lift_body_constants(program)
     check_program_values(program, with_state=weights is None)
     with compat.module_inputs(program.example_inputs):
@@ -84,7 +87,7 @@ def _write_program(
 
 
 def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protocol: int) -> None:
-    """Write the files that AOTInductor created, and the weights that it left out."""
+    """Write the files that AOTInductor created, and the weights that these files lack."""
     if isinstance(aoti_files, list):
         aoti_files = {names.MODEL: aoti_files}
     if not isinstance(aoti_files, dict):
@@ -119,24 +122,26 @@ def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protoco
 def _write_external(
     archive: PT2ArchiveWriter, model: str, program: ExportedProgram, report: Any
 ) -> str:
-    """Write weights to a sidecar file; return the archive's record that names the file."""
+    """Write weights to a sidecar file; return the text of the record that names the file."""
     if archive.target is None:
         raise ValueError(
             'weights="safetensors" writes a sidecar file: f must be the path of a regular file'
         )
-    place, file = weight_files.write_external(archive.target, model, program.state_dict, report)
+    record, file = weight_files.write_external(archive.target, model, program.state_dict, report)
     archive.add_weights_file(file)
-    return place
+    return record
 
 
 def _bytes_of(programs: Mapping[str, ExportedProgram]) -> int:
     """Return an estimate of the bytes of tensors to write."""
-    values: list[torch.Tensor] = []
-    for program in programs.values():
-        for value in (*program.state_dict.values(), *program.constants.values()):
-            if isinstance(value, torch.Tensor):
-                values.append(value)
-    return storage_bytes(values)
+    return storage_bytes(
+        [
+            value
+            for program in programs.values()
+            for value in (*program.state_dict.values(), *program.constants.values())
+            if isinstance(value, torch.Tensor)
+        ]
+    )
 
 
 def _sizes(program: ExportedProgram, f: Any) -> dict[str, int]:
@@ -168,7 +173,8 @@ def package_pt2(
     Args:
         f: a path, or an object with a method `write`.
         exported_programs: name -> program; a single program is named "model".
-        aoti_files: model name -> the files that AOTInductor created, or such a list for "model".
+        aoti_files: model name -> list of files that AOTInductor created; a single list is for the
+            name "model".
         extra_files: name -> text.
         opset_version: operator set -> version; "aten" is added if it is missing.
         pickle_protocol: for example inputs and tensors of subclasses.
@@ -177,11 +183,10 @@ def package_pt2(
             has a new name for each save and is removed when no archive needs it any more; "none":
             not saved. Only fxpress can load the latter two.
         replace: how to replace the file at the path. "whole": by another file. "in_place": by
-            writing the bytes of the complete archive into the file, so that its other names and
-            open handles see them. Reading during the copy gives a mixture, and if the process or
-            the machine stops then, neither archive is left.
-        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
-            None: a bar on a terminal, after two seconds, if tqdm is installed.
+            writing the bytes of the complete archive into the file, so that hard links and open
+            handles get the new bytes. A read during the copy returns a mixture of both archives. If
+            the process or the machine stops during the copy, both archives are lost.
+        progress: how to show progress, in bytes; see `fxpress.load`.
 
     Returns:
         `f`; a path as str.
@@ -189,7 +194,7 @@ def package_pt2(
     Raises:
         AssertionError: there is nothing to save, or an argument is of a wrong type.
         OSError: the file cannot be written.
-        fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
+        fxpress.ArchiveError: the name or the text of an extra file is invalid.
         fxpress.SerializeError: a node or an object cannot be written; the message names it.
         fxpress.UnsupportedError: fxpress cannot write a part of a program.
         RuntimeError: a constant is of an unknown type, or the path does not name a file.
@@ -231,8 +236,8 @@ def _package(
             "No value passed in for `exported_programs`, `aoti_files`, and `extra_files`, implying "
             "that you do not plan on saving anything."
         )
-    if weights not in _PLACES:
-        raise ValueError(f"expected weights to be one of {_PLACES}, got {weights!r}")
+    if weights not in _WEIGHTS:
+        raise ValueError(f"expected weights to be one of {_WEIGHTS}, got {weights!r}")
     if weights == "safetensors" and not (is_path(f) and replace == "whole"):
         raise ValueError(
             'weights="safetensors" writes a sidecar file: f must be a path, and replace "whole"'
@@ -258,10 +263,10 @@ def _package(
         total = _bytes_of(programs)
         with reporting(progress, "saving", total) as bar, archive.reporting_to(bar):
             for model, program in programs.items():
-                place = {"inline": None, "none": ""}.get(weights)
+                sidecar = {"inline": None, "none": ""}.get(weights)
                 if weights == "safetensors":
-                    place = _write_external(archive, model, program, bar)
-                _write_program(archive, model, program, opset_version, pickle_protocol, place)
+                    sidecar = _write_external(archive, model, program, bar)
+                _write_program(archive, model, program, opset_version, pickle_protocol, sidecar)
             if aoti_files is not None:
                 _write_aoti_files(archive, aoti_files, pickle_protocol)
             for name, content in (extra_files or {}).items():
@@ -304,15 +309,14 @@ def save(
         pickle_protocol: for example inputs and tensors of subclasses.
         weights: "inline": in the file; "safetensors": in a sidecar file of that format, which has a
             new name for each save; "none": not saved. Only fxpress can load the latter two.
-        replace: "whole": replace the file at the path by another; "in_place": write the new bytes
-            into the file when they are complete, so that open handles of it see them.
-        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
-            None: a bar on a terminal, after two seconds, if tqdm is installed.
+        replace: "whole": replace the file at the path by another; "in_place": write the complete
+            new bytes into the file, so that hard links and open handles get them.
+        progress: how to show progress, in bytes; see `fxpress.load`.
 
     Raises:
         TypeError: `ep` is not an ExportedProgram, or another argument is of a wrong type.
         OSError: the file cannot be written.
-        fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
+        fxpress.ArchiveError: the name or the text of an extra file is invalid.
         fxpress.SerializeError: a node or an object cannot be written; the message names it.
         fxpress.UnsupportedError: fxpress cannot write a part of the program.
         AssertionError: a constant and an object of the graph have the same name.

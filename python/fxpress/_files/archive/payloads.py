@@ -1,4 +1,4 @@
-"""Write weights and constants: a record for each storage, and the tensors' views in a config."""
+"""Write weights and constants: a record for each storage, and a config with the tensors' views."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
 
 
 def shared_storages(state: Config, constants: Config) -> str:
-    """Return a record of the storages that are written several times; "" if there are none."""
-    # torch writes a storage per dtype and again for constants, and reads separate tensors.
+    """Return JSON with the names of the tensors on each storage that has several records, or ""."""
+    # A storage has a record for each dtype, and further records for constants. torch reads the
+    # records as separate storages.
     plain = [
         (folder, *entry[:3])
         for folder, config in (("state", state), ("constants", constants))
@@ -49,7 +50,9 @@ def shared_storages(state: Config, constants: Config) -> str:
 def config_bytes(config: Config) -> bytes:
     """Return the bytes of a config in torch's format of a `schema.PayloadConfig`."""
     if SCHEMA.difference():
-        raise UnsupportedError(f"the schema of this torch differs in {SCHEMA.difference()}")
+        raise UnsupportedError(
+            f"the schema of this torch differs in {SCHEMA.difference()}, which fxpress cannot write"
+        )
     return SCHEMA.encode_payload_config(config)
 
 
@@ -61,7 +64,7 @@ def check_state(state_dict: Mapping[str, Any]) -> None:
 
 
 def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.Group]]) -> None:
-    """Write the bytes of storages as records of these names; empty records without memory."""
+    """Write (record name, group) pairs; the record of a group without memory is empty."""
     for device, run in itertools.groupby(groups, lambda pair: pair[1].device):
         some = list(run)
         if device.type == "cpu":
@@ -85,7 +88,7 @@ def write_tensors(
     prefix: str,
     pickle_protocol: int,
 ) -> Config:
-    """Write tensors as records `<folder><prefix><number>`; pickled ones (subclasses) come first."""
+    """Write tensors to records `<folder><prefix><number>`, first the pickles of subclasses."""
     number = archive.count_prefix(folder + prefix)
     groups, others = tensors.group_by_storage(values)
     config: Config = []

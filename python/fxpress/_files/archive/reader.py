@@ -36,30 +36,30 @@ from fxpress._files.serde.limits import Budget, Limits
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
-_MOST_RETRIES = 20  # consecutive replacements after which reading is not retried
+_MOST_RETRIES = 20  # of a read that fails because the file is replaced
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Target(NamedTuple):
-    """The memory that a range of a record is read into."""
+    """A range of a record, and the memory to read it into."""
 
     name: str
     start: int  # in the record, in bytes
     size: int  # in bytes
-    address: int  # 0: the range is only checked
+    address: int  # 0: only compute the checksum of the range
 
 
 class PT2ArchiveReader:
     """A reader of an archive.
 
-    Names of records do not include the common folder. Checksums are compared unless `check_crc` is
-    false.
+    The names of records do not include the folder that all records have in common.
 
     Args:
         archive_path_or_buffer: a path as str or bytes; an object with a buffer; or an open file,
             which is read from its position.
-        limits: the limits on the total cost of reading; None: the defaults, see
+        check_crc: whether records are compared with their checksums.
+        limits: the limits on the total cost of reading; None: the defaults of
             `fxpress.archive.Limits`.
 
     Raises:
@@ -125,7 +125,7 @@ class PT2ArchiveReader:
             descriptor = _descriptor_of(f)
             if descriptor is None:
                 self._views = [_contents_of(f)]
-            else:  # a duplicate, which stays open without the object
+            else:  # the reader owns a duplicate, so the caller may close the file
                 self._start = _position_of(f)
                 self._file = os.dup(descriptor)
         try:
@@ -169,7 +169,7 @@ class PT2ArchiveReader:
             view.release()
         self._views = []
         if self._file is not None:
-            descriptor, self._file = self._file, None  # even if closing it fails
+            descriptor, self._file = self._file, None  # first, because os.close() may fail
             os.close(descriptor)
 
     def __del__(self) -> None:
@@ -179,14 +179,14 @@ class PT2ArchiveReader:
     @property
     def _reader(self) -> Any:
         if self._native is None:
-            raise ValueError("the archive is closed")
+            raise ValueError("the archive is closed: records cannot be read any more")
         return self._native
 
     def mapped(self) -> torch.UntypedStorage | None:
-        """Map the file into memory. Writes to it stay private to this process."""
+        """Map the file into memory. Writes to the memory do not change the file."""
         assert self._file is not None
         size = os.fstat(self._file).st_size
-        # The descriptor refers to the open file; the path may refer to another file by now.
+        # The path of the archive may refer to a newer file than the descriptor.
         with named_lack_of_memory(f"the archive with {size} bytes cannot be mapped"):
             return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
 
@@ -252,10 +252,10 @@ class PT2ArchiveReader:
             raise ArchiveError(f"record {name!r} is damaged: it is not UTF-8: {e}") from None
 
     def read_into(self, targets: Sequence[Target], report: Any = None) -> None:
-        """Fill memory with records, or with ranges of them, on several threads.
+        """Fill memory with records, or with ranges of records, on several threads.
 
-        Records are compared with their checksums. The ranges of a record must be in order; its
-        checksum is compared after the last one.
+        The ranges of a record must be in order. The checksum of a record is compared after its last
+        range was read.
 
         Args:
             report: called with the number of bytes read since the last call.
@@ -286,7 +286,7 @@ class PT2ArchiveReader:
 
 
 def _views_of(f: Any) -> list[memoryview]:
-    """Return views of a buffer: from its position, and of all of it; none for other objects."""
+    """Return views of a buffer: from its position on, and all bytes; [] for other objects."""
     with contextlib.suppress(TypeError):
         return [memoryview(f).cast("B")]
     if not hasattr(f, "getbuffer"):
@@ -303,7 +303,7 @@ def _position_of(f: Any) -> int:
 
 
 def _contents_of(f: Any) -> memoryview:
-    """Return the bytes from an object's method `read`; TypeError if it returns others."""
+    """Return the bytes that an object's method `read` returns; TypeError for other results."""
     if not callable(getattr(f, "read", None)):
         raise TypeError(f"expected a path, a buffer or an open file, got a {type(f).__name__}")
     data = f.read()
@@ -317,7 +317,7 @@ def _contents_of(f: Any) -> memoryview:
 
 def _descriptor_of(f: Any) -> int | None:
     """Return the descriptor of a file object that returns the file's bytes unchanged, or None."""
-    plain = getattr(f, "file", f)  # attribute of temporary files
+    plain = getattr(f, "file", f)  # `tempfile` wraps the file object
     if isinstance(plain, (io.BufferedReader, io.BufferedRandom)):
         plain = plain.raw
     return plain.fileno() if isinstance(plain, io.FileIO) else None
@@ -355,9 +355,8 @@ def verify(f: Any, *, limits: Limits | None = None, progress: Progress = None) -
 
     Args:
         f: a path, an open file, or a buffer.
-        limits: the limits on the cost; None: the defaults, see `fxpress.archive.Limits`.
-        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
-            None: a bar on a terminal, after two seconds, if tqdm is installed.
+        limits: the limits on the cost of reading; None: the defaults of `fxpress.archive.Limits`.
+        progress: how to show progress, in bytes; see `fxpress.load`.
 
     Raises:
         OSError: the file cannot be read.
@@ -395,10 +394,10 @@ def _identity(path: Any) -> tuple[int, int] | None:
 
 
 def retry_if_replaced(read: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a reader of an archive `f`: retry if it fails and the file at the path has changed."""
+    """Decorate a function that reads a path `f`: if it fails and the file was replaced, retry."""
 
     @functools.wraps(read)
-    def reading(*args: P.args, **kwargs: P.kwargs) -> R:
+    def read_again(*args: P.args, **kwargs: P.kwargs) -> R:
         f = args[0] if args else kwargs.get("f")
         for _ in range(_MOST_RETRIES if is_path(f) else 0):
             before = _identity(f)
@@ -409,4 +408,4 @@ def retry_if_replaced(read: Callable[P, R]) -> Callable[P, R]:
                     raise
         return read(*args, **kwargs)
 
-    return reading
+    return read_again

@@ -1,4 +1,4 @@
-"""Read a program from an archive by its URL: the directory, and the ranges of its records."""
+"""Read programs from an archive at a URL by requests for ranges of bytes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fxpress._files.format.recognition import HEAD
 from fxpress._files.remote.remote_file import PIECE, RemoteFile
 from fxpress._files.serde.limits import Budget, Limits
 
-_GAP = 1 << 14  # bytes between records that are read with them instead of by another request
+_GAP = 1 << 14  # records that are at most this many bytes apart are read by one request
 _RECORD_BYTES = 8  # estimated bytes of objects for each byte of a directory
-_Run = tuple[int, int]  # begin of the first header and end of the last data of neighboring records
+_Run = tuple[int, int]  # begin and end of the bytes of neighboring records with their headers
 
 
 class RemoteArchive(PT2ArchiveReader):
-    """An archive at a URL. All bytes are checked against its directory."""
+    """An archive at a URL. The checksums of all records are compared."""
 
-    _most_threads = 1  # a piece of the file may contain ranges of many records
+    _most_threads = 1  # `_Ranges` caches one piece, which may contain many records
 
     def __init__(self, file: RemoteFile, limits: Limits | Budget | None = None) -> None:
         self._set_up(check_crc=True)
@@ -49,7 +49,7 @@ class RemoteArchive(PT2ArchiveReader):
         """Return None: the file is not on this machine."""
 
     def begin_of(self, name: str) -> int:
-        """Return the offset of a record's data, which depends on the local header."""
+        """Return the offset of a record's data, which follows the record's local header."""
         self.record(name)
         with archive_errors():
             begin: int = self._reader.offset(name)
@@ -57,7 +57,7 @@ class RemoteArchive(PT2ArchiveReader):
 
     @contextlib.contextmanager
     def loading(self, model: str) -> Iterator[None]:
-        """Return a block with a separate budget; ChangedFileError if the file changes meanwhile."""
+        """Fetch a program's small records for the block; ChangedFileError if the file changes."""
         self.budget = Budget.of(self._limits, 0)
         small = (names.model_record, names.sample_inputs_record)
         configs = (names.weights_config_record, names.constants_config_record)
@@ -73,7 +73,7 @@ class RemoteArchive(PT2ArchiveReader):
             self._ranges.release()
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the bytes of a record. They are cached until the block ends."""
+        """Return the bytes of a record, which are cached until the block of `loading` ends."""
         self._fetch([name])
         return super().read_bytes(name)
 
@@ -89,7 +89,7 @@ class RemoteArchive(PT2ArchiveReader):
             self.budget.grow(sum(each.size for each in ordered))
 
     def _fetch(self, records: Iterable[str]) -> None:
-        """Fetch and cache the records that exist, with one request for neighbors."""
+        """Fetch and cache the records that exist, with one request for neighboring records."""
         with self._lock:
             for begin, end in self._runs(filter(self.find, records)):
                 if not self._ranges.has(begin, end):
@@ -98,7 +98,7 @@ class RemoteArchive(PT2ArchiveReader):
                     self.budget.grow(end - begin)
 
     def _runs(self, records: Iterable[str]) -> list[_Run]:
-        """Return the ranges of records with their headers, with neighbors merged."""
+        """Return the ranges of records with their headers; neighboring ranges are merged."""
         runs: list[_Run] = []
         for begin, end in sorted(self._reader.extent(name) for name in set(records)):
             if runs and begin - runs[-1][1] <= _GAP:
@@ -109,18 +109,18 @@ class RemoteArchive(PT2ArchiveReader):
 
 
 class _Ranges:
-    """The file for the native reader: cached bytes, planned ranges, or requests."""
+    """The file from which the native reader reads: it returns cached bytes, or sends a request."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file, self.size = file, file.size
-        self.planned: list[_Run] = []
+        self.planned: list[_Run] = []  # ranges that will be read from begin to end, in pieces
         self._held: list[tuple[int, memoryview]] = []  # offset and bytes
-        self._piece = (0, memoryview(b""))  # the piece of a planned range that was read last
-        self._budget: Budget | None = None  # while the directory is read
+        self._piece = (0, memoryview(b""))  # offset and bytes of the last piece of `planned`
+        self._budget: Budget | None = None  # set while the directory is read
 
     @contextlib.contextmanager
     def charged_to(self, budget: Budget) -> Iterator[None]:
-        """Return a block that reads the directory. The last bytes of the file are not charged."""
+        """Charge the bytes that the block reads, except the end of the file, to a budget."""
         self._budget = budget
         yield
         self._budget = None
@@ -155,7 +155,7 @@ class _Ranges:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _part(self, begin: int, end: int) -> bytes | memoryview:
-        """Return a non-empty prefix of the bytes."""
+        """Return bytes from `begin` on: at least one byte, at most up to `end`."""
         for at, data in (*self._held, self._piece):
             if at <= begin < at + len(data):
                 return data[begin - at : end - at]

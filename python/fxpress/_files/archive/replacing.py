@@ -1,10 +1,11 @@
-"""Move an archive and its sidecar weights to their paths as if they were one file.
+"""Move an archive and its sidecar files with weights to their paths as if they were one file.
 
-Each save gives its weights files unique names. The weights are moved first, then the program, so
-that both exist when the program does. Then the weights that only the replaced program named are
-removed. If a writer is killed in between, it leaves either its program as a temporary file or a
-second name of the replaced program. The next save finds there the names of weights that no program
-needs.
+Each save gives its sidecar files unique names. It moves the sidecar files first and the archive
+last, so that an archive at its path never lacks its sidecar files. Then it removes the sidecar
+files that only the replaced archive names.
+
+A writer that is killed leaves its new archive as a temporary file, or a hard link to the replaced
+archive with a temporary name. From both files, the next save learns which sidecar files to remove.
 """
 
 from __future__ import annotations
@@ -26,22 +27,20 @@ from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.tensor_file import number_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
-from fxpress._files.format.weights_location import Place, read_place
-
-_SUFFIX = ".safetensors"
+from fxpress._files.format.weights_location import SUFFIX, Sidecar, read_place
 
 
-def place_of(text: str) -> Place:
-    """Parse the record of a weights file; ArchiveError for a file in another folder."""
+def place_of(text: str) -> Sidecar:
+    """Parse the record that names a sidecar file; ArchiveError if it names another folder."""
     try:
         return read_place(text)
     except ValueError as e:
         raise ArchiveError(str(e)) from None
 
 
-def named_by(path: Path) -> set[Place]:
-    """Return the weights that the archive at a path names; empty without an archive."""
-    found: set[Place] = set()
+def named_by(path: Path) -> set[Sidecar]:
+    """Return the sidecar files that the archive at a path names; empty if it is not an archive."""
+    found: set[Sidecar] = set()
     if not path.is_file():  # opening a pipe would block
         return found
     with contextlib.suppress(Error), PT2ArchiveReader.of_any_format(path) as archive:
@@ -53,20 +52,20 @@ def named_by(path: Path) -> set[Place]:
 
 
 def _has_weights(folder: Path) -> bool:
-    return any(name.endswith(_SUFFIX) for name in os.listdir(folder))
+    return any(name.endswith(SUFFIX) for name in os.listdir(folder))
 
 
-def _named_in(folder: Path, but: Path) -> Iterator[Place]:
+def _named_in(folder: Path, but: Path) -> Iterator[Sidecar]:
     with os.scandir(folder) as entries:
         for entry in entries:
             path = Path(entry.path)
-            is_program = entry.is_file(follow_symlinks=False) and path.suffix != _SUFFIX
+            is_program = entry.is_file(follow_symlinks=False) and path.suffix != SUFFIX
             if is_program and path != but:
                 yield from named_by(path)
 
 
 def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
-    """Return the weights named only by an archive, not by `new` or others in its folder."""
+    """Return the sidecar files of an archive that `new` and other archives nearby do not name."""
     folder = path.parent
     places = named_by(path) if _has_weights(folder) else set()
     if places:
@@ -76,7 +75,7 @@ def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
 
 
 def remove_abandoned(target: Path) -> None:
-    """Remove the files that killed writers of an archive have left, as far as known."""
+    """Remove the temporary files of killed writers of an archive, and their sidecar files."""
     with contextlib.suppress(OSError), locked_folder(target.parent):
         for path in find_abandoned(target):
             with contextlib.suppress(OSError):
@@ -85,15 +84,15 @@ def remove_abandoned(target: Path) -> None:
 
 
 class _Replaced:
-    """The program that `new` replaces, and the weights that only it needs.
+    """The archive that `new` replaces, and the sidecar files that only this archive needs.
 
-    They are found before any replacement, because the folder may have unreadable files.
+    The constructor finds them before the replacement, because a folder may have unreadable files.
     """
 
     def __init__(self, target: Path, new: Path) -> None:
         self._target = target
-        self._second: Path | None = None  # a second name during the replacement
-        self._weights: list[Path] | None = []  # None: they could not be determined
+        self._second: Path | None = None  # a hard link to the archive during the replacement
+        self._weights: list[Path] | None = []  # None: unknown, so none are removed
         try:
             self._weights = _only_named_by(target, new)
         except PermissionError:
@@ -102,7 +101,7 @@ class _Replaced:
             self._weights = None
 
     def name_twice(self) -> None:
-        """Give the program a second name, so that its weights can be found after a kill."""
+        """Link the archive to a second name, from which the next save finds its sidecar files."""
         if self._weights != []:
             second = temporary_path(self._target)
             with contextlib.suppress(OSError):  # the file system does not support links
@@ -110,7 +109,7 @@ class _Replaced:
                 self._second = second
 
     def remove_weights(self) -> None:
-        """Remove the weights of the replaced program."""
+        """Remove the sidecar files of the replaced archive."""
         with contextlib.suppress(OSError):  # the next save tries again
             if self._weights is not None:
                 for path in self._weights:
@@ -118,20 +117,20 @@ class _Replaced:
                 self.forget()
 
     def forget(self) -> None:
-        """Remove the second name of the program."""
+        """Remove the second name of the archive."""
         if self._second is not None:
             with contextlib.suppress(OSError):
                 self._second.unlink()
 
 
 def commit_files(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """Move an archive and its weights to their paths; after an OSError all are old or all new."""
+    """Move an archive and its sidecar files to their paths: after an OSError, all or none."""
     try:
         for file in (*weights, program):
             file.sync()
         if not isinstance(program, DirectFile):
             _replace(program, weights)
-    except OSError as e:  # without the names of temporary files
+    except OSError as e:  # the message must not name temporary files
         raise OSError(e.errno, e.strerror) from None
 
 
@@ -160,7 +159,8 @@ def _rename_together(
             sync_folder(program.target.parent)
         program.move_into_place()
     except BaseException:
-        # A signal may arrive right after the program was moved. If that is unknown, all files stay.
+        # A signal may interrupt this after the archive was moved. If `is_in_place` fails, all files
+        # stay.
         with contextlib.suppress(OSError):
             if not program.is_in_place():
                 _undo(placed)
@@ -169,7 +169,7 @@ def _rename_together(
 
 
 def _undo(placed: list[AtomicFile]) -> None:
-    """Remove the new weights, because the old program stays."""
+    """Remove the new sidecar files, because the old archive stays."""
     for file in placed:
         if file.is_in_place():
             file.target.unlink()

@@ -1,4 +1,4 @@
-"""Write tensors to files, read them, and load files into programs."""
+"""Write tensors to files, read tensors from files, and load them into programs."""
 
 from __future__ import annotations
 
@@ -45,17 +45,16 @@ def write(
     replace: Replace = "whole",
     progress: Progress = None,
 ) -> None:
-    """Write tensors to an archive. Tensors that share a storage share it there.
+    """Write tensors to an archive, with one record for each storage.
 
     torch has no such function.
 
     Args:
         tensors: name -> tensor, on any device.
         f: a path, whose file is replaced when the new one is complete; or an object with `write`.
-        replace: "whole": replace the file at the path by another; "in_place": write the new bytes
-            into the file when they are complete.
-        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
-            None: a bar on a terminal, after two seconds, if tqdm is installed.
+        replace: "whole": replace the file at the path by another; "in_place": write the complete
+            new bytes into the file.
+        progress: how to show progress, in bytes; see `fxpress.load`.
 
     Raises:
         AssertionError: a value is not a tensor.
@@ -64,7 +63,7 @@ def write(
         fxpress.UnsupportedError: a tensor is fake, or the schema of this torch has fields that
             fxpress does not support.
         TypeError: an argument is of a wrong type.
-        ValueError: `replace` is neither of the two, `f` is closed, or a path has a null character.
+        ValueError: `replace` has another value, `f` is closed, or a path has a null character.
         RuntimeError: the path does not name a file.
         ImportError: `progress` needs a package that is not installed.
 
@@ -120,10 +119,8 @@ def read(
         mmap: read the tensors from the file on use, without comparing checksums.
         allow_pickle: unpickle tensors of subclasses, which may run any code.
         check_crc: whether records are compared with their checksums.
-        limits: the limits on the cost of reading; None: the defaults, see
-            `fxpress.archive.Limits`.
-        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
-            None: a bar on a terminal, after two seconds, if tqdm is installed.
+        limits: the limits on the cost of reading; None: the defaults of `fxpress.archive.Limits`.
+        progress: how to show progress, in bytes; see `fxpress.load`.
 
     Raises:
         OSError: the file cannot be read.
@@ -144,9 +141,7 @@ def read(
     """
     check_location(map_location)
     check_progress(progress)
-    path = source_path(f)
-    if mmap and path is None:
-        raise ValueError("mmap=True maps the file, so f must be a path")
+    path = source_path(f, mmap=mmap)
     options = Options(map_location, mmap, True, allow_pickle, check_crc, path, progress)
     with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
         found = read_weights(archive, model, options)
@@ -162,7 +157,7 @@ def _values(
     source: Any, device: Any, limits: Limits | None, progress: Progress
 ) -> Iterator[Callable[[str], torch.Tensor]]:
     """Yield a function name -> tensor, to call once per name; KeyError for a missing name."""
-    # Files are not mapped: if another process wrote to one, the values would change.
+    # Files are not mapped, because a write of another process would change the values.
     if isinstance(source, Mapping):
         yield source.__getitem__
     elif is_path(source) and os.fsdecode(source).endswith(".safetensors"):
@@ -183,21 +178,20 @@ def load_into(
 ) -> None:
     """Load new values into the state of a program. torch does not have this function.
 
-    Tensors on the meta device, as after `load(load_weights=False)`, are replaced by new tensors;
-    other tensors keep their memory and get the values. Tensors that share storages still share
-    them. If a value is rejected, the program is unchanged. Exceptions of `progress` pass through;
-    values copied by then remain.
+    Tensors on the meta device, as after `load(load_weights=False)`, are replaced by new tensors.
+    The values are copied into the memory of the other tensors. Tensors that share storages still
+    share them. If a value is rejected, the program is unchanged. An exception of the function
+    `progress` passes through; values that were copied before remain.
 
     Args:
         ep: the program.
-        source: an archive, a safetensors file, or a mapping from names to tensors, which may have
-            additional names.
+        source: an archive, a safetensors file, or a mapping from names to tensors. Names that the
+            program lacks are ignored.
         device: the device of new tensors; None: the devices of the source's tensors.
-        limits: the limits on the cost in addition to the values; None: the defaults, see
-            `fxpress.archive.Limits`.
-        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
-            None: a bar on a terminal, after two seconds, if tqdm is installed. An archive is read
-            first, then the values are copied.
+        limits: the limits on the cost of reading, in addition to the size of the values; None: the
+            defaults of `fxpress.archive.Limits`.
+        progress: how to show progress, in bytes; see `fxpress.load`. Reading an archive and copying
+            its values are reported separately.
 
     Raises:
         OSError: the file cannot be read.
@@ -224,21 +218,22 @@ def load_into(
     with _values(source, device, limits, progress) as get:
         found = {name: fitting(name, target, get) for name, target in ep.state_dict.items()}
         check_shared([*found], [*ep.state_dict.values()], [*found.values()])
-        budget = Budget(limits, _bytes_behind(found))
+        budget = Budget(limits, _storage_bytes(found))
         new = _replacements(ep.state_dict, found, device, budget)
         total = sum(map(size_of, found.values()))
         with reporting(progress, "copying", total) as report:
             for name, target in ep.state_dict.items():
                 size = size_of(found[name])
-                # Frees each value after its copy: pages of new tensors are allocated when written.
+                # Each value is freed after its copy. The system allocates the memory of new tensors
+                # when they are written, so old and new values are never in memory together.
                 copy_values(new.get(name, target), found.pop(name))
                 if report is not None:
                     report(size)
     ep.state_dict.update(new)
 
 
-def _bytes_behind(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return the bytes of the tensors' memory; shared or repeated memory counts once."""
+def _storage_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return the bytes of the tensors' storages; a storage of several tensors counts once."""
     storages = (tensor.untyped_storage() for tensor in tensors.values())
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
@@ -249,7 +244,7 @@ def _replacements(
     device: torch.device | str | None,
     budget: Budget,
 ) -> dict[str, torch.Tensor]:
-    """Return new tensors for those on the meta device; they share storages in the same way."""
+    """Return name -> new tensor for each tensor on the meta device; keep shared storages."""
     without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
     names_of = {id(value): name for name, value in without.items()}
 

@@ -18,7 +18,7 @@ from fxpress._torch import serde as compat
 from fxpress._torch.aten import allocate_bytes, make_views, storage_numbers, storages_of
 
 _CPU = torch.device("cpu")
-_ALIGNMENT = 16  # bytes; sufficient for every dtype
+_ALIGNMENT = 16  # bytes, of the largest dtype
 
 
 class View(NamedTuple):
@@ -31,7 +31,7 @@ class View(NamedTuple):
     offset: int  # elements
     requires_grad: bool
     is_parameter: bool
-    device: torch.device  # the new device
+    device: torch.device  # to which the tensor is loaded
 
 
 def view_of(
@@ -52,18 +52,18 @@ def view_of(
 
 
 def bytes_needed(view: View) -> int:
-    """Return the bytes that a storage needs for a view; ArchiveError for negative numbers."""
+    """Return the size of the smallest storage for a view; ArchiveError for invalid numbers."""
     needed = _native.bytes_needed(view.sizes, view.strides, view.offset, view.dtype.itemsize)
     if needed is None:
         raise ArchiveError(
-            f"a tensor in record {view.record!r} has negative sizes or strides, or too large ones, "
-            "or not as many strides as sizes"
+            f"record {view.record!r}: expected non-negative sizes and strides of a tensor, found "
+            f"sizes {view.sizes}, strides {view.strides}, offset {view.offset}"
         )
     return needed
 
 
 def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
-    """Return record -> bytes that its views need, in the order of each record's first view."""
+    """Return record -> size of the smallest storage for its views, in the order of first views."""
     needed: dict[str, int] = {}
     for view in views:
         needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
@@ -93,16 +93,16 @@ def _expect_device(device: torch.device) -> None:
 
 
 class _Storages:
-    """The bytes of records as one-dimensional uint8 tensors."""
+    """Storages (byte tensors) of records: `position` registers a record, `finish` reads them."""
 
     def __init__(self, archive: PT2ArchiveReader, options: Options) -> None:
         self._archive = archive
         self._options = options
         self._mapped = archive.mapped() if options.mmap and options.load_weights else None
         self._positions: dict[str, int] = {}  # record -> position
-        self._made: list[torch.Tensor | None] = []  # None: not read yet
+        self._made: list[torch.Tensor | None] = []  # by position; None until `finish`
         self._devices: list[torch.device] = []
-        self._reading: dict[int, tuple[str, int]] = {}  # by position: record, size
+        self._reading: dict[int, tuple[str, int]] = {}  # position -> (record, size), for `finish`
         self._bytes_needed: dict[str, int] | None = None  # by record, computed on first use
 
     def position(self, view: View, all_views: Mapping[str, View]) -> int:
@@ -124,7 +124,7 @@ class _Storages:
                 f"Record {name}: size {size} is not a multiple of element size "
                 f"{view.dtype.itemsize} for dtype {view.dtype}"
             )
-        if size == 0:  # an empty record stands for zeros
+        if size == 0:  # torch writes tensors without memory as empty records, and reads zeros
             if self._bytes_needed is None:
                 self._bytes_needed = bytes_by_record(all_views.values())
             size = self._bytes_needed[name]
@@ -159,7 +159,7 @@ class _Storages:
         return storages
 
     def _read(self) -> list[torch.Tensor]:
-        """Read into memory; return the storages, some of which are still on the CPU."""
+        """Read the records; storages that `_make` created are still on the CPU."""
         by_device: dict[torch.device, list[int]] = {}
         for i in self._reading:
             by_device.setdefault(self._devices[i], []).append(i)
@@ -197,7 +197,7 @@ class _Storages:
 def read_tensors(
     archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
 ) -> dict[str, torch.Tensor]:
-    """Return tensors for views; views of one record share a storage. Empty records are zeros."""
+    """Return name -> tensor; views of one record share a storage, and empty records are zeros."""
     storages = _Storages(archive, options)
     with _native.GcPause():
         planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]
@@ -207,10 +207,10 @@ def read_tensors(
 
 
 def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
-    """Return views of one storage, with the values of the first `kept` tensors copied into it."""
+    """Return tensors like `values` on one storage, with the values of the first `kept` of them."""
     numbers = storage_numbers(values)
     if -1 in numbers:
-        raise ArchiveError("the archive is damaged: a value on a shared storage is not a view")
+        raise ArchiveError("the archive is damaged: a value on a shared storage is not a tensor")
     if len(values) < 2:
         return values
     sizes = [-1 if value.is_meta else value.untyped_storage().nbytes() for value in values]
@@ -230,7 +230,7 @@ def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
 
 
 def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Do `target.copy_(value)`, even if elements of the target share memory."""
+    """Do `target.copy_(value)`, even if the target has elements with stride 0."""
     if target.numel() == 0:
         return
     index = distinct_elements(target)
@@ -239,13 +239,13 @@ def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def distinct_elements(tensor: torch.Tensor) -> tuple[slice, ...]:
-    """Return the index of elements that do not share memory."""
+    """Return an index that selects one element of each dimension with stride 0."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple(slice(0, 1 if step == 0 else n) for n, step in pairs)
 
 
 def make_all(storages: list[torch.Tensor], planned: list[tuple[Any, ...]]) -> list[torch.Tensor]:
-    """Call `make_views`; ArchiveError if a view exceeds its storage."""
+    """Return `make_views(storages, planned)`; ArchiveError if a view exceeds its storage."""
     try:
         return make_views(storages, planned)
     except (ValueError, TypeError) as e:

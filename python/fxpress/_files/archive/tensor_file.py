@@ -1,6 +1,7 @@
-"""Read safetensors files without mapping them, and write them.
+"""Read and write safetensors files.
 
-The format's library maps files, and truncating a mapped file ends the process.
+The library `safetensors` maps files. If another process truncates a mapped file, an access ends
+this process, so this code reads the bytes instead.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ DTYPES = {
 }
 CODES = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 8  # bytes
-_ONE_CALL = 1 << 22  # bytes per write, which are copied; signals are handled in between
+_ONE_CALL = 1 << 22  # bytes per write; Python handles signals between two writes
 
 
 class TensorFile:
@@ -47,17 +48,16 @@ class TensorFile:
 
     def __init__(self, file: File, budget: Budget) -> None:
         self.file = file
-        whole = file.size
-        begin = file.read(0, min(8, whole))
+        begin = file.read(0, min(8, file.size))
         try:
-            length = header_length(begin, whole)
+            length = header_length(begin, file.size)
         except ValueError as e:
             raise self._damaged(str(e)) from None
-        budget.grow(whole)
+        budget.grow(file.size)
         text = file.read(8, 8 + length)
         budget.check_json(text, str(file.path))
         try:
-            self.metadata, self.places = read_header(text, whole)
+            self.metadata, self.places = read_header(text, file.size)
         except ValueError as e:
             raise self._damaged(str(e)) from None
 
@@ -69,12 +69,12 @@ class TensorFile:
 
     @property
     def number(self) -> str | None:
-        """The number of the save that wrote the file, or None."""
+        """The number of the save that wrote the file (see `NUMBER`), or None."""
         number = self.metadata.get(NUMBER)
         return number if isinstance(number, str) else None
 
     def check_number(self, number: str, kind: str) -> None:
-        """Raise ArchiveError unless the file has this number; `kind` describes it in the error."""
+        """Raise ArchiveError for another number; `kind` is "archive" or "checkpoint"."""
         if self.number != number:
             raise ArchiveError(
                 f"{self.file.path} belongs to another {kind}, or to another save of it"
@@ -113,22 +113,25 @@ def write_tensors(
     number: str,
     report: Callable[[int], None] | None = None,
 ) -> None:
-    """Write tensors to a file. Shared or overlapping storages are written once per tensor."""
+    """Write tensors to a file. Elements that several tensors share are written repeatedly."""
     described = {
         name: (_dtype_of(name, tensor), tuple(tensor.shape)) for name, tensor in state_dict.items()
     }
     header, order = layout(described, {"format": "pt", NUMBER: number})
     write_all(descriptor, memoryview(header))
     for name in order:
-        write_elements(descriptor, tensors.elements_of(name, state_dict[name]), report)
+        for part in _parts_of(tensors.elements_of(name, state_dict[name])):
+            write_all(descriptor, part)
+            if report is not None:
+                report(len(part))
 
 
 def layout(
     described: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
-    """Return the start of a file with its header, and the names of tensors in byte order."""
+    """Return the header of a file with its length, and the names of tensors in the file's order."""
     entries: dict[str, Any] = {METADATA: dict(metadata)}
-    # Dtypes with larger elements come first, so that all tensors are aligned.
+    # Tensors with larger elements come first, so that the start of each tensor is aligned.
     order = sorted(described, key=lambda name: (-described[name][0].itemsize, name))
     position = 0
     for name in order:
@@ -155,16 +158,6 @@ def _dtype_of(name: str, tensor: torch.Tensor) -> torch.dtype:
     return tensor.dtype
 
 
-def write_elements(
-    descriptor: int, plain: torch.Tensor, report: Callable[[int], None] | None
-) -> None:
-    """Write a result of `elements_of`; report the bytes since the last report."""
-    for part in _parts_of(plain):
-        write_all(descriptor, part)
-        if report is not None:
-            report(len(part))
-
-
 def write_with_checksum(descriptor: int, plain: torch.Tensor) -> int:
     """Write a contiguous tensor; return the checksum of the written bytes."""
     crc = 0
@@ -186,7 +179,7 @@ def _parts_of(plain: torch.Tensor) -> Iterator[memoryview]:
 
 def number_of(path: Path) -> str | None:
     """Return the number of the save that wrote a file, or None; OSError if it is unreadable."""
-    if path.is_symlink() or not path.is_file():  # saves create no links; a pipe would block
+    if path.is_symlink() or not path.is_file():  # saves do not create links; a pipe would block
         return None
     try:
         with contextlib.closing(Files()) as files:

@@ -1,7 +1,4 @@
-"""The storages and elements of tensors to write.
-
-Each storage is written once. A fake tensor has no bytes, and is an error.
-"""
+"""Find the storages and the elements of tensors that are to be written."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ class Group:
     """Tensors of one dtype that share a storage."""
 
     address: int  # of the storage's memory; 0 without memory
-    held: object  # keeps the storages of all groups alive
-    size: int = 0  # bytes
-    largest: torch.Tensor | None = None  # a tensor with that storage size; None: no memory
+    held: object  # references that keep the storages of all groups in memory
+    size: int = 0  # bytes of the storage
+    largest: torch.Tensor | None = None  # a tensor whose storage has this size; None: no memory
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -32,7 +29,7 @@ class Group:
 
 
 def is_of_subclass(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is of a subclass, which its storage's bytes do not describe."""
+    """Return whether a tensor is of a subclass, so that the bytes of its storage do not suffice."""
     return type(tensor.data) is not torch.Tensor and not is_fake(tensor)
 
 
@@ -54,7 +51,7 @@ def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int]:
-    """Return address and size for a tensor that `storage_places` omits; None for a fake one."""
+    """Return storage address and size if `storage_places` does not; (None, 0) for a fake tensor."""
     if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()

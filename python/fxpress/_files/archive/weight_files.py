@@ -32,18 +32,18 @@ from fxpress._files.archive.tensor_file import TensorFile, write_tensors
 from fxpress._files.archive.tensors import without_lazy_bits
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
-from fxpress._files.format.weights_location import Place
+from fxpress._files.format.weights_location import Sidecar
 from fxpress._files.remote.ranges import Files
 from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 from fxpress._torch.aten import storage_numbers
 
-_DIGITS = 16  # of the number of a save in a file name
+_DIGITS = 16  # of the save's number in a file name
 Form: TypeAlias = tuple[torch.dtype, tuple[int, ...]]  # dtype and sizes of a tensor
 
 
 def describe(state_dict: Mapping[str, Any]) -> Config:
-    """Return the config of weights whose records are not written."""
+    """Return the config of weights that are not written into the archive."""
     groups, _ = tensors.group_by_storage(_plain(state_dict))
     return [
         (
@@ -70,9 +70,9 @@ def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
 
 
 class ExternalWeights(NamedTuple):
-    """A file of weights that is moved to its path together with the archive."""
+    """A sidecar file that is moved to its path together with the archive."""
 
-    place: str  # the text of the archive's record that names the file
+    record: str  # the text of the archive's record that names the file
     file: AtomicFile
 
 
@@ -84,7 +84,7 @@ def write_external(
 ) -> ExternalWeights:
     """Write the weights into a temporary file next to the archive `target`."""
     plain = _plain(state_dict)
-    # The number is in both files and in the name, so that files of two saves never mix.
+    # Both files contain the number, so that a load never combines files of two saves.
     number = secrets.token_hex(16)
     suffix = "" if model == names.MODEL else f".{model}"
     stem = short(f"{target.name.removesuffix('.pt2')}{suffix}")
@@ -99,23 +99,23 @@ def write_external(
         if isinstance(e, OSError):
             raise OSError(e.errno, e.strerror, str(target.with_name(name))) from None
         raise
-    return ExternalWeights(Place(name, number).text(), file)
+    return ExternalWeights(Sidecar(name, number).text(), file)
 
 
 def read(
-    place: str, views: Mapping[str, View], options: Options, budget: Budget
+    record: str, views: Mapping[str, View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Return an archive's weights from the file `place` names; "" if they were not saved."""
+    """Return the weights in the sidecar file that `record` names; it is "" without weights."""
     if not options.load_weights:
         return assemble(views, None, budget)
-    if not place:
+    if not record:
         raise ArchiveError(
             "the program was saved without its weights: load it with load_weights=False, and pass "
             "the weights to fxpress.state.load_into"
         )
+    name, number = place_of(record)
     if options.path is None:
-        raise ArchiveError(f"the weights are in {place} next to the archive: load it from a path")
-    name, number = place_of(place)
+        raise ArchiveError(f"the weights are in {name!r} next to the archive: load it from a path")
     path = Path(os.path.realpath(options.path)).with_name(name)
     with open_weights(path, budget, number) as get:
         return assemble(views, get, budget, options.progress)
@@ -125,7 +125,7 @@ def read(
 def open_weights(
     path: Path, budget: Budget, number: str | None = None
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """Yield a function name -> tensor of a safetensors file, which must have this `number`."""
+    """Yield a function name -> tensor; ArchiveError unless the file has the save's `number`."""
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with contextlib.closing(Files()) as files:
@@ -141,7 +141,7 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Return tensors for views, which share storages; on the meta device if `get` is None."""
+    """Return tensors for views, with values from `get`; on the meta device if `get` is None."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -149,7 +149,7 @@ def assemble(
         budget.charge(sum(needed.values()), "the storages of the weights")
     devices = {view.record: view.device for view in views.values()}
     storages = [
-        # Bytes that no tensor covers are zeroed, because saving the storages writes them, too.
+        # Zeros, because a later save would write bytes that no tensor covers.
         torch.zeros(size, dtype=torch.uint8, device="meta" if get is None else devices[record])
         for record, size in needed.items()
     ]
@@ -171,7 +171,7 @@ def size_of(value: torch.Tensor) -> int:
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return lists of positions of plain tensors that may share elements."""
+    """Return groups of positions of tensors that may share elements. Subclasses are left out."""
     numbers = storage_numbers(list(tensors))
     shared = {number for number, count in Counter(numbers).items() if count > 1 and number >= 0}
     extents = []
@@ -201,7 +201,7 @@ def _end(tensor: torch.Tensor) -> int:
 def check_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
 ) -> None:
-    """Raise SerializeError if tensors share elements for which their values differ."""
+    """Raise SerializeError if tensors share memory but would get different values for it."""
     for group in overlapping(targets):
         _check_group(names, targets, {position: values[position] for position in group})
 
@@ -209,7 +209,7 @@ def check_shared(
 def fill_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], read: Callable[[int, torch.Tensor], None]
 ) -> set[int]:
-    """Fill targets that share elements by `read(position, tensor)`; return their positions."""
+    """Fill the targets that share elements by `read(position, tensor)`; return their positions."""
     done: set[int] = set()
     for group in overlapping(targets):
         if len({names[position] for position in group}) == 1:
@@ -239,7 +239,7 @@ def _check_group(
 
 
 def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple[int, int] | None:
-    """Return the positions of two values, the second of which would overwrite the first."""
+    """Return the positions of two values of which the second would overwrite the first."""
     positions = range(len(targets))
     views = {(each.dtype, each.storage_offset(), each.shape, each.stride()) for each in targets}
     if len(views) == 1:
@@ -290,9 +290,11 @@ def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch
     try:
         value = get(name)
     except KeyError:
-        raise compat.SerializeError(f"{name!r} does not have a value") from None
+        raise compat.SerializeError(f"expected a value for {name!r}, found none") from None
     if not isinstance(value, torch.Tensor):
-        raise compat.SerializeError(f"the value for {name!r} is a {type(value).__name__}")
+        raise compat.SerializeError(
+            f"expected the value for {name!r} to be a tensor, got a {type(value).__name__}"
+        )
     check_fits(name, (value.dtype, tuple(value.shape)), (target.dtype, sizes))
     return value
 

@@ -21,7 +21,7 @@ Replace: TypeAlias = Literal["whole", "in_place"]
 
 
 def _root_of(path: str) -> str:
-    """Return the folder of the records in an archive, which torch names after the file."""
+    """Return the folder that contains all records, which torch names after the file."""
     name = path.replace("\\", "/").rpartition("/")[2]
     root = name.rpartition(".")[0] if "." in name else name
     if not root:
@@ -44,9 +44,12 @@ def _check_path(path: Any) -> None:
 
 
 class _Report:
-    """A callable that forwards reports without a reference to the writer."""
+    """Forwards reports of the native writer to a function that may change.
 
-    # The native writer refers to it, and the garbage collector cannot traverse that writer.
+    The garbage collector cannot traverse the native writer. A reference from the native writer to
+    the `PT2ArchiveWriter`, which owns it, would therefore be a cycle that is never collected.
+    """
+
     bar: Callable[[int], None] | None = None
 
     def __call__(self, count: int) -> None:
@@ -55,33 +58,32 @@ class _Report:
 
 
 class Stored(NamedTuple):
-    """Memory that contains a record, or a range of a record."""
+    """A record, or a range of a record, in memory."""
 
     name: str
-    whole: int  # bytes of the record
+    whole: int  # bytes of the entire record
     start: int  # in the record, in bytes
     address: int
     size: int  # in bytes
 
 
 class PT2ArchiveWriter:
-    """A writer of an archive. As in torch, leaving the `with` block always completes it.
+    """A writer of an archive. As in torch, a `with` block that raises completes the archive, too.
 
-    The file at a path is replaced when the archive is complete, and is unchanged until then. A file
-    object is written to at once.
+    The file at a path is replaced when the archive is complete, and is unchanged until then. Bytes
+    for a file object are written at once.
 
     Args:
         archive_path_or_buffer: a path, or an object with a method `write`.
-        replace: "whole": replace the file at the path by another; "in_place": write the new bytes
-            into the file when they are complete.
+        replace: "whole": replace the file at the path by another; "in_place": write the complete
+            new bytes into the file.
 
     Raises:
         OSError: the file cannot be written.
         fxpress.ArchiveError: a record is written twice, or its name or text is invalid.
         RuntimeError: the path does not name a file.
         TypeError: the argument is neither a path nor an object with `write`.
-        ValueError: `replace` is neither of the two, the file is closed, or a path has a null
-            character.
+        ValueError: `replace` has another value, the file is closed, or a path has a null character.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveWriter`.
 
@@ -103,7 +105,7 @@ class PT2ArchiveWriter:
         if is_path(archive_path_or_buffer):
             self._path = os.fsdecode(archive_path_or_buffer)
             root = _root_of(self._path)
-            if replace == "whole":  # before a new file is created, so kills leave at most one
+            if replace == "whole":  # first, so that repeated kills leave at most one file
                 remove_abandoned(Path(os.path.realpath(self._path)))
             self._file = open_output(self._path, in_place=replace == "in_place")
             target: Any = self._file.descriptor
@@ -116,16 +118,16 @@ class PT2ArchiveWriter:
 
     @property
     def target(self) -> Path | None:
-        """The file that is replaced, or None."""
+        """The path of the file that is replaced; None if it is overwritten or is not a file."""
         return self._file.target if isinstance(self._file, AtomicFile) else None
 
     def add_weights_file(self, weights: AtomicFile) -> None:
-        """Keep a complete file, to move it to its path together with the archive."""
+        """Add a complete sidecar file, which is moved to its path together with the archive."""
         self._weights.append(weights)
 
     @contextlib.contextmanager
     def reporting_to(self, bar: Callable[[int], None] | None) -> Any:
-        """Return a block in which `bar` is called with the bytes of written records."""
+        """During the block, call `bar` with the numbers of bytes that are written."""
         self._report.bar = bar
         try:
             yield
@@ -151,7 +153,7 @@ class PT2ArchiveWriter:
         self.close()
 
     def finish(self) -> None:
-        """Write the missing records. The file is not moved to its path yet."""
+        """Write the format and its version if they are missing, and the archive's directory."""
         if not self.has_record(names.ARCHIVE_FORMAT_PATH):
             self.write_string(names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_FORMAT_VALUE)
         if not self.has_record(names.ARCHIVE_VERSION_PATH):
@@ -208,7 +210,7 @@ class PT2ArchiveWriter:
             self.write_file(os.path.join(archive_dir, name), str(path))
 
     def write_stream(self, name: str, size: int, pieces: Any) -> None:
-        """Write a record of `size` bytes from pieces: objects with a buffer."""
+        """Write a record of `size` bytes from an iterable of bytes-like objects."""
         _check_name(name)
         with self._errors():
             self._writer.begin(name, size)
@@ -217,9 +219,9 @@ class PT2ArchiveWriter:
             self._writer.end()
 
     def write_memory(self, parts: list[Stored]) -> None:
-        """Write records from memory, which must not change meanwhile.
+        """Write records from memory that no other thread modifies.
 
-        A record may be split into ranges, in order, over several calls.
+        Several calls may pass the ranges of one record in order.
         """
         with self._errors():
             self._writer.add_memory(parts)
@@ -240,8 +242,8 @@ class PT2ArchiveWriter:
             self._discard_weights()
 
     def abandon(self) -> None:
-        """Discard the archive; the path is unchanged. Nothing can be written afterwards."""
-        self._native = None  # its descriptor's number may be reused
+        """Discard the archive; the file at the path stays. Nothing can be written afterwards."""
+        self._native = None  # another file may get the number of its descriptor
         if self._file is not None:
             self._file.discard()
         self._discard_weights()
@@ -254,12 +256,12 @@ class PT2ArchiveWriter:
     @property
     def _writer(self) -> _native.ArchiveWriter:
         if self._native is None:
-            raise ArchiveError("the archive was abandoned")
+            raise ArchiveError("the archive was abandoned: nothing can be written to it")
         return self._native
 
     @contextlib.contextmanager
     def _errors(self) -> Any:
-        """Return a block that adds the file's name to errors of the system."""
+        """Convert native errors in the block, and add the file's name to an OSError."""
         try:
             with archive_errors():
                 yield

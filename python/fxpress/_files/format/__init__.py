@@ -1,4 +1,4 @@
-"""Facts about files of programs, and the reader of packages, without torch.
+"""The format of program files, and a reader that does not import torch.
 
-Read `names` (of records), `package` (the reader), `fields`, then the rest.
+Read `names` (of records), `package` (the reader), `fields` (JSON), then the rest.
 """

@@ -1,4 +1,4 @@
-"""Read JSON whose fields may be missing or of any type, and estimate its memory."""
+"""Read JSON from untrusted files: check its types and nesting, and estimate its memory."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from typing import Any
 
 from fxpress import _native
 from fxpress._base.errors import Error, is_about_input
+from fxpress._base.observing.text import counted_text
+from fxpress._files.format.limit_values import DEFAULT
 from fxpress._files.format.package import Allowance, InspectionError, Package, character_bytes
 from fxpress._files.format.torch_facts import schema
 
-DEPTH = 500  # of nested values
-# The exceptions from reading a field that is missing or of another type.
+# The exceptions that code raises when it reads a field that is missing or of another type.
 DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError)
-# Bytes of an object or list with its slot, and of a slot, per character of JSON that implies one.
+# Estimated bytes that `json.loads` allocates for each "{", "[" and "," in a text.
 _OBJECT, _LIST, _ITEM = 200, 120, 64
-_KEY = 120  # of a distinct key, however many objects contain it
-_MOST_DIMENSIONS = 64  # of a tensor, in torch
-_OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # not counted
+_KEY = 120  # estimated bytes of a distinct key; objects with equal keys share it
+_MOST_DIMENSIONS = 64  # torch's limit for a tensor
+_OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # bytes that `objects_of` does not count
 # Keys have few escapes. The limit of 100 bounds the memory of the matcher.
 _KEYS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,100})"\s*:')
-_SLICES, _SLICE = 64, 1 << 14  # of a long text: the number of samples, and their bytes
+_SLICES, _SLICE = 64, 1 << 14  # the number of samples of a long text, and the bytes of each
 
 
 def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str, Any]:
-    """Return the JSON object in a record; by default, the memory depends on the text only."""
+    """Return the JSON object in a record's text; its memory is charged to `memory`."""
     memory = memory or Allowance(len(text))
     memory.charge(objects_of(text, memory.memory_left), record)
     try:
@@ -39,15 +40,15 @@ def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
 
 
-def load_json(text: str | bytes, depth: int = DEPTH, **options: Any) -> Any:
-    """Return the value of JSON text from a file; ValueError if it is damaged or nested deeper.
+def load_json(text: str | bytes, depth: int = DEFAULT.depth, **options: Any) -> Any:
+    """Return the value of JSON text; ValueError if it is damaged or nested deeper than `depth`.
 
-    All JSON of files is parsed here, because Python's parser recurses for each level. `options` are
-    passed to `json.loads`.
+    `json.loads` recurses for each level of nesting, so all JSON from files is parsed here.
+    `options` are passed to `json.loads`.
     """
     if _native.is_nested_deeper(text, depth):
         raise ValueError(f"its values are nested more than {depth} levels deep")
-    # `json.loads` of bytes accepts UTF-16, whose bytes the check of the depth would misread.
+    # `is_nested_deeper` expects UTF-8, but `json.loads` would also accept UTF-16 in bytes.
     decoded = text if isinstance(text, str) else str(text, "utf-8", "surrogatepass")
     try:
         return json.loads(decoded, **options)
@@ -56,12 +57,12 @@ def load_json(text: str | bytes, depth: int = DEPTH, **options: Any) -> Any:
 
 
 def read_document(text: bytes, kind: str, record: str, package: Package) -> _native.Document:
-    """Return a record parsed as JSON of a type of torch's schema, or raise InspectionError."""
-    budget = _native.Budget(package.memory_left, DEPTH)
+    """Parse JSON of the schema type `kind`, such as "PayloadConfig"; else InspectionError."""
+    budget = _native.Budget(package.memory_left, DEFAULT.depth)
     budget.set_place("it needs too much memory for a file of this size")
     try:
         document = schema().read(text, kind, budget)
-    except (ValueError, Error) as e:  # Error: another module has imported torch
+    except (ValueError, Error) as e:  # Error: a limit, when torch is imported
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
     package.charge(budget.used, record)
     return document
@@ -69,7 +70,7 @@ def read_document(text: bytes, kind: str, record: str, package: Package) -> _nat
 
 @contextmanager
 def damage_is_named(place: str) -> Iterator[None]:
-    """Return a block that raises InspectionError for a missing field or one of another type."""
+    """Convert exceptions of `DAMAGE` in the block into an InspectionError about `place`."""
     try:
         yield
     except DAMAGE as error:
@@ -79,7 +80,7 @@ def damage_is_named(place: str) -> Iterator[None]:
 
 
 def damage(place: str, error: Exception) -> InspectionError:
-    """Return the InspectionError for damage at `place`, from one of the errors of DAMAGE."""
+    """Return the InspectionError about `place` for an exception of `DAMAGE`."""
     if isinstance(error, KeyError):
         return InspectionError(f"{place} has no field {error}")
     return InspectionError(f"{place} is damaged: {error}")
@@ -117,12 +118,15 @@ def sizes_in(value: Any) -> tuple[int, ...]:
     """Return the sizes of a tensor; TypeError or ValueError unless torch allows such sizes."""
     sizes = tuple(map(expect_int, expect_list(value)))
     if len(sizes) > _MOST_DIMENSIONS or min(sizes, default=0) < 0:
-        raise ValueError(f"{_short(value)} cannot be the sizes of a tensor")
+        raise ValueError(
+            f"expected the sizes of a tensor, at most {_MOST_DIMENSIONS} and none negative, got "
+            f"{len(sizes)}, of which {min(sizes)} is the smallest"
+        )
     return sizes
 
 
 def expect_one_of(value: Any) -> tuple[str, Any]:
-    """Return the tag and the value of a union; TypeError unless exactly one field is set."""
+    """Return the name and the value of a union's field; TypeError unless exactly one is set."""
     present = list(expect_object(value).items())
     if len(present) > 1:  # some writers set the other fields to null
         present = [(kind, held) for kind, held in present if held is not None]
@@ -132,9 +136,11 @@ def expect_one_of(value: Any) -> tuple[str, Any]:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, (dict, list)):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
-    text = repr(value) if type(value) is not int else f"{value:#x}"  # repr() has a limit of digits
+    if isinstance(value, dict):
+        return f"an object with {counted_text(len(value), 'field')}"
+    if isinstance(value, list):
+        return f"a list of {counted_text(len(value), 'item')}"
+    text = repr(value) if type(value) is not int else f"{value:#x}"  # repr() rejects large ints
     return text if len(text) <= 40 else text[:37] + "..."
 
 
@@ -169,7 +175,7 @@ _NO_STACK = "_empty_nn_module_stack_from_metadata_hook"  # torch's key for nodes
 
 
 def entries_of(stack: str) -> Iterator[tuple[str, str]]:
-    """Yield path and class of the modules in a node's `nn_module_stack`, outermost first."""
+    """Yield (path, class) of each module in a node's `nn_module_stack`, outermost first."""
     for entry in filter(None, stack.split(";")):
         key, path, class_name = [*entry.split(",", 2), "", ""][:3]
         yield ("", "") if key == _NO_STACK else (path, class_name)

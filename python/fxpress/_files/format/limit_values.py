@@ -16,8 +16,8 @@ class Limits:
         memory: bytes that a load may use for a file of any size: for unpacked records, for zeros
             that are not stored, and for objects, whose size is estimated.
         memory_per_byte: additional bytes that a load may use for each byte of the file.
-        elements: items in a tree of example inputs or in a tree spec. A shared item is saved once,
-            but counts each time it is reached.
+        elements: items in a tree of example inputs or in a tree spec. An item that several
+            containers share counts once for each of them.
         depth: the nesting of values, graphs, trees or brackets. Threads with a small stack have a
             lower limit.
         digits: decimal digits of a number in a symbolic expression.

@@ -1,4 +1,4 @@
-"""The names of an archive's records: torch's names, and additional ones of fxpress."""
+"""The names of the records in an archive: names of torch, and further names of fxpress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONSTANTS_DIR = "data/constants/"
 EXECUTORCH_DIR = "data/executorch/"
 EXTRA_DIR = "extra/"
 WEIGHTS_DIR = "data/weights/"
-# The prefixes of file names in these folders, which a number follows.
+# Prefixes of the records in these folders; a number follows the prefix.
 CUSTOM_OBJECT = "custom_obj_"
 OPAQUE_OBJECT = "opaque_obj_"
 OBJECTS = (CUSTOM_OBJECT, OPAQUE_OBJECT)
@@ -21,7 +21,7 @@ WEIGHT = "weight_"
 MODELS_DIR, _MODEL_SUFFIX = "models/", ".json"
 _WEIGHTS_FILE = "_weights_file.txt"
 # Files that identify a folder of stages, of torch.distributed.checkpoint, of safetensors files.
-MANIFEST, MANIFEST_FORMAT = "manifest.json", "fxpress stages"  # the file, and its format field
+MANIFEST, MANIFEST_FORMAT = "manifest.json", "fxpress stages"  # the file, and its field "format"
 CHECKPOINT_METADATA = ".metadata"
 TENSORS_INDEX, TENSORS_ALONE = "model.safetensors.index.json", "model.safetensors"
 LEGACY_PROGRAM = "serialized_exported_program.json"  # the program's record before torch 2.9
@@ -38,9 +38,9 @@ def sample_inputs_record(model: str) -> str:
     return f"data/sample_inputs/{model}.pt"
 
 
-def payload(kind: str, number: int) -> str:
-    """Return the name of a weight or constant in its folder; `kind` is a prefix from above."""
-    return f"{kind}{number}"
+def payload(prefix: str, number: int) -> str:
+    """Return the name of a weight or constant in its folder, such as "weight_0"."""
+    return f"{prefix}{number}"
 
 
 def weights_config_record(model: str) -> str:
@@ -54,7 +54,7 @@ def constants_config_record(model: str) -> str:
 
 
 def shared_storages_record(model: str) -> str:
-    """Return the name of the record of storages that were written several times."""
+    """Return the name of the record that lists tensors which shared a storage before saving."""
     return f"{CONSTANTS_DIR}{model}_shared_storages.json"
 
 

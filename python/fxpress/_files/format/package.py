@@ -1,4 +1,4 @@
-"""Open a file and read its records, without torch."""
+"""Open a zip file and read its records, without torch."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fxpress._files.format.recognition import HEAD, format_of_bytes, open_file
 # Bytes for unpacked records and objects, in addition to `DEFAULT.memory`, for each byte of the
 # file. The bytes of the file itself are not counted.
 _MEMORY_PER_BYTE = 8
-_THREADS = 2  # for comparing checksums
-# Texts with characters that need four or two bytes each in a str, including JSON escapes.
+_THREADS = 2  # that compute checksums
+# Match characters, or their JSON escapes, that make a str use four or two bytes per character.
 _WIDE = re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")
 _DOUBLE = re.compile(rb"[\xc4-\xef]|\\u(?!00)")
 _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
 
 
 class Record(NamedTuple):
-    """The directory's entry for a record."""
+    """The entry of a record in the zip directory."""
 
-    offset: int  # of its data in the archive, in bytes
-    stored: int  # bytes there
+    offset: int  # of the data in the archive, in bytes
+    stored: int  # bytes in the archive
     size: int  # bytes when unpacked
     crc: int  # CRC-32 of the unpacked bytes
     is_deflated: bool
@@ -45,12 +45,12 @@ def inflate(data: bytes, size: int) -> bytes:
     except zlib.error as e:
         raise DamagedRecordError(str(e)) from None
     if len(unpacked) != size:
-        raise DamagedRecordError("its size is wrong")
+        raise DamagedRecordError(f"it does not unpack to {size} bytes")
     return unpacked
 
 
 def character_bytes(text: bytes, has_escapes: bool = False) -> int:
-    """Return the bytes per character of a str with this text, or with what its escapes denote."""
+    """Return the bytes per character of the str to which `text` or its JSON escapes decode."""
     if not has_escapes and text.isascii():
         return 1
     return 4 if _WIDE.search(text) else 2 if _DOUBLE.search(text) else 1
@@ -68,16 +68,8 @@ def memory_for(size: int) -> int:
     return DEFAULT.memory + _MEMORY_PER_BYTE * size
 
 
-def too_large(record: str) -> InspectionError:
-    """Return the error for a record that exceeds the memory for the file."""
-    return InspectionError(
-        f"record {record!r} needs too much memory for a file of this size; "
-        "fxpress.load accepts larger limits"
-    )
-
-
 class Allowance:
-    """The memory for the inspection of `size` bytes; `memory_left` bytes are unused."""
+    """The memory for the inspection of a file of `size` bytes; `memory_left` bytes are unused."""
 
     def __init__(self, size: int) -> None:
         self.memory_left = memory_for(size)
@@ -85,12 +77,15 @@ class Allowance:
     def charge(self, size: int, record: str) -> None:
         """Use memory for a record; InspectionError if too little is left."""
         if size > self.memory_left:
-            raise too_large(record)
+            raise InspectionError(
+                f"record {record!r} needs too much memory for a file of this size; "
+                "fxpress.load accepts larger limits"
+            )
         self.memory_left -= size
 
     @contextmanager
     def release_charges(self) -> Iterator[None]:
-        """Return a block that releases what it has charged at its end."""
+        """Run the block, then release the memory that it has charged."""
         left = self.memory_left
         try:
             yield
@@ -101,7 +96,8 @@ class Allowance:
 class Package(Allowance):
     """A zip file opened for reading; OSError or InspectionError if it cannot be opened.
 
-    `bytes` is its size. `records` maps names, without the common folder, to directory entries.
+    `bytes` is the size of the file. `records` maps names, without the folder that all records have
+    in common, to directory entries.
     """
 
     def __init__(self, path: str | bytes | os.PathLike[str]) -> None:

@@ -12,17 +12,17 @@ from typing import NamedTuple
 from fxpress._files.format import names
 
 HEAD = 4096  # bytes at the start of a file that determine its format
-LONGEST = 100_000_000  # bytes of a safetensors header; the format's limit
+MOST_HEADER_BYTES = 100_000_000  # of a safetensors file; the format's limit
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # the first value of a file
-_LEGACY = "serialized_"  # start of the record names before torch 2.9
+_OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # torch.save wrote it before zip files
+_LEGACY = "serialized_"  # the start of record names before torch 2.9
 _PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 do not have a distinct first byte
-_OLD_PICKLES = b"(c]}"  # the first bytes of pickles of protocol 0 or 1 that may exceed `HEAD`
-_ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # the tags that can follow the version of a model
+_OLD_PICKLES = b"(c]}"  # first opcodes of pickles of protocols 0 and 1 that may exceed `HEAD`
+_ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # protobuf tags after the version of an ONNX model
 
 
 class Format(NamedTuple):
-    """A format of files or folders other than that of exported programs."""
+    """A format of files or folders that are not exported programs."""
 
     name: str  # with an article
     reader: str = ""  # a library or function; "" if unknown
@@ -41,7 +41,7 @@ _TORCH_SAVE = Format("a file of torch.save", "torch.load")
 _PICKLE = Format("a pickle", "pickle.load, which may run any code,")
 _ONNX = Format("an ONNX model", "onnx.load")
 _EXECUTORCH = Format("an ExecuTorch program", "ExecuTorch's runtime")
-_MAGIC = (  # offset and bytes that the format prescribes
+_MAGIC = (  # (offset, the bytes at this offset, format)
     (0, b"GGUF", Format("a GGUF file", "llama.cpp")),
     (4, b"ET1", _EXECUTORCH),
     (4, b"BP08", _EXECUTORCH),
@@ -69,7 +69,7 @@ _FOLDERS = {  # file -> the format of folders that contain it
 
 
 def format_of_bytes(head: bytes) -> Format | None:
-    """Return the format of a file from its first `HEAD` bytes; None for a zip or if unknown."""
+    """Return the format of a file from its first `HEAD` bytes; None if it is a zip or unknown."""
     if not head:
         return Format("an empty file")
     for offset, magic, found in _MAGIC:
@@ -77,7 +77,7 @@ def format_of_bytes(head: bytes) -> Format | None:
             return found
     if head[0] == 0x80 and head[1:2] and head[1] in _PICKLE_PROTOCOLS:
         return _TORCH_SAVE if _OLD_TORCH in head[:64] else _PICKLE
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LONGEST:
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES:
         return SAFETENSORS
     is_onnx = head[0] == 8 and len(head) > 2 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS
     if is_onnx:
@@ -99,9 +99,9 @@ def _is_old_pickle(head: bytes) -> bool:
 
 
 def format_of_records(records: Collection[str]) -> Format | None:
-    """Return the format of a zip file without a program, from the names of its records."""
+    """Return the format of a zip file from its record names; None if they are of a program."""
     if any(map(_is_of_program, records)):
-        return None  # a damaged program
+        return None
     for wanted, found in _RECORDS:
         if all(name in records for name in wanted):
             return found
@@ -131,8 +131,9 @@ def _is_manifest(file: str) -> bool:
 
 
 def open_file(path: str | bytes | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Open a file and return the descriptor; OSError also for a folder or pipe."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe may lack a writer
+    """Open a file and return its descriptor; OSError also for a folder or a pipe."""
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):

@@ -1,4 +1,4 @@
-"""Find the records of tensors."""
+"""List the tensors of a program in an archive, and the records that contain their data."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from fxpress._files.format.fields import (
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import dtype_of
 
-# The folder of a config -> its prefix in an archive.
+# An archive has one payload config for "weights" and one for "constants". Name -> record prefix.
 FOLDERS = {"weights": names.WEIGHTS_DIR, "constants": names.CONSTANTS_DIR}
 
 
-class _Place(NamedTuple):
-    folder: str
-    field: str  # field with the tensor's name in an input of the signature
+class _StateInput(NamedTuple):
+    folder: str  # a key of `FOLDERS`
+    field: str  # the field of the input spec that contains the tensor's name
 
 
-STATE = {
-    "parameter": _Place("weights", "parameter_name"),
-    "buffer": _Place("weights", "buffer_name"),
-    "tensor_constant": _Place("constants", "tensor_constant_name"),
+STATE = {  # type of an input spec -> where the input is stored
+    "parameter": _StateInput("weights", "parameter_name"),
+    "buffer": _StateInput("weights", "buffer_name"),
+    "tensor_constant": _StateInput("constants", "tensor_constant_name"),
 }
 
 
 class StoredTensor(NamedTuple):
-    """An entry of a config."""
+    """A tensor or an object in a payload config."""
 
-    name: str  # in the state
-    record: str  # that contains its data
+    name: str  # the key in the state dict or in the constants
+    record: str  # the name of the record with the data
     is_pickled: bool  # the record is a pickle
-    meta: dict[str, Any] | None  # its `TensorMeta`; None for objects
+    meta: dict[str, Any] | None  # a `TensorMeta` of the schema; None for objects
 
     def is_meta(self) -> bool:
-        """Return whether the tensor was on the meta device and so lacks data."""
+        """Return whether the tensor was on the meta device and therefore lacks data."""
         return self.meta is not None and bool(self.meta["device"]["type"] == "meta")
 
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
-        """Return itemsize, sizes, strides and offset; KeyError, TypeError or ValueError."""
+        """Return itemsize, sizes, strides and storage offset; KeyError, TypeError or ValueError."""
         assert self.meta is not None
         number = expect_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)
         if itemsize == 0:
-            raise ValueError(f"{number} is not the number of a dtype")
+            raise ValueError(f"expected the number of a dtype, found {number}")
         sizes, strides = (
             tuple(expect_int(each["as_int"]) for each in self.meta[key])
             for key in ("sizes", "strides")
@@ -59,7 +59,7 @@ class StoredTensor(NamedTuple):
 
 
 def config_record(model: str, folder: str) -> str:
-    """Return the name of the record that lists a program's tensors in a folder."""
+    """Return the name of a program's payload config for a key of `FOLDERS`."""
     is_weights = folder == "weights"
     return (names.weights_config_record if is_weights else names.constants_config_record)(model)
 
@@ -70,7 +70,7 @@ def has_external_weights(package: Package, model: str) -> bool:
 
 
 def stored_tensors(package: Package, model: str, folder: str) -> Iterator[StoredTensor]:
-    """Yield the entries of a config, none without a config; InspectionError if it is damaged."""
+    """Yield the entries of a payload config if it exists; InspectionError if it is damaged."""
     record = config_record(model, folder)
     if record not in package.records:
         return

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, which locates the tensors."""
+"""The header of a safetensors file: JSON with the dtype, shape and location of each tensor."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import math
 from typing import Any, NamedTuple
 
 from fxpress._files.format.fields import expect_int, load_json, sizes_in
-from fxpress._files.format.recognition import LONGEST
+from fxpress._files.format.recognition import MOST_HEADER_BYTES
 from fxpress._files.format.torch_facts import BY_CODE
 
-_LONGEST_CODE = 20  # characters kept of an unknown dtype
+_SHOWN = 20  # characters that are kept of the name of an unknown dtype
 METADATA = "__metadata__"
-NUMBER = "fxpress_save"  # the metadata key of the save's number
+# A key of the metadata. Each save writes a new random text, its number, into all of its files.
+NUMBER = "fxpress_save"
 
 
 class Place(NamedTuple):
     """The dtype, shape and location of a tensor."""
 
     dtype: str  # torch's name; for an unknown dtype, the quoted text in the file
-    shape: tuple[int, ...]  # sizes
-    begin: int  # offset in the file
+    shape: tuple[int, ...]
+    begin: int  # offset in the file, in bytes
     size: int  # in bytes
 
 
-def header_length(begin: bytes, whole: int) -> int:
-    """Return the length of the header, from the first eight bytes of a file of `whole` bytes."""
-    if whole < 8:
+def header_length(begin: bytes, file_size: int) -> int:
+    """Return the length of the header, which the first eight bytes of the file encode."""
+    if file_size < 8:
         raise ValueError("it is truncated")
-    length = int.from_bytes(begin, "little")
-    if length > min(LONGEST, whole - 8):
-        raise ValueError("its header is too long")
+    length, most = int.from_bytes(begin, "little"), min(MOST_HEADER_BYTES, file_size - 8)
+    if length > most:
+        raise ValueError(f"its header is too long: expected at most {most} bytes, found {length}")
     return length
 
 
-def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Place]]:
-    """Return the metadata and locations of tensors in a header; ValueError if it is damaged."""
+def read_header(text: bytes, file_size: int) -> tuple[dict[str, Any], dict[str, Place]]:
+    """Return the metadata, and name -> `Place`; ValueError if the header is damaged."""
     begin = 8 + len(text)
     try:
         header = load_json(text)
@@ -47,23 +48,23 @@ def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Plac
     end = begin
     for place in sorted(places.values(), key=lambda place: (place.begin, place.size)):
         if place.begin != end:
-            raise ValueError("its tensors overlap, or leave a gap")
+            raise ValueError(f"its tensors overlap, or leave a gap, at {min(place.begin, end)}")
         end += place.size
-    if end != whole:
-        raise ValueError(f"it has {whole} bytes, expected {end}")
+    if end != file_size:
+        raise ValueError(f"it has {file_size} bytes, expected {end}")
     return metadata, places
 
 
 def _place(entry: Any, base: int) -> Place:
     code = entry["dtype"]
     if not isinstance(code, str):
-        raise TypeError(f"the dtype is {code!r}")
+        raise TypeError(f"expected the dtype to be a string, found {code!r}")
     dtype = BY_CODE.get(code)
-    name = repr(code[:_LONGEST_CODE]) if dtype is None else dtype.name
+    name = repr(code[:_SHOWN]) if dtype is None else dtype.name
     shape = sizes_in(entry["shape"])
     begin, end = map(expect_int, entry["data_offsets"])
     size = end - begin
     is_sized = size >= 0 if dtype is None else size == math.prod(shape) * dtype.itemsize
     if begin < 0 or not is_sized:
-        raise ValueError(f"{shape} of {name} at {begin} to {end}")
+        raise ValueError(f"data_offsets {begin} to {end} do not fit {shape} elements of {name}")
     return Place(name, shape, base + begin, size)

@@ -17,7 +17,7 @@ from fxpress._files.format.fields import (
 from fxpress._files.format.torch_facts import BY_NUMBER
 
 _INFIX = {"Add": " + ", "Mul": "*"}
-_LONGEST = 500  # characters of an expression that is formatted
+_MOST_CHARACTERS = 500  # longer expressions are not converted
 
 
 class Tensor(NamedTuple):
@@ -32,14 +32,14 @@ class Tensor(NamedTuple):
 
 
 def dtype_of(number: int) -> tuple[str, int]:
-    """Return name and itemsize of the dtype with a number; itemsize 0 for an unknown dtype."""
+    """Return name and itemsize of a `ScalarType` number; itemsize 0 for an unknown dtype."""
     if number == 0:
         return "unknown", 0
     dtype = BY_NUMBER.get(number)
     return (f"dtype {number}", 0) if dtype is None else (dtype.name, dtype.itemsize)
 
 
-# The codes of layouts and memory formats in files.
+# The numbers of layouts and memory formats in files.
 LAYOUTS = {
     0: "unknown",
     1: "sparse_coo",
@@ -70,7 +70,7 @@ def tensor_of(meta: Any) -> Tensor:
 
 
 def size_of(size: Any) -> int | str:
-    """Return a size: an int, or its expression."""
+    """Return the int or the expression in a `SymInt` of the schema."""
     kind, value = expect_one_of(size)
     if kind == "as_int":
         return expect_int(value)
@@ -78,7 +78,7 @@ def size_of(size: Any) -> int | str:
 
 
 def example_of(size: Any) -> int | None:
-    """Return the size in the example inputs; None if the file does not store it."""
+    """Return the number that a `SymInt` had in the example inputs; None if it is not stored."""
     kind, value = expect_one_of(size)
     hint = (
         value
@@ -89,8 +89,8 @@ def example_of(size: Any) -> int | None:
 
 
 def expression(text: str) -> str:
-    """Convert an expression from sympy's notation to infix; return other texts unchanged."""
-    if len(text) > _LONGEST:
+    """Convert an expression from sympy's `srepr` to infix; return other texts unchanged."""
+    if len(text) > _MOST_CHARACTERS:
         return text
     try:
         return _infix(ast.parse(text, mode="eval").body)

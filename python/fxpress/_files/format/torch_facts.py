@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from fxpress import _native
 
 _OPERATORS = "torch.ops."
-_MOST_PARTS = 16  # of the name of an operator or function, between dots
+_MOST_PARTS = 16  # a name in a file may have any number of parts between dots
 _UNLISTED = "torch has it, but not for exported programs"
-# Of an operator: arguments that its results may alias, arguments that it writes, whether it draws
-# random numbers, has another side effect, or changes a mode.
+# The effects of an operator: names of arguments that its results may alias, names of arguments that
+# it writes, whether it draws random numbers, has another side effect, or changes a mode. The native
+# form is `OperatorTraits` in `csrc/schema/graph_hash.h`.
 Traits = tuple[list[str], list[str], bool, bool, bool]
 
 
@@ -39,17 +40,17 @@ def schema() -> _native.Schema:
 
 
 def operators() -> dict[str, Traits]:
-    """Return the traits of each operator, by its name in files."""
+    """Return name in files -> `Traits`, for each operator of torch."""
     known: dict[str, Traits] = _facts()["operators"]
     return known
 
 
 class _Rules(NamedTuple):
-    """Names of operators or namespaces, as returned by `_names_of`."""
+    """Names of operators and namespaces of torch, in the form of `_names_of`."""
 
-    callable: frozenset[str]  # that torch provides for exported programs
-    outside: dict[str, str]  # those with effects outside of their arguments -> the effect
-    others: frozenset[str]  # others that torch provides
+    callable: frozenset[str]  # exported programs call them
+    outside: dict[str, str]  # name -> its effect outside of its arguments, such as writing a file
+    others: frozenset[str]  # exported programs do not call them
 
 
 @functools.cache
@@ -60,14 +61,14 @@ def _rules() -> _Rules:
 
 
 def _names_of(target: str) -> list[str]:
-    """Return the names for "torch.ops.a.b.c" in the rules: "a.b.c", "a.b", "a"."""
+    """Return the names by which `_Rules` may list "torch.ops.a.b.c": "a.b.c", "a.b" and "a"."""
     name = target.removeprefix(_OPERATORS)
-    parts = name.split(".", _MOST_PARTS)[:_MOST_PARTS]  # a name of a file may have any number
+    parts = name.split(".", _MOST_PARTS)[:_MOST_PARTS]
     return [name, *(".".join(parts[:count]) for count in range(len(parts), 0, -1))]
 
 
 def allowed_names(names: Iterable[str]) -> frozenset[str]:
-    """Return the operators and namespaces that a caller allows; TypeError unless all are str."""
+    """Return the set of names in an argument `allow_operators`; TypeError unless all are str."""
     kept = None if isinstance(names, (str, bytes)) else tuple(names)
     if kept is None or not all(isinstance(name, str) for name in kept):
         raise TypeError(
@@ -81,8 +82,8 @@ def refusal(
 ) -> str | None:
     """Return why a file may not call an operator or function by its name; None if it may.
 
-    `allowed` is a result of `allowed_names`. An unknown operator counts as torch's if `is_torchs`
-    is true; otherwise as registered by code outside of torch, which a file may call.
+    `allowed` is a result of `allowed_names`. A file may call operators of other libraries. An
+    operator that these rules do not list belongs to torch if `is_torchs`, else to another library.
     """
     names, rules = _names_of(target), _rules()
     if not allowed.isdisjoint(names):
@@ -92,19 +93,19 @@ def refusal(
             return rules.outside[name]
     if not rules.callable.isdisjoint(names):
         return None
-    is_others = target.startswith(_OPERATORS) and not rules.others.isdisjoint(names)
-    return _UNLISTED if is_torchs or is_others else None
+    is_other = target.startswith(_OPERATORS) and not rules.others.isdisjoint(names)
+    return _UNLISTED if is_torchs or is_other else None
 
 
 def refusal_text(target: str, reason: str, option: str = "allow_operators=['{}']") -> str:
-    """Return the message for an operator that is refused, with the option that allows it."""
+    """Return the message for a refused operator, with the option that allows it."""
     is_operator = target.startswith(_OPERATORS)
     name = ".".join(_names_of(target)[0].split(".")[:2]) if is_operator else target
     return f"`{target}` is refused: {reason}; for a file that you trust, use {option.format(name)}"
 
 
 def torch_version() -> str:
-    """Return the torch version that these facts describe."""
+    """Return the version of torch that `torch.json` describes."""
     return str(_facts()["torch"])
 
 

@@ -7,28 +7,25 @@ from typing import Literal
 
 from fxpress import _native
 
-_FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {
-    1: "B",
-    2: "H",
-    4: "I",
-    8: "Q",
-}  # memoryview format by itemsize
+# Itemsize -> format of a memoryview.
+_FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 class View:
-    """The positions of a tensor's elements in its storage, which needs `bytes` bytes.
+    """The positions of a tensor's elements in its storage.
 
-    `sizes`, `strides` and `start` are in elements. ValueError if they are invalid.
+    `sizes`, `strides` and `start` are in elements; ValueError if they are invalid. `bytes` is the
+    smallest size of a storage that contains all elements.
     """
 
     def __init__(
         self, itemsize: int, sizes: Sequence[int], strides: Sequence[int], start: int
     ) -> None:
         if len(sizes) != len(strides):
-            raise ValueError(f"{len(sizes)} sizes and {len(strides)} strides")
+            raise ValueError(f"expected {len(sizes)} strides, as many as sizes, got {len(strides)}")
         needed = _native.bytes_needed(sizes, strides, start, itemsize)
         if needed is None:
-            raise ValueError("a size, stride or offset is negative or too large")
+            raise ValueError("a size, stride or offset is negative, or needs 2**64 bytes or more")
         self.bytes = needed
         self._start = start
         self._is_empty = 0 in sizes
@@ -51,13 +48,13 @@ class View:
         self._dimensions = merged[::-1]
 
     def parts(self, data: bytes) -> Iterator[bytes]:
-        """Yield the bytes of the elements in order; ValueError if the storage is too short."""
+        """Yield the elements' bytes in order; ValueError if the storage `data` is too short."""
         if self.bytes > len(data):
-            raise ValueError(f"its storage has {len(data)} bytes, too few for its sizes")
+            raise ValueError(f"expected a storage of {self.bytes} bytes, found {len(data)}")
         if self._is_empty:
             return
-        whole = len(data) // self._itemsize * self._itemsize
-        items = memoryview(data)[:whole].cast(_FORMATS[self._itemsize])
+        used = len(data) // self._itemsize * self._itemsize
+        items = memoryview(data)[:used].cast(_FORMATS[self._itemsize])
         *outer, (size, stride) = self._dimensions or [(1, 1)]
         for first in _starts(self._start, outer):
             if stride:

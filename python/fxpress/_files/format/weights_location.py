@@ -1,4 +1,4 @@
-"""The record of an archive that names the sidecar file with the weights."""
+"""The record in an archive that names a sidecar file: a safetensors file with the weights."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from fxpress._files.format.fields import load_json
 
-_SUFFIX = ".safetensors"
-_LONGEST = 1 << 12  # characters in the record
-_LONGEST_NAME = 255  # bytes of a name, in all file systems
+SUFFIX = ".safetensors"
+_MOST_CHARACTERS = 1 << 12  # in the record
+_MOST_NAME_BYTES = 255  # of a file name; the limit of common file systems
 
 
 def is_file_name(text: str, suffix: str = "") -> bool:
-    """Return whether a text is a plain name of a file in the same folder."""
+    """Return whether a text is the name of a file, without a folder, that ends with `suffix`."""
     try:
-        is_long = len(os.fsencode(text)) > _LONGEST_NAME
+        is_long = len(os.fsencode(text)) > _MOST_NAME_BYTES
     except UnicodeEncodeError:
         return False
     is_plain = all(unicodedata.category(character) != "Cc" for character in text)
@@ -25,26 +25,26 @@ def is_file_name(text: str, suffix: str = "") -> bool:
     return is_plain and not is_path and not is_long and text.endswith(suffix)
 
 
-class Place(NamedTuple):
-    """The contents of the record: a sidecar file with the weights of a program."""
+class Sidecar(NamedTuple):
+    """The contents of the record: the sidecar file's name, and the number of the save."""
 
-    file: str  # its name
-    number: str  # of the save; the file contains it, too
+    file: str  # the name of the sidecar file
+    number: str  # a new random text for each save; the sidecar's metadata contains it, too
 
     def text(self) -> str:
         """Return the text of the record."""
         return json.dumps(self._asdict())
 
 
-def read_place(text: str) -> Place:
+def read_place(text: str) -> Sidecar:
     """Parse the record; ValueError if it is damaged or names a file in another folder."""
-    if len(text) > _LONGEST:
+    if len(text) > _MOST_CHARACTERS:
         raise ValueError("the record of the weights' file is damaged: it is too long")
     try:
         fields = load_json(text)
         file, number = str(fields["file"]), str(fields["number"])
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError(f"the record of the weights' file is damaged: {e!r}") from None
-    if not is_file_name(file, _SUFFIX):
+    if not is_file_name(file, SUFFIX):
         raise ValueError(f"expected a file of weights next to the archive, found {file!r}")
-    return Place(file, number)
+    return Sidecar(file, number)

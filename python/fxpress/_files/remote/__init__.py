@@ -1,4 +1,4 @@
-"""Byte ranges of files at a URL: the only code that opens URLs.
+"""Read byte ranges of files at a URL. No other code opens URLs.
 
-Read `urls` (opening), `remote_file` (paths, and one file), `ranges` (local and remote files).
+Read `urls` (requests), `remote_file` (one file at a URL), `ranges` (local and remote files).
 """

@@ -1,4 +1,4 @@
-"""Files that are read by byte ranges: on this machine, or at a URL."""
+"""Read byte ranges of files on this machine or at a URL."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fxpress._files.format.package import WRONG_CHECKSUM
 from fxpress._files.format.recognition import open_file
 from fxpress._files.remote.remote_file import AnyPath, RemoteFile
 
-_MOST_OPEN = 64  # open files, far below the limit of a process
-_PIECE = 1 << 22  # bytes checked at a time
+_MOST_OPEN = 64  # open files; far below the operating system's limit for a process
+_PIECE = 1 << 22  # bytes that are read at a time to compute a checksum
 _REQUESTS = 8  # concurrent requests
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 class File(Protocol):
-    """A file that is read by ranges; gaps of up to `gap` bytes are read and dropped."""
+    """A file that is read by ranges."""
 
-    gap: int
+    gap: int  # ranges that are at most this many bytes apart should be read as one range
 
     @property
     def path(self) -> AnyPath: ...
@@ -43,7 +43,7 @@ class File(Protocol):
 
 
 class LocalFile:
-    """A file that is opened on the first read; `files` may close it between reads."""
+    """A file that opens on the first read; the owner `files` may close it between reads."""
 
     gap = 512
 
@@ -55,13 +55,13 @@ class LocalFile:
 
     @property
     def size(self) -> int:
-        """The bytes of the file when it was first opened."""
+        """The size in bytes when the file was first opened."""
         self.raw()
         assert self._identity is not None
         return self._identity[-1]
 
     def raw(self) -> IO[bytes]:
-        """Return the open file; OSError, or ArchiveError if the path has another file now."""
+        """Return the open file; OSError, or ArchiveError if it was replaced or modified."""
         if self._open is None:
             opened = io.FileIO(self.path, opener=open_file)
             try:
@@ -89,44 +89,48 @@ class LocalFile:
         while done < size:
             got = os.preadv(descriptor, [target[done:]], begin + done)
             if got == 0:
-                raise ArchiveError(f"{self.path} is damaged: it is truncated")
+                raise self._truncated(begin + size)
             done += got
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes from `begin` to `end`; raises the errors of `read_into`."""
-        if not begin <= end <= self.size:  # before a damaged file's numbers allocate memory
-            raise ArchiveError(f"{self.path} is damaged: it is truncated")
+        if not begin <= end <= self.size:  # offsets from a damaged file could allocate too much
+            raise self._truncated(end)
         data = bytearray(end - begin)
         with memoryview(data) as view:
             self.read_into(begin, view)
         return bytes(data)
 
+    def _truncated(self, end: int) -> ArchiveError:
+        found = f"expected at least {end} bytes, found {self.size}"
+        return ArchiveError(f"{self.path} is damaged: it is truncated: {found}")
+
 
 class Files:
-    """The files of a checkpoint, of which a few are open at a time."""
+    """The files of a checkpoint. At most `_MOST_OPEN` local files are open at a time."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[int, LocalFile] = OrderedDict()
-        self._elsewhere: list[RemoteFile] = []
+        self._remote: list[RemoteFile] = []
 
     def file(self, path: AnyPath, opened: RemoteFile | None = None) -> LocalFile | RemoteFile:
-        """Return the file at a path; `opened` is it, if it is at a URL and already open."""
+        """Return the file at a path. For a URL that the caller has opened, pass `opened`."""
         if isinstance(path, Path):
             return LocalFile(path, self)
         file = RemoteFile(path.url) if opened is None else opened
-        self._elsewhere.append(file)
+        self._remote.append(file)
         return file
 
     def each(self, call: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-        """Return the results of a reading function for all items, concurrently for URLs."""
-        if not self._elsewhere:
+        """Return `call(item)` for each item; the calls are concurrent if a file is at a URL."""
+        if not self._remote:
             return [call(item) for item in items]
         with ThreadPoolExecutor(_REQUESTS) as pool:
             return list(pool.map(call, items))
 
     def check(self) -> None:
         """Raise ArchiveError if a file at a URL has changed; OSError if it is unreachable."""
-        self.each(RemoteFile.check, self._elsewhere)
+        self.each(RemoteFile.check, self._remote)
 
     def used(self, file: LocalFile) -> None:
         """Mark a file as used, and close the least recently used one if too many are open."""
@@ -143,7 +147,7 @@ class Files:
 
 
 class Checked:
-    """A range of a file with a known CRC-32; `what` names it in messages."""
+    """A range of a file with a known CRC-32; `what` names the range in messages."""
 
     __slots__ = ("begin", "crc", "file", "size", "what")
 
@@ -151,7 +155,7 @@ class Checked:
         self.file, self.begin, self.size, self.crc, self.what = file, begin, size, crc, what
 
     def compare(self, crc: int) -> None:
-        """Raise ArchiveError unless the bytes that were read have the checksum."""
+        """Raise ArchiveError unless `crc`, of the bytes that were read, is the known CRC-32."""
         if crc != self.crc:
             raise ArchiveError(f"{self.file.path}: {self.what} is damaged: {WRONG_CHECKSUM}")
 

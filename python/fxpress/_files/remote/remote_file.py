@@ -1,4 +1,4 @@
-"""Files at a URL: paths, and reading by ranges."""
+"""Paths of files at a URL, and reading them by ranges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxpress._files.remote.urls import joined, opened_system, reached, shown
 
 PIECE = 16 << 20  # bytes of one request
 _SMALL_PIECE = 4 << 20  # bytes of one request, for a range of a tensor
-# The fields in which file systems state a file's version. A file system has some of them.
+# Entries of fsspec's `info()` that change when a file changes. Each file system has some of them.
 _VERSION = (
     *("size", "ETag", "etag", "mtime", "created", "LastModified", "last_modified", "generation"),
     *("VersionId", "md5Hash", "md5", "Content-MD5", "Digest", "ino"),
@@ -24,11 +24,11 @@ _VERSION = (
 
 
 class ChangedFileError(ArchiveError):
-    """A file differs from the one that was opened."""
+    """A file has changed since it was opened."""
 
 
 class UrlPath:
-    """A URL with the methods of `pathlib.Path` that find a checkpoint; its text hides secrets."""
+    """A URL with some methods of `pathlib.Path`; `str()` leaves out its secrets."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -40,7 +40,8 @@ class UrlPath:
     def name(self) -> str:
         """The part after the last slash."""
         parts = urlsplit(self.url)
-        return PurePosixPath(parts.netloc + parts.path).name  # memory://model.pt2 has no path
+        # The path of memory://model.pt2 is empty, and the netloc is model.pt2.
+        return PurePosixPath(parts.netloc + parts.path).name
 
     @property
     def parent(self) -> UrlPath:
@@ -86,8 +87,8 @@ def read_path(path: AnyPath) -> bytes:
 class RemoteFile:
     """A file at a URL, opened on first use and read by ranges from any thread.
 
-    The first use raises FileNotFoundError, OSError if the server is unreachable or does not support
-    ranges or sizes, and UnsupportedError if fsspec does not support the URL.
+    The constructor raises UnsupportedError if fsspec does not support the URL. The first use raises
+    FileNotFoundError, or OSError if the server is unreachable or lacks support for ranges or sizes.
     """
 
     gap = 1 << 14
@@ -95,12 +96,12 @@ class RemoteFile:
     def __init__(self, url: str) -> None:
         self.url, self.path = url, UrlPath(url)
         self._system, self._place = opened_system(url)
-        self._version: dict[str, Any] = {}  # empty: not open
-        self._idle: list[Any] = []  # unused file objects of fsspec
+        self._version: dict[str, Any] = {}  # entries of `_VERSION`; empty until the first use
+        self._idle: list[Any] = []  # file objects of fsspec that no thread uses
 
     @property
     def size(self) -> int:
-        """The bytes of the file when it was opened."""
+        """The size in bytes when the file was opened."""
         if not self._version:
             version = self._describe()
             if type(version.get("size")) is not int or version["size"] < 0:
@@ -122,7 +123,7 @@ class RemoteFile:
         return reached(self.url, described)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Request a range; ArchiveError if it exceeds the file, or OSError."""
+        """Request a range; ArchiveError if it exceeds the file, OSError if the request fails."""
         if not 0 <= begin <= end <= self.size:
             raise ArchiveError(
                 f"{self.path} is damaged: it does not contain bytes {begin} to {end}"

@@ -21,11 +21,11 @@ from fxpress._files.format.limit_values import DEFAULT
 _T = TypeVar("_T")
 _HTTP = ("http", "https")
 _GONE = (404, 410)  # HTTP statuses of missing files
-_PASSING = (408, 425, 429, 500, 502, 503, 504)
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses after which a retry may succeed
 _RETRY_DELAYS = (0.1, 0.4, 1.6)  # seconds before a request is repeated
 _RETRY_TIMEOUT = 30.0  # seconds after which a request is not repeated
 _READ_TIMEOUT = 20.0  # seconds that a server may send nothing
-_SHORTEST_PART = 6  # characters of a secret that is also found within words
+_SHORTEST_PART = 6  # characters; `_contains` finds shorter secrets only as separate words
 
 
 def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
@@ -33,7 +33,7 @@ def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
     text = os.fsdecode(path)
     if "://" not in text or text.startswith(("file://", "local://")):
         return None
-    with contextlib.suppress(ValueError):  # its message may contain a password
+    with contextlib.suppress(ValueError):  # the message of `urlsplit` may contain a password
         urlsplit(text)
         return text
     raise UnsupportedError(f"{shown(text)} is not a valid URL")
@@ -57,7 +57,7 @@ def machine_path(path: str | bytes | os.PathLike[str]) -> str:
 
 
 def shown(url: str) -> str:
-    """Return a URL without its secrets: a user with a password, a signature."""
+    """Return a URL for messages: without user, password, query and fragment."""
     return printable(re.sub(r"://[^/]*@", "://", re.split(r"[?#]", url, maxsplit=1)[0]))
 
 
@@ -100,7 +100,7 @@ def _options(url: str) -> dict[str, Any]:
     try:
         import aiohttp
         from fsspec.config import conf
-    except ImportError:  # fsspec reports that
+    except ImportError:  # fsspec reports the missing package
         return {}
     timeout = aiohttp.ClientTimeout(total=300, sock_connect=_READ_TIMEOUT, sock_read=_READ_TIMEOUT)
     kept: dict[str, Any] = {"timeout": timeout}
@@ -137,7 +137,7 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
 
 def _redacted(text: str, url: str = "") -> str:
     """Return a library's text with redacted URLs; "" if it still contains a secret of `url`."""
-    # The rest of the text is redacted as a part of its first URL, which may contain spaces.
+    # A URL may contain spaces, so everything after the start of the first URL is redacted.
     text = printable(re.sub(r"(?s)\w+://.*", lambda found: shown(found[0]), text))
     parts = urlsplit(url)
     secrets = [parts.username, parts.password, parts.query, parts.fragment]
@@ -150,7 +150,7 @@ def _redacted(text: str, url: str = "") -> str:
 
 
 def _contains(text: str, secret: str) -> bool:
-    """Return whether a text contains a secret; a short one only as a word."""
+    """Return whether a text contains a secret; a short secret counts only as a separate word."""
     if len(secret) >= _SHORTEST_PART:
         return secret in text
     return re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", text) is not None
@@ -159,8 +159,8 @@ def _contains(text: str, secret: str) -> bool:
 def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
     """Return the result of a call that reads from a URL; retry transient failures.
 
-    Every exception of a library becomes an OSError that names the URL. Exceptions of the library
-    are not chained, because their texts contain the URL with its secrets.
+    Exceptions of fsspec and its libraries become an OSError that names the URL. They are not
+    chained, because their texts may contain secrets of the URL.
     """
     end = time.monotonic() + _RETRY_TIMEOUT
     pauses = [*_RETRY_DELAYS] if repeats else []
@@ -170,25 +170,25 @@ def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
         except Exception as error:
             if isinstance(error, Error) or not is_about_input(error):
                 raise
-            failure, may_pass = _failure(url, error)
-        if not (may_pass and pauses and time.monotonic() < end):
+            failure, is_transient = _failure(url, error)
+        if not (is_transient and pauses and time.monotonic() < end):
             raise failure
         time.sleep(pauses.pop(0))
 
 
 def _failure(url: str, error: BaseException) -> tuple[OSError, bool]:
-    """Return the OSError for an exception of a library, and whether it is transient."""
+    """Return the OSError for an exception of a library, and whether the failure is transient."""
     if isinstance(error, FileNotFoundError) and urlsplit(url).scheme in _HTTP:
         error = error.__cause__ or error  # fsspec raises it for any failure of its first request
     status = getattr(error, "status", None)
     if type(status) is int and status:  # 0: no response
         text = f"HTTP status {status} ({responses.get(status, 'unknown')})"
-        may_pass = status in _PASSING
+        is_transient = status in _TRANSIENT
     else:
         text = ": ".join(filter(None, (type(error).__name__, _redacted(str(error), url))))
         is_of_network = type(error).__module__.startswith("aiohttp.")
-        may_pass = isinstance(error, (ConnectionError, TimeoutError)) or is_of_network
+        is_transient = isinstance(error, (ConnectionError, TimeoutError)) or is_of_network
     if status in _GONE or (status is None and isinstance(error, FileNotFoundError)):
         what = os.strerror(errno.ENOENT) + (f": {text}" if status else "")
         return FileNotFoundError(errno.ENOENT, what, shown(url)), False
-    return OSError(f"{shown(url)}: {text}"), may_pass
+    return OSError(f"{shown(url)}: {text}"), is_transient

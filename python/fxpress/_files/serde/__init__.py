@@ -1,1 +1,4 @@
-"""The Python side of `fxpress.serialize`: code that runs once per operator, program or file."""
+"""The Python side of `fxpress.serialize`: code that runs once per operator, program or file.
+
+Read `program` (`serialize`), `operators`, then `reading` (`deserialize`), `values`, `targets`.
+"""

@@ -1,7 +1,4 @@
-"""Convert state, constants and example inputs to and from the bytes of `torch.save`.
-
-`SavedRecords` provides the records of such bytes to `torch.load`.
-"""
+"""Convert state, constants and example inputs to and from the bytes of `torch.save`."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ from fxpress._torch import unpickling
 from fxpress._torch.fx import holds_fake, pytree
 
 log = logging.getLogger("fxpress")
-_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # in an error of torch.load about a pickle
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # the refused class or function in errors of torch.load
 
 
 def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
@@ -45,7 +42,7 @@ def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
     return compat.reconstruct_fake_tensor, (SCHEMA.encode_tensor_meta(tensor), is_parameter)
 
 
-# A separate table: changing the process's table would affect other threads that save.
+# Not added to `copyreg.dispatch_table`, which other threads use, too.
 _reducers: ChainMap[Any, Any] = ChainMap(
     {compat.FakeTensor: _reduce_fake_tensor}, copyreg.dispatch_table
 )
@@ -55,12 +52,12 @@ class _Pickler(pickle.Pickler):
     dispatch_table = _reducers
 
 
-# A namespace for the argument `pickle_module` of `torch.save`.
+# The argument `pickle_module` of `torch.save`.
 _pickle = types.SimpleNamespace(__name__="fxpress", Pickler=_Pickler)
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Raise UnsupportedError for a fake tensor, which does not have values to write."""
+    """Raise UnsupportedError for a fake tensor, because it does not have values to write."""
     for name, value in values.items():
         if isinstance(value, torch.Tensor) and holds_fake(value):
             raise UnsupportedError(
@@ -72,20 +69,20 @@ def check_values(values: Mapping[str, Any]) -> None:
 def check_program_values(program: ExportedProgram, *, with_state: bool = True) -> None:
     """Raise UnsupportedError for a fake tensor of a program unless all of its tensors are fake."""
     state, constants = program.state_dict, program.constants
-    # `serialize` keeps fake tensors if the program does not have real values.
     inputs = pytree.tree_leaves(program.example_inputs) if with_state else ()
     values = (*state.values(), *constants.values(), *inputs)
-    # torch writes fake tensors as records without bytes, which readers return as zeros.
+    # torch writes a fake tensor as a record without bytes, and reads the record as zeros. This is
+    # accepted only if all tensors of the program are fake.
     if any(isinstance(value, torch.Tensor) and not holds_fake(value) for value in values):
         check_values({**state, **constants} if with_state else constants)
 
 
 class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeError, TypeError):
-    """An object cannot be pickled. It derives from all errors of pickle for such an object."""
+    """An object cannot be pickled. The class derives from the errors that pickle raises then."""
 
 
 class _ReportingBuffer(io.BytesIO):
-    """A buffer that reports the bytes written to it."""
+    """A buffer that reports the numbers of bytes written to it."""
 
     def __init__(self, report: Report) -> None:
         super().__init__()
@@ -117,7 +114,7 @@ def save_artifact(
 ) -> bytes:
     """Return the bytes that `torch.save` writes for a value; empty for None.
 
-    Fake tensors are saved as their metadata. `report` is called with numbers of written bytes.
+    Fake tensors are saved as their metadata. `report` gets the number of bytes of each write.
 
     Stands in for `torch._export.serde.serialize.serialize_torch_artifact`.
 
@@ -177,7 +174,7 @@ def load_artifact(
 
 
 def check_pickle(data: bytes, record: str, budget: Budget) -> int:
-    """Check the value of a pickle without creating it; return its number of elements."""
+    """Check a pickle without unpickling it; return the number of elements in its value."""
     budget.native.set_place(record)
     try:
         elements, depth, contains_itself = _native.scan_pickle(data, budget.native)
@@ -192,9 +189,9 @@ def check_pickle(data: bytes, record: str, budget: Budget) -> int:
 
 
 def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
-    """Return the value that `torch.save` wrote as `saved`, charged to the budget of `values`.
+    """Return the value that `torch.save` wrote as `saved`; its cost is charged to `values.budget`.
 
-    With `allow_pickle` it may run any code; otherwise NeedsPickleError if `torch.load` refuses it.
+    With `allow_pickle`, unpickling may run any code. Otherwise NeedsPickleError if that is needed.
     """
     reader = _native.GraphDecoder(CLASSES, values, {})
     budget = values.budget
@@ -226,7 +223,7 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
 
 
 def _refusal(saved: bytes, record: str, error: Exception) -> compat.SerializeError:
-    """Return NeedsPickleError for an undamaged pickle that torch refuses, else what is damaged."""
+    """Return NeedsPickleError for an undamaged pickle that torch refuses, else SerializeError."""
     if not _is_only_refused(saved, error):
         return compat.SerializeError(f"{record} is damaged: {error!r}")
     found = _GLOBAL.search(str(error))
@@ -249,7 +246,7 @@ def _is_only_refused(saved: bytes, error: Exception) -> bool:
             data = inflate(data, size) if is_deflated else data
             if not isinstance(error, pickle.UnpicklingError) or _native.crc32(data) != crc:
                 return False
-        elif not data.startswith(pickle.PROTO):  # as in files of older releases of torch
+        elif not data.startswith(pickle.PROTO):  # older releases of torch wrote bare pickles
             return False
         for _ in pickletools.genops(data):
             pass
@@ -259,13 +256,13 @@ def _is_only_refused(saved: bytes, error: Exception) -> bool:
 
 
 def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
-    """Return the bytes that were deflated to `data`."""
-    budget.charge(2 * size, place)  # zlib holds both the parts and the joined result
+    """Inflate `data` to `size` bytes; LimitError if they are too many."""
+    budget.charge(2 * size, place)  # zlib joins parts, so it needs the memory twice
     return inflate(data, size)
 
 
 class SavedRecords:
-    """A reader for `torch.load` of a zip file of `torch.save`, which checks record sizes."""
+    """A replacement for torch's zip reader in `torch.load`, which checks the sizes of records."""
 
     def __init__(self, saved: bytes, place: str, budget: Budget) -> None:
         self._native = _native.ArchiveReader(saved, 0)
@@ -280,18 +277,18 @@ class SavedRecords:
 
     def has_record(self, name: str) -> bool:
         """Return whether the file contains a record."""
-        # With ".format_version", `torch.load` would compute offsets instead of reading them.
+        # If ".format_version" exists, `torch.load` computes offsets, which may be wrong.
         return name in self._records and name != ".format_version"
 
     def serialization_id(self) -> str:
-        """Return the file's id for a log of torch; empty."""
+        """Return "" as the file's id, which torch only logs."""
         return ""
 
     def get_record(self, name: str) -> bytes:
         """Return the bytes of a record."""
         _, _, size, _, is_deflated = self._records[name]
         place = f"{self._place}: record {name!r}"
-        if name in self._read:  # an additional copy, beyond what the size of the file allows
+        if name in self._read:  # the size of the file pays for the first copy only
             self._budget.charge(size, place)
         self._read.add(name)
         data: bytes = self._native.stored_bytes(name)
@@ -308,15 +305,11 @@ class SavedRecords:
         if found != size:
             raise ValueError(f"record {name!r} has {found} bytes, not {size}")
         if is_deflated or name in self._read:
-            return _tensor(bytearray(self.get_record(name)))
+            if data := bytearray(self.get_record(name)):
+                return torch.frombuffer(data, dtype=torch.uint8)
+            return torch.empty(0, dtype=torch.uint8, device="cpu")
         self._read.add(name)
         with named_lack_of_memory(f"{self._place}: record {name!r} with {size} bytes"):
             made = torch.empty(size, dtype=torch.uint8, device="cpu")
         self._native.copy_stored(name, size, made.data_ptr())
         return made
-
-
-def _tensor(data: bytearray) -> torch.Tensor:
-    if not data:
-        return torch.empty(0, dtype=torch.uint8, device="cpu")
-    return torch.frombuffer(data, dtype=torch.uint8)

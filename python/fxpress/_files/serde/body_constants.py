@@ -1,4 +1,8 @@
-"""Turn tensors inside the bodies of operators into inputs of these bodies, as files require."""
+"""Turn tensors in the bodies of higher-order operators into inputs of these bodies.
+
+A body is a GraphModule that an operator such as `cond` calls. The file format cannot store tensors
+that are attributes of a body.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from torch.fx import GraphModule, Node
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 
-# The position of the argument whose values the bodies take as their last inputs.
+# Higher-order operator -> position of the argument with the last inputs of its bodies.
 _OPERANDS = {
     "associative_scan": 2,
     "cond": 3,
@@ -29,7 +33,7 @@ _OPERANDS = {
 
 
 def lift_body_constants(program: ExportedProgram) -> ExportedProgram:
-    """Return a program whose bodies take tensors as operands; the same program if they do."""
+    """Return a program whose bodies have no tensors as attributes; `program` itself if so."""
     if not any(map(_tensors, _bodies(program.graph_module))):
         return program
     root = copy.deepcopy(program.graph_module)
@@ -62,7 +66,7 @@ def _bodies(module: GraphModule) -> Iterator[GraphModule]:
 
 
 def _tensors(module: GraphModule) -> list[tuple[Node, torch.Tensor]]:
-    """Return the get_attr nodes of tensors in a module, and the tensors."""
+    """Return (get_attr node, tensor) for each get_attr node of a tensor in a module."""
     found = []
     for node in module.graph.find_nodes(op="get_attr"):
         value: Any = module
@@ -74,7 +78,7 @@ def _tensors(module: GraphModule) -> list[tuple[Node, torch.Tensor]]:
 
 
 def _lift(module: GraphModule) -> None:
-    """Move the tensors of all bodies below a module into the module."""
+    """Move the tensors of all bodies in a module, and in their bodies, to the module."""
     for child in module.children():
         if isinstance(child, GraphModule):
             _lift(child)
@@ -84,7 +88,7 @@ def _lift(module: GraphModule) -> None:
         if not is_operator or (position := _OPERANDS.get(node.target.__name__)) is None:
             continue
         named = [a for a in node.args if isinstance(a, Node) and a.op == "get_attr"]
-        if all(counts[a.target] == 1 for a in named):  # otherwise another call uses the body, too
+        if all(counts[a.target] == 1 for a in named):  # no other call uses these bodies
             bodies = [getattr(module, str(a.target)) for a in named]
             operands = tuple(_lift_from(bodies, module, node))
             given = (*node.args[position], *operands)
@@ -93,7 +97,7 @@ def _lift(module: GraphModule) -> None:
 
 
 def _lift_from(bodies: list[GraphModule], module: GraphModule, call: Node) -> Iterator[Node]:
-    """Yield the new operands of a call; each body takes all of them."""
+    """Yield the new operands of a call; all of its bodies get an input for each operand."""
     numbers = itertools.count()
     for body in bodies:
         for node, value in _tensors(body):

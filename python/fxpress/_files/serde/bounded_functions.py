@@ -1,6 +1,6 @@
-"""Call a function of expressions after checking the cost of the call.
+"""Call functions of sympy only if the cost of the call is bounded.
 
-Some functions of sympy are slow for small arguments, and calls of sympy cannot be interrupted.
+A call of sympy cannot be interrupted, and some functions are slow even for small arguments.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from fxpress._files.serde.limits import Budget, LimitError, Limits
 from fxpress._torch import serde as compat
 
 PLACE = "an expression"
-_LARGEST_EXPONENT = 64  # the product of the exponents of nested powers
+_LARGEST_EXPONENT = 64  # of a power; the exponents of nested powers are multiplied
 _LARGEST_EXPONENT_OF_SUM = 8  # sympy may multiply out a power of a sum
-_LARGEST_ARGUMENT = 1024  # the limit for functions that grow fast
-_MOST_ARGUMENTS = 32  # of a function that compares all pairs of its arguments
-_HIGHEST_DEGREE = 16  # of an operand of a division or comparison, whose roots sympy computes
-# Functions that cost more than linear time have the limit on terms divided by these numbers.
-_DIVIDED = 32
-_COMPARED = 8
-# Functions that accept numbers only; sympy accepts truth values with a warning.
+_LARGEST_ARGUMENT = 1024  # of functions such as exp, whose results grow fast
+_MOST_ARGUMENTS = 32  # of functions that compare all pairs of their arguments
+_HIGHEST_DEGREE = 16  # of polynomials whose roots sympy computes, for divisions and comparisons
+# These functions cost more than linear time. Their limit on terms is `Limits.terms` divided by:
+_DIVIDED = 32  # divisions
+_COMPARED = 8  # comparisons
+# `call` rejects truth values as arguments of these functions; sympy only warns.
 _SUMS = ("Add", "Mul", "Pow")
 CONSTANTS = {
     name: getattr(sympy, name) for name in ("oo", "zoo", "nan", "pi", "E", "I", "true", "false")
@@ -48,16 +48,16 @@ class ExpressionError(compat.SerializeError):
 
 
 class Operand(NamedTuple):
-    """A part of an expression."""
+    """A part of an expression, with measures of its size."""
 
     value: Any  # an object of sympy; a str only as an argument of Symbol and Float
-    terms: int  # the number of its numbers, symbols and functions
-    degree: int  # an upper bound of its polynomial degree
-    expanded: int = 1  # an upper bound of its terms after expansion
+    terms: int  # the number of numbers, symbols and functions in it
+    degree: int  # an upper bound of the polynomial degree
+    expanded: int = 1  # an upper bound of the number of summands after multiplying out
 
 
 def most_bits(limits: Limits) -> int:
-    """Return the bits of an integer with the maximal number of digits in the limits."""
+    """Return the number of bits of the largest integer with `limits.digits` decimal digits."""
     return int(limits.digits * 3.33)
 
 
@@ -70,7 +70,7 @@ def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
         for argument in arguments:
             if not isinstance(argument.value, sympy.Expr):
                 shown = str(argument.value)[:80]
-                raise ExpressionError(f"{shown!r} is not an expression with a value")
+                raise ExpressionError(f"expected numbers as arguments of {name}, found {shown!r}")
     check = _CHECKS.get(name, _check_comparison)
     if check is not None:
         check(limits, name, arguments)
@@ -82,7 +82,7 @@ def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
     if getattr(value, "is_Rational", False) and not _is_small(value, limits):
         raise LimitError("digits", PLACE)
     if name not in _SUMS:
-        # The result may be a sum or product of the arguments: Min(a + b) is a + b.
+        # The result may be one of the arguments, which may be a sum: Min(a + b) is a + b.
         sizes = sum(argument.expanded for argument in arguments)
         expanded = sizes if isinstance(value, (sympy.Add, sympy.Mul, sympy.Pow)) else 1
     terms = 1 + sum(argument.terms for argument in arguments)
@@ -98,7 +98,7 @@ def _is_small(value: Any, limits: Limits) -> bool:
 
 
 def _exponent(base: Any, exponent: Any) -> Any:
-    """Return the exponent of a power times the exponents of nested powers in its base."""
+    """Return the absolute exponent of a power times the exponents of nested powers in its base."""
     while base.is_Pow:
         if base.exp.is_number:
             exponent = exponent * base.exp
@@ -108,23 +108,27 @@ def _exponent(base: Any, exponent: Any) -> Any:
 
 def _check_power(limits: Limits, name: str, arguments: list[Operand]) -> None:
     if len(arguments) != 2:
-        raise ExpressionError(f"{name} expects two arguments")
+        raise ExpressionError(f"expected two arguments of {name}, found {len(arguments)}")
     base, exponent = (argument.value for argument in arguments)
     if exponent.is_number:
         largest = _LARGEST_EXPONENT_OF_SUM if base.is_Add else _LARGEST_EXPONENT
         if not _is_small(exponent, limits) or _exponent(base, exponent) > largest:
-            raise ExpressionError("an exponent is too large")
+            raise ExpressionError(f"an exponent is too large, expected at most {largest}")
         if exponent.is_Rational and exponent.q > largest:
-            raise ExpressionError("the degree of a root is too large")
+            raise ExpressionError(f"the degree of a root is too large, expected at most {largest}")
     if base.is_number and not _is_small(base, limits):
-        raise ExpressionError("the base of a power is too large")
+        raise ExpressionError(
+            f"the base of a power is too large, expected at most {limits.digits} digits"
+        )
 
 
 def _check_number(limits: Limits, name: str, arguments: list[Operand]) -> None:
-    """Check the arguments of a function that may be slow for large numbers."""
+    """Check the arguments of a function such as exp, which is slow for large numbers."""
     for value, *_ in arguments:
         if value.is_number and (not _is_small(value, limits) or abs(value) > _LARGEST_ARGUMENT):
-            raise ExpressionError(f"the argument of {name} is too large")
+            raise ExpressionError(
+                f"the argument of {name} is too large, expected at most {_LARGEST_ARGUMENT}"
+            )
     _check_terms(limits, name, arguments, _COMPARED)
 
 
@@ -154,13 +158,11 @@ def _check_few(limits: Limits, name: str, arguments: list[Operand]) -> None:
         raise ExpressionError(
             f"{name} has {len(arguments)} arguments, expected at most {_MOST_ARGUMENTS}"
         )
-    # There may be few arguments with many terms each, or many arguments with few terms.
-    part = _COMPARED * max(1, len(arguments) // 2)
-    _check_terms(limits, name, arguments, part if _are_compound(arguments) else _COMPARED)
-
-
-def _are_compound(arguments: list[Operand]) -> bool:
-    return any(argument.terms > 1 for argument in arguments)
+    # The cost is the number of pairs times the terms of an argument, so more arguments may have
+    # fewer terms each. Single numbers and symbols are cheap to compare.
+    are_compound = any(argument.terms > 1 for argument in arguments)
+    part = _COMPARED * max(1, len(arguments) // 2) if are_compound else _COMPARED
+    _check_terms(limits, name, arguments, part)
 
 
 _Check = Callable[[Limits, str, list[Operand]], None]
@@ -169,7 +171,7 @@ _POWERS = "FloatPow LShift Pow PowByNatural"
 _OF_NUMBERS = "acos acosh asin asinh atan atanh cos cosh exp log sin sinh sqrt tan tanh"
 _OF_FEW = "Max Min Piecewise Xor"
 _DIVISIONS = "% CeilDiv CleanDiv FloorDiv IntTrueDiv Mod ModularIndexing PythonMod"
-_CHECKS: dict[str, _Check | None] = {  # other functions: `_check_comparison`
+_CHECKS: dict[str, _Check | None] = {  # `_check_comparison` is for all other functions
     **dict.fromkeys(_LINEAR.split()),
     **dict.fromkeys(_POWERS.split(), _check_power),
     **dict.fromkeys(_OF_NUMBERS.split(), _check_number),

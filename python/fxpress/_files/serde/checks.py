@@ -1,4 +1,4 @@
-"""Collect the input of the native check of a program (`csrc/serde/check.h`)."""
+"""Collect the input of `csrc/serde/check.h`, which does the work of torch's verifier natively."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 from fxpress._torch import serde as compat
 
-# (graph modules with the root first, state, constants, whether graphs must be functional)
+# (graph modules, the root first; state; constants; whether operators must be functional)
 ToCheck = tuple[list[torch.fx.GraphModule], Any, Any, bool]
 
 
 def to_check(
     root: torch.fx.GraphModule, verifiers: list[type[Any]], state_dict: Any, constants: Any
 ) -> ToCheck | None:
-    """Return the input of the check; None unless the verifier is one of torch's known ones."""
+    """Return the input of the check; None unless the check can replace the program's verifiers."""
     if len(verifiers) != 1 or verifiers[0] not in compat.VERIFIERS:
         return None
     modules = [m for m in root.modules() if isinstance(m, torch.fx.GraphModule)]

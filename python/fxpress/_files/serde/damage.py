@@ -1,7 +1,7 @@
-"""Convert the errors of damaged or wrong files into one type of exception.
+"""Convert the errors that damaged files cause into SerializeError.
 
-Code of fxpress, torch, sympy, json and pickle processes the values of a file, and raises different
-errors for unexpected values. One context manager surrounds all of this code.
+fxpress, torch, sympy, json and pickle raise various exceptions for unexpected values. All code that
+processes values of a file runs inside the context manager `damage_is_named`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fxpress._torch import serde as compat
 
 
 class UnknownNameError(compat.SerializeError):
-    """A file names an operator or class, `name`, that is not registered or imported."""
+    """A file uses an operator or class `name` that this process has not registered or imported."""
 
     def __init__(self, text: str, name: str = "") -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class UnknownNameError(compat.SerializeError):
 
 
 class RefusedOperatorError(compat.SerializeError):
-    """A file names an operator, `target`, that it may not call, for a `reason`."""
+    """A file calls an operator `target` that `refusal` refuses with `reason`."""
 
     def __init__(self, target: str, reason: str) -> None:
         super().__init__(refusal_text(target, reason))
@@ -38,7 +38,7 @@ class RefusedOperatorError(compat.SerializeError):
 
 
 class NeedsPickleError(compat.SerializeError):
-    """A `record` needs unpickling, which is not allowed; `name` is a class or function, or ""."""
+    """A `record` needs unpickling, which is not allowed; `name` is the refused global, or ""."""
 
     def __init__(self, text: str, record: str = "", name: str = "") -> None:
         super().__init__(text)
@@ -54,27 +54,26 @@ def _is_unknown_name(error: BaseException | None) -> bool:
 
 @contextmanager
 def add_left_out_reason(reason: str | None) -> Iterator[None]:
-    """Add the reason why a part was left out to errors about unknown names in the block."""
+    """Add `reason`, why the example inputs were left out, to UnknownNameErrors in the block."""
     try:
         yield
     except compat.SerializeError as e:
-        # Unpickling an object imports the module of its class, which might register the name.
+        # Unpickling the example inputs imports modules, which may register the name.
         if reason is None or not _is_unknown_name(e):
             raise
         raise compat.SerializeError(
-            f"{e} Reading the part that was left out may register the name: {reason}"
+            f"{e} Reading the example inputs, which were left out, may register the name: {reason}"
         ) from e
 
 
-# The exceptions that a wrong value can cause. Errors of the system, warnings as errors, signals and
-# a lack of memory are not included.
+# The exceptions that a wrong value can cause. OSError, Warning, KeyboardInterrupt and MemoryError
+# have other causes.
 OF_WRONG_VALUES = (
     *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError),
     *(LookupError, RuntimeError, TypeError, ValueError),
     *(pickle.PickleError, struct.error, zipfile.BadZipFile, zlib.error),
 )
-# Exceptions that pass unchanged: errors of fxpress, including InternalError, and exhausted memory
-# of a device, which callers handle.
+# Exceptions that pass through unchanged, although they derive from `OF_WRONG_VALUES`.
 _UNCHANGED = (Error, torch.OutOfMemoryError)
 
 
@@ -86,7 +85,11 @@ class InvalidProgramError(compat.SerializeError, compat.SpecViolationError):  # 
 def damage_is_named(
     what: str = "the program", kind: type[compat.SerializeError] = compat.SerializeError
 ) -> Iterator[None]:
-    """Convert errors in the block to SerializeError; the block may only process read values."""
+    """Convert exceptions of wrong values in the block to `kind`, with the text "`what` is damaged".
+
+    The block must only process values of the file, because exceptions of other code would be
+    converted, too.
+    """
     try:
         yield
     except _UNCHANGED:
@@ -100,7 +103,7 @@ def damage_is_named(
 
 
 def validate(program: ExportedProgram) -> None:
-    """Check a program with torch's verifier; InvalidProgramError has the verifier's message."""
+    """Run torch's verifier; raise InvalidProgramError with the verifier's message if it fails."""
     try:
         program.validate()
     except compat.SpecViolationError as e:

@@ -23,12 +23,13 @@ from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
+# The text for nodes that are equal, but whose hashes differ.
 _ORDER = "computed differently, or in another order of writes, random operators, effects or modes"
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
-# The fields of the schema that may differ although the computations are equal.
+# Fields of the schema that do not affect the computation.
 _IGNORED = {"metadata", "hint", "kind"}
-_LONGEST = 100  # characters shown of a value, or of names of nodes
-_DIFFERS = "differs"  # the identity of values whose difference is reported elsewhere
+_SHOWN = 100  # characters of a value, or of names of nodes
+_DIFFERS = "differs"  # the identity of values whose differences were reported already
 _schema = compat.schema
 
 
@@ -39,7 +40,7 @@ class Difference:
     torch does not have this class.
 
     Attributes:
-        path: the path in the first program, or in the second if only that contains the location.
+        path: the path in the first program; if the first program lacks it, in the second.
         first: the value in the first program, or None.
         second: the value in the second program, or None.
         nodes: the names of the node in both programs; None for a program that lacks it, and for
@@ -102,9 +103,9 @@ class Differences(list[Difference]):
     """
 
     def grouped(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
-        """Yield each module with its lines: what differs, and the change or the names of nodes.
+        """Yield (module, lines); a line is (what differs, the change or the names of nodes).
 
-        Nodes that only one program has are one line for each operator.
+        Nodes that only one program has are in one line for each operator.
 
         Example:
             >>> list(fxpress.diff(program, program).grouped())
@@ -145,7 +146,7 @@ def _module_text(module: str | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
-    """A value of a graph. Values of equal origin are equal even if their names differ."""
+    """The name of a value; instances compare by `identity`, such as (hash of the node, index)."""
 
     name: str = dataclasses.field(compare=False)
     identity: Any = None
@@ -155,7 +156,7 @@ class _Value:
 
 
 class _Side:
-    """One of the two programs, as dicts and lists with a `_Value` instead of each name."""
+    """One of the two programs, as dicts and lists in which a `_Value` replaces each name."""
 
     def __init__(
         self, document: _native.Document, whole: bytes, known: dict[str, bytes], digests: bytes
@@ -166,11 +167,11 @@ class _Side:
         self.module = stored.graph_module
         self.graph = self.module.graph
         self.stored = stored
-        self.modules: dict[str, str] = {}  # by name of a node whose stack is not in the document
-        self.symbols: dict[str, int] = {}
-        self.values: dict[str, Any] = {}
+        self.modules: dict[str, str] = {}  # node -> module, for nodes without a stored module stack
+        self.symbols: dict[str, int] = {}  # name -> number, in the order of first use
+        self.values: dict[str, Any] = {}  # name -> identity
         positions = Counter[str]()
-        self.inputs = {}
+        self.inputs = {}  # type and name (or position) -> input spec
         for spec in self.module.signature.input_specs:
             kind, content = str(spec.type), spec.value
             key = next((f"{v}" for k, v in vars(content).items() if k.endswith("_name")), None)
@@ -185,7 +186,7 @@ class _Side:
                 self.values[name] = (digest, index)
 
     def plain(self, value: Any, values: dict[str, Any]) -> Any:
-        """Return a part of the program as plain data, with the facts that affect the hash."""
+        """Return a part of the program as dicts and lists, without fields that the hash ignores."""
         if isinstance(value, _schema.Graph):
             inner: dict[str, Any] = {}
             for name in itertools.chain(
@@ -227,7 +228,7 @@ class _Side:
         return f"Symbol('{self.symbols.setdefault(match[1], len(self.symbols))}'"
 
     def metas(self, graph: Any, names: list[str], values: dict[str, Any]) -> list[Any]:
-        """Return the metadata of some names in the tables of a graph."""
+        """Return the metadata of named values from the tables of a graph."""
         tables = (
             graph.tensor_values,
             graph.sym_int_values,
@@ -251,7 +252,7 @@ class _Side:
         }
 
     def forget(self, key: str) -> None:
-        """Treat an input as equal from now on, because its difference has been reported."""
+        """From now on, treat an input as equal: its difference has been reported."""
         if key in self.inputs:
             names = _names(getattr(self.inputs[key].value, "arg", None))
             self.values.update(dict.fromkeys(names, _DIFFERS))
@@ -283,12 +284,12 @@ class _Side:
         return getattr(node, "name", None) or next(_names(node.outputs), None)
 
     def ranges(self) -> dict[Any, Any]:
-        """Return the ranges by symbol number."""
+        """Return number of the symbol -> range."""
         stored = self.stored.range_constraints.items()
         return {self.symbols.get(name, name): self.plain(limits, {}) for name, limits in stored}
 
     def roots(self, others: Counter[bytes]) -> list[int]:
-        """Return the nodes that only this program contains, but whose arguments both contain."""
+        """Return the nodes whose hashes `others` lacks, except users of these nodes."""
         left = others.copy()
         strange = {name for name, made in self.values.items() if made is _DIFFERS}
         roots = []
@@ -301,7 +302,7 @@ class _Side:
             if names.isdisjoint(strange):
                 roots.append(index)
             strange.update(_names(node.outputs))
-        # From now on, these nodes and their users count as equal.
+        # From now on, treat these nodes and their users as equal.
         self.values.update(dict.fromkeys(strange, _DIFFERS))
         return roots
 
@@ -313,7 +314,7 @@ def _names(value: Any) -> Iterator[str]:
     ):
         yield value.name
     elif isinstance(value, compat.Union):
-        tag = str(value.type)  # a tag only equals tags of the same union
+        tag = str(value.type)  # a tag equals only tags of the same union, so compare texts
         if tag == "as_name":
             yield value.value
         elif tag != "as_graph":
@@ -338,7 +339,7 @@ def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
 
 
 def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
-    """Yield pairs of differing nodes, with equal operators if possible; None for no node."""
+    """Yield pairs of differing nodes, with equal operators if possible; None instead of a node."""
     others = second.roots(Counter(first.digests))
     for index in first.roots(Counter(second.digests)):
         target = first.graph.nodes[index].target
@@ -448,7 +449,7 @@ def diff_texts(
     second: tuple[bytes, bytes, dict[str, bytes], bytes],
     limit: int,
 ) -> Differences:
-    """Compare the texts of programs like `diff`, each with its hashes from `hash_parts`."""
+    """Do `diff` for programs as JSON; the other items of the tuples are from `hash_parts`."""
 
     def side(text: bytes, *hashes: Any) -> _Side:
         budget = Budget(None, len(text)).native
@@ -467,7 +468,7 @@ def _diff(first: _Side, second: _Side, limit: int) -> Differences:
 
 def _shortened(value: Any) -> str:
     text = str(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 # Fields of the schema that contain the number of a dtype, a layout or a memory format.
@@ -476,7 +477,7 @@ _NUMBERED = {"layout": LAYOUTS, "as_layout": LAYOUTS, "as_memory_format": MEMORY
 
 
 def _readable(value: Any, field: str = "") -> Any:
-    """Return a part of a program, the schema's `field`, in readable form."""
+    """Return a value of a schema field with names instead of numbers, without wrapping dicts."""
     if type(value) is int:
         return (
             dtype_of(value)[0] if field in _DTYPES else _NUMBERED.get(field, {}).get(value, value)

@@ -24,9 +24,6 @@ def _invalid(message: str) -> NoReturn:
     raise compat.UserError(compat.INVALID_INPUT, message)
 
 
-# ---- to plain data ------------------------------------------------------------------------------
-
-
 def _list_dimensions(path: Any, value: Any, shape: Any) -> list[Any] | None:
     """Return one entry per dimension of a tensor; None for other values."""
     if not isinstance(value, torch.Tensor):
@@ -39,7 +36,7 @@ def _list_dimensions(path: Any, value: Any, shape: Any) -> list[Any] | None:
 
 
 def _note(entry: Any, roots: dict[str, tuple[Any, set[str]]]) -> int | str | None:
-    """Return an entry as plain data; add the dimensions that it names to `roots`."""
+    """Return the entry of a dimension as plain data; add the `Dim` that it names to `roots`."""
     if entry is None or isinstance(entry, int):
         return entry
     if isinstance(entry, compat.DimHint):
@@ -61,16 +58,17 @@ def _dump_dynamic_shapes(
     """Return a specification of dynamic shapes as plain data.
 
     Args:
-        dynamic_shapes: the specification for `torch.export.export`. A dict is equivalent to its
-            values, in order.
+        dynamic_shapes: the specification for `torch.export.export`. A dict counts as the tuple of
+            its values.
         args, kwargs: the example inputs of the specification.
         to_dict: return a dict, with a dict for each dimension, instead of a `DynamicShapesSpec`.
 
     Returns:
-        A `DynamicShapesSpec` with two fields. "dynamic_shapes" is a tuple with a list (sizes, texts
-        of dimensions and hints) for every tensor input and None for other inputs. "dims" maps each
-        symbol to its limits and the expressions derived from it. If `dynamic_shapes` is None, the
-        result is always a dict, as in torch.
+        A `DynamicShapesSpec` with two fields. "dynamic_shapes" is a tuple with an item for each
+        input: for a tensor, a list with a size, a text of a `Dim` or a text of a hint for each
+        dimension, and None for other inputs. "dims" maps each symbol to its limits and the
+        expressions derived from it. If `dynamic_shapes` is None, the result is always a dict, as in
+        torch.
 
     Raises:
         UserError (of Dynamo): the specification does not fit the inputs.
@@ -102,9 +100,6 @@ def _dump_dynamic_shapes(
     return compat.DynamicShapesSpec(dynamic_shapes=plain, dims=dims)
 
 
-# ---- from plain data ----------------------------------------------------------------------------
-
-
 def _check_root(name: Any, stored: Any) -> Any:
     if not isinstance(name, str):
         _invalid(f"Expected `spec['dims']` keys to be strings for symbols, got key {type(name)}")
@@ -132,7 +127,7 @@ def _check_root(name: Any, stored: Any) -> Any:
 
 
 def _read(spec: Any, from_dict: bool) -> tuple[Any, dict[str, Any]]:
-    """Return the shapes, and the dimensions that they may name."""
+    """Return the shapes of a specification, and name -> `RootDim`."""
     if not from_dict:
         if not isinstance(spec, compat.DynamicShapesSpec):
             _invalid(f"Expected `spec` to be a DynamicShapesSpec, got {type(spec)}")

@@ -1,8 +1,8 @@
 """Parse the text of an expression: sympy's `srepr`, and the infix form of older files.
 
-The parser calls only listed functions and constructors, with the arguments in the text. torch
-passes the text to `sympy.sympify`, which runs it as Python code. The parser uses explicit stacks,
-because Python's parser recurses for nested text.
+torch passes the text to `sympy.sympify`, which runs it as Python code. This parser calls only the
+functions in `FUNCTIONS` and a few constructors. It has explicit stacks instead of recursion, so
+deep nesting does not exhaust Python's stack.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fxpress._files.serde.bounded_functions import (
 )
 from fxpress._files.serde.limits import Budget, LimitError
 
-_CHARACTERS_OF_TERM = 64  # enough for a symbol with its assumptions
+_CHARACTERS_OF_TERM = 64  # enough for Symbol('s77', positive=True, integer=True)
 _LARGEST_EXPONENT = 400  # of a float; the largest float of 64 bits has the exponent 308
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -39,22 +39,23 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _FLOAT = re.compile(r"([+-]?)(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
+_MINUS_ONE = Operand(sympy.Integer(-1), 1, 0)
 
-# Binary operator -> precedence. `_NAMES` contains the functions of operators.
+# Binary operator -> precedence.
 _COMPARISON = 1
 _BINARY = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARISON),
     **{"|": 2, "&": 3, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6, "**": 8},
 }
-_UNARY = 7  # tighter than products, looser than powers
-_NAMES = {
+_UNARY = 7  # the precedence of unary operators: between products and powers
+_NAMES = {  # binary operator -> function
     **{"==": "Eq", "!=": "Ne", "<": "Lt", "<=": "Le", ">": "Gt", ">=": "Ge"},
     **{"|": "Or", "&": "And", "+": "Add", "*": "Mul", "**": "Pow", "%": "%"},
 }
 
 
 class _Frame:
-    """The text between two brackets, and the function that it is passed to."""
+    """The state of parsing the text in a bracket, and the function that is called with it."""
 
     def __init__(self, function: str | None) -> None:
         self.function = function
@@ -77,7 +78,7 @@ class _Reader:
     def read(self, text: str) -> Operand:
         tokens = self._tokens(text)
         at = 0
-        is_operand = False  # the last token ended an operand
+        is_operand = False  # whether the last token ended an operand
         while at < len(tokens):
             kind, token = tokens[at]
             following = tokens[at + 1][1] if at + 1 < len(tokens) else ""
@@ -112,7 +113,7 @@ class _Reader:
     # ---- operands -------------------------------------------------------------------------------
 
     def _value(self, kind: str, token: str, following: str) -> bool:
-        """Read a name, number or text; return False if it consumed the next token, too."""
+        """Read a name, number or text; return False if the following token belongs to it."""
         frame = self._frames[-1]
         if kind == "name" and following == "(":
             self._count()
@@ -160,7 +161,8 @@ class _Reader:
                 return sympy.Float(text, precision=precision)
             raise ExpressionError(f"{str(text)[:80]!r} is not a float")
         _, before, after, exponent = found.groups()
-        if len(before) + len(after) > max(self._limits.digits, most_digits(precision)):
+        most_digits = precision // 3 + 3  # in the `srepr` of a float of this precision
+        if len(before) + len(after) > max(self._limits.digits, most_digits):
             raise LimitError("digits", f"{PLACE}: a float of {len(before + after)} digits")
         if len(exponent or "") > 6 or abs(int(exponent or 0)) > _LARGEST_EXPONENT:
             raise ExpressionError(f"the exponent of {text!r} is too large")
@@ -179,7 +181,7 @@ class _Reader:
             return False
         if token == ")":
             if len(self._frames) == 1:
-                raise ExpressionError("a bracket is not opened")
+                raise ExpressionError("a closing bracket has no opening bracket")
             self._frames.pop()
             self._frames[-1].operands.append(self._close(frame, is_operand))
             return True
@@ -204,7 +206,7 @@ class _Reader:
         is_power = token == "**"  # powers are right-associative
         while frame.operators and frame.operators[-1][1] >= binds + is_power:
             if binds == _COMPARISON == frame.operators[-1][1]:
-                raise ExpressionError("several comparisons in a row")
+                raise ExpressionError(f"expected one comparison, found another before {token!r}")
             self._apply(frame)
         frame.operators.append((token, binds))
 
@@ -215,15 +217,15 @@ class _Reader:
         if token.startswith("unary"):
             made = right
             if token == "unary-":
-                made = self._call("Mul", self._minus_one(), right)
+                made = self._call("Mul", _MINUS_ONE, right)
             elif token == "unary~":
                 made = self._call("Not", right)
         else:
             left = _numeric(frame.operands.pop())
             if token == "-":
-                made = self._call("Add", left, self._call("Mul", self._minus_one(), right))
+                made = self._call("Add", left, self._call("Mul", _MINUS_ONE, right))
             elif token in ("/", "//"):
-                made = self._call("Mul", left, self._call("Pow", right, self._minus_one()))
+                made = self._call("Mul", left, self._call("Pow", right, _MINUS_ONE))
                 if token == "//":
                     made = self._call("floor", made)
             else:
@@ -232,9 +234,6 @@ class _Reader:
 
     def _call(self, name: str, *arguments: Operand) -> Operand:
         return call(name, list(arguments), self._budget)
-
-    def _minus_one(self) -> Operand:
-        return Operand(sympy.Integer(-1), 1, 0)
 
     # ---- brackets -------------------------------------------------------------------------------
 
@@ -254,7 +253,7 @@ class _Reader:
             frame.keyword = None
 
     def _close(self, frame: _Frame, is_operand: bool) -> Operand:
-        """Return the value of a closed bracket and its function."""
+        """Return the value of a frame whose closing bracket, or the end of the text, was read."""
         if is_operand:
             self._end_argument(frame)
         elif frame.operators or frame.keyword or (not frame.has_comma and frame.function is None):
@@ -273,7 +272,7 @@ class _Reader:
         if name == "Float":
             return Operand(self._precise(args, keywords), 1, 0)
         if keywords:
-            raise ExpressionError(f"{name} is not a function of expressions with keywords")
+            raise ExpressionError(f"{name} does not accept keywords, found {[*keywords][:3]}")
         if name == "Integer":
             if len(args) != 1 or _is_not_integer(args[0].value):
                 raise ExpressionError("expected one integer as the argument of Integer")
@@ -281,7 +280,7 @@ class _Reader:
         return self._call(name, *map(_numeric, args))
 
     def _precise(self, args: list[Operand], keywords: dict[str, Operand]) -> Any:
-        """Return a Float with its precision in bits."""
+        """Return a Float from its arguments: a number or its text, and the precision in bits."""
         bits = keywords.pop("precision", Operand(sympy.Integer(53), 1, 0)).value
         if keywords or len(args) != 1 or _is_not_integer(bits):
             raise ExpressionError(
@@ -296,11 +295,6 @@ class _Reader:
         if not (value.is_Integer or value.is_Float):
             raise ExpressionError("expected a number as the argument of Float")
         return sympy.Float(value, precision=precision)
-
-
-def most_digits(precision: int) -> int:
-    """Return the maximal decimal digits in the text of a float of `precision` bits."""
-    return precision // 3 + 3
 
 
 def _numeric(operand: Operand) -> Operand:
@@ -319,7 +313,9 @@ def _symbol(name: str, keywords: Mapping[str, Operand]) -> Any:
     assumptions = {}
     for key, (value, *_) in keywords.items():
         if key not in _assume_defined or value not in (sympy.true, sympy.false):
-            raise ExpressionError(f"{key}={value!r} is not an assumption")
+            raise ExpressionError(
+                f"expected an assumption such as positive=True, found {key}={value!r}"
+            )
         assumptions[key] = bool(value)
     gate.check("Symbol", name, "a symbol", ExpressionError)
     return sympy.Symbol(name, **assumptions)
@@ -336,8 +332,10 @@ def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -
     try:
         with budget.symbolic:
             result = _Reader(symbols, budget).read(text.strip()).value
-    except (ExpressionError, LimitError):
+    except LimitError:
         raise
+    except ExpressionError as e:
+        raise ExpressionError(f"expression {text[:200]!r}: {e}") from None
     except Exception as e:  # sympy raises various errors
         if not is_about_input(e):
             raise

@@ -1,7 +1,6 @@
 """Convert numbers, devices, tensor metadata and ranges to and from objects of torch's schema.
 
-The functions that `fxpress.serialize` exports stand in for the functions with the same names in
-`torch._export.serde.serialize`.
+Most functions stand in for the functions with the same names in `torch._export.serde.serialize`.
 """
 
 from __future__ import annotations
@@ -19,9 +18,6 @@ from fxpress._torch import serde as compat
 
 log = logging.getLogger("fxpress")
 _schema = compat.schema
-
-
-# ---- from the schema ----------------------------------------------------------------------------
 
 
 def deserialize_device(d: Any) -> torch.device:
@@ -51,9 +47,6 @@ def deserialize_scalar_type(st: Any) -> torch.dtype:
     return compat.DTYPES[st]
 
 
-# ---- to the schema ------------------------------------------------------------------------------
-
-
 def _print_sympy(s: Any) -> str:
     """Return the `srepr` text of a symbolic number or a sympy expression."""
     expression = s.node.expr if isinstance(s, compat.SYMBOLIC_NUMBERS) else s
@@ -63,7 +56,7 @@ def _print_sympy(s: Any) -> str:
 def _serialize_number(
     value: Any, kinds: tuple[type[Any], ...], is_concrete: Any, union: Any, kind: type[Any]
 ) -> Any:
-    """Return the union for a number, or for a symbolic expression with its hint."""
+    """Return `union` (such as `schema.SymInt`) of a number, or of an expression with its hint."""
     if not isinstance(value, kinds):
         name = union.__name__
         raise compat.SerializeError(
@@ -111,18 +104,16 @@ def serialize_tensor_meta(t: torch.Tensor) -> Any:
     return SCHEMA.read(SCHEMA.encode_tensor_meta(t), "TensorMeta").field(CLASSES, "", True)
 
 
-# ---- ranges -------------------------------------------------------------------------------------
-
 _ROUNDING = {"ceil": math.ceil, "floor": math.floor}
 
 
 def _sympy_int_to_int(val: Any, adjust: str) -> int | None:
-    """Return a limit of a range as stored in a file: None if it is infinite.
+    """Return a limit of a range as stored in a file: None if the limit is infinite.
 
     Args:
         val: the limit, a number of sympy.
-        adjust: "ceil" or "floor": the rounding of a limit that is not an integer. Rounding logs a
-            warning.
+        adjust: "ceil" or "floor": how to round a limit that is not an integer, with a warning in
+            the log.
 
     Raises:
         RuntimeError: the limit needs rounding, and `adjust` has another value.
@@ -155,7 +146,7 @@ def _int_to_sympy_int(val: Any, default: Any) -> Any:
 
 
 def value_range(lowest: Any, highest: Any) -> Any:
-    """Return torch's `ValueRanges` for a stored range; a limit of None is infinite."""
+    """Return torch's `ValueRanges` of a stored range, in which None means infinity."""
     return compat.ValueRanges(
         _int_to_sympy_int(lowest, -compat.int_oo), _int_to_sympy_int(highest, compat.int_oo)
     )
@@ -164,7 +155,7 @@ def value_range(lowest: Any, highest: Any) -> Any:
 def deserialize_range_constraints(
     ranges: Mapping[str, Any], symbols: Mapping[str, Any]
 ) -> dict[Any, Any]:
-    """Return symbol -> range, from ranges by name; log a warning for names without a symbol."""
+    """Return symbol -> range, from name -> range; log a warning for a name without a symbol."""
     constraints = {}
     for name, limits in ranges.items():
         symbol = symbols.get(name)
@@ -176,7 +167,7 @@ def deserialize_range_constraints(
 
 
 def serialize_range_constraints(range_constraints: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the ranges of symbols as name -> `schema.RangeConstraint`."""
+    """Return name of the symbol -> `schema.RangeConstraint`."""
     return {
         str(symbol): _schema.RangeConstraint(
             _sympy_int_to_int(limits.lower, "ceil"), _sympy_int_to_int(limits.upper, "floor")

@@ -1,7 +1,7 @@
-"""Apply the rules of `csrc/schema/gate.h` to texts outside of schema documents.
+"""Check texts of a file by the rules of `csrc/schema/gate.h`, such as "Identifier".
 
-Texts in a document pass the gate when it is read. The texts in tree specs, keys of example inputs,
-names in pickled states and records of archives are checked here.
+The native code checks the texts in schema documents. This module checks the keys in tree specs and
+in example inputs, names in pickled states, and names of records.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fxpress import _native
 from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 
-_CHILD_BYTES = 300  # estimated bytes that checks allocate for a part of the example inputs
+_CHILD_BYTES = 300  # estimated bytes that a check allocates for each item of the example inputs
 _SHOWN = 120  # characters of a value that an error quotes
 
 
@@ -34,12 +34,12 @@ def check_names(rule: str, names: Iterable[Any], field: str) -> None:
 
 
 def check_example_inputs(examples: Any, budget: Budget) -> None:
-    """Raise SerializeError for keys in example inputs that are unsafe in the code of a guard."""
+    """Raise SerializeError for keys in example inputs that would be unsafe in a guard's code."""
     waiting = [examples]
     while waiting:
         at = waiting.pop()
         inside = at
-        if type(at) not in (list, tuple):  # their positions are not keys
+        if type(at) not in (list, tuple):  # lists and tuples have positions instead of keys
             children = compat.keyed_children(at) or ()
             for step, _ in children:
                 key = getattr(step, "key", None)
@@ -51,7 +51,7 @@ def check_example_inputs(examples: Any, budget: Budget) -> None:
 
 
 def check_input_keys(spec: Any) -> None:
-    """Raise SerializeError for keys in the tree spec of inputs that are unsafe in source code."""
+    """Raise SerializeError for keys in a tree spec of inputs that would be unsafe in code."""
     children = spec.children()
     is_call = spec.type is tuple and len(children) == 2 and children[1].type is dict
     if is_call and children[0].type is tuple:
@@ -66,7 +66,7 @@ def check_input_keys(spec: Any) -> None:
 
 
 def _keys_of(context: Any) -> Iterator[str]:
-    """Yield the texts in the context of a node of a tree spec, including nested lists."""
+    """Yield the strings in the context of a tree spec, including strings in nested lists."""
     waiting = [context] if isinstance(context, (list, tuple)) else []
     while waiting:
         for item in waiting.pop():

@@ -120,9 +120,9 @@ def _plain(argument: Any) -> Any:
 class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Read graph modules, or single parts of them, from objects of torch's schema.
 
-    `deserialize` reads an entire graph natively. The other methods read parts into the open graph,
-    which contains the nodes of the last `deserialize` and is empty before the first. Nodes that the
-    caller adds to `graph` in between keep their names.
+    `deserialize` reads an entire graph natively. The other methods read parts into the open graph.
+    It contains the nodes of the last `deserialize`, and is empty before the first. Nodes that the
+    caller adds to `graph` keep their names.
 
     Stands in for `torch._export.serde.serialize.GraphModuleDeserializer`.
 
@@ -131,8 +131,8 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         module: the module that contains the graphs of higher-order operators in `graph`.
         serialized_name_to_node: name in the file -> node; read only.
         serialized_name_to_meta: a new `LazyMap` of name in the file -> value.
-        signature: the signature of the root graph, which names the inputs that are constants.
-        constants: the objects that literal arguments name.
+        signature: the signature of the root graph, which lists the inputs that are constants.
+        constants: name -> object, for arguments that are custom objects.
         example_inputs: the example inputs of the last `deserialize`.
         fake_tensor_mode, shape_env: the fake mode and the shape environment of the values. Setting
             the mode sets both.
@@ -256,7 +256,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
     @contextlib.contextmanager
     def save_graph_module(self) -> Iterator[None]:
-        """Return a block with a new open graph; after it, the previous graph is open again."""
+        """Run the block with a new open graph, then open the previous graph again."""
         reader, values = self._reader, self._values
         reader.open()
         try:
@@ -290,8 +290,8 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
         Args:
             serialized_graph_module: the object, which is not modified.
-            serialized_state_dict, constants, example_inputs: each is bytes, or the value, which is
-                returned unchanged.
+            serialized_state_dict, constants, example_inputs: bytes of `torch.save`, or the values,
+                which are returned unchanged.
             symbol_name_to_range: symbol or expression -> its `ValueRanges`.
             allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run
                 any code.
@@ -354,12 +354,12 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self.deserialize_input(output)
 
     def sync_fx_node(self, name: str, fx_node: torch.fx.Node) -> None:
-        """Give a node its name in the file, and the value with that name in the tables.
+        """Name a node as in the file, and set the value that the graph's tables have for the name.
 
         Raises:
             SerializeError: the name is not an identifier, another node has it, or the tables of the
                 graph lack it.
-            AssertionError: the node has a value already, and no node has the name.
+            AssertionError: the node has a value already, and the name is not in use.
         """
         if "val" in fx_node.meta and name not in self.serialized_name_to_node:
             raise AssertionError(f"fx_node {name} already has 'val' in meta")
@@ -370,11 +370,11 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- targets --------------------------------------------------------------------------------
 
     def deserialize_operator(self, serialized_target: str) -> Any:
-        """Return the operator or function with a name; the name if this process lacks it.
+        """Return the operator or function with a name; the name itself if it is unknown.
 
         Raises:
-            SerializeError: no extension is registered for the namespace of a name with "#", or
-                the operator needs `allow_operators`.
+            SerializeError: the name starts with "#" and no extension is registered for its
+                namespace, or the operator needs `allow_operators`.
         """
         if serialized_target.startswith("#"):
             return self.deserialize_extension_operator(serialized_target)
@@ -456,14 +456,14 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             fx_node: the node whose result is taken.
             arg: the schema's argument for the result.
             idx: the position of the result.
-            deserialized_metadata: the entries to add to `Node.meta` of every new node.
+            deserialized_metadata: entries that are added to `Node.meta` of each new node.
 
         Raises:
             AssertionError: `arg` is not an argument of the schema.
         """
         argument = _as_argument(arg)
         if not isinstance(argument, _schema.Argument):
-            raise AssertionError(f"a result cannot be {type(arg).__name__}")
+            raise AssertionError(f"expected a schema.Argument, got a {type(arg).__name__}")
         last = next(iter(reversed(self.graph.nodes)), None)
         meta_val.append(self._part("result", argument, (fx_node, idx)))
         for node in reversed(self.graph.nodes):
@@ -478,9 +478,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         args: Sequence[Any],
         deserialized_metadata: dict[str, Any],
     ) -> None:
-        """Add nodes that take all results of `fx_node`, which may be lists.
-
-        The arguments match `generate_getitem`, with a list of results.
+        """Call `generate_getitem` for each of the results `args` of `fx_node`.
 
         Raises:
             NotImplementedError: no node returns a result of this type.
@@ -538,7 +536,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- metadata -------------------------------------------------------------------------------
 
     def deserialize_metadata(self, metadata: dict[str, str]) -> dict[str, Any]:
-        """Return the entries for `Node.meta` that a node's stored metadata defines."""
+        """Return the entries of `Node.meta` that are stored in a node's metadata."""
         read: dict[str, Any] = self._part("metadata", self._node_of(metadata=metadata))
         return read
 
@@ -570,7 +568,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._part("call_signature", module_call_signature)
 
     def deserialize_module_call_graph(self, module_call_graph: list[Any]) -> list[Any]:
-        """Return the entries for the module calls that the program keeps."""
+        """Return the `ModuleCallEntry` of each schema entry."""
         return [
             compat.ModuleCallEntry(
                 fqn=entry.fqn,

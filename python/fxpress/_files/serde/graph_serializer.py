@@ -43,8 +43,8 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Write graph modules, or single parts of them, as objects of torch's schema.
 
     Every method encodes its arguments natively, and adds the values that nodes define to
-    `graph_state`. Whether an argument is a symbolic number follows from its metadata, so parts may
-    be written in any order.
+    `graph_state`. Parts may be written in any order, because the metadata of a node shows whether
+    the node is a symbolic number.
 
     Stands in for `torch._export.serde.serialize.GraphModuleSerializer`.
 
@@ -55,9 +55,9 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     Attributes:
         graph_state: the state of the current graph.
         graph_signature, module_call_graph: the arguments.
-        custom_objs: name -> custom object that was written as a literal.
-        duplicate_getitem_nodes: name of a getitem node -> name of the node that replaces it in the
-            file, because it takes the same result.
+        custom_objs: name -> custom object that is an argument of a node.
+        duplicate_getitem_nodes: name of a getitem node -> name of the earlier getitem node for the
+            same result, which replaces it in the file.
 
     Example:
         >>> from fxpress.serialize import GraphModuleSerializer
@@ -77,13 +77,13 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
 
     @property
     def treespec_namedtuple_fields(self) -> dict[str, Any]:
-        """Return type -> `schema.NamedTupleDef`, for the tree specs written so far."""
+        """Return name of the type -> `schema.NamedTupleDef`, for the tree specs written so far."""
         fields = self._treespecs.fields
         return {name: _schema.NamedTupleDef(field_names=names) for name, names in fields.items()}
 
     @contextlib.contextmanager
     def save_graph_state(self) -> Iterator[None]:
-        """Return a block with a new `graph_state`; the old one is restored after it."""
+        """Run the block with a new `graph_state`, then restore the old one."""
         saved, self.graph_state = self.graph_state, GraphState()
         try:
             yield
@@ -144,7 +144,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     def handle_call_function(self, node: torch.fx.Node) -> None:
         """Add a node, and the values that it defines, to the current graph.
 
-        A getitem node is written with the node whose result it takes.
+        A getitem node adds nothing, because it is written with the node whose result it takes.
 
         Raises:
             AssertionError: `node` is not a call_function node.
@@ -167,7 +167,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return found
 
     def _serialize_from_node(self, from_node: list[Any] | None) -> list[dict[str, Any]] | None:
-        """Return the sources of a node as dicts. Ids of graphs are not renumbered."""
+        """Return the `NodeSource` objects of a node as dicts, with unchanged ids of graphs."""
         if from_node is None:
             return None
         return [source.to_dict() for source in from_node if isinstance(source, compat.NodeSource)]
@@ -179,8 +179,8 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
 
         Args:
             arg: a node or a constant, or a container of them.
-            arg_type: the type of the argument in the operator's schema, for the items of an empty
-                list.
+            arg_type: the type of the argument in the operator's schema. It determines the type of
+                an empty list.
 
         Raises:
             SerializeError: the schema does not support arguments of this type.
@@ -236,7 +236,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     # ---- outputs --------------------------------------------------------------------------------
 
     def _output_node_at_index(self, node: torch.fx.Node, index: Any) -> torch.fx.Node | None:
-        """Return the node that takes a result; record other nodes that take it as duplicates."""
+        """Return the first getitem node of a result; record further ones as duplicates."""
         for user in node.users:
             if not operators.is_getitem(user.target):
                 raise AssertionError(f"{user} is not a getitem node")
@@ -245,7 +245,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return takers[0] if takers else None
 
     def _output_node_name_at_index(self, node: torch.fx.Node, index: Any) -> str:
-        """Return the name of a result, even if no node takes it."""
+        """Return the name of a result: of its getitem node, or a new name if there is none."""
         taker = self._output_node_at_index(node, index)
         return f"{node.name}_unused_{index}" if taker is None else taker.name
 
@@ -264,7 +264,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return found
 
     def _handle_getitem_users(self, node: torch.fx.Node) -> list[Any]:
-        """Return the outputs of a node whose results are all tensors."""
+        """Return the outputs of a node that returns several tensors."""
         return [
             self.serialize_tensor_output(self._output_node_name_at_index(node, index), value)
             for index, value in enumerate(node.meta["val"])

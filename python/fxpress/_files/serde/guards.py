@@ -1,8 +1,8 @@
 """Check that the arithmetic in the guards of a file operates on numbers.
 
 The grammar of guards (`csrc/schema/guard_grammar.cpp`) bounds the cost of arithmetic on numbers.
-Sequences cost more: `L['mode'] * 9 ** 9` is a text of 3 GB, `L['x'].size() * 9 ** 9` a tuple of
-30 GB.
+The same arithmetic on sequences costs more: `L['mode'] * 9 ** 9` is a text of 3 GB if the input
+"mode" is a str, and `L['x'].size() * 9 ** 9` is a tuple of 30 GB.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fxpress._torch import serde as compat
 _NUMBERS = (int, float, bool, torch.Tensor, torch.SymInt, torch.SymFloat)
 _ARITHMETIC = re.compile(r"[-+*/%&|^~]|<<|>>")
 _SEQUENCES = {"size", "stride"}  # methods that return a sequence
-_PASSED_ON = {"max", "min", "sym_max", "sym_min"}  # functions that return an argument
+_SELECTING = {"max", "min", "sym_max", "sym_min"}  # functions that return one of their arguments
 
 
 def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] | None) -> None:
@@ -39,7 +39,7 @@ def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] 
 
 
 def _argument_name(argument: Any, names: Sequence[str] | None) -> str | None:
-    """Return the name of an argument from its key in the arguments or keyword arguments."""
+    """Return the name under which guards access the argument with a pytree key; None if unknown."""
     if hasattr(argument, "key"):
         return str(argument.key)
     index = getattr(argument, "idx", None)
@@ -59,10 +59,10 @@ def _operands(guard: ast.AST) -> Iterator[ast.expr]:
 
 
 class _Inputs:
-    """The example inputs, by the argument names under which torch finds them.
+    """The example inputs as a tree, in which guards look up the inputs of arithmetic.
 
-    A tree: a step in source code maps to a dict, or to whether an input is a number or a tensor.
-    Storing a path for each input instead would cost the product of depth and inputs.
+    A node of the tree is a dict from a step in source code, such as "['x']", to the next node. A
+    leaf is a bool: whether the input is a number or a tensor.
     """
 
     def __init__(self, examples: Any, names: Sequence[str] | None) -> None:
@@ -75,7 +75,7 @@ class _Inputs:
                     waiting.append((self._tree, f"[{name!r}]", value))
         while waiting:
             within, text, value = waiting.pop()
-            known = within.get(text)  # two arguments may have one name
+            known = within.get(text)  # of an earlier argument with the same name
             children = compat.keyed_children(value)
             if children is None:
                 is_number = isinstance(value, _NUMBERS)
@@ -97,7 +97,7 @@ class _Inputs:
             case ast.IfExp():
                 return self.is_number(value.body) and self.is_number(value.orelse)
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
-                if name in _PASSED_ON:
+                if name in _SELECTING:
                     return all(map(self.is_number, value.args))
                 return name not in _SEQUENCES
             case ast.Subscript() | ast.Attribute():
@@ -105,7 +105,7 @@ class _Inputs:
         return True
 
     def _is_number_there(self, place: ast.expr) -> bool:
-        """Return whether a path in an input, or in a method's result, leads to a number."""
+        """Return whether `L[...]` with further steps, or an item of a result, is a number."""
         steps: list[str] = []
         at = place
         while isinstance(at, (ast.Subscript, ast.Attribute)):
@@ -113,14 +113,14 @@ class _Inputs:
             steps.append(step)
             at = at.value
         steps.reverse()
-        if isinstance(at, ast.Call):  # an item of a size or of strides
+        if isinstance(at, ast.Call):  # an item of L['x'].size() or .stride()
             return len(steps) == 1 and isinstance(place, ast.Subscript)
         if not isinstance(at, ast.Name) or at.id != "L":
-            return True  # math.pi
-        if steps[0] == "['flat_args']":  # torch replaces it with the path of any leaf
+            return True  # such as math.pi
+        if steps[0] == "['flat_args']":  # an item of L['flat_args'] may be any input
             return len(steps) == 2 and self._are_numbers
         if len(steps) > 1 and steps[1].startswith("[") and steps[1][1:-1].isdigit():
-            # torch reads L['args'][0] as L['args_0'] if there is an argument of that name
+            # torch reads L['args'][0] as L['args_0'] if an argument has that name.
             joined = [f"{steps[0][:-2]}_{steps[1][1:-1]}']", *steps[2:]]
             return self._is_number_in(steps) and self._is_number_in(joined)
         return self._is_number_in(steps)
@@ -129,7 +129,7 @@ class _Inputs:
         at: Any = self._tree
         for position, step in enumerate(steps, start=1):
             at = at.get(step)
-            if isinstance(at, bool):  # a row of a tensor is a number, too
+            if isinstance(at, bool):  # L['x'][0], a row of a tensor, counts as a number
                 return at and (position == len(steps) or steps[position].startswith("["))
             if at is None:
                 break

@@ -13,6 +13,7 @@ from fxpress import _native
 from fxpress._base.arguments import check_program
 from fxpress._base.errors import UnsupportedError, is_about_input
 from fxpress._base.observing.progress import Progress, check_progress, reporting
+from fxpress._files.format.torch_facts import Traits
 from fxpress._files.serde.body_constants import lift_body_constants
 from fxpress._files.serde.operators import is_permanent, schema_of
 from fxpress._files.serde.program import facts_of
@@ -23,11 +24,8 @@ from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
-# `OperatorTraits` of `csrc/schema/graph_hash.h`: aliased, written, random, effectful, changes_mode
-_Traits = tuple[list[str], list[str], bool, bool, bool]
-
-_known: dict[Any, _Traits] = {}  # the traits of permanent operators
-# These operators write their running statistics although their schemas do not declare it.
+_known: dict[Any, Traits] = {}  # the traits of permanent operators
+# These operators write their running statistics, but their schemas do not declare that.
 _BATCH_NORMS = (
     "batch_norm",
     "instance_norm",
@@ -39,28 +37,29 @@ _BATCH_NORMS = (
 _STATISTICS = ("running_mean", "running_var")
 
 
-def _describe(target: Any) -> _Traits:
+def _describe(target: Any) -> Traits:
     if compat.is_sym_op(target):
         return [], [], False, False, False
     schema = schema_of(target)
     if schema is None:
         is_operator = isinstance(target, torch_fx.HigherOrderOperator)
-        acts = is_operator and compat.is_effectful(target)
-        return [], [], False, acts, not is_operator
+        has_effect = is_operator and compat.is_effectful(target)
+        return [], [], False, has_effect, not is_operator
     aliases = {a.name: a.alias_info for a in schema.arguments if a.alias_info is not None}
     written = [name for name, info in aliases.items() if info.is_write]
     aliased = list(aliases)
     is_overload = isinstance(target, torch_fx.OpOverload)
-    if not aliases and is_overload and compat.is_composite(target):  # it may return a view
+    # A composite operator may return a view, although its schema does not declare that.
+    if not aliases and is_overload and compat.is_composite(target):
         aliased = [a.name for a in schema.arguments]
     if schema.name.removeprefix("aten::") in _BATCH_NORMS:
         written += _STATISTICS
-    acts = (not schema.returns and not written) or compat.is_effectful(target)
-    return aliased, written, compat.is_random(target), acts, False
+    has_effect = (not schema.returns and not written) or compat.is_effectful(target)
+    return aliased, written, compat.is_random(target), has_effect, False
 
 
-def traits_of(target: Any) -> _Traits:
-    """Return the effects of an operator, apart from returning new values."""
+def traits_of(target: Any) -> Traits:
+    """Return the effects of an operator or function."""
     if not is_permanent(target):
         return _describe(target)
     if target not in _known:
@@ -83,7 +82,7 @@ def _digest_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def _parts(value: Any) -> tuple[Any, ...] | None:
-    """Return the parts of a non-plain tensor, an object or a container; None if unknown."""
+    """Return the parts of a container, a script object or a tensor that is not strided, or None."""
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             if not hasattr(value, "__tensor_flatten__"):
@@ -145,8 +144,6 @@ def _bytes_of(value: Any) -> int:
 
 def _digests(values: dict[str, Any], progress: Progress) -> dict[str, bytes]:
     """Return the hash of each value."""
-    if progress is False:
-        return {name: _digest(value, name) for name, value in values.items()}
     made = {}
     with reporting(progress, "hashing values", sum(map(_bytes_of, values.values()))) as report:
         for name, value in values.items():
@@ -159,7 +156,10 @@ def _digests(values: dict[str, Any], progress: Progress) -> dict[str, bytes]:
 def hash_parts(
     program: ExportedProgram, include_state: bool, progress: Progress = False
 ) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
-    """Return a program's document, and 32-byte hashes: its own, by constant, and of all nodes."""
+    """Return a program's schema document, its hash, name -> hash of a value, and hashes of nodes.
+
+    A hash has 32 bytes; the hashes of nodes are joined in the order of the document.
+    """
     check_program(program, "program")
     program = lift_body_constants(program)
     treespecs = TreeSpecWriter()
@@ -197,12 +197,12 @@ def graph_hash(
     Two programs have equal hashes if they differ only in the names of values and symbols, in the
     order of independent nodes, or in metadata, hints and stack traces. The hashes differ if the
     computations differ: in operators, arguments, shapes, strides, dtypes, devices, the signature,
-    ranges of symbols, guards, or the values of constants. Parameters and buffers are hashed by
+    ranges of symbols, guards, or the values of constants. Parameters and buffers contribute their
     names, shapes and dtypes.
 
-    The hash covers the order of reads and writes of one storage, of random operators, of side
-    effects, and of calls that change a mode. It also covers the names that callers use: of
-    parameters, buffers and keyword arguments. It does not cover whether inputs share a storage.
+    The hash depends on the order of reads and writes of a storage, random operators, side effects,
+    and calls that change a mode. It depends on the names of parameters, buffers and keyword
+    arguments, because callers use them. It does not depend on whether inputs share a storage.
 
     torch does not have this function.
 

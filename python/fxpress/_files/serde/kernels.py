@@ -1,4 +1,4 @@
-"""Convert the arguments of operators that call compiled kernels or lowered models."""
+"""Convert the arguments of operators that call Triton kernels or models lowered by AOTInductor."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 
 from fxpress._torch import serde as compat
 
-_POSITIONAL, _KEYWORD = 1, 2  # ArgumentKind
-_Input = tuple[str, Any, int]
+_POSITIONAL, _KEYWORD = 1, 2  # values of `schema.ArgumentKind`
+_Input = tuple[str, Any, int]  # name, value, ArgumentKind
 _CONSTEXPR = re.compile(r"\('constexpr',\s*([^)]+)\)")
 _TUNED = ("num_cpu_threads", "num_warps", "num_stages", "num_ctas")
-# Parameters of some accelerators, which a compiled kernel may have.
+# Settings that compiled kernels for some accelerators have.
 _OPTIONAL = ("tile_width", "tile_height", "base_pe")
 
 
 def is_metadata_matched(config: Any, entry_metadata: Any) -> bool:
-    """Return whether a configuration and a compiled kernel agree in all common settings.
+    """Return whether a configuration and a compiled kernel have equal values of common settings.
 
     Stands in for `torch._export.serde.serialize.is_metadata_matched`.
     """
@@ -37,7 +37,7 @@ def _only(caches: dict[Any, Any], what: str) -> Any:
 
 
 def _cache_of(kernel: Any) -> dict[str, Any]:
-    """Return the compiled forms of a kernel for its only device, by signature."""
+    """Return signature -> compiled kernel, for the only device of a Triton kernel."""
     found: dict[str, Any]
     if hasattr(kernel, "device_caches"):
         found = _only(kernel.device_caches, "device cache")[0]
@@ -58,7 +58,7 @@ def _parse_constant(text: str) -> Any:
 
 
 def _with_constants(kernel: Any, given: dict[str, Any], cache: dict[str, Any]) -> list[Any]:
-    """Return the compiled forms for the constants in a call."""
+    """Return the compiled kernels for the constants in a call."""
     names = [kernel.arg_names[i] for i in kernel.constexprs if i < len(kernel.arg_names)]
     values = [given[name] for name in names if name in given]
     wanted = [v if isinstance(v, (bool, int, float)) else str(v) for v in values]
@@ -69,13 +69,13 @@ def _with_constants(kernel: Any, given: dict[str, Any], cache: dict[str, Any]) -
 
 
 def get_triton_kernel_and_cache_entry(node: torch.fx.Node) -> tuple[Any, Any]:
-    """Return the kernel that a node calls, and the compiled form that the call ran.
+    """Return the Triton kernel that a node calls, and the compiled kernel that the call ran.
 
     Stands in for `torch._export.serde.serialize.get_triton_kernel_and_cache_entry`.
 
     Raises:
-        AssertionError: the node does not call a Triton kernel, Triton is not available, or no
-            compiled form, or more than one, matches the call.
+        AssertionError: the node does not call a Triton kernel, Triton is not available, or not
+            exactly one compiled kernel matches the call.
     """
     if node.target is not compat.triton_kernel_wrapper_functional:
         raise AssertionError(f"expected triton_kernel_wrapper_functional, got {node.target}")
@@ -104,8 +104,8 @@ def get_triton_kernel_and_cache_entry(node: torch.fx.Node) -> tuple[Any, Any]:
         ][:1]
     if len(entries) != 1:
         raise AssertionError(
-            f"{len(entries)} compiled forms of the kernel {kernel.__name__} fit its call in node "
-            f"{node.name}; there are {list(cache)}"
+            f"expected one compiled kernel of {kernel.__name__} for the call in node {node.name}, "
+            f"found {len(entries)} among {list(cache)}"
         )
     return kernel, entries[0]
 
@@ -142,7 +142,7 @@ def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
         (name, getattr(metadata, name)) for name in _OPTIONAL if hasattr(metadata, name)
     )
     settings["kernel_param_names"] = [p.name for p in parameters]
-    # Kernels of some backends do not provide the types that they were compiled for.
+    # Kernels of some backends lack the types that they were compiled for.
     compiled = getattr(getattr(entry, "src", None), "signature", None) or {}
     settings["kernel_param_types"] = [str(compiled.get(p.name, p.annotation)) for p in parameters]
     return [
@@ -158,7 +158,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _delegate_inputs(node: torch.fx.Node) -> list[_Input]:
-    """Return the inputs, with the compiled model's path for its module and None for the graph."""
+    """Return the inputs: the compiled model's path, None for the graph, then the arguments."""
     lowered: Any = node.args[0]
     owner = node.graph.owning_module
     if not hasattr(owner, lowered.name):
@@ -173,7 +173,7 @@ def _delegate_inputs(node: torch.fx.Node) -> list[_Input]:
 
 
 def special_inputs(node: torch.fx.Node) -> list[_Input]:
-    """Return a node's inputs as stored in a file: (name, value, `ArgumentKind`) each."""
+    """Return the inputs of a call of a kernel or a lowered model as stored in a file."""
     if node.target is compat.triton_kernel_wrapper_functional:
         return _kernel_inputs(node)
     return _delegate_inputs(node)

@@ -1,4 +1,4 @@
-"""The budget of a load: the remaining limits on the cost of reading a file."""
+"""The budget of a load: the memory and time that `Limits` allow and that are not used yet."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class LimitError(SerializeError):
     def __str__(self) -> str:
         return (
             f"{self.place}: more than the limit {self.limit!r} allows; if you trust the file, "
-            f"pass a larger one: limits=fxpress.archive.Limits({self.limit}=...)"
+            f"pass a larger limit: limits=fxpress.archive.Limits({self.limit}=...)"
         )
 
 
 class SymbolicWork:
-    """Count processor seconds of this thread in nested `with` blocks; `done`: in closed ones."""
+    """Measure processor seconds of this thread in `with` blocks, which may be nested."""
 
     __slots__ = ("_open", "_since", "done")
 
     def __init__(self) -> None:
-        self.done = 0.0
+        self.done = 0.0  # seconds in closed blocks
         self._open = 0  # the number of open blocks
         self._since = 0.0  # the time at which the outermost block was opened
 
@@ -73,10 +73,9 @@ class SymbolicWork:
 
 
 class Budget:
-    """The remaining limits for one file of `size` bytes. Only one thread at a time may use it.
+    """The remaining memory and time for a file of `size` bytes, for one thread at a time.
 
-    Native code charges memory and depth to `native`. `symbolic` is the `with` block that measures
-    symbolic work.
+    `native` counts memory and depth. `symbolic` measures the time of `with budget.symbolic:`.
     """
 
     def __init__(self, limits: Limits | None, size: int) -> None:
@@ -92,19 +91,19 @@ class Budget:
 
     @classmethod
     def of(cls, limits: Limits | Budget | None, size: int) -> Budget:
-        """Return the budget for one of several files; `limits` may be the common budget already."""
+        """Return the budget for a file: a new budget, or `limits`, a budget of several files."""
         if not isinstance(limits, Budget):
             return cls(limits, size)
         limits.grow(size)
         return limits
 
     def grow(self, size: int) -> None:
-        """Add the memory and time for `size` more bytes of the file."""
+        """Add the memory and time that `size` bytes of a file allow."""
         self.native.grow(_as_bytes(self.limits.memory_per_byte * size))
         self._seconds += self.limits.seconds_per_megabyte * size / _MEGABYTE
 
     def charge(self, size: int, place: str) -> None:
-        """Charge `size` bytes before their allocation; LimitError if too few are left."""
+        """Use `size` bytes of memory, before their allocation; LimitError if too few are left."""
         self.native.set_place(place)
         self.native.charge(_as_bytes(size))
         self.native.set_place("the program")
@@ -122,12 +121,12 @@ class Budget:
         return load_json(text, self.limits.depth, **options)
 
     def check_time(self, place: str) -> None:
-        """Raise LimitError if symbolic work, including open blocks, has exceeded its time."""
+        """Raise LimitError if `with budget.symbolic` blocks, including open ones, took too long."""
         if self.symbolic.seconds() > self._seconds:
             raise LimitError("seconds", place)
 
     def check_time_before(self, place: str) -> None:
-        """Raise LimitError if closed blocks have exceeded the time; does not read the clock."""
+        """Like `check_time`, but without reading the clock: for closed blocks only."""
         if self.symbolic.done > self._seconds:
             raise LimitError("seconds", place)
 

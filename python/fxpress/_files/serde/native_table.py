@@ -1,4 +1,4 @@
-"""Fill the table of the native code of serde: the objects listed in `csrc/serde/symbols.def`."""
+"""Give native code the Python objects that `csrc/serde/symbols.def` lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxpress._torch.versions import features
 
 @fill_once
 def fill() -> None:
-    """Fill the table of `csrc/serde/symbols.def`."""
+    """Fill the native table of Python objects."""
     fx()
     signature = compat.graph_signature
     _native.initialize_serde(
@@ -75,7 +75,7 @@ def fill() -> None:
             "fake_device": sys.intern(compat.FAKE_DEVICE),
             "strided": torch.strided,
             "symbolic": operators.symbolic,
-            "tensor_facts": tensor_part_symbol("tensor_facts"),  # None: use Python
+            "tensor_facts": tensor_part_symbol("tensor_facts"),  # None: read Python attributes
             "unsupported_error": operators.UnsupportedProgramError,
         }
     )

@@ -1,4 +1,4 @@
-"""Convert objects of torch's schema classes to dicts, JSON and their canonical form, and back."""
+"""Convert objects of torch's schema classes to and from dicts and JSON; compute canonical forms."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def _to_json_bytes(obj: Any) -> bytes:
     if type(obj) in TYPES.values():
         try:
             return CLASSES.write(obj)
-        except TypeError:  # it contains values outside of the schema, such as other enums or bytes
+        except TypeError:  # `obj` contains values that the schema lacks, such as bytes
             pass
     text = json.dumps(_dataclass_to_dict(obj), cls=EnumEncoder, allow_nan=False)
     return text.encode("utf-8")
 
 
 def _resolve_schema_cls(cls: Any) -> Any:
-    """Return the class of a name or forward reference; the name if there is none.
+    """Return the schema class with a name (or forward reference); the name if it is unknown.
 
     Stands in for `torch._export.serde.serialize._resolve_schema_cls`.
     """
@@ -129,8 +129,8 @@ def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
     Stands in for `torch._export.serde.serialize._bytes_to_dataclass`.
 
     Raises:
-        fxpress.SerializeError: the text is not JSON or does not match the class; for a class of the
-            schema, the message states the path.
+        fxpress.SerializeError: the text is not JSON or does not match the class. For a class of the
+            schema, the message states the path of the wrong value.
         TypeError: `artifact_bytes` is not bytes.
     """
     if cls in TYPES.values():
@@ -157,15 +157,15 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
 
     Args:
         ep: an ExportedProgram of torch's schema, which is not modified.
-        constants: the names of constants, which no node defines.
+        constants: the names of values that are constants instead of results of nodes.
 
     Returns:
-        Another ExportedProgram of the schema. All names are replaced, including names inside dicts
-        and names of custom objects that are user inputs, which torch leaves unchanged.
+        A new ExportedProgram of the schema. All names are replaced, also names inside dicts and
+        names of custom objects that are user inputs, which torch leaves unchanged.
 
     Raises:
-        AssertionError: `ep` is of another class; or the graph has a cycle, uses a name that is not
-            defined or defined twice, or its number of inputs or outputs differs from the signature.
+        AssertionError: `ep` is of another class; or the graph has a cycle, uses an undefined name,
+            defines a name twice, or has other numbers of inputs or outputs than the signature.
         KeyError: the signature has a name that the graph lacks.
         fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not support.
 
@@ -192,14 +192,14 @@ def _like(given: Sequence[Any], values: list[Any]) -> Sequence[Any]:
 def _canonicalize_graph(
     sorted_inputs: Sequence[Any], sorted_outputs: Sequence[Any], graph: Any, constants: set[str]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the canonical form of a graph, and a dict of old to new names of values.
+    """Return the canonical form of a graph, and old name -> new name of its values.
 
     Stands in for `torch._export.serde.serialize._canonicalize_graph`, which modifies its argument.
 
     Args:
         sorted_inputs, sorted_outputs: the inputs and outputs that replace the graph's.
         graph: a `schema.Graph`, which is not modified.
-        constants: the names of constants, which no node defines.
+        constants: the names of values that are constants instead of results of nodes.
     """
     _refuse_unknown_fields()
     ordered = dataclasses.replace(graph, inputs=list(sorted_inputs), outputs=list(sorted_outputs))

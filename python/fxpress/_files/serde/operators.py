@@ -1,7 +1,4 @@
-"""Describe operators, arguments and numbers to the native code in `csrc/serde`.
-
-`register_extension` registers handlers for types of operators outside of torch.
-"""
+"""Describe operators, rare arguments and symbolic numbers to the native code in `csrc/serde`."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
 
 
 class Kind(IntEnum):
-    """The values of `OperatorKind` in `csrc/serde/operators.h`."""
+    """The values of `OperatorKind` in `csrc/serde/operators.h`, which has the types below, too."""
 
     GETITEM = 0
     SYMBOLIC = 1
@@ -39,9 +36,12 @@ class Kind(IntEnum):
     UNSUPPORTED = 6
 
 
-_TENSOR, _TENSOR_LIST, _OTHER = range(3)  # ReturnKind
-_Argument = tuple[str, bool, bool, bool, Any]
+_TENSOR, _TENSOR_LIST, _OTHER = range(3)  # the values of `ReturnKind`
+_Argument = tuple[str, bool, bool, bool, Any]  # the fields of `OperatorArgument`, in order
+# Fields of `Operator`: kind, name, arguments, returns, is_allowed, is_functional, takes_numbers,
+# constrains.
 Described = tuple[int, str, tuple[_Argument, ...], tuple[int, ...], bool, bool, bool, bool]
+# Operators that constrain symbols; see `Values.constrain`.
 _CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
 _known: dict[Any, Described] = {}  # the descriptions of permanent operators
 
@@ -57,7 +57,7 @@ def operator_name(target: Any) -> str:
 
 
 def is_permanent(target: Any) -> bool:
-    """Return whether an operator exists unchanged as long as the process."""
+    """Return whether an operator is never redefined, so that its description can be cached."""
     return isinstance(target, torch_fx.OpOverload) and target.namespace in ("aten", "prims")
 
 
@@ -89,7 +89,7 @@ def _with_schema(name: str, schema: Any, target: Any = None) -> Described:
         for a in schema.arguments
     )
     returns = tuple(_return_kind(r.real_type) for r in schema.returns)
-    is_overload = not name.startswith("#")  # the verifier decides about extensions
+    is_overload = not name.startswith("#")  # torch's verifier decides about extensions
     functional = is_overload and not schema.is_mutable
     return (
         Kind.SCHEMA,
@@ -115,12 +115,12 @@ def _extension_name(target: Any) -> str:
 
 
 def described_kind(kind: Kind, name: str = "", *, allowed: bool = False) -> Described:
-    """Return the description of an operator without names of arguments and results."""
+    """Return the description of an operator that does not have a schema."""
     return kind, name, (), (), allowed, allowed, kind is Kind.SYMBOLIC, False
 
 
 def is_getitem(target: Any) -> bool:
-    """Return whether calls of a target are written with the node whose result they take."""
+    """Return whether a target is getitem, whose calls are written with the node they unpack."""
     return target is operator.getitem
 
 
@@ -131,7 +131,7 @@ def _symbolic(target: Any) -> Described:
 
 
 def describe_symbolic(target: Any) -> Described:
-    """Return the description of a function on numbers, in the form of `describe_operator`."""
+    """Return the `Described` of a function on numbers; AssertionError for other functions."""
     if isinstance(target, torch_fx.OpOverload):
         names = tuple(_parameter(a.name) for a in compat.schema_of(target).arguments)
         return Kind.SYMBOLIC, operator_name(target), names, (), True, True, True, False
@@ -141,7 +141,7 @@ def describe_symbolic(target: Any) -> Described:
 
 
 def describe_call(target: Any, args: Any) -> Described:
-    """Return the description of a call of an operator, in the form of `describe_operator`."""
+    """Return the `Described` of an operator with a schema, in a call with `args`."""
     if isinstance(target, compat.CallTorchBind):
         return _with_schema("", target.schema(args[0], args[1]))
     schema = schema_of(target)
@@ -171,7 +171,7 @@ def _describe(target: Any) -> Described:
 
 
 def describe_operator(target: Any) -> Described:
-    """Return the description of an operator, whose fields `csrc/serde/operators.h` defines."""
+    """Return the description of an operator for the native code."""
     if not is_permanent(target):
         return _describe(target)
     if target not in _known:
@@ -180,7 +180,7 @@ def describe_operator(target: Any) -> Described:
 
 
 def empty_list_tag(declared: Any) -> str:
-    """Return the field of Argument for an empty list, according to the schema."""
+    """Return the field of `schema.Argument` for an empty list of the type `declared`."""
     if declared is None:
         return "as_tensors"
     if isinstance(declared, torch.OptionalType):
@@ -210,9 +210,9 @@ def empty_list_tag(declared: Any) -> str:
 
 
 def symbolic(value: Any, texts: dict[Any, str]) -> int | float | bool | tuple[str, Any]:
-    """Return the value of a symbolic number if it is known, else (expression, hint or None).
+    """Return the value of a symbolic number if it is a constant, else (`srepr`, hint or None).
 
-    `texts` caches the texts of a program's expressions.
+    `texts` is a cache: expression -> `srepr`.
     """
     if isinstance(value, torch.SymInt):
         if compat.is_concrete_int(value):
@@ -235,7 +235,10 @@ def symbolic(value: Any, texts: dict[Any, str]) -> int | float | bool | tuple[st
 
 
 def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
-    """Return a rare argument as (field of Argument, text) or (field, text, class name)."""
+    """Return (field of `schema.Argument`, text), and the class name of a custom object.
+
+    Native code calls this function for arguments that it does not write itself.
+    """
     if isinstance(value, (torch_fx.OpOverload, torch_fx.HigherOrderOperator)):
         return "as_operator", operator_name(value)
     if isinstance(value, torch.SymInt):
@@ -276,7 +279,7 @@ def _buffer_name(value: Any) -> str:
 
 
 def other_list(values: Any) -> tuple[bool, list[str | None]]:
-    """Return whether some of a list of Inductor's buffers are None, and their names."""
+    """Return whether a list of Inductor's buffers contains None, and the names of the buffers."""
     inductor = sys.modules.get(compat.INDUCTOR)
     if inductor is not None:
         buffers = (inductor.Buffer, inductor.ReinterpretView)
@@ -289,7 +292,7 @@ def other_list(values: Any) -> tuple[bool, list[str | None]]:
 
 
 def module_argument(attribute: Any, name: str) -> str:
-    """Return the text for a lowered module in the arguments."""
+    """Return the text for an argument that is a module lowered to a backend."""
     if type(attribute).__name__ != "LoweredBackendModule":
         raise compat.SerializeError(
             f"Unsupported getattr attribute {name} with type: {type(attribute)}"
@@ -314,7 +317,7 @@ def dumps(value: Any, node: torch.fx.Node) -> str:
 
 
 def node_failed(node: torch.fx.Node, error: Exception) -> None:
-    """Raise a SerializeError that names the node; reraise UnsupportedError and InternalError."""
+    """Raise a SerializeError that names the node; reraise errors that the node did not cause."""
     if isinstance(error, (UnsupportedError, InternalError)) or not is_about_input(error):
         raise error
     text = "".join(traceback.format_exception(error))

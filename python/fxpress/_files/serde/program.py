@@ -23,8 +23,7 @@ from fxpress._files.serde.treespecs import TreeSpecWriter
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
-_STACK_MARKS = re.compile(r"[][(),;]")
-
+_STACK_MARKS = re.compile(r"[][(),;]")  # brackets and separators in the text of `nn_module_stack`
 _PARTS = ("state", "constants", "example inputs")
 
 
@@ -44,7 +43,7 @@ def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
 def facts_of(
     program: ExportedProgram, treespecs: TreeSpecWriter, opset_version: dict[str, int] | None
 ) -> dict[str, Any]:
-    """Return the facts for the native encoder, apart from graph, signature and calls."""
+    """Return field -> value of the document, except graph, signature and module calls."""
     return {
         "opset_version": compat.with_aten(opset_version),
         "range_constraints": {
@@ -61,7 +60,7 @@ def facts_of(
 
 
 def _check_names(program: ExportedProgram) -> None:
-    """Raise SerializeError for names with which the file could not be read."""
+    """Raise UnsupportedError for names with which the file could not be read."""
     specs = program.graph_signature.input_specs
     names = [spec.target for spec in specs if isinstance(spec.target, str)]
     paths = [entry.fqn for entry in program.module_call_graph]
@@ -78,7 +77,7 @@ def _check_names(program: ExportedProgram) -> None:
 
 
 def _can_be_in_stack(path: str) -> bool:
-    """Return whether readers find the end of a path in `nn_module_stack` as torch writes it."""
+    """Return whether readers find the end of a module's path in torch's `nn_module_stack` text."""
     depth = 0
     for mark in _STACK_MARKS.findall(path):
         depth += (mark in "[(") - (mark in "])")
@@ -90,7 +89,7 @@ def _can_be_in_stack(path: str) -> bool:
 def encode(
     program: ExportedProgram, opset_version: dict[str, int] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
-    """Return a program's JSON, and the custom objects in its graph; may raise SerializeError."""
+    """Return a program's JSON, and name -> custom object in its graph."""
     return _native.on_unchanged(program.graph, lambda: _encode(program, opset_version))
 
 
@@ -108,7 +107,7 @@ def _encode(
     facts = facts_of(program, treespecs, opset_version)
     parts = (program.graph_module, program.graph_signature, program.module_call_graph)
     text = SCHEMA.encode_program(*parts, facts, objects, treespecs, checked)
-    if text is None:  # the program may be invalid; torch's verifier decides
+    if text is None:  # the native check did not accept the program; torch's verifier decides
         validate(program)
         objects.clear()
         treespecs.fields.clear()
@@ -118,7 +117,7 @@ def _encode(
 
 
 def _tensor_bytes(parts: list[dict[str, Any] | None]) -> int:
-    """Return an estimate of the bytes of tensors; a shared storage counts once."""
+    """Return an estimate of the bytes of tensors in dicts; a shared storage counts once."""
     sizes: dict[int, int] = {}
     for part in parts:
         for value in ({} if part is None else part).values():
@@ -136,7 +135,10 @@ def serialize_parts(
     wanted: tuple[bool, bool, bool],
     progress: Progress = False,
 ) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the bytes of the program, its state, its constants and its example inputs."""
+    """Return the bytes of the program, its state, its constants and its example inputs.
+
+    `wanted` selects the last three; the bytes of other parts are empty.
+    """
     check_program(program, "exported_program")
     check_opset_version(opset_version)
     check_pickle_protocol(pickle_protocol)
@@ -183,8 +185,8 @@ def serialize(
 ) -> compat.SerializedArtifact:
     """Return an exported program as bytes, identical to torch's.
 
-    One thing differs: in the nodes' "from_node" metadata, ids of graphs count from 0 instead of
-    being addresses, so that equal exports give equal bytes in every process.
+    Only the ids of graphs in the "from_node" metadata of nodes differ. torch writes addresses;
+    fxpress numbers the graphs from 0, so that equal exports give equal bytes in every process.
 
     Args:
         exported_program: the program, which is not modified.
@@ -196,9 +198,9 @@ def serialize(
             (done, total, what).
 
     Raises:
-        fxpress.SerializeError: a node cannot be written; the message names it. It is also torch's
-            SpecViolationError if the program is not valid; and a PicklingError, an AttributeError
-            and a TypeError if an object cannot be pickled.
+        fxpress.SerializeError: a node cannot be written; the message names it. The error is also
+            torch's SpecViolationError if the program is not valid; and a PicklingError, an
+            AttributeError and a TypeError if an object cannot be pickled.
         fxpress.UnsupportedError: fxpress cannot write a part of the program.
         AssertionError: a constant and an object of the graph have the same name.
         TypeError: an argument is of a wrong type.

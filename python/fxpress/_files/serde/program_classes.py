@@ -82,7 +82,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
     Stands in for `torch._export.serde.serialize.ExportedProgramDeserializer`.
 
     Args:
-        expected_opset_version: not compared, as in torch.
+        expected_opset_version: ignored, as in torch.
 
     Example:
         >>> from fxpress.serialize import ExportedProgramDeserializer, ExportedProgramSerializer
@@ -99,7 +99,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
     def deserialize_range_constraints(
         self, symbol_name_to_range: dict[str, Any], symbol_name_to_symbol: dict[str, Any]
     ) -> dict[Any, Any]:
-        """Return symbol -> range, from ranges by name; log a warning for names without a symbol."""
+        """Return symbol -> range, from name -> range; log a warning for a name without a symbol."""
         return deserialize_range_constraints(symbol_name_to_range, symbol_name_to_symbol)
 
     def deserialize(
@@ -118,7 +118,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
 
         Args:
             exported_program: a `schema.ExportedProgram`, which is not modified.
-            state_dict, constants, example_inputs: each is bytes, or the value.
+            state_dict, constants, example_inputs: bytes of `torch.save`, or the values.
             _unsafe_skip_version_check: accept schemas of another major version.
             allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run
                 any code. Example inputs that need it or are damaged are left out with a warning.

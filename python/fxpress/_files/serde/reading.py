@@ -41,7 +41,7 @@ def check_version(version: Any, skip: bool) -> None:
 
 
 def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any, str | None]:
-    """Return the example inputs; or None and the reason, if unreadable ones are left out."""
+    """Return (example inputs, None), or (None, reason) if they are left out as unreadable."""
     if saved is None or len(saved) == 0:
         return None, None
     try:
@@ -56,7 +56,7 @@ def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any,
 
 
 def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
-    """Return True if torch's verifier would certainly accept the program."""
+    """Return True if torch's verifier would certainly accept the program, False if unknown."""
     checked = to_check(root, fields["verifiers"], fields["state_dict"], fields["constants"])
     return checked is not None and _native.is_surely_valid(
         fields["graph_signature"], fields["module_call_graph"], checked
@@ -65,7 +65,7 @@ def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
 
 @dataclasses.dataclass
 class Decoded:
-    """The parts of an ExportedProgram document, its reader and its symbols."""
+    """The parts of an `ExportedProgram` of the schema, with its decoder and its symbols."""
 
     reader: _native.GraphDecoder
     values: Values
@@ -88,9 +88,9 @@ def decode_graph_module(
     location: Location = None,
     allowed: frozenset[str] = frozenset(),
 ) -> Decoded:
-    """Return the graph of a program and the other parts of an ExportedProgram document.
+    """Return the parts of an `ExportedProgram` of the schema.
 
-    State, constants and inputs are bytes or values. With `allow_pickle` it may run any code.
+    State, constants and inputs are values or bytes, whose unpickling may run code if allowed.
     """
     budget.charge(len(ranges) * _RANGE_BYTES, "range_constraints")
     values = Values(dict(ranges), location, budget, allowed)
@@ -113,7 +113,7 @@ def decode_graph_module(
         add_left_out_reason(left_out),
     ):
         root, signature, calls, has_objects = reader.program(document)
-    if has_objects:  # torch, too, creates a module without code, with a warning
+    if has_objects:  # their code may be invalid: torch then warns and leaves the code out
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
         place = "the custom metadata of the graph"
@@ -128,7 +128,7 @@ def decode_graph_module(
 
 
 def _verifiers(names: list[str]) -> list[Any]:
-    """Return the verifiers of dialects."""
+    """Return the verifier classes with these dialect names."""
     if len(names) > _MOST_VERIFIERS:
         raise compat.SerializeError(f"expected one verifier, found {len(names)}")
     return [compat.load_verifier(name) for name in names]
@@ -152,7 +152,7 @@ def decode(
     allowed: frozenset[str] = frozenset(),
     location: Location = None,
 ) -> ExportedProgram:
-    """Return the program of an ExportedProgram document; see `decode_graph_module`."""
+    """Return the program that a document describes; see `decode_graph_module` for the arguments."""
     stored = document.field(CLASSES, "range_constraints")
     with damage_is_named("range_constraints"):
         ranges = {name: (r.min_val, r.max_val) for name, r in stored.items()}
@@ -205,26 +205,26 @@ def deserialize(
 ) -> ExportedProgram:
     """Return an exported program that `serialize` of fxpress or torch wrote.
 
-    Reading does not run code from the artifact: parsers of fxpress read expressions and tree specs,
-    names are identifiers, and targets of nodes are operators that exist in this process. As in
-    torch, guards become code when `module()` is called. Any number of threads may read
-    concurrently.
+    Reading does not run code from the artifact. Expressions and tree specs are parsed, not
+    evaluated; names are identifiers; targets of nodes are operators that exist in this process. As
+    in torch, guards become code when `module()` is called. Any number of threads may call this
+    function concurrently.
 
     Args:
-        artifact: the program as bytes; each other part as bytes or as the value.
-        expected_opset_version: not compared, as in torch.
+        artifact: the program as bytes; each other part as bytes of `torch.save` or as the value.
+        expected_opset_version: ignored, as in torch.
         _unsafe_skip_version_check: accept schemas of another major version.
         allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run any
             code. Example inputs that need it or are damaged are left out with a warning.
-        allow_operators: operators or namespaces of torch that the program may call although files
-            may not by default, such as "aten.from_file" or "symm_mem".
+        allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
+            "symm_mem", that fxpress refuses by default, and that this program may call.
         limits: the limits on the cost of reading, a `fxpress.archive.Limits`; None: the defaults.
 
     Raises:
         fxpress.LimitError: reading would exceed the limits; a subclass of SerializeError.
         fxpress.SerializeError: the bytes are damaged, name something that is not registered, or
-            need `allow_pickle` or `allow_operators`. It is also torch's SpecViolationError if
-            torch's verifier rejects the program.
+            need `allow_pickle` or `allow_operators`. The error is also torch's SpecViolationError
+            if torch's verifier rejects the program.
         fxpress.UnsupportedError: fxpress cannot read a part of the program.
         AssertionError: the program is not bytes.
         TypeError: an argument is of a wrong type.
@@ -241,15 +241,7 @@ def deserialize(
     if not isinstance(artifact.exported_program, bytes):
         raise AssertionError(f"expected bytes, got {type(artifact.exported_program).__name__}")
     allowed = allowed_names(allow_operators)
-    budget = Budget(
-        limits,
-        sizes_of(
-            artifact.exported_program,
-            artifact.state_dict,
-            artifact.constants,
-            artifact.example_inputs,
-        ),
-    )
+    budget = Budget(limits, sizes_of(*vars(artifact).values()))
     with _native.GcPause():  # all objects created here are live at the end
         with phase("text"):
             document = SCHEMA.read(artifact.exported_program, "ExportedProgram", budget.native)

@@ -1,7 +1,7 @@
 """Describe torch's serialization schema to the native code.
 
-The fields, their order, shapes and defaults are read from torch's dataclasses, so that fxpress
-follows the installed torch. The native code rejects fields that it does not interpret.
+The description is read from the dataclasses of the installed torch: fields, their order, types and
+defaults. The native code rejects fields that it does not know.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _shape(hint: Any) -> str:
 
 
 def _members(hint: Any) -> dict[int, Any] | None:
-    """Return {int: member} for the enumeration in a type hint, or None."""
+    """Return value -> member of the IntEnum in a type hint, such as `list[ScalarType]`, or None."""
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
         return {member.value: member for member in hint}
     return next(filter(None, map(_members, typing.get_args(hint))), None)
@@ -57,7 +57,7 @@ def _default(field: dataclasses.Field[Any]) -> str | None:
 
 
 def describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None]]]:
-    """Return a class of the schema as (name, whether it is a union, [(field, shape, default)])."""
+    """Return (name, whether it is a union, [(field, shape, default)]) of a schema class."""
     hints = _hints(cls)
     is_union = issubclass(cls, Union)
     fields = [
@@ -90,7 +90,7 @@ TYPES["NodeSource"] = NodeSource
 
 SCHEMA = _native.Schema([describe(cls) for cls in TYPES.values()])
 
-# The native code numbers the types itself, and requires their classes in that order.
+# The classes in the order of the native type numbers.
 _BY_POSITION = [TYPES[name] for name in SCHEMA.type_names()]
 _ENUMERATIONS = {
     cls: {name: members for name, hint in _hints(cls).items() if (members := _members(hint))}

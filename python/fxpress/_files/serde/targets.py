@@ -1,4 +1,4 @@
-"""Resolve texts of a file to operators, functions and classes, without running code."""
+"""Find the operators, functions and classes that a file names, without running code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _operator(text: str) -> Any:
         case ["torch", "ops", "higher_order", name]:
             found = getattr(torch.ops.higher_order, name, None)
         case ["torch", "ops", namespace, name, overload]:
-            if not compat.has_operator(namespace, name):  # torch.ops would keep a failed look-up
+            if not compat.has_operator(namespace, name):  # torch.ops would cache the failed look-up
                 return None
             packet = getattr(getattr(torch.ops, namespace), name, None)
             found = getattr(packet, overload, None)
@@ -82,7 +82,7 @@ def find_allowed(text: str, allowed: frozenset[str]) -> Any:
 
 
 def describe_target(target: Any) -> tuple[Any, Described]:
-    """Return a target for reading nodes, with its description."""
+    """Return (target, description) for the native code that reads nodes."""
     if not callable(target):
         raise compat.SerializeError(_UNREGISTERED.format(target))
     described = describe_operator(target)
@@ -104,7 +104,7 @@ def _member(owner: Any, name: str) -> Any:
 
 
 def source_function(text: str) -> Any:
-    """Return the function in an entry of "source_fn_stack"; the text if it is not found."""
+    """Return the function that an entry of "source_fn_stack" names; the text if it is unknown."""
     if text in _FUNCTIONS:
         return _FUNCTIONS[text]
     if text.startswith("#"):
@@ -121,12 +121,12 @@ def source_function(text: str) -> Any:
 
 
 class _ReadingError(compat.SerializeError):
-    """An error that names the node that could not be read."""
+    """A node could not be read; the message contains the node."""
 
 
 def reading_failed(node: Any, error: Exception) -> None:
-    """Raise an exception that names the schema's node that could not be read."""
-    # An error in a nested graph names its node already. An InternalError is a bug of fxpress.
+    """Raise an exception that names a schema node that could not be read, because of `error`."""
+    # A `_ReadingError` of a nested graph names its node already.
     unchanged = (UnsupportedError, InternalError, RefusedOperatorError, _ReadingError)
     if isinstance(error, unchanged) or not is_about_input(error):
         raise error

@@ -23,7 +23,7 @@ _DEFAULTDICT_KEYS = {"default_factory_module", "default_factory_name", "dict_con
 
 
 class TreeSpecWriter:
-    """Write tree specs; `fields` collects the fields of named tuples by their stored name."""
+    """Write tree specs. `fields` collects the named tuples in them: stored name -> fields."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def _defaultdict_context(stored: Any) -> Any:
         raise compat.SerializeError(f"the context of a defaultdict is damaged: {stored!r}")
     module, name = stored["default_factory_module"], stored["default_factory_name"]
     factory = _imported(str(module), str(name))
-    # A defaultdict calls its factory for each missing key, so only these factories are allowed.
+    # A defaultdict calls its factory for each missing key, so a file must not choose any function.
     if factory not in _FACTORIES and factory not in compat.SUPPORTED_SERIALIZED_TYPES:
         raise compat.SerializeError(
             f"a tree spec names {module}:{name} as the default_factory of a defaultdict; it may be "
@@ -91,7 +91,9 @@ def _spec(stored: Any, budget: Budget) -> Any:
         raise compat.SerializeError("expected a type, a context and children in a tree spec")
     name, context, children = stored["type"], stored["context"], stored["children_spec"]
     if not isinstance(children, list):
-        raise compat.SerializeError("the children of a tree spec are not a list")
+        raise compat.SerializeError(
+            f"expected the children of a tree spec to be a list, found a {type(children).__name__}"
+        )
     if name is None and context is None and not children:
         return compat.LEAF_SPEC
     cls = compat.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name) if isinstance(name, str) else None
@@ -114,5 +116,8 @@ def load_treespec(text: str, budget: Budget) -> Any:
     with damage_is_named("a tree spec"):
         protocol, stored = budget.load_json(text, "a tree spec")
         if protocol != compat.schema.TREESPEC_VERSION:
-            raise compat.SerializeError(f"unknown protocol {protocol!r} of a tree spec")
+            expected = compat.schema.TREESPEC_VERSION
+            raise compat.SerializeError(
+                f"expected protocol {expected} of a tree spec, found {protocol!r}"
+            )
         return _spec(stored, budget)

@@ -34,9 +34,9 @@ def map_device(location: Location, kind: str, index: int | None) -> torch.device
 class Values:
     """The symbols and values of one program. Only one thread at a time may use an instance.
 
-    `ranges` maps symbols or expressions to (lowest, highest), None for no limit. `location` is the
-    device for all tensors, or a dict from stored devices to others; None: the stored ones. The file
-    may additionally call the operators in `allowed`; see `torch_facts.refusal`.
+    `ranges` maps texts of symbols or expressions to (lowest, highest), None if infinite. `location`
+    is a `map_location` of `fxpress.load`. The file may call the operators in `allowed`, in addition
+    to the operators that `torch_facts.refusal` allows.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Values:
         self._treespecs: dict[str, Any] = {}
         self._input_treespecs: set[str] = set()  # specs that have passed the gate
         self.unbacked_symbols: set[Any] = set()
-        self._of_offsets: set[Any] = set()  # unbacked symbols that only occur in storage offsets
+        self._of_offsets: set[Any] = set()  # unbacked symbols that occur only in storage offsets
         self._outer: list[set[Any]] = []  # unbacked symbols of the enclosing graphs
         compat.reserve_unbacked_names(self.shape_env, ranges)
 
@@ -73,7 +73,7 @@ class Values:
         return targets.describe_target(self.find_target(text))
 
     def begin_graph(self) -> None:
-        """Open a graph within the open graph, or the first graph."""
+        """Open the root graph, or a graph nested in the open graph."""
         self._outer.append(self.unbacked_symbols)
         self.unbacked_symbols = set()
 
@@ -82,16 +82,16 @@ class Values:
         self.unbacked_symbols = self._outer.pop()
 
     def end_graph(self, graph: torch.fx.Graph) -> None:
-        """Store the symbols that nodes define in their meta; SerializeError for undefined ones."""
+        """Set "unbacked_bindings" in the meta of nodes; SerializeError for undefined symbols."""
         with self.budget.symbolic:
             self._bind_symbols(graph)
             self._separate_inputs(graph)
 
     def _separate_inputs(self, graph: torch.fx.Graph) -> None:
-        """Give each input its own symbolic numbers, as torch does.
+        """Give each input separate `SymInt` objects, as torch does.
 
-        Other values share them. How many numbers a trace of the program computes, and so the names
-        of its nodes, depends on which numbers of two inputs are one object.
+        A trace of the program computes a shared object once, so the trace would have other numbers
+        and names of nodes if two inputs shared objects.
         """
         for node in itertools.takewhile(lambda node: node.op == "placeholder", graph.nodes):
             value = symbols.another_number(node.meta.get("val"))
@@ -115,7 +115,7 @@ class Values:
                 bindings = compat.unbacked_bindings(value, self.shape_env, pending)
                 if bindings:
                     node.meta["unbacked_bindings"] = bindings
-        # An offset may contain symbols of traced values that are not in any graph any more.
+        # A storage offset may contain symbols of values that were traced and then removed.
         if undefined := pending - self._of_offsets:
             names = sorted(map(str, undefined))
             raise compat.SerializeError(f"the nodes of the graph do not define the symbols {names}")
@@ -123,7 +123,7 @@ class Values:
         pending.clear()
 
     def _note(self, expression: Any, hint: Any, is_offset: bool = False) -> Any:
-        """Add an expression and its parts to the shape environment; return the one to use."""
+        """Add an expression and its parts to the shape environment; return its first equal one."""
         if expression.is_Integer or expression.is_Float or expression.is_Boolean:
             return expression
         self.budget.check_time("the symbols of an expression")
@@ -151,34 +151,31 @@ class Values:
         return expression
 
     def expression(self, text: str | sympy.Basic, hint: Any = None, is_offset: bool = False) -> Any:
-        """Return an expression, or the parsed text, after adding it to the shape environment."""
+        """Add an expression, or the expression of a text, to the shape environment; return it."""
         with self.budget.symbolic:
             if isinstance(text, str):
                 text = expressions.parse(text, self.symbols, self.budget)
             return self._note(text, hint, is_offset)
 
     def number(self, kind: str, text: str, hint: Any, is_offset: bool = False) -> Any:
-        """Return a "SymInt", "SymFloat" or "SymBool"; symbols in offsets need no definition."""
+        """Return a "SymInt", "SymFloat" or "SymBool"; nodes need not define symbols in offsets."""
         with self.budget.symbolic:
             self.budget.check_time_before("the symbolic numbers")
-            return self._number(kind, text, hint, is_offset)
-
-    def _number(self, kind: str, text: str, hint: Any, is_offset: bool) -> Any:
-        if kind == "SymBool":
-            return self.shape_env.create_symboolnode(self.expression(text))
-        expression = self.expression(text, hint, is_offset)
-        if is_offset:
-            compat.limit_symbols(self.shape_env, expression)
-        if kind == "SymFloat":
-            return self.shape_env.create_symfloatnode(expression, hint=hint)
-        if hint is not None and type(hint) is not int:
-            raise compat.SerializeError(
-                f"expected the hint of an integer to be an int, got {hint!r}"
-            )
-        return self.shape_env.create_symintnode(expression, hint=hint)
+            if kind == "SymBool":
+                return self.shape_env.create_symboolnode(self.expression(text))
+            expression = self.expression(text, hint, is_offset)
+            if is_offset:
+                compat.limit_symbols(self.shape_env, expression)
+            if kind == "SymFloat":
+                return self.shape_env.create_symfloatnode(expression, hint=hint)
+            if hint is not None and type(hint) is not int:
+                raise compat.SerializeError(
+                    f"expected the hint of an integer to be an int, got {hint!r}"
+                )
+            return self.shape_env.create_symintnode(expression, hint=hint)
 
     def fake_state(self, device: torch.device) -> dict[str, Any]:
-        """Return the attributes that all fake tensors on a device have in common."""
+        """Return the attributes that all fake tensors on a device have; native code copies them."""
         made = compat.FakeTensor(self.fake_mode, torch.empty(0, device="meta"), device)
         return dict(vars(made))
 
@@ -192,7 +189,7 @@ class Values:
         device: torch.device,
         requires_grad: bool,
     ) -> Any:
-        """Return a fake tensor with symbolic sizes or a storage offset."""
+        """Return a fake tensor that native code does not create, such as one of symbolic sizes."""
         made: torch.Tensor
         with self.budget.symbolic, self.fake_mode:
             self.budget.check_time_before("the sizes of a tensor")
@@ -222,7 +219,7 @@ class Values:
         if isinstance(last, torch.SymInt):
             compat.limit_symbols(self.shape_env, last.node.expr)
         try:
-            with self.shape_env.suppress_guards():  # the program has no guards on the offset
+            with self.shape_env.suppress_guards():  # the program did not have guards on the offset
                 # torch.empty would add guards on a symbolic size.
                 whole = torch.empty_strided((last + 1,), (1,), dtype=dtype, device=device)
                 return whole.as_strided(sizes, strides, storage_offset).detach()
@@ -230,23 +227,20 @@ class Values:
             if not isinstance(storage_offset, torch.SymInt) or not is_about_input(e):
                 raise
             # As in torch, a data-dependent offset is replaced by 0.
-            log.debug("the storage offset %s is left out", storage_offset, exc_info=True)
+            log.debug("The storage offset %s is replaced by 0", storage_offset, exc_info=True)
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     def constrain(self, node: torch.fx.Node) -> None:
-        """Apply a node's assertions about symbols, and the ranges that follow."""
-        with self.budget.symbolic:
-            self.budget.check_time_before("the graph's assertions about its symbols")
-            self._constrain(node)
-
-    def _constrain(self, node: torch.fx.Node) -> None:
+        """Add the assertion of a node about symbols to the shape environment."""
         argument = node.args[0]
         value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
-        if node.target is compat.assert_scalar:
-            if isinstance(value, torch.SymBool):
-                self.shape_env.guard_or_defer_runtime_assert(value.node.expr, "", node)
-        elif isinstance(value, torch.SymInt):
-            compat.constrain_size(self.shape_env, value.node.expr)
+        with self.budget.symbolic:
+            self.budget.check_time_before("the graph's assertions about its symbols")
+            if node.target is compat.assert_scalar:
+                if isinstance(value, torch.SymBool):
+                    self.shape_env.guard_or_defer_runtime_assert(value.node.expr, "", node)
+            elif isinstance(value, torch.SymInt):
+                compat.constrain_size(self.shape_env, value.node.expr)
 
     def treespec(self, text: str) -> Any:
         """Return the tree spec of a text; raises the errors of `load_treespec`."""
@@ -255,7 +249,7 @@ class Values:
         return self._treespecs[text]
 
     def input_treespec(self, text: str) -> Any:
-        """Return a tree spec of inputs, after the gate has checked its keys, which become code."""
+        """Return a tree spec of inputs after checking its keys, which become part of code."""
         spec = self.treespec(text)
         if text not in self._input_treespecs:
             gate.check_input_keys(spec)

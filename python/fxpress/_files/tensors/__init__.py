@@ -1,1 +1,1 @@
-"""Copy the bytes of tensors between devices and files."""
+"""Copy tensors: `copies` keeps shared storages, `transfer` moves bytes between devices."""

@@ -1,4 +1,4 @@
-"""Copy tensors, on their device or to another one; in parts if progress is shown."""
+"""Copy tensors to the same or another device, so that the copies share storages likewise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fxpress._torch.aten import (
 from fxpress._torch.watching import operation
 
 _CPU = torch.device("cpu")
-_PART = 64 << 20  # bytes
+_PART = 64 << 20  # bytes that are copied between two reports of progress
 
 
 def _values(tensors: Any) -> list[torch.Tensor]:
@@ -32,17 +32,17 @@ def _values(tensors: Any) -> list[torch.Tensor]:
 
 
 def _like(tensors: Any, results: list[torch.Tensor]) -> Any:
-    """Return the results in the type of container of the tensors: a dict or a list."""
+    """Return a dict with the keys of `tensors` if it is a mapping, else the list of results."""
     return dict(zip(tensors, results, strict=True)) if isinstance(tensors, Mapping) else results
 
 
 def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor that is not a plain view of a storage."""
+    """Return a copy of a tensor that is not a strided view of a storage, such as a sparse one."""
     return convert_like(tensor.detach().clone(), tensor)
 
 
 def convert_like(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-    """Return a new tensor like the original: a Parameter or not, requires_grad or not."""
+    """Return `made` as a Parameter if the original is one, with the original's requires_grad."""
     if isinstance(original, torch.nn.Parameter):
         return torch.nn.Parameter(made, original.requires_grad)
     return made.requires_grad_(original.requires_grad)
@@ -66,7 +66,7 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
         progress: how to show progress, in bytes: True or a function of (done, total, what).
 
     Returns:
-        A dict, or a list; equal objects have one copy.
+        A dict, or a list. A tensor object that occurs several times has one copy.
 
     Raises:
         TypeError: a value is not a tensor, or `progress` is of another type.
@@ -92,8 +92,8 @@ def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return copies of tensors on other devices, or that are not plain views of a storage."""
-    # A CPU tensor that was left over is not a plain view, or a mode is active.
+    """Return copies of the tensors that `clone_aliased` does not copy."""
+    # On the CPU, these are tensors without a plain storage, or a torch function mode is active.
     return _copy_storages(values, None, but_on=_CPU, alone=_copy_alone)
 
 
@@ -101,8 +101,8 @@ def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
 def move(tensors: Any, device: torch.device | str, *, progress: Progress = False) -> Any:
     """Return the tensors on another device, where they share storages as the originals do.
 
-    As with `Tensor.to`, a tensor on that device is returned unchanged. The copies are ordered with
-    the work of the device's current stream. torch does not have this function.
+    As with `Tensor.to`, a tensor that is already on the device is returned itself. The copies run
+    in order with the work on the device's current stream. torch does not have this function.
 
     Args:
         tensors: a mapping, or a sequence.
@@ -150,7 +150,7 @@ def _copy_storages(
     but_on: torch.device,
     alone: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Return copies of tensors on `device`, or their own if None, by copying entire storages."""
+    """Copy entire storages to `device` (None: their devices) for `on_other_storages`."""
 
     def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return to_device(storages_of(first), device)
@@ -165,10 +165,10 @@ def on_other_storages(
     *,
     but_on: torch.device | None = None,
 ) -> list[torch.Tensor]:
-    """Return tensors that share storages from `make` where `values` share theirs.
+    """Return tensors like `values` on other storages; they share storages where `values` do.
 
-    `make` gets a tensor of each storage and returns byte tensors. `alone` copies, once per object,
-    a tensor of a subclass or on the device `but_on`.
+    `make` is called with one tensor of each storage, and returns a byte tensor for each new
+    storage. `alone` copies a tensor of a subclass or on the device `but_on`, once for each object.
     """
     with _native.GcPause():
         numbers = storage_numbers(values, but_on)
@@ -187,7 +187,7 @@ def on_other_storages(
 
 
 def sharing(values: list[Any]) -> list[list[int]]:
-    """Return, for each storage that several values view, the positions of these values."""
+    """Return groups of positions: the values of a group are views of one storage."""
     numbers = storage_numbers(values)
     if max(numbers, default=-1) + 1 + numbers.count(-1) == len(numbers):
         return []
@@ -201,7 +201,10 @@ def sharing(values: list[Any]) -> list[list[int]]:
 def copy_sharing(
     values: list[torch.Tensor], device: torch.device | None, *, copy: bool
 ) -> list[torch.Tensor]:
-    """Return tensors on a device (None: theirs) that share storages where `values` do."""
+    """Return tensors on a device (None: their devices) that share storages where `values` do.
+
+    With `copy`, tensors that are already on the device are copied, too.
+    """
     moved = values if device is None else _move(values, torch.empty(0, device=device).device)
     staying = [i for i, value in enumerate(values) if moved[i] is value] if copy else []
     made = list(moved)
@@ -213,9 +216,9 @@ def copy_sharing(
 def copy_in_parts(
     copy: Callable[..., list[Any]], columns: Sequence[list[Any]], progress: Progress, what: str
 ) -> list[Any]:
-    """Return `copy(*columns)`, called for parts of the rows if progress is shown.
+    """Return `copy(*columns)`. If progress is shown, `copy` is called for parts of the rows.
 
-    `columns[0]` contains the values. Values on one storage, and equal objects, are in one part.
+    `columns[0]` contains the values to copy. Values that share a storage are in one part.
     """
     if progress is False:
         return copy(*columns)
@@ -233,14 +236,14 @@ def copy_in_parts(
 
 @dataclasses.dataclass
 class _Part:
-    """Values that are copied together."""
+    """Values that are copied by one call."""
 
     size: int  # bytes
     positions: list[int]
 
 
 def _groups(values: list[Any]) -> list[_Part]:
-    """Return the smallest parts."""
+    """Return the smallest parts: values that share a storage, or are one object."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     places = dict(zip(map(id, tensors), storage_places(tensors)[0], strict=True))
     groups: dict[tuple[str, int], _Part] = {}
@@ -255,7 +258,7 @@ def _groups(values: list[Any]) -> list[_Part]:
 
 
 def _parts(groups: list[_Part]) -> list[_Part]:
-    """Return the groups merged into parts of about `_PART` bytes."""
+    """Merge neighboring groups into parts of at most `_PART` bytes; a larger group is one part."""
     parts: list[_Part] = []
     for group in groups:
         if parts and parts[-1].size + group.size <= _PART:

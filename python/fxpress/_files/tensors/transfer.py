@@ -1,8 +1,8 @@
-"""Copy bytes from one device to another, in few steps even for many tensors.
+"""Copy byte tensors (uint8, one dimension) between devices, with few launches for many tensors.
 
-Bytes are copied between the host and a device through pinned buffers of bounded size. A byte tensor
-has dtype uint8 and one dimension. Many small tensors share one copy between host and device, and
-few launches on the device.
+Bytes are copied between the host and a device through pinned host buffers of bounded size. Small
+tensors share a buffer, and so a copy between host and device. A second buffer on the device
+collects or distributes their bytes in one launch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 from fxpress._torch.aten import allocate_bytes
 from fxpress._torch.fx import foreach_copy
 
-_LARGE = 1 << 20  # bytes from which a tensor is copied separately
+_LARGE = 1 << 20  # bytes; larger tensors are copied one by one
 _PIECE = 1 << 25  # bytes of a buffer
-_BUFFERS = 4  # filled while others are copied
-_STREAMS = 2  # one copies while the other distributes the previous copy
-_FEW = 32  # tensors in a buffer that are copied one by one
+_BUFFERS = 4  # host buffers; the host fills some while others are copied
+_STREAMS = 2  # one copies to the device while the other distributes the bytes of the last copy
+_FEW = 32  # a buffer with more tensors uses the second buffer on the device
 
 
 def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:
@@ -37,7 +37,7 @@ def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> 
 
 
 def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Copy byte tensors on one device, not meta, to others of the same sizes on one device."""
+    """Copy byte tensors to byte tensors of the same sizes. Each list is on one device."""
     here, there = sources[0].device, targets[0].device
     if there.type == "meta":
         return
@@ -52,7 +52,7 @@ def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> N
 
 
 def _within(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Copy on the host, or between devices in their current streams."""
+    """Copy on the host, on one device, or between devices, in the current streams."""
     small: list[tuple[torch.Tensor, torch.Tensor]] = []
     for source, target in zip(sources, targets, strict=True):
         if source.numel() >= _LARGE:
@@ -79,7 +79,7 @@ def _from_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor])
             fill,
         )
     finally:
-        if any(pinned):  # the caller may free the sources after this
+        if any(pinned):  # the copies must end before the caller frees the sources
             torch.accelerator.current_stream(targets[0].device).synchronize()
 
 
@@ -89,7 +89,7 @@ def _to_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -
 
 
 class Part(NamedTuple):
-    """A range of bytes of one of several tensors."""
+    """A range of bytes of one tensor in a list."""
 
     position: int  # of the tensor
     start: int  # in bytes
@@ -104,7 +104,7 @@ class Part(NamedTuple):
 
 
 def _parts(sizes: Sequence[int]) -> list[list[Part]]:
-    """Return the contents of each buffer, in order: entire tensors, or a range of a large one."""
+    """Return the parts in each buffer, in order: entire tensors, or a range of a large tensor."""
     result: list[list[Part]] = []
     space = 0
     for position, size in enumerate(sizes):
@@ -133,20 +133,20 @@ def addresses(buffer: torch.Tensor, parts: list[Part]) -> list[int]:
 
 
 class _Ring:
-    """Buffers that are used in turn, and streams that run after the caller's stream."""
+    """Host buffers that batches use in turn, and streams that wait for the caller's stream."""
 
     def __init__(self, device: torch.device, batches: list[list[Part]], streams: int) -> None:
         self.sizes = [sum(part.size for part in parts) for parts in batches]
         count = min(_BUFFERS, len(batches))
         largest = max(self.sizes)
         self._buffers = [
-            # Overrides a default device.
+            # The explicit device overrides the default device of torch.
             torch.empty(largest, dtype=torch.uint8, pin_memory=True, device="cpu")
             for _ in range(count)
         ]
         self._events: list[Any] = [None] * count
         self._streams = [torch.Stream(device) for _ in range(min(streams, count))]
-        # The memory is allocated on the caller's stream, to which it returns when it is freed.
+        # The caller's stream allocates the memory, so the allocator reuses it on that stream only.
         self._staging = [
             torch.empty(largest, dtype=torch.uint8, device=device)
             for _ in self._streams
@@ -160,25 +160,25 @@ class _Ring:
         return len(self._buffers)
 
     def buffer(self, number: int) -> torch.Tensor:
-        """Return the buffer of a batch, after waiting for the previous copies from or to it."""
+        """Wait for earlier copies from or to the buffer of a batch, and return the buffer."""
         event = self._events[number % len(self)]
         if event is not None:
             event.synchronize()
         return self._buffers[number % len(self)][: self.sizes[number]]
 
     def start(self, number: int, copy: Callable[[], None]) -> None:
-        """Start copies on the stream of a batch."""
+        """Run `copy` on the stream of a batch."""
         stream = self._streams[number % len(self._streams)]
         with stream:
             copy()
             self._events[number % len(self)] = stream.record_event()
 
     def staging(self, number: int) -> torch.Tensor:
-        """Return device memory for a batch of many parts, for use by copies on its stream."""
+        """Return the second buffer, on the device, of a batch with more than `_FEW` parts."""
         return self._staging[number % len(self._staging)][: self.sizes[number]]
 
     def finish(self) -> None:
-        """Wait for all copies. Then buffers and tensors may be freed."""
+        """Wait for all copies, so that the caller may free buffers and tensors."""
         for stream in self._streams:
             stream.synchronize()
 
@@ -186,7 +186,7 @@ class _Ring:
 def upload(
     targets: Sequence[torch.Tensor], fill: Callable[[list[Part], torch.Tensor], None]
 ) -> None:
-    """Fill byte tensors on one device; `fill` writes the bytes of parts into a host buffer."""
+    """Fill byte tensors on one device; `fill(parts, buffer)` writes bytes to a host buffer."""
     batches = _parts([target.numel() for target in targets])
     if not batches:
         return
@@ -212,7 +212,7 @@ def upload(
 
 
 def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torch.Tensor]]:
-    """Yield parts of tensors on one device; their bytes are valid until the next step."""
+    """Yield (parts, host buffer with their bytes); the buffer is valid until the next step."""
     batches = _parts([source.numel() for source in sources])
     if not batches:
         return

@@ -1,1 +1,1 @@
-"""Capture callables as graphs, for export."""
+"""Capture callables as graphs with Dynamo, for `fxpress.functional_export`."""

@@ -1,4 +1,4 @@
-"""Use the bytecode that Dynamo generated for a callable to flatten inputs and rebuild outputs."""
+"""Run the bytecode that Dynamo generated for a callable, to flatten inputs and rebuild outputs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fxpress._torch.versions import features
 
 
 class InputProcessor:
-    """Split inputs, in the order of a captured module's `forward`, into args and kwargs.
+    """Split the inputs of a captured module into args and kwargs of the callable.
 
     Stands in for `torch._dynamo.functional_export.InputProcessor`.
 
     Args:
-        root: the argument before the inputs: the captured module, or the object of a method; None
-            for plain functions.
+        root: the first argument of the callable: the captured module, or the object of a method;
+            None for plain functions.
         num_args: the number of positional inputs.
-        kwarg_names: the names of the other inputs.
+        kwarg_names: the names of the inputs after these.
 
     Example:
         >>> from fxpress.functional_export import InputProcessor
@@ -36,10 +36,10 @@ class InputProcessor:
         self.kwarg_names = kwarg_names
 
     def __call__(self, inputs: tuple[object, ...]) -> tuple[tuple[object, ...], dict[str, object]]:
-        """Return the (args, kwargs) of the bytecode.
+        """Return the (args, kwargs) to run the bytecode with.
 
         Raises:
-            AssertionError: the root has another code generator, or another processor.
+            AssertionError: the root's code generator is not Dynamo's, or has another processor.
         """
         args = inputs[: self.num_args]
         kwargs = dict(zip(self.kwarg_names, inputs[self.num_args :], strict=False))
@@ -61,13 +61,13 @@ class InputProcessor:
         return (self.root, *args), kwargs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InputProcessor:
-        """Copy the processor for the copy of its root, or for the root if that is not copied."""
+        """Copy the processor; its root is the copy in `memo`, or the original if there is none."""
         root = memo.get(id(self.root), self.root)
         return InputProcessor(root, self.num_args, list(self.kwarg_names))
 
 
 class Yield(Exception):  # noqa: N818 - torch's name
-    """The exception that ends the bytecode when the inputs of the graph are known.
+    """The exception that stops the bytecode where it would call the compiled graph.
 
     Stands in for `torch._dynamo.functional_export.Yield`.
 
@@ -79,7 +79,7 @@ class Yield(Exception):  # noqa: N818 - torch's name
 
 
 class _Replay:
-    """Run the bytecode with another function instead of the compiled graph."""
+    """Runs the bytecode with `backend` in place of the compiled graph."""
 
     def __init__(
         self, input_processor: InputProcessor, out: CaptureOutput, f_globals: dict[str, object]
@@ -94,7 +94,7 @@ class _Replay:
         return replay(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return an object with the same bytecode and the copied processor."""
+        """Return an object with the same bytecode and a copy of the processor."""
         processor = memo.get(id(self.input_processor))
         if processor is None:
             processor = self.input_processor.__deepcopy__(memo)
@@ -103,13 +103,13 @@ class _Replay:
 
 
 class DynamoBytecodeFlatten(_Replay):
-    """Convert the inputs of the callable to the inputs of the graph.
+    """Convert the inputs of the callable to the inputs of the captured graph.
 
     Stands in for `torch._dynamo.functional_export.DynamoBytecodeFlatten`.
 
     Args:
         input_processor: splits inputs into args and kwargs.
-        out: the capture of Dynamo.
+        out: Dynamo's result of the capture.
         f_globals: the globals of the callable.
 
     Attributes:
@@ -127,7 +127,7 @@ class DynamoBytecodeFlatten(_Replay):
 
     @untraced
     def __call__(self, *inputs: object) -> object:
-        """Return the inputs of the graph; RuntimeError if the bytecode never calls it."""
+        """Return the inputs of the graph; RuntimeError: the bytecode does not call the graph."""
 
         def backend(*graph_inputs: object) -> None:
             raise Yield(graph_inputs)
@@ -141,13 +141,13 @@ class DynamoBytecodeFlatten(_Replay):
 
 
 class DynamoBytecodeUnflatten(_Replay):
-    """Convert the outputs of the graph, and the inputs, to the result of the callable.
+    """Convert the outputs of the captured graph to the result of the callable.
 
     Stands in for `torch._dynamo.functional_export.DynamoBytecodeUnflatten`.
 
     Args:
         input_processor: splits inputs into args and kwargs.
-        out: the capture of Dynamo.
+        out: Dynamo's result of the capture.
         f_globals: the globals of the callable.
 
     Example:
@@ -164,7 +164,7 @@ class DynamoBytecodeUnflatten(_Replay):
 
 
 class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
-    """A `forward` with the arguments of the callable, around the graph.
+    """Generates a `forward` with the arguments of the callable, which runs the graph.
 
     Stands in for `torch._dynamo.functional_export._DynamoBytecodeCodeGen`.
 
@@ -196,7 +196,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         self._inputs: tuple[Any, ...] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _DynamoBytecodeCodeGen:
-        """Copy with the same bytecode functions; the copy of a module sets its functions itself."""
+        """Copy with the same bytecode functions; `_deepcopy` of the module replaces them."""
         made = type(self)(
             list(self.orig_arg_names), self.dynamo_bytecode_flatten, self.dynamo_bytecode_unflatten
         )
@@ -204,7 +204,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return made
 
     def process_inputs(self, *inputs: Any) -> Any:
-        """Return the inputs of the graph, for interpreters."""
+        """Return the inputs of the graph from the arguments of an interpreter's `run`."""
         self._inputs = inputs
         results = self.dynamo_bytecode_flatten(*inputs)
         mode = detect_fake_mode()
@@ -212,13 +212,13 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
             isinstance(leaf, torch.Tensor) and not mode.is_our_fake(leaf)
             for leaf in pytree.tree_leaves(results)
         ):
-            # The bytecode reads tensors of the module, which callers cannot replace by fake
-            # tensors. Backward passes that are traced later use them too.
+            # The bytecode reads real tensors of the module, which callers cannot make fake. Later
+            # traces of backward passes read them too, so the setting stays.
             mode.allow_non_fake_inputs = True
         return results
 
     def process_outputs(self, outputs: Any) -> Any:
-        """Return the result of the callable, for interpreters.
+        """Return the result of the callable from the graph's outputs, for an interpreter's `run`.
 
         Raises:
             AssertionError: `process_inputs` was not called before (in releases that check it).
@@ -230,7 +230,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return (results,) if self.wrap_tuple else results
 
     def _arguments(self) -> list[str]:
-        """Return the names of the arguments; `self` is renamed, because it is the module."""
+        """Return the names of the arguments; one named `self` is renamed, as in `forward(self)`."""
         names: list[str] = []
         for name in self.orig_arg_names:
             made = name
@@ -250,7 +250,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return head + self.gen_var_bindings(arguments, free_vars, expanded_def)
 
     def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
-        """Return the lines that bind the placeholders."""
+        """Return the lines that set the variables of the placeholders."""
         packed = f"{fn_args[0]}, " if len(fn_args) == 1 else ", ".join(fn_args)
         lines = f"\n    _fn_args = ({packed})"
         if free_vars:
@@ -265,7 +265,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         descs: object | None = None,
         repr_fn: Callable[[Any], str] | None = None,
     ) -> str:
-        """Return the line of the return statement."""
+        """Return the return statement."""
         values = ", ".join(map(repr_fn or repr, output_args))
         returned = f"self._dynamo_bytecode_unflatten(({values},), _fn_args)"
         return f"return ({returned},)" if self.wrap_tuple else f"return {returned}"

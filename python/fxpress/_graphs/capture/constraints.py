@@ -1,4 +1,4 @@
-"""Check the user's constraints on sizes of inputs against the constraints from tracing."""
+"""Check the user's constraints on input sizes against the constraints that tracing found."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _check: contextvars.ContextVar[Check] = contextvars.ContextVar("fxpress_check", 
 
 @expand_aliases
 def check_constraints(check: Check) -> _native.Block:
-    """Return a block that sets how captures check constraints in this thread or task.
+    """Return a context manager that sets how captures of this thread or task check constraints.
 
     torch has no such function.
 
     Args:
-        check: `"guards"`: all guards of the traced code are built and discarded, as by torch;
-            `"light"`: only the guards on sizes are built, with the same errors. While guards are
-            logged, all guards are built.
+        check: with `"guards"`, all guards of the traced code are built and discarded, as by torch.
+            With `"light"`, only the guards on sizes are built, with the same errors; while guards
+            are logged, all are built.
 
     Raises:
-        ValueError: another value.
+        ValueError: `check` has another value.
 
     Example:
         >>> from fxpress.functional_export import check_constraints
@@ -63,14 +63,15 @@ def _suggest_or_raise_constraint_violation(
     kwargs: Any,
     dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None,
 ) -> None:
-    """Raise an error if the constraints of inputs do not hold; otherwise log their summary.
+    """Raise an error if the constraints on inputs do not hold; otherwise log their summary.
 
     Stands in for `torch._dynamo.functional_export._suggest_or_raise_constraint_violation`.
 
     Args:
-        module_to_trace: the module that Dynamo traced; `orig_callable`: the user's callable in it.
-        fake_mode: the fake mode of the capture; None: nothing was computed.
-        graph_capture_output: the result of Dynamo.
+        module_to_trace: the `ModuleToTrace` that Dynamo traced.
+        orig_callable: the user's callable in it.
+        fake_mode: the fake mode of the capture; None if the callable computed nothing.
+        graph_capture_output: Dynamo's result.
         args, kwargs: the example arguments.
         dynamic_shapes: the user's dynamic shapes, for the message.
 
@@ -104,7 +105,7 @@ def _suggest_or_raise_constraint_violation(
 def _violation(
     module_to_trace: torch.nn.Module, captured: CaptureOutput
 ) -> ConstraintViolationError | None:
-    """Build guards for the traced code, which checks constraints, and return the violation."""
+    """Build the guards of the traced code, and return the constraint violation that this raises."""
     function, _ = get_traced_fn(module_to_trace)
     guarded = captured.graph_capture_output
     if _check.get() == "light" and not guards_are_logged():
@@ -117,7 +118,7 @@ def _violation(
 
 
 def _static_value(shape_env: Any) -> ConstraintViolationError | None:
-    """Return the error for the last constraint on a value that tracing found to be a number."""
+    """Return an error if a constrained size turned out to be a constant; None otherwise."""
     numbers = [key for key in shape_env.var_to_range if isinstance(key, sympy.Integer)]
     if not numbers:
         return None

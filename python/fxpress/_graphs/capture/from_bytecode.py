@@ -1,4 +1,4 @@
-"""Create modules from Dynamo's captures, which run its bytecode around the graph."""
+"""Create modules from Dynamo's captures. They run its bytecode before and after the graph."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fxpress._torch.fx import pytree
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SHARED = ("_parameters", "_buffers", "_non_persistent_buffers_set")
-_SHARED_META = ("fake_mode", "tracing_context")  # shared by copies, because they can't be copied
+_SHARED_META = ("fake_mode", "tracing_context")  # deep copies share these, which can't be copied
 _REPLAYS = ("_dynamo_bytecode_flatten", "_dynamo_bytecode_unflatten")
 
 
@@ -63,7 +63,7 @@ def normalize_graph_module(gm: GraphModule) -> None:
 
 
 def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
-    """Remove dead code, and register buffers again under their names.
+    """Remove dead code, and register the buffers again under the same names.
 
     Stands in for `torch._dynamo.functional_export._normalize_shuffle_graph`.
 
@@ -93,13 +93,14 @@ def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
 def create_fx_graph_from_captured_output(
     out: CaptureOutput, mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> GraphModule:
-    """Create a module with the signature of a callable from Dynamo's capture, and return it.
+    """Turn Dynamo's capture of a callable into a module with the callable's signature.
 
     Stands in for `torch._dynamo.functional_export.create_fx_graph_from_captured_output`.
 
     Args:
-        out: the capture; its graph module is changed and returned.
-        mod: the callable; `args`, `kwargs`: the example arguments.
+        out: Dynamo's result. Its graph module is changed and returned.
+        mod: the callable.
+        args, kwargs: the example arguments.
 
     Raises:
         AssertionError: nothing was computed, or the graph module has attributes of the same names.
@@ -172,7 +173,7 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
 
 
 def _set_traced_hooks_aside(module: GraphModule) -> None:
-    """Prevent traced hooks from running again, because their effects are in the graph."""
+    """Let calls skip the traced hooks, because the graph contains their effects."""
     if not (module._forward_hooks or module._forward_pre_hooks):
         return
     wrapped = getattr(module, "_wrapped_call", None)
@@ -180,16 +181,16 @@ def _set_traced_hooks_aside(module: GraphModule) -> None:
         raise AssertionError(
             f"the class of the captured module must not define __call__: {wrapped}"
         )
-    # Keep the hooks in the module's tables, because the bytecode reads values through them.
+    # The hooks stay in the module's tables, because the bytecode reads values from them.
     wrapped.cls_call = _call_without_hooks
 
 
 def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
-    """Call the module without its traced hooks, which are in its tables while `forward` runs."""
+    """Call `forward` without running the traced hooks, but with global hooks and observers."""
     if not does_more_than_forward(self):
         return type(self).forward(self, *args, **kwargs)
-    # Observers of the call get this module, so its tables are empty until `forward` runs. As in
-    # torch, several threads must not call it at the same time.
+    # Module.__call__ must not find the hooks, so the tables are empty until `forward` runs. As in
+    # torch, several threads must not call the module at the same time.
     if "forward" in vars(self):
         raise AssertionError("a captured module with hooks must not have an attribute forward")
     hooks = (self._forward_hooks, self._forward_pre_hooks)
@@ -213,7 +214,7 @@ def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
         if name in self.meta:
             memo[id(self.meta[name])] = self.meta[name]
     made = GraphModule.__deepcopy__(self, memo)
-    # torch copies only the attributes that the graph mentions, but the bytecode reads others too.
+    # torch copies only attributes that the graph reads, but the bytecode may read any attribute.
     for name in (*_SHARED, "_modules", *_HOOKS):
         setattr(made, name, copy.deepcopy(getattr(self, name), memo))
     for name, value in vars(self).items():
@@ -228,7 +229,7 @@ def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
 
 
 def op_wrapper(op: Any) -> Callable[..., Any]:
-    """Return a function with the arguments of an operator's schema, passed on by keyword."""
+    """Return a function with the parameters of an operator's schema that calls the operator."""
     arguments = op._schema.arguments
     try:
         signature = inspect.Signature([_parameter(each) for each in arguments])

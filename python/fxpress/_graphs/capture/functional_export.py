@@ -1,4 +1,4 @@
-"""Capture callables as graphs: Dynamo traces, native code rewrites and cleans the graph."""
+"""Capture callables as graphs: Dynamo traces, then native code rewrites and cleans the graph."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
         self._export_root = foo
         self.in_spec = in_spec
 
-    # Names of inputs and outputs in the captured graph come from these local names.
+    # The names of the captured graph's inputs and outputs come from these variables' names.
     @as_traced_by_torch
     def forward(self, *flat_args: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(flat_args, self.in_spec)
@@ -78,11 +78,11 @@ class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # its name in older versions
+clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # the name in older releases of torch
 
 
-def _outside_of_programs(capture: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a version of the capture that Dynamo does not trace if a program calls it."""
+def _untraced_operation(capture: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Wrap a capture: it is observed, has enough stack, and Dynamo does not trace its calls."""
     watched = operation("functional_export.capture", _sizes)(with_space(capture))
     made: Callable[_P, _R] = torch.compiler.disable(watched, reason="it is a capture")
     return made
@@ -96,18 +96,19 @@ def _sizes(made: Any, *_: Any, **__: Any) -> dict[str, int]:
 def dynamo_graph_capture_for_export(
     fn: Callable[..., Any], constraints: list[Any] | None = None, *, progress: Progress = False
 ) -> Callable[..., Any]:
-    """Return a function that captures a callable as a module: Dynamo's bytecode around the graph.
+    """Return a function that captures a callable as a module with Dynamo's bytecode and the graph.
 
     Stands in for `torch._dynamo.functional_export.dynamo_graph_capture_for_export`.
 
     Args:
         fn: a function, a method, a module or an operator.
         constraints: the constraints on sizes of the inputs.
-        progress: how captures show their progress, in steps: True or a function of (done, total,
+        progress: report the progress of captures in steps: True, or a function of (done, total,
             what).
 
     Returns:
-        A function with the arguments of `fn`. It returns a GraphModule with the same arguments.
+        A function with the parameters of `fn`. It captures a call with its arguments as examples,
+        and returns a GraphModule with the parameters of `fn`.
 
     Raises:
         TypeError, ImportError: `progress` is of another type, or needs a missing package.
@@ -122,7 +123,7 @@ def dynamo_graph_capture_for_export(
     if isinstance(fn, OpOverload):
         fn = op_wrapper(fn)
 
-    @_outside_of_programs
+    @_untraced_operation
     def capture(*args: Any, **kwargs: Any) -> Any:
         if installs_free_tensors():
             raise AssertionError("install_free_tensors must be False")
@@ -162,15 +163,16 @@ def _dynamo_graph_capture_for_export(
         constraints: the constraints on sizes of the inputs.
         dynamic_shapes: the user's dynamic shapes of the inputs, for messages. A `ParamsSpec` or a
             `ShapesSpec` of newer releases of torch also determines which sizes are symbols.
-        check: how constraints are checked: `"guards"` or `"light"`; None: as `check_constraints`
-            has set it. torch has no such argument.
-        progress: how captures show their progress, in steps: True or a function of (done, total,
+        check: `"guards"` or `"light"`, see `check_constraints`; None: the mode that it has set.
+            torch has no such argument.
+        progress: report the progress of captures in steps: True, or a function of (done, total,
             what).
 
     Returns:
-        A function with the arguments of `mod`. It returns a GraphModule with the same arguments. It
-        raises `UserError` for inputs whose types are not allowed in a graph, and
-        `ConstraintViolationError` if constraints do not hold.
+        A function with the parameters of `mod`. It captures a call with its arguments as examples,
+        and returns a GraphModule with the parameters of `mod`. It raises `UserError` for inputs
+        whose types are not allowed in a graph, and `ConstraintViolationError` if constraints do not
+        hold.
 
     Raises:
         TypeError, ImportError: `progress` is of another type, or needs a missing package.
@@ -184,7 +186,7 @@ def _dynamo_graph_capture_for_export(
 
     check_progress(progress)
 
-    @_outside_of_programs
+    @_untraced_operation
     def capture(*args: Any, **kwargs: Any) -> GraphModule:
         with compiling_state(), reporting(progress, "capturing", 3, "steps") as report:
             bound = bound_spec(dynamic_shapes, mod, args, kwargs)
@@ -199,7 +201,7 @@ def _dynamo_graph_capture_for_export(
                     captured.trace()
                 if report is not None:
                     report(1)
-                if spec is None:  # the sizes of a spec are unbacked, without constraints
+                if spec is None:  # with a spec, sizes are unbacked and have no constraints
                     with phase("constraints"):
                         _suggest_or_raise_constraint_violation(
                             captured.traced,
@@ -217,7 +219,7 @@ def _dynamo_graph_capture_for_export(
             names = argument_names(inspect.signature(called), args, kwargs)
             out_spec = captured.metadata.out_spec
             made.graph.set_codegen(pytree_codegen(names, in_spec, out_spec))
-            # Generating the code sets these specs too, but may happen later.
+            # Code generation, which may happen later, would set these specs too.
             made._in_spec, made._out_spec = in_spec, out_spec
             return made
 
@@ -225,7 +227,7 @@ def _dynamo_graph_capture_for_export(
 
 
 class _Captured:
-    """One capture: its inputs, Dynamo's result, and the module of the result."""
+    """One capture: the inputs, Dynamo's result, and the module built from both."""
 
     def __init__(
         self,
@@ -244,7 +246,7 @@ class _Captured:
 
     @staticmethod
     def settings(spec: Any) -> Any:
-        """Make Dynamo specialize numbers, and keep parameters and buffers as attributes."""
+        """Return a block with Dynamo's settings for export: numbers are constants, for instance."""
         of_spec = {} if spec is None else {"_dynamic_shapes_spec": spec}
         return settings(
             **of_spec,
@@ -266,22 +268,22 @@ class _Captured:
             constraints=self.constraints,
             _is_export_deprecated_do_not_use=True,
         )
-        given = self.out.backend_input
-        if given is None:  # the callable computes nothing
+        captured = self.out.backend_input
+        if captured is None:  # the callable computes nothing
             graph = Graph()
             graph.output(None)
             self.graph_module = GraphModule(torch.nn.Module(), graph)
             return
-        self.graph_module = given.graph_module
-        self.fake_mode = given.fake_mode
-        self.examples = given.example_inputs
+        self.graph_module = captured.graph_module
+        self.fake_mode = captured.fake_mode
+        self.examples = captured.example_inputs
 
     @property
     def metadata(self) -> Any:
         return self.out.graph_capture_output.output_graph.export_metadata
 
     def _dynamic_dims(self) -> list[set[int]]:
-        """Return, for each input, the dimensions that have a range of sizes."""
+        """Return, for each flat input, the dimensions that a constraint allows to vary."""
         found: dict[int, set[int]] = {}
         for each in self.constraints or ():
             sizes = each.constraint_range.vr if not is_relaxed(each) else None
@@ -290,10 +292,10 @@ class _Captured:
         return [set(found.get(id(value), ())) for value in self.flat_inputs]
 
     def module(self) -> GraphModule:
-        """Return the graph module with the caller's inputs and outputs."""
+        """Return the graph module, rewritten to the inputs and outputs of the caller."""
         dynamic_dims = self._dynamic_dims()
         sources = self.metadata.graph_input_idx_to_local_source
-        # Leaves out slices of the inputs, which are not inputs.
+        # Flat input -> position of its placeholder. An index that is a slice is not one input.
         order = {
             source.index: at
             for at, source in sources.items()

@@ -1,4 +1,4 @@
-"""Generate the source of the function that checks guards."""
+"""Generate the source of the function that checks Dynamo's guards."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fxpress import _native
 from fxpress._torch.capture import format_frame, shorten_filename, uninteresting_files
 from fxpress._torch.fx import guards_log
 
-_LONGEST = 1024  # characters; longer lines omit the program's text, which may be generated
-_WIDTH = 60  # characters of a guard
+_LONGEST = 1024  # Longer comments omit the program's line, which may be generated code.
+_WIDTH = 60  # The comment after a guard begins at this column or later.
 
 
 @functools.lru_cache(maxsize=1024)
@@ -21,13 +21,14 @@ def _short(filename: str) -> str:
 
 
 def _origin(guard: Any) -> str:
+    """Return a comment with the location of a guard in the program; "" if it is unknown."""
     if guard.user_stack:
         skipped = uninteresting_files()
         for frame in reversed(guard.user_stack):
             if frame.filename not in skipped:
-                place = f"{_short(frame.filename)}:{frame.lineno} in {frame.name}"
-                text = f"  # {frame.line}  # {place}"
-                return text if len(text) <= _LONGEST else f"  # {place}"
+                location = f"{_short(frame.filename)}:{frame.lineno} in {frame.name}"
+                text = f"  # {frame.line}  # {location}"
+                return text if len(text) <= _LONGEST else f"  # {location}"
         return ""
     if guard.stack:
         frames = guard.stack.summary()
@@ -36,7 +37,7 @@ def _origin(guard: Any) -> str:
 
 
 def get_verbose_code_part(code_part: str, guard: Any) -> str:
-    """Return the text of a guard, followed by its location in the program.
+    """Return the text of a guard, then a comment with the guard's location in the program.
 
     Stands in for `torch._dynamo.guards.get_verbose_code_part`.
     """
@@ -50,10 +51,10 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node).replace("\n", "")
 
 
-# The walk is recursive, like the other walks over parsed Python code. If one of them exceeds the
-# recursion limit, none of their results may be used.
+# These visitors are recursive. If one exceeds the recursion limit, `_checks` discards all results,
+# because guards may share variables.
 class _Parts(ast.NodeVisitor):
-    """Count the parts of an expression that the native parser does not cover."""
+    """Counts the parts of an expression that the native parser does not support."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common
@@ -65,7 +66,7 @@ class _Parts(ast.NodeVisitor):
 
 
 class _Variables(ast.NodeTransformer):
-    """Replace common parts by variables in an expression that the native parser does not cover."""
+    """Replaces common parts of an expression that the native parser does not support."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common
@@ -84,7 +85,7 @@ class _Variables(ast.NodeTransformer):
 
 
 def _count(common: _native.CommonSubexpressions, text: str) -> int | None:
-    """Count the parts; return the id of the expression, or None if Python has to parse it."""
+    """Count an expression's parts; return its id, or None if only Python's parser supports it."""
     number = common.count(text) if text.isascii() else None
     if number is None:
         try:
@@ -106,7 +107,7 @@ def _replace(
 
 
 def _checks(code_parts: list[str]) -> list[str]:
-    """Return the lines that return False if an expression is not true."""
+    """Return the body of the guard function: it returns False if an expression is false."""
     try:
         common = _native.CommonSubexpressions()
         numbers = [_count(common, part) for part in code_parts]

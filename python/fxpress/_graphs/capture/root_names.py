@@ -1,7 +1,7 @@
 """Convert names of captured nodes, modules and attributes to the user's names.
 
-While a callable is traced, it is an attribute of `ModuleToTrace`. Only this attribute is removed
-from names, and a user's name with the same text is kept (torch replaces the text anywhere).
+Dynamo traces the callable as the attribute `_export_root` of `ModuleToTrace`, so names contain it.
+Only this attribute is removed; torch also removes the same text from the user's own names.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def clean_export_root_string(text: str) -> str:
 def clean_nn_module_stack_and_source_fn(
     graph_module: GraphModule, is_inline_builtin: bool = False
 ) -> GraphModule:
-    """Clean the nodes' records of the modules and functions in which they were traced.
+    """Remove the wrapping module from the nodes' `nn_module_stack` and `source_fn_stack`.
 
     Stands in for `torch._dynamo.functional_export.clean_nn_module_stack_and_source_fn`, and for
     `clean_nn_module_stack`, its name in older releases.
 
     Args:
-        graph_module: changed in place, with new stacks for its nodes.
-        is_inline_builtin: leave out entries of the wrapping module, whose path is `L['self']`.
+        graph_module: changed in place; its nodes get new stacks.
+        is_inline_builtin: leave out stack entries of the wrapping module, with path `L['self']`.
 
     Returns:
         The same module.
@@ -100,7 +100,7 @@ def clean_export_root(graph_module: GraphModule) -> None:
 
 
 def clean_targets(graph_module: GraphModule, ops: tuple[str, ...]) -> None:
-    """Do `clean_export_root` for nodes of these ops. A name must not be cleaned twice."""
+    """Do `clean_export_root` for nodes of these ops. Cleaning twice could change users' names."""
     moved: set[str] = set()
     for node in graph_module.graph.nodes:
         if node.op not in ops:
@@ -145,8 +145,9 @@ def post_process_error_msg(
     Stands in for `torch._dynamo.functional_export.post_process_error_msg`.
 
     Args:
-        constraint_violation_error: its arguments are changed.
-        func: the captured callable; `args`, `kwargs`: its arguments.
+        constraint_violation_error: changed in place.
+        func: the captured callable.
+        args, kwargs: the arguments of the callable.
 
     Returns:
         The same error.

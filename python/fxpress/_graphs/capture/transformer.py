@@ -1,6 +1,6 @@
-"""Rewrite captured graphs to the inputs and outputs of the user's callable.
+"""Rewrite captured graphs, so that they have the inputs and outputs of the user's callable.
 
-`rewrite_captured` is the native version. `DynamoGraphTransformer` is for callers that subclass it.
+Captures use `rewrite_captured`, in C++. `DynamoGraphTransformer` does the same for its subclasses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FLAT_ARGUMENTS = "flat_args"  # the parameter of ModuleToTrace.forward
 
 
 def check_dims(flat_inputs: list[Any], dynamic_dims: list[set[int]]) -> None:
-    """Raise AssertionError unless there is a set of dimensions for each input."""
+    """Raise AssertionError unless `dynamic_dims` has an item for each input."""
     if len(dynamic_dims) != len(flat_inputs):
         raise AssertionError(
             f"expected dynamic dimensions of {len(flat_inputs)} inputs, got {len(dynamic_dims)}"
@@ -50,7 +50,10 @@ def input_meta(
 
 
 def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
-    """Store a value that is not an input (of a closure, say) as an attribute; return its name."""
+    """Store a value that is not an input, but from a closure, say, as an attribute of the module.
+
+    `source` is where Dynamo found the value. Returns the attribute's name, or None for an input.
+    """
     if source is None or isinstance(source, GetItemSource):
         return None
     value = captured_value(placeholder)
@@ -65,7 +68,7 @@ def capture_value(module: GraphModule, position: int, placeholder: Node, source:
 
 
 def attribute_of_input(source: Any) -> tuple[int, list[str]] | None:
-    """Return the flat input and the attribute path at which Dynamo found a value, or None."""
+    """Return (index of a flat input, attribute path) if Dynamo found a value there, else None."""
     path: list[str] = []
     while isinstance(source, AttrSource):
         path.insert(0, source.member)
@@ -78,7 +81,7 @@ def attribute_of_input(source: Any) -> tuple[int, list[str]] | None:
 
 
 def read_from_input(module: GraphModule, held: Node, index: int, path: list[str]) -> None:
-    """Make a graph read a value from an input of its caller instead of from its attribute."""
+    """Replace the get_attr node `held` by nodes that read the attribute path of input `index`."""
     graph = module.graph
     value = graph.find_nodes(op="placeholder")[index]
     with graph.inserting_before(held):
@@ -92,7 +95,7 @@ def read_from_input(module: GraphModule, held: Node, index: int, path: list[str]
 
 
 def captured_value(placeholder: Node) -> Any:
-    """Return the recorded value of a placeholder, or None."""
+    """Return a placeholder's `val`, or else its `example_value`, or None."""
     value = placeholder.meta.get("val")
     return placeholder.meta.get("example_value") if value is None else value
 
@@ -104,12 +107,12 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
     with the same result.
 
     Args:
-        module: the module that Dynamo captured. Values of its graph that are not inputs (such as of
-            closures) become its attributes.
-        flat_inputs: the caller's inputs, flat; Dynamo's examples for the inputs that are used.
+        module: the module that Dynamo captured. Placeholders that are not inputs of the caller,
+            such as values from closures, become attributes of the module.
+        flat_inputs: the caller's flat inputs, with Dynamo's example values for the used ones.
         flat_args_dynamic_dims: for each input, the dimensions whose size is a symbol.
         graph_input_order: flat input -> position of its placeholder in the captured graph.
-        graph_output_map: position -> (kind, value) of an output of the caller.
+        graph_output_map: position of an output of the caller -> (kind, value).
         fake_mode: the fake mode of the capture.
         graph_inputs: position of a placeholder -> Dynamo's source of its value.
 
@@ -172,10 +175,10 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
                 self.old_to_new_mapping[original] = self.new_input_nodes[i]
 
     def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the placeholder of an input, or the attribute of a value that is not an input."""
+        """Return the new placeholder of an input, or a get_attr node for any other value."""
         old = self.current_node
         if old in self.old_to_new_mapping:
-            return self.old_to_new_mapping[old]  # its meta is set already
+            return self.old_to_new_mapping[old]
         position = self.placeholders.index(old)
         source = self.graph_inputs.get(position)
         name = capture_value(self.module, position, old, source)
@@ -186,7 +189,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
         return made
 
     def output(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Create the output node: computed values, inputs and constants."""
+        """Create the output node, which returns computed values, inputs and constants."""
         computed = args[0]
         values: list[Any] = []
         for i in sorted(self.graph_output_map):
@@ -200,7 +203,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
         return super().output(target, (tuple(values),), {})
 
     def run_node(self, n: Node) -> Any:
-        """Run a node, and keep its name and the metadata of its value."""
+        """Copy a node with its name and the metadata of its value."""
         self.current_node = n
         made = super().run_node(n)
         if hasattr(made, "node") and made.node is not n:
@@ -232,7 +235,7 @@ def rewrite_captured(
     fake_mode: Any,
     sources: dict[int, Any],
 ) -> GraphModule:
-    """Return the result of `DynamoGraphTransformer(...).transform()` with clean attributes."""
+    """Return the result of `DynamoGraphTransformer(...).transform()` with clean attribute names."""
     check_dims(flat_inputs, dynamic_dims)
     placeholders = module.graph.find_nodes(op="placeholder")
     known = {i: placeholders[at] for i, at in input_order.items() if at < len(placeholders)}
@@ -242,20 +245,21 @@ def rewrite_captured(
         inputs.append(input_meta(value, dims, original, fake_mode))
         if original is not None and "val" in original.meta:
             inputs[-1]["val"] = original.meta["val"]
-    places: list[int | str | None] = [None] * len(placeholders)
+    # For each placeholder: the index of its flat input, the name of its attribute, or None.
+    replacements: list[int | str | None] = [None] * len(placeholders)
     for i, at in input_order.items():
         if i in known:
-            places[at] = i
+            replacements[at] = i
     captured = {}
     for at, placeholder in enumerate(placeholders):
-        if places[at] is None:
+        if replacements[at] is None:
             name = capture_value(module, at, placeholder, sources.get(at))
-            places[at] = name
+            replacements[at] = name
             if name is not None:
                 attribute = attribute_of_input(sources.get(at))
                 captured[name] = captured_value(placeholder), attribute
     made = _native.rewrite_captured(
-        module, inputs, places, _outputs(output_map), _module_paths(module), birth_rules()
+        module, inputs, replacements, _outputs(output_map), _module_paths(module), birth_rules()
     )
     for node in made.graph.find_nodes(op="get_attr") if captured else ():
         if node.target in captured:
@@ -271,7 +275,7 @@ def rewrite_and_clean(module: GraphModule, *plan: Any) -> GraphModule:
     with _native.GcPause():
         made = rewrite_captured(module, *plan)
         clean_nn_module_stack_and_source_fn(made, True)
-        clean_targets(made, ("call_module",))  # rewrite_captured has cleaned get_attr targets
+        clean_targets(made, ("call_module",))  # rewrite_captured cleans get_attr targets itself
     return made
 
 
@@ -284,7 +288,7 @@ def _outputs(output_map: dict[int, Any]) -> list[tuple[int, Any]]:
 
 
 def _module_paths(module: GraphModule) -> dict[str, str]:
-    """Map targets of call_module to the first path at which a tracer finds the same module."""
+    """Map call_module targets to the first path in `named_modules` that has the same module."""
     targets = {node.target: "" for node in module.graph.find_nodes(op="call_module")}
     if not targets:
         return {}

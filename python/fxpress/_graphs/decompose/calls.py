@@ -1,4 +1,4 @@
-"""The module call graph of the new program, with the names of its nodes in the signatures."""
+"""Create the new program's module call graph, whose signatures name nodes of the new graph."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def calls_of(
 
 
 def _parts_of_subclasses(state: dict[str, str]) -> set[str]:
-    """Return the old targets of parameters that were split into inner tensors."""
+    """Return the names of tensor subclass parameters that were split into inner tensors."""
     prefix = "parametrizations."
     return {
         ".".join(target.split(".")[1:-1]) for target in state.values() if target.startswith(prefix)
@@ -65,7 +65,7 @@ def _rename(
             raise ValueError(_GONE.format(name))
         if name in new_name:
             argument.name = new_name[name]
-        elif name in conversions:  # a conversion may return its input
+        elif name in conversions:  # the conversion returned its input, so there is no node for it
             if conversions[name] not in new_name:
                 raise ValueError(_GONE.format(conversions[name]))
             argument.name = new_name[conversions[name]]
@@ -77,10 +77,10 @@ def _new_names(
     signature: ExportGraphSignature,
     state: dict[str, str],
 ) -> dict[str, str]:
-    """Return a dict of names in the old graph -> names in the new one."""
+    """Return a dict: name of a node in the old graph -> its name in the new graph."""
     old = program.graph_signature
     old_state = {**old.inputs_to_parameters, **old.inputs_to_buffers}
-    old_given = iter(
+    old_user_inputs = iter(
         [
             node.target
             for node in _native.list_nodes(program.graph)
@@ -102,7 +102,7 @@ def _new_names(
         if history:
             names[history[-1].name] = node.name
         elif node.op == "placeholder" and node.target not in state and node.target not in lifted:
-            names[next(old_given)] = node.name
+            names[next(old_user_inputs)] = node.name
     for name, target in state.items():
         if not target.startswith("parametrizations.") and name in old_state:
             names[name] = name

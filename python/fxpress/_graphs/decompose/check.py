@@ -1,4 +1,4 @@
-"""Compare programs that use templates with a full trace, on request."""
+"""Compare programs that were built from templates with full traces, if the user asks for it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 from fxpress import _native
-from fxpress._torch import decompose as compat
-from fxpress._torch import decompose_whole
 
 _checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "templates", default=os.environ.get("FXPRESS_CHECK_TEMPLATES") == "1"
@@ -22,32 +20,17 @@ _checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 def checks() -> bool:
-    """Return whether programs are compared."""
+    """Return whether programs are compared with full traces in this thread or task."""
     return _checks.get()
-
-
-class FakeResults:
-    """torch's cache of fake tensors when a decomposition begins.
-
-    Two decompositions in one process give equal tensors only if both begin with the same cache.
-    """
-
-    def __init__(self, program: ExportedProgram) -> None:
-        self._mode = decompose_whole.fake_mode_of(program.graph_module)
-        self._cached = compat.cached_results(self._mode)
-
-    def restore(self) -> None:
-        """Restore the cache."""
-        compat.restore_cached_results(self._mode, self._cached)
 
 
 def check_templates(enabled: bool = True) -> _native.Block:
     """Return a context manager in which programs that use templates are also traced in full.
 
-    The full trace uses no templates and none of fxpress's replacements for speed, and the two
-    results are compared. Programs without an instantiated call, such as joint graphs, are not
-    compared. The environment variable `FXPRESS_CHECK_TEMPLATES=1` has the same effect on the entire
-    process. torch has no such function.
+    The full trace uses torch's own code, without templates. The two resulting programs are
+    compared, and the traced program is returned. Programs in which no call was instantiated, such
+    as joint graphs, are not compared. The environment variable `FXPRESS_CHECK_TEMPLATES=1` has the
+    same effect on the entire process. torch has no such function.
 
     Args:
         enabled: False: do not compare programs.
@@ -64,26 +47,26 @@ def check_templates(enabled: bool = True) -> _native.Block:
     return _native.Block(functools.partial(_checks.set, enabled), _checks.reset)
 
 
-_COUNTERS = ("seq_nr",)  # counters of the process
-_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # likewise
+_COUNTERS = ("seq_nr",)  # items of meta that torch counts in the entire process
+_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # counts generated files in the process
 
 
 def difference(instantiated: ExportedProgram, traced: ExportedProgram) -> str | None:
-    """Return how a program from templates differs from a traced one; None if it does not."""
+    """Return the first difference between a program from templates and a traced one, or None."""
     lengths = [len(program.graph.nodes) for program in (instantiated, traced)]
     if lengths[0] != lengths[1]:
         return f"the number of nodes: {lengths[0]} instantiated, {lengths[1]} traced"
-    for what, mine, other in (
+    for name, ours, theirs in (
         ("signature", _signature(instantiated), _signature(traced)),
-        ("calls of modules", _calls(instantiated), _calls(traced)),
-        ("ranges", instantiated.range_constraints, traced.range_constraints),
-        ("constants", list(instantiated.constants), list(traced.constants)),
-        ("state", list(instantiated.state_dict), list(traced.state_dict)),
+        ("module call graph", _calls(instantiated), _calls(traced)),
+        ("range constraints", instantiated.range_constraints, traced.range_constraints),
+        ("names of constants", list(instantiated.constants), list(traced.constants)),
+        ("names of state", list(instantiated.state_dict), list(traced.state_dict)),
         ("guards", instantiated._guards_code, traced._guards_code),
     ):
-        if mine != other:
-            return f"the {what}: {mine} instantiated, {other} traced"
-    return _of_graphs(instantiated.graph, traced.graph)
+        if ours != theirs:
+            return f"the {name}: {ours} instantiated, {theirs} traced"
+    return _graph_difference(instantiated.graph, traced.graph)
 
 
 def _argument(argument: Any) -> Any:
@@ -109,34 +92,35 @@ def _calls(program: ExportedProgram) -> list[Any]:
     return calls
 
 
-def _of_graphs(instantiated: Graph, traced: Graph) -> str | None:
-    words = (_Words(), _Words())
-    for mine, other in zip(instantiated.nodes, traced.nodes, strict=True):
-        if (users := [[user.name for user in n.users] for n in (mine, other)])[0] != users[1]:
-            return f"users of node {other}: {users[0]} instantiated, {users[1]} traced"
-        for what in ("name", "op", "target", "args", "kwargs"):
-            both = [w.describe(getattr(n, what)) for w, n in zip(words, (mine, other), strict=True)]
+def _graph_difference(instantiated: Graph, traced: Graph) -> str | None:
+    descriptions = (_Descriptions(), _Descriptions())
+    for nodes in zip(instantiated.nodes, traced.nodes, strict=True):
+        users = [[user.name for user in node.users] for node in nodes]
+        if users[0] != users[1]:
+            return f"users of node {nodes[1]}: {users[0]} instantiated, {users[1]} traced"
+        for field in ("name", "op", "target", "args", "kwargs"):
+            values = [getattr(node, field) for node in nodes]
+            both = [d.describe(value) for d, value in zip(descriptions, values, strict=True)]
             if both[0] != both[1]:
-                return f"{what} of node {other}: {both[0]} instantiated, {both[1]} traced"
-        if list(mine.meta) != list(other.meta):
-            return (
-                f"meta of node {other}: {list(mine.meta)} instantiated, {list(other.meta)} traced"
-            )
-        for key in mine.meta:
-            both = [w.describe(n.meta[key]) for w, n in zip(words, (mine, other), strict=True)]
+                return f"{field} of node {nodes[1]}: {both[0]} instantiated, {both[1]} traced"
+        keys = [list(node.meta) for node in nodes]
+        if keys[0] != keys[1]:
+            return f"meta of node {nodes[1]}: {keys[0]} instantiated, {keys[1]} traced"
+        for key in keys[0]:
+            both = [d.describe(node.meta[key]) for d, node in zip(descriptions, nodes, strict=True)]
             if both[0] != both[1] and key not in _COUNTERS:
-                return f"{key!r} of node {other}: {both[0]} instantiated, {both[1]} traced"
+                return f"{key!r} of node {nodes[1]}: {both[0]} instantiated, {both[1]} traced"
     return None
 
 
-class _Words:
-    """Descriptions of a graph's values, to compare two graphs."""
+class _Descriptions:
+    """Describes the values of one graph in a way that is equal for equivalent graphs."""
 
     def __init__(self) -> None:
         self._storages: dict[int, int] = {}
 
     def describe(self, value: Any) -> Any:
-        """Return a description; storages are numbered in the order of their use."""
+        """Return a comparable description; storages are numbered in the order of their use."""
         if isinstance(value, Node):
             return f"%{value.name}"
         if isinstance(value, torch.Tensor):
@@ -147,14 +131,14 @@ class _Words:
             return [(key, self.describe(item)) for key, item in value.items()]
         if hasattr(value, "node_info"):
             info = value.node_info
-            place = None if info is None else (info.name, info.target)
-            return [place, value.pass_name, value.action, self.describe(value.from_node)]
+            source = None if info is None else (info.name, info.target)
+            return [source, value.pass_name, value.action, self.describe(value.from_node)]
         return (type(value).__name__, _NUMBER_OF_CODE.sub("", repr(value)))
 
     def _tensor(self, value: torch.Tensor) -> Any:
-        seen = [type(value), value.shape, value.dtype, value.device, value.layout]
+        facts = [type(value), value.shape, value.dtype, value.device, value.layout]
         if value.layout is torch.strided:
             storage = value.untyped_storage()._cdata
             number = self._storages.setdefault(storage, len(self._storages))
-            seen += [value.stride(), value.storage_offset(), number]
-        return [*map(str, seen), value.requires_grad]
+            facts += [value.stride(), value.storage_offset(), number]
+        return [*map(str, facts), value.requires_grad]

@@ -1,4 +1,4 @@
-"""torch's sets of composite operators, and how a decomposition table is split by them."""
+"""Collect torch's composite operators, and split decomposition tables into these and others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fxpress._torch import origins
 
 
 class _Composites:
-    """torch's composite operators, collected again after one was registered.
+    """The composite operators of all namespaces, collected again after one was registered.
 
     Attributes:
-        late: composite operators of aten that torch does not know, because it collects the
-            operators of aten once per process.
+        late: composite operators of aten that were registered after torch had collected the
+            operators of aten, which it does once per process.
     """
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class _Composites:
         return self._found
 
     def user_kernel(self) -> str:
-        """Return an operator of torch with a registered kernel that is not torch's, or ''."""
+        """Return the name of an operator of torch for which the user registered a kernel, or ''."""
         if self._state is None:
             self.get()
         return self._replaced or origins.user_kernel()
 
     def _state_now(self) -> Any:
-        """Return a state that changes if an operator is registered or gets a Python kernel."""
+        """Return a value that changes if an operator is registered or gets a Python kernel."""
         return (
             compat.registered_composites(),
             [(name, len(space._dir)) for name, space in compat.namespaces()],
@@ -58,7 +58,7 @@ class _Composites:
 
 
 def _replaced(operators: list[Any]) -> str:
-    """Return the first operator with a Python kernel that is not torch's, or ''."""
+    """Return the name of the first operator with a Python kernel that is not torch's, or ''."""
     found = (op for op in operators if not all(map(origins.is_torchs, op.py_kernels.values())))
     return str(next(found, ""))
 
@@ -87,16 +87,15 @@ def _collect_all_valid_cia_ops_for_aten_namespace() -> set[Any]:
 def _split_decomp_table_to_cia_and_python_decomp(
     decomp_table: dict[Any, Callable[..., Any]],
 ) -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[..., Any]]]:
-    """Split a table into composite operators and others.
-
-    Composite operators that the table does not contain are kept.
+    """Split a table into the decompositions of composite operators and of other operators.
 
     Args:
-        decomp_table: operator -> decomposition; torch's composite operators are removed. Keys that
-            are not operators have no effect.
+        decomp_table: operator -> decomposition. Composite operators that torch knows are removed
+            from it. Keys that are not operators have no effect.
 
     Returns:
-        The composite operators with their decompositions, and `decomp_table`.
+        A dict of all composite operators -> their decompositions, and `decomp_table`. A composite
+        operator that was not in the table maps to a function that keeps it.
 
     Raises:
         AssertionError: an operator of aten became composite after torch collected the operators.

@@ -1,4 +1,4 @@
-"""Decompose exported programs: the functions that stand in for torch's."""
+"""Decompose exported programs: `run_decompositions` and `_decompose_exported_program`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxpress._base.errors import InternalError
 from fxpress._base.observing.progress import Progress, Report, check_progress, reporting
 from fxpress._files.serde.body_constants import lift_body_constants
 from fxpress._graphs.decompose import report
-from fxpress._graphs.decompose.check import FakeResults, checks, difference
+from fxpress._graphs.decompose.check import checks, difference
 from fxpress._graphs.decompose.composites import (
     _split_decomp_table_to_cia_and_python_decomp,
     user_kernel,
@@ -78,64 +78,66 @@ def _decomposed(
     decompose_custom_triton_ops: bool,
     progress: Report | None,
 ) -> ExportedProgram:
-    """Return a program whose operators are decomposed; call `progress` for each finished call."""
+    """Return a program whose operators are decomposed; call `progress` for each planned node."""
     ep = with_distinct_names(lift_body_constants(ep))
-    own = without_views(ep)
-    if own is not ep:
+    without_shared_state = without_views(ep)
+    if without_shared_state is not ep:
         options = (joint_loss_index, decompose_custom_triton_ops, progress)
-        return with_views(_decomposed(own, cia_to_decomp, python_decomp_table, *options), ep)
-    said = report.begin()
-    said.calls = sum(node.op == "call_function" for node in _native.list_nodes(ep.graph))
+        made = _decomposed(without_shared_state, cia_to_decomp, python_decomp_table, *options)
+        return with_views(made, ep)
+    summary = report.begin()
+    summary.calls = sum(node.op == "call_function" for node in _native.list_nodes(ep.graph))
     surroundings = (*compat.surroundings(), decompose_custom_triton_ops)
     table = TABLES.get(cia_to_decomp, python_decomp_table, surroundings)
-    replaced = user_kernel()
-    remembers = table.is_torchs and not replaced
-
+    user_operator = user_kernel()
     rest = (python_decomp_table, joint_loss_index, decompose_custom_triton_ops)
     naming = table.names.of(ep, joint_loss_index)
 
-    def whole() -> ExportedProgram:
+    def trace_fully(reason: str) -> ExportedProgram:
+        summary.reason = reason
         overridden = table.plain.in_force()
+        uses_templates = not table.refused and not user_operator
         with phase("whole trace"), fast_tracing(), deferring(), _native.RareCollections():
-            made, said.instantiated = traced(
-                ep, overridden, *rest, remembers=remembers, naming=naming
+            made, summary.instantiated = traced(
+                ep, overridden, *rest, uses_templates=uses_templates, naming=naming
             )
         return made
 
     if decompose_whole.is_joint(ep, joint_loss_index):
-        said.reason = "a joint graph"
-        return whole()
-    if replaced:
-        said.reason = f"{replaced}: it has a kernel of the user's"
-        return whole()
-    before = FakeResults(ep) if checks() else None
+        return trace_fully("a joint graph")
+    if user_operator:
+        return trace_fully(f"{user_operator}: it has a kernel of the user's")
+    cached = None
+    if checks():
+        mode = decompose_whole.fake_mode_of(ep.graph_module)
+        cached = compat.cached_results(mode)
     try:
         with _native.RareCollections():
             made, plan = build_from_templates(
                 ep, table, decompose_custom_triton_ops, progress, naming
             )
-        _note(said, plan)
+        _fill_report(summary, plan)
     except UnsafeError as unsafe:
-        said.reason = str(unsafe)
-        made = whole()
-    if before is None or not said.instantiated:
+        made = trace_fully(str(unsafe))
+    if cached is None or not summary.instantiated:
         return made
-    before.restore()
-    checked = naming.anew() if naming is not None and naming.is_first else naming
+    # Traces give equal tensors only if they begin with the same cache of fake tensors.
+    compat.restore_cached_results(mode, cached)
+    checked = naming.without_names() if naming is not None and naming.is_first else naming
     overridden = table.plain.in_force()
-    expected, _ = traced(ep, overridden, *rest, remembers=False, naming=checked)
+    expected, _ = traced(ep, overridden, *rest, uses_templates=False, naming=checked)
     found = difference(made, expected)
     if found is not None:
         raise InternalError(f"the program from templates differs from a full trace: {found}")
     return expected
 
 
-def _note(said: report.Report, plan: Plan) -> None:
-    said.instantiated = len(plan.instances)
-    said.traced = plan.traced
+def _fill_report(summary: report.Report, plan: Plan) -> None:
+    summary.instantiated = len(plan.instances)
+    summary.traced = plan.traced
     counts = Counter(instance.node.target for instance in plan.instances)
-    said.by_operator = {str(target): count for target, count in counts.items()}
-    said.kept = len({instance.template for instance in plan.instances}) - plan.traced
+    summary.by_operator = {str(target): count for target, count in counts.items()}
+    summary.kept = len({instance.template for instance in plan.instances}) - plan.traced
 
 
 @operation("decompose.run_decompositions", _sizes)
@@ -150,16 +152,16 @@ def run_decompositions(
 
     Args:
         program: the program, which is not changed.
-        decomp_table: operator -> its decomposition; None: torch's default table, {}: none, so that
-            only composite operators that cannot be kept are decomposed.
+        decomp_table: operator -> its decomposition. None: torch's default table. With {}, only
+            composite operators that cannot be kept are decomposed.
         decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
-        progress: True, or a function of (done, total, what) that receives the progress in nodes. A
-            program that is traced in full reports no progress before its end.
+        progress: report the progress in nodes: True, or a function of (done, total, what). While a
+            program is traced in full, no progress is reported until the end.
 
     Raises:
         TypeError: `program` is not an ExportedProgram, or `progress` has another type.
-        UnsupportedError: the program writes views of one storage that have several dtypes or are
-            parts of a parameter.
+        UnsupportedError: the program writes state that shares a storage, and this state has several
+            dtypes or is part of a parameter.
         ImportError: `progress` needs a package that is not installed.
 
     Exceptions of torch's trace pass through.
@@ -187,9 +189,9 @@ def run_decompositions(
 
 
 def forget_templates() -> None:
-    """Free the templates of earlier programs.
+    """Free the templates of earlier programs, so that the next decomposition traces all calls.
 
-    The next decomposition traces each distinct call again. torch has no such function.
+    torch has no such function.
 
     Example:
         >>> from fxpress import decompose

@@ -1,6 +1,6 @@
-"""The inputs of the new program: their order, names, values and metadata.
+"""Read the inputs of the new program: their order, names and values.
 
-`SizeNodes` are the nodes that read the symbols of their sizes.
+`SizeNodes` has the nodes that read symbolic sizes from the inputs.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
 class Input(NamedTuple):
     """An input of the new program."""
 
-    old: Node  # its placeholder in the old graph
-    spec: InputSpec  # its entry in the old signature
+    old: Node  # the placeholder in the old graph
+    spec: InputSpec  # the input's entry in the old signature
     state: torch.Tensor | None  # the parameter, buffer or constant; None for a user input
-    value: Value | Number | None  # its tensor or number in the new trace; None for a constant
+    value: Value | Number | None  # the tensor or number in the new trace; None: a plain constant
 
 
 def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
@@ -50,26 +50,26 @@ def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     specs = program.graph_signature.input_specs
     if len(placeholders) != len(specs):
-        raise UnsafeError("a signature that does not match the graph")
-    parameters, buffers, given = [], [], []
-    targets: list[str] = []  # of the state, in the order of the signature
+        raise UnsafeError("the signature does not match the graph")
+    parameters, buffers, user_inputs = [], [], []
+    targets: list[str] = []  # names of the state, in the order of the signature
     for old, spec in zip(placeholders, specs, strict=True):
         if old.meta.keys().isdisjoint(("val",)):
-            raise UnsafeError("an input without a value")
+            raise UnsafeError("a placeholder has no `val`")
         if spec.kind is InputKind.USER_INPUT:
-            given.append((old, spec))
+            user_inputs.append((old, spec))
             continue
         if spec.kind is InputKind.PARAMETER:
             parameters.append((old, spec))
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             buffers.append((old, spec))
         else:
-            raise UnsafeError(f"an input of kind {spec.kind.name}")
+            raise UnsafeError(f"an input is of kind {spec.kind.name}")
         targets.append(spec.target)
     order = _module_order(targets)
     parameters.sort(key=lambda entry: order[entry[1].target.rpartition(".")[0]])
     buffers.sort(key=lambda entry: _buffer_rank(entry[1], order))
-    entries = [*parameters, *buffers, *given]
+    entries = [*parameters, *buffers, *user_inputs]
     reader = _Reader(program, shape_env)
     return [reader.read(old, spec, i) for i, (old, spec) in enumerate(entries)]
 
@@ -79,9 +79,9 @@ def _buffer_rank(spec: InputSpec, order: dict[str, int]) -> tuple[int, bool]:
 
 
 def _module_order(targets: list[str]) -> dict[str, int]:
-    """Return the position of each module with state in a depth-first walk.
+    """Return, for each module that `targets` mention, its position in a depth-first walk.
 
-    A module's children are in the order of their first targets.
+    The children of a module are visited in the order of their first targets.
     """
     children: dict[str, dict[str, None]] = {"": {}}
     for target in targets:
@@ -101,6 +101,8 @@ def _module_order(targets: list[str]) -> dict[str, int]:
 
 
 class _Reader:
+    """Reads the value of each input, and checks that templates support it."""
+
     def __init__(self, program: ExportedProgram, shape_env: Any) -> None:
         self._program = program
         self._shape_env = shape_env
@@ -108,31 +110,31 @@ class _Reader:
 
     def read(self, old: Node, spec: InputSpec, number: int) -> Input:
         if spec.kind is InputKind.USER_INPUT:
-            return Input(old, spec, None, self._given(old.meta["val"], spec, number))
+            return Input(old, spec, None, self._user_input(old.meta["val"], spec, number))
         is_parameter = spec.kind is InputKind.PARAMETER
         in_constants = spec.kind is InputKind.CONSTANT_TENSOR or spec.persistent is False
         holder = self._program.constants if in_constants else self._program.state_dict
         state = holder.get(spec.target)
         wanted = torch.nn.Parameter if is_parameter else torch.Tensor
         if type(state) is not wanted or type(spec.arg) is not TensorArgument:
-            raise UnsafeError(f"state of type {type(state).__name__}")
+            raise UnsafeError(f"state is of type {type(state).__name__}")
         if not is_parameter and state.requires_grad:
-            raise UnsafeError("a buffer or constant that requires gradients")
+            raise UnsafeError("a buffer or a constant requires gradients")
         return Input(old, spec, state, self._value(state, number))
 
-    def _given(self, seen: Any, spec: InputSpec, number: int) -> Value | Number | None:
-        """Return the value or number of a user input; None for a constant."""
-        if isinstance(seen, torch.Tensor):
-            if type(seen) is not compat.FakeTensor or type(spec.arg) is not TensorArgument:
-                raise UnsafeError("a tensor input that is not a plain fake tensor")
-            return self._value(seen, number)
-        if type(seen) is torch.SymInt and type(spec.arg) is SymIntArgument:
-            expression = torch_symbols.expression_of(seen, self._shape_env)
+    def _user_input(self, value: Any, spec: InputSpec, number: int) -> Value | Number | None:
+        """Return the Value or Number of a user input; None for a plain constant."""
+        if isinstance(value, torch.Tensor):
+            if type(value) is not compat.FakeTensor or type(spec.arg) is not TensorArgument:
+                raise UnsafeError("the `val` of a tensor input is not a plain fake tensor")
+            return self._value(value, number)
+        if type(value) is torch.SymInt and type(spec.arg) is SymIntArgument:
+            expression = torch_symbols.expression_of(value, self._shape_env)
             if expression is None or not torch_symbols.is_symbol(expression):
-                raise UnsafeError("a SymInt input that is not a single symbol")
+                raise UnsafeError("a SymInt input is not a single symbol")
             return Number(expression, int, number)
-        if type(spec.arg) is not ConstantArgument or type(seen) not in _PLAIN:
-            raise UnsafeError(f"an input of type {type(seen).__name__}")
+        if type(spec.arg) is not ConstantArgument or type(value) not in _PLAIN:
+            raise UnsafeError(f"an input is of type {type(value).__name__}")
         return None
 
     def _value(self, tensor: torch.Tensor, number: int) -> Value:
@@ -146,17 +148,18 @@ class _Reader:
         return Value(number, facts, known)
 
 
-# Constants, which no node uses. torch creates a symbol for an int, which stays unused.
+# Types of plain constants. No node uses these inputs, nor the symbol that torch creates for an int.
 _PLAIN = (int, bool, float, str, type(None))
 
 
 class SizeNodes:
-    """The nodes that torch adds before a program's calls, so that each symbol has a node.
+    """The nodes that torch adds before a program's calls to read each symbol from an input.
 
     Attributes:
-        of_inputs: by input, the number of the expression that it is; -1: it is not a number.
+        of_inputs: for each input, the id (`Symbols.id_of`) of the symbol that it is the first to
+            have as its value, or -1.
         count: the number of nodes.
-        instance: the nodes as the instance of a template; None without symbols.
+        instance: the nodes, as the instance of a template; None if there are none.
     """
 
     def __init__(self, inputs: list[Input], symbols: Symbols) -> None:
@@ -184,29 +187,30 @@ class SizeNodes:
             self.instance = Instance(inputs[0].old, template, self._read, [], len(inputs))
 
     def _read_tensor(self, old: Node, value: Value) -> None:
-        given = old.meta["val"]
-        asked = [
-            *((torch_symbols.SIZE_OF, (i,), size) for i, size in enumerate(given.shape)),
-            *((torch_symbols.STRIDE_OF, (i,), size) for i, size in enumerate(given.stride())),
-            (torch_symbols.OFFSET_OF, (), given.storage_offset()),
+        """Add a node for each symbol that is a size, a stride or the offset of an input."""
+        tensor = old.meta["val"]
+        properties = [
+            *((torch_symbols.SIZE_OF, (i,), size) for i, size in enumerate(tensor.shape)),
+            *((torch_symbols.STRIDE_OF, (i,), size) for i, size in enumerate(tensor.stride())),
+            (torch_symbols.OFFSET_OF, (), tensor.storage_offset()),
         ]
-        standin: Node | None = None
-        for target, place, size in asked:
+        placeholder: Node | None = None
+        for target, index, size in properties:
             symbol = torch_symbols.symbol_read(size)
             if symbol is None or symbol in self._known:
                 continue
             self._known.add(symbol)
-            if standin is None:
-                standin = self._graph.placeholder("tensor")
-                standin.meta["val"] = given
+            if placeholder is None:
+                placeholder = self._graph.placeholder("tensor")
+                placeholder.meta["val"] = tensor
                 self._read.append(value.node)
-                self._numbers[standin] = -len(self._read)
-            self._add(self._graph.call_function(target, (standin, *place)), symbol)
+                self._numbers[placeholder] = -len(self._read)
+            self._add(self._graph.call_function(target, (placeholder, *index)), symbol)
 
     def _add(self, node: Node, symbol: Any) -> None:
         torch_symbols.describe_size_node(node)
-        (standin,) = node.all_input_nodes
-        number = self._numbers[standin]
+        (placeholder,) = node.all_input_nodes
+        number = self._numbers[placeholder]
         name = self._graph._target_to_str(node.target)
         items = ((key, kinds.LITERAL, item) for key, item in node.meta.items())
         meta = tuple([(k, kinds.VALUE, None) if k == "val" else (k, h, v) for k, h, v in items])
@@ -229,21 +233,21 @@ def _text(key: Any) -> str:
         return str(key.idx)
     if isinstance(key, pytree.GetAttrKey):
         return str(key.name)
-    raise UnsafeError("inputs in a container of an unknown type")
+    raise UnsafeError("an input is in a container of an unknown type")
 
 
 def argument_names(program: ExportedProgram) -> list[str]:
-    """Return the preferred names of the user inputs, in order."""
+    """Return the names that torch proposes for the user inputs, in order."""
     calls = program.module_call_graph
     signature = calls[0].signature if calls and calls[0].fqn == "" else None
     if signature is None or signature.in_spec.type is not tuple:
-        raise UnsafeError("a program without the tree spec of its inputs")
+        raise UnsafeError("the program does not have the tree spec of its inputs")
     spec = signature.in_spec
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     values = (*args, *kwargs.values())
     names = signature.forward_arg_names or [*(f"arg_{i}" for i in range(len(args))), *kwargs]
     if len(names) != len(values) or not all(map(str.isidentifier, names)) or "self" in names:
-        raise UnsafeError("inputs whose names are not known")
+        raise UnsafeError("the names of the inputs are not known")
     flat, _ = pytree.tree_flatten_with_path(dict(zip(names, values, strict=True)))
     return ["_".join([_text(key).lower() for key in path]) for path, _ in flat]
 
@@ -251,29 +255,31 @@ def argument_names(program: ExportedProgram) -> list[str]:
 def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
     """Return the names of the placeholders."""
     renamer = _native.Renamer()
-    given = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
-    wanted = argument_names(program)
-    if len(wanted) != len(given):
-        raise UnsafeError("inputs that do not match their tree spec")
+    positions = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
+    proposed = argument_names(program)
+    if len(proposed) != len(positions):
+        raise UnsafeError("the inputs do not match their tree spec")
     names = [""] * len(inputs)
-    annotated: set[str] = set()  # torch copies annotations of nodes with these names to inputs
-    for place, name in zip(given, wanted, strict=True):
-        if not name or not name.isascii():  # torch also accepts digits beyond ASCII
-            raise UnsafeError("an input without a name, or with one beyond ASCII")
-        names[place] = renamer.placeholder(name)
-    for place, entry in enumerate(inputs):
+    bases: set[str] = set()
+    for position, name in zip(positions, proposed, strict=True):
+        if not name or not name.isascii():  # `renamer` handles ASCII digits only
+            raise UnsafeError("the name of an input is empty or not ASCII")
+        names[position] = renamer.placeholder(name)
+    for position, entry in enumerate(inputs):
         if entry.spec.kind is not InputKind.USER_INPUT:
-            base = _stripped(entry.spec.target or "").lower()
-            names[place] = renamer.placeholder(compat.PREFIXES[entry.spec.kind] + base)
-            annotated.add(base)
-    annotated.update(names)
+            base = _without_self(entry.spec.target or "").lower()
+            names[position] = renamer.placeholder(compat.PREFIXES[entry.spec.kind] + base)
+            bases.add(base)
+    # torch copies the annotations of a node with one of these names to the input of that name.
+    copied = {*bases, *names}
     nodes = _native.list_nodes(program.graph)
-    if any("custom" in node.meta and node.name in annotated for node in nodes):
-        raise UnsafeError("annotations of a node with the name of an input")
+    if any("custom" in node.meta and node.name in copied for node in nodes):
+        raise UnsafeError("a node with annotations has the name of an input")
     return names
 
 
-def _stripped(target: str) -> str:
+def _without_self(target: str) -> str:
+    """Return the name of state without the prefix for `self`, with `_` for other characters."""
     for prefix in ("L__self___", "self_"):
         if target.startswith(prefix):
             target = target[len(prefix) :]

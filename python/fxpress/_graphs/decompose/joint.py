@@ -1,4 +1,4 @@
-"""Decompose joint graphs: forward and backward in one graph."""
+"""Decompose joint graphs, which have the forward and the backward pass in one graph."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def parts(
     loss: int | None,
     custom_triton_ops: bool,
 ) -> tuple[GraphModule, ExportGraphSignature, dict[str, Any], dict[str, Any]]:
-    """Return graph module, signature, state and constants of the decomposed program.
+    """Return the graph module, signature, state_dict and constants of the decomposed program.
 
-    The arguments are the same as in `whole.traced`.
+    `whole.traced` describes the arguments.
     """
     old_module = program.graph_module
     old = [node for node in old_module.graph.nodes if node.op == "placeholder"]
@@ -60,7 +60,7 @@ def parts(
 
 
 def _name(module: GraphModule, old: list[Node], new: list[Node]) -> None:
-    """Give placeholders their old names, and other nodes unused names."""
+    """Give placeholders their old names, and rename other nodes whose names are taken."""
     names = compat.Names()
     for before, after in zip(old, new, strict=True):
         after.name = after.target = before.name
@@ -74,9 +74,8 @@ def _name(module: GraphModule, old: list[Node], new: list[Node]) -> None:
 def _renamed(argument: Any, node: Any) -> Any:
     if isinstance(argument, ConstantArgument):
         return argument
-    for kind in _NAMED:
-        if isinstance(argument, kind):
-            return kind(name=node.name)
+    if isinstance(argument, _NAMED):
+        return type(argument)(name=node.name)
     raise RuntimeError(f"Type of old_arg not supported: {type(argument)}")
 
 
@@ -105,14 +104,14 @@ def _signature(
 
 
 def _writes(program: ExportedProgram, traced: Any, outputs: list[Any]) -> list[OutputSpec]:
-    """Return the specs of written inputs and buffers, which are the first outputs."""
+    """Return the specs of the first outputs, which are new values of inputs and buffers."""
     written = traced.user_inputs_to_mutate
     names = [node.name for node in outputs[: len(written)]]
     assert list(written) == names, f"expected the outputs {list(written)}, found {names}"
-    place = {name: i for i, name in enumerate(traced.user_inputs)}
+    positions = {name: i for i, name in enumerate(traced.user_inputs)}
     specs = []
     for name, target in written.items():
-        spec = program.graph_signature.input_specs[place[target]]
+        spec = program.graph_signature.input_specs[positions[target]]
         assert spec.kind in (InputKind.USER_INPUT, InputKind.BUFFER), spec.kind
         if spec.kind is InputKind.BUFFER:
             made = (OutputKind.BUFFER_MUTATION, TensorArgument(name=name), spec.target)
@@ -147,7 +146,7 @@ def _gradients(program: ExportedProgram, traced: Any, outputs: list[Any]) -> lis
 
 
 def _give_meta(signature: ExportGraphSignature, old: list[Node], new: list[Node]) -> None:
-    """Restore the values of inputs that became symbols, and the meta of state."""
+    """Restore the `val` of inputs that are not tensors, and the meta of parameters and buffers."""
     state = {*signature.inputs_to_parameters, *signature.inputs_to_buffers}
     for before, after in zip(old, new, strict=True):
         if not isinstance(before.meta["val"], torch.Tensor):

@@ -1,13 +1,13 @@
 """Instantiate templates for clean calls within a full trace.
 
-A call is clean if nothing wrote to its inputs before and its results have separate storages. torch
-runs the first call with each key, and all calls that are not clean; functionalization sees all of
-them. Later clean calls with the same key instantiate the template of the first.
+A call is clean if nothing wrote to its inputs before, and its results have separate storages. torch
+runs the first clean call with each key, which gives a template, and every call that is not clean.
+Later clean calls with the same key instantiate the template.
 
-A result of an instance has no base, while torch's result may be a view of a tensor within the call.
-The difference matters if the result is written to later: functionalization then creates the view
-again. torch runs a program before it traces it. In this first pass torch runs the calls whose
-results are views, and the trace instantiates only the calls whose results were not changed.
+torch's result may be a view of a tensor that the call created; the result of an instance never is.
+The difference matters only if the program writes to the result later, because functionalization
+then computes the view again. torch runs a program once before it traces it. This first pass finds
+out which results are written to, and the trace instantiates only calls with other results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import copy
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
@@ -24,30 +24,23 @@ from torch.fx import Graph, Node
 from fxpress._base.replacement import Replacement
 from fxpress._graphs.decompose import template as kinds
 from fxpress._graphs.decompose.keys import Call, fields_of
-from fxpress._graphs.decompose.reading import Reading, Recording
+from fxpress._graphs.decompose.reading import TemplateBuilder, TraceContext, nodes_after
 from fxpress._graphs.decompose.template import Output, Template, TemplateNode, TensorSpec
 from fxpress._graphs.decompose.values import Facts, Storage, UnsafeError, Value, facts_of, size_of
 from fxpress._graphs.trace.inputs import counted_since
 from fxpress._torch import decompose as compat
 
 
-class _Known:
-    """A tensor of the trace.
+class _TracedTensor(NamedTuple):
+    """A tensor of the trace."""
 
-    Attributes:
-        outer: the wrapper of functionalization.
-        inner: the fake tensor in it.
-        value: its description.
-    """
-
-    __slots__ = ("inner", "outer", "value")
-
-    def __init__(self, outer: Any, inner: Any, value: Value) -> None:
-        self.outer, self.inner, self.value = outer, inner, value
+    outer: Any  # the FunctionalTensor
+    inner: Any  # the fake tensor in it
+    value: Value
 
 
 class Memo:
-    """The calls of one program, while torch runs it or traces it.
+    """The templates of one full trace, and of the run before it.
 
     Attributes:
         instantiated: how many calls of the trace were instantiated.
@@ -59,15 +52,15 @@ class Memo:
         self._tracer: Any = None
         self._templates: dict[Any, Template | None] = {}
         self._functions: dict[Any, Any] = {}
-        self._tensors: dict[int, _Known] = {}
+        self._tensors: dict[int, _TracedTensor] = {}
         self._storages: dict[int, Storage] = {}
-        # Of the first pass: call -> its results that are views, and the fake tensors in them.
+        # In the first pass: call -> its results that are views, with the fake tensors in them.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
-        self._unchanged: set[Node] = set()  # the calls whose results are not changed later
+        self._unchanged: set[Node] = set()  # calls whose results nothing wrote to in the first pass
         self.instantiated = 0
 
     def watch(self, graph: Graph) -> None:
-        """Collect the calls of torch's operators in a graph."""
+        """Set the graph to trace. Only calls of torch's own operators can be instantiated."""
         self._nodes = {
             node
             for node in graph.nodes
@@ -75,14 +68,14 @@ class Memo:
         }
 
     def run(self, original: Any, interpreter: Any, node: Node) -> Any:
-        """Run a call of the program, or instantiate its template."""
+        """Run a node by `original`, torch's `Interpreter.run_node`, or instantiate its template."""
         if node not in self._nodes:
             return original(interpreter, node)
-        # The trace counts calls of torch's functions, and must not count calls made here.
+        # The tracer counts calls of torch functions. Disabled, it does not count fxpress's calls.
         with compat.DisableTorchFunction():
             self._enter_pass(compat.tracer())
             try:
-                call, key = self._described(interpreter.env, node)
+                call, key = self._call_and_key(interpreter.env, node)
             except UnsafeError:
                 call, key = None, None
             template = self._templates.get(key)
@@ -107,23 +100,16 @@ class Memo:
             self.instantiated = 0
 
     def _may_instantiate(self, node: Node) -> bool:
-        """Return whether the results of a clean call may lack bases."""
+        """Return whether the results of a clean call need not be views."""
         if self._tracer is None:
             self._views[node] = []
             return True  # the templates of the first pass have no views
         return node in self._unchanged
 
-    def _described(self, env: dict[Node, Any], node: Node) -> tuple[Call, Any]:
-        """Return the Call of a node, and its key."""
+    def _call_and_key(self, env: dict[Node, Any], node: Node) -> tuple[Call, Any]:
         fields = fields_of(node.meta, annotated=True)
-        call = Call({used: self._value(env[used]) for used in node.all_input_nodes})
-        for argument in node.args:
-            call.add(argument)
-        for name, argument in node.kwargs.items():
-            call.key.append(name)
-            call.add(argument)
-        key = (node.target, fields, len(node.args), *call.key)
-        return call, key
+        call = Call(node, {used: self._value(env[used]) for used in node.all_input_nodes})
+        return call, call.key(fields)
 
     def _value(self, value: Any) -> Any:
         if type(value) in (tuple, list):
@@ -131,36 +117,36 @@ class Memo:
         if not isinstance(value, torch.Tensor):
             return value
         if type(value) is not compat.FunctionalTensor or compat.was_written(value):
-            raise UnsafeError("a tensor that something wrote to, or of another class")
+            raise UnsafeError("something wrote to a tensor, or it is not a FunctionalTensor")
         known = self._tensors.get(id(value))
         inner = compat.inner(value)
         if known is None or known.inner is not inner:
             facts = facts_of(inner, None, value.requires_grad)
-            storage = inner.untyped_storage()
-            place = self._storages.setdefault(
-                storage._cdata, Storage(size_of(storage.nbytes(), None), storage)
+            torch_storage = inner.untyped_storage()
+            storage = self._storages.setdefault(
+                torch_storage._cdata, Storage(size_of(torch_storage.nbytes(), None), torch_storage)
             )
-            known = _Known(value, inner, Value(id(value), facts, place))
+            known = _TracedTensor(value, inner, Value(id(value), facts, storage))
             self._tensors[id(value)] = known
         return known.value
 
     def _run(self, original: Any, interpreter: Any, node: Node, call: Call, key: Any) -> Any:
         """Let torch run a call, and record a template if the call is clean."""
         tracer = self._tracer
-        given = [self._tensors[value.node] for value in call.values]
-        last = None if tracer is None else next(iter(reversed(tracer.graph.nodes)), None)
+        inputs = [self._tensors[value.node] for value in call.values]
+        last = None if tracer is None else tracer.graph._root.prev
         counts = {} if tracer is None else dict(tracer.torch_fn_counts)
         names = None if tracer is None else compat.Candidates(tracer)
-        result = _noted(names, original, interpreter, node)
+        result = _run_noting_names(names, original, interpreter, node)
         function = None if tracer is None else tracer.torch_fn_metadata
         self._templates[key] = None
         with contextlib.suppress(UnsafeError), compat.DisableTorchFunction():
-            if not any(compat.was_changed(known.outer, known.inner) for known in given):
-                recording = Recording(tracer, self._fakes.mode, getattr(names, "of", str))
-                template = self._template(recording, node, call, given, last, result)
+            if not any(compat.was_changed(each.outer, each.inner) for each in inputs):
+                context = TraceContext(tracer, self._fakes.mode, getattr(names, "of", str))
+                template = self._template(context, node, call, inputs, last, result)
                 calls = () if tracer is None else counted_since(tracer.torch_fn_counts, counts)
-                is_own = compat.have_own_storages(result, [known.outer for known in given])
-                # Only after the first pass is it known whether a view is changed.
+                is_own = compat.have_own_storages(result, [each.outer for each in inputs])
+                # In the first pass, a later write to a view is not known yet.
                 is_known = tracer is not None or not _views_in(result)
                 if is_own and is_known and _is_clean(template, len(call.storages)):
                     self._templates[key] = template._replace(calls=tuple(calls))
@@ -169,10 +155,10 @@ class Memo:
 
     def _template(
         self,
-        recording: Recording,
+        context: TraceContext,
         node: Node,
         call: Call,
-        given: list[_Known],
+        tensors: list[_TracedTensor],
         last: Any,
         result: Any,
     ) -> Template:
@@ -180,24 +166,21 @@ class Memo:
         inputs: list[Any] = []
         added: list[Node] = []
         if tracer is not None:
-            for known in given:
-                found, constant = compat.node_of(known.inner, tracer)
+            for tensor in tensors:
+                found, constant = compat.node_of(tensor.inner, tracer)
                 if found is None or constant is not None:
-                    raise UnsafeError("an input that is a constant")
-                inputs.append((known.inner, found))
-            following = last.next if last is not None else tracer.graph._root.next
-            while following is not tracer.graph._root:
-                added.append(following)
-                following = following.next
+                    raise UnsafeError("an input is a constant")
+                inputs.append((tensor.inner, found))
+            added = nodes_after(last, tracer.graph)
         else:
-            inputs = [(known.inner, object()) for known in given]
-        wrapped = {v: k.outer for v, k in zip(call.values, given, strict=True)}
+            inputs = [(tensor.inner, object()) for tensor in tensors]
+        wrapped = {v: t.outer for v, t in zip(call.values, tensors, strict=True)}
         meta = {field: node.meta[field] for field in fields_of(node.meta, annotated=True)}
-        reading = Reading(recording, node.target, inputs, [], wrapped, meta, call)
-        return reading.template(added, result)
+        builder = TemplateBuilder(context, node.target, inputs, [], wrapped, meta, call)
+        return builder.build(added, result)
 
     def _instantiate(self, node: Node, template: Template, call: Call, function: Any) -> Any:
-        """Instantiate a template in the trace, and return its results."""
+        """Instantiate a template in the trace, and return the call's results."""
         storages = [*call.storages, *[Storage(nbytes) for nbytes in template.fresh]]
         with compat.without_dispatch():
             made = self._write(node, template, call, storages)
@@ -259,7 +242,7 @@ class Memo:
         return meta
 
     def _made(self, value: Any, storages: list[Storage]) -> Any:
-        """Return a new value for a node."""
+        """Return a new value for a node, from its description in the template."""
         if type(value) is TensorSpec:
             return self._tensor(value.facts, storages[value.storage], value.is_whole)
         if type(value) in (tuple, list):
@@ -275,7 +258,7 @@ class Memo:
         return made
 
     def _result(self, result: Any, storages: list[Storage], made: list[Node]) -> Any:
-        """Return the results of a call, and register the nodes of their tensors in the trace."""
+        """Return the results of an instantiated call; the tracer maps their tensors to nodes."""
         if type(result) is Output:
             with compat.without_dispatch():
                 inner = self._tensor(result.facts, storages[result.storage], True)
@@ -288,7 +271,7 @@ class Memo:
 
 
 def _views_in(result: Any) -> list[Any]:
-    """Return the tensors that are views for functionalization."""
+    """Return the tensors in a result that functionalization treats as views."""
     return [
         tensor
         for tensor in compat.pytree.tree_leaves(result)
@@ -297,12 +280,14 @@ def _views_in(result: Any) -> list[Any]:
 
 
 def _are_changed(views: list[tuple[Any, Any]]) -> bool:
-    """Return whether one of the tensors or of their bases was changed."""
+    """Return whether something wrote to one of the tensors or to a base of one."""
     return any(compat.was_written(t) or compat.was_changed(t, fake) for t, fake in views)
 
 
-def _noted(names: compat.Candidates | None, original: Any, interpreter: Any, node: Node) -> Any:
-    """Run a call, and record the names that torch proposes for new nodes."""
+def _run_noting_names(
+    names: compat.Candidates | None, original: Any, interpreter: Any, node: Node
+) -> Any:
+    """Run a call; record in `names` the names that torch proposes for new nodes."""
     if names is None:
         return original(interpreter, node)
     names.note()
@@ -313,12 +298,12 @@ def _noted(names: compat.Candidates | None, original: Any, interpreter: Any, nod
 
 
 def _is_clean(template: Template, inputs: int) -> bool:
-    """Return whether each result fills a separate storage that is not an input's."""
+    """Return whether each result fills a new storage; storages below `inputs` are the inputs'."""
     outputs = [o for o in compat.pytree.tree_leaves(template.result, _is_output) if _is_output(o)]
-    places = [output.storage for output in outputs]
+    storages = [output.storage for output in outputs]
     return (
-        len(set(places)) == len(places)
-        and all(place >= inputs for place in places)
+        len(set(storages)) == len(storages)
+        and all(storage >= inputs for storage in storages)
         and all(o.facts.offset == 0 and not o.facts.wrapper_requires_grad for o in outputs)
         and not template.is_symbolic
         and not any(how is kinds.COUNTED for node in template.nodes for _, how, _ in node.meta)
@@ -329,29 +314,29 @@ def _is_output(value: Any) -> bool:
     return type(value) is Output
 
 
-class _Memos(threading.local):
-    value: Memo | None = None
+class _Active(threading.local):
+    memo: Memo | None = None
 
 
-_memos = _Memos()
+_active = _Active()
 
 
 def _run_node(original: Any, interpreter: Any, node: Node) -> Any:
-    memo = _memos.value
+    memo = _active.memo
     if memo is None:
         return original(interpreter, node)
     return memo.run(original, interpreter, node)
 
 
-_running = Replacement(*compat.RUN_NODE, _run_node)
+_replaced_run_node = Replacement(*compat.RUN_NODE, _run_node)
 
 
 @contextlib.contextmanager
-def remembering(memo: Memo) -> Iterator[None]:
-    """Let this thread's traces of a program use a memo within the block."""
-    outer, _memos.value = _memos.value, memo
+def use_memo(memo: Memo) -> Iterator[None]:
+    """Let torch's traces in this thread use `memo` within the block."""
+    outer, _active.memo = _active.memo, memo
     try:
-        with _running.block():
+        with _replaced_run_node.block():
             yield
     finally:
-        _memos.value = outer
+        _active.memo = outer

@@ -1,8 +1,8 @@
-"""Node names and order of users of decomposed programs with symbolic sizes.
+"""Store the node names of decomposed programs with symbolic sizes, and the order of users.
 
-torch numbers a name by all nodes that had its base, including sizes that its trace computes only
-for a decision. Their number depends on its caches of fake tensors, which a trace changes. So the
-first trace of a program defines the names, and equal programs in equal states get the same names.
+torch numbers equal names by all nodes created so far, including sizes that a trace only compares.
+How many there are depends on caches of fake tensors, which each trace changes. So the first trace
+of a program defines the names, and equal programs with equal caches get the same names.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ OTHER_NODES = "torch's trace of an equal program had other nodes"
 
 
 class Names:
-    """The node names of a traced graph, and the order of users.
+    """The node names and the order of users of a traced graph.
 
     Attributes:
-        has_templates: False once templates have built a graph with other nodes.
+        has_templates: whether templates can build the graph; False after a try gave other nodes.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -46,7 +46,7 @@ class Names:
         self._counts = dict(graph._graph_namespace._base_count)
 
     def give(self, graph: Graph) -> dict[str, str] | None:
-        """Name the nodes of an equal graph; return old name -> new name, None if it differs."""
+        """Name the nodes of an equal graph, and return old name -> new name; None: it differs."""
         nodes = list(graph.nodes)
         if _kinds(graph) != self._kinds:
             return None
@@ -76,11 +76,11 @@ def _kinds(graph: Graph) -> list[tuple[str, Any]]:
 
 
 class _History:
-    """The decompositions with the symbols of one environment.
+    """The decompositions of programs that have the same ShapeEnv.
 
     Attributes:
-        key: the environment's state before the first decomposition, and the names given since.
-        is_exact: whether all these names come from traces of torch.
+        key: the ShapeEnv's state before the first decomposition, then the Names of each one.
+        is_exact: whether all these Names come from traces of torch.
         traces: how many traces began.
     """
 
@@ -95,14 +95,15 @@ _lock = threading.Lock()
 
 
 class KnownNames:
-    """The names of programs that were decomposed by one table."""
+    """The Names of all programs that were decomposed with one table."""
 
     def __init__(self) -> None:
-        self._shared: dict[Any, Names] = {}
+        self._shared: dict[Any, Names] = {}  # (key of a history, content of a program) -> Names
+        # ShapeEnv -> content of a program -> Names
         self._own: weakref.WeakKeyDictionary[Any, dict[Any, Names]] = weakref.WeakKeyDictionary()
 
     def of(self, program: ExportedProgram, options: Any) -> Naming | None:
-        """Return the naming of a program; None if it has no symbolic sizes."""
+        """Return the Naming for a program, or None if it has no symbolic sizes."""
         shape_env = shape_env_of(program.graph_module) if program.range_constraints else None
         if not symbols.has_symbols(shape_env):
             return None
@@ -114,16 +115,16 @@ class KnownNames:
         return Naming(self._shared, own, history, (options, _content(program)))
 
     def forget(self) -> None:
-        """Forget the names, except those kept for later decompositions of the same programs."""
+        """Forget the Names that programs with other ShapeEnvs could use."""
         self._shared.clear()
 
 
 class Naming:
-    """The source of the names of one decomposition.
+    """Names the nodes of one decomposed program.
 
     Attributes:
-        known: the names, if an equal program was traced before.
-        is_first: whether no trace has changed the environment.
+        known: the Names to give; None if no equal program was traced before.
+        is_first: whether no trace with the same ShapeEnv has begun before.
     """
 
     def __init__(
@@ -134,12 +135,12 @@ class Naming:
         self.known = own.get(content) or shared.get(self._key)
         self.is_first = history.traces == 0
 
-    def anew(self) -> Naming:
-        """Return a Naming of the same program without known names."""
+    def without_names(self) -> Naming:
+        """Return a Naming for the same program that knows no Names, and stores none."""
         return Naming({}, {}, self._history, self._content)
 
     def instantiated(self, graph: Graph) -> None:
-        """Give the known names to a graph that was built without a trace."""
+        """Name a graph that was built from templates; raise UnsafeError if its nodes differ."""
         assert self.known is not None
         if self.known.give(graph) is None:
             self.known.has_templates = False
@@ -147,13 +148,13 @@ class Naming:
         self._note(self.known, is_exact=False)
 
     def begin(self) -> int:
-        """Count a new trace of the program, and return its number."""
+        """Count a trace that begins, and return its number."""
         with _lock:
             self._history.traces += 1
             return self._history.traces
 
     def traced(self, module: GraphModule, signature: ExportGraphSignature, number: int) -> None:
-        """Give the known names to the traced program, or record its names."""
+        """Give the known Names to the program of trace `number`, or store its names."""
         if self.known is not None:
             new_names = self.known.give(module.graph) or {}
             for spec in signature.output_specs:
@@ -179,7 +180,7 @@ class Naming:
 
 
 def _content(program: ExportedProgram) -> Any:
-    """Return a key of everything that a trace depends on, except the environment of symbols."""
+    """Return a key of everything in a program that its trace depends on, except the ShapeEnv."""
     numbers: dict[Any, int] = {}
     signature = program.graph_signature
     tensors = {**program.constants, **program.state_dict}
@@ -224,7 +225,8 @@ def _described(value: Any, numbers: dict[Any, int]) -> Any:
         facts = (value.dtype, value.device, value.layout, value.requires_grad)
         if value.layout is not torch.strided:
             return kind, facts, _described(value.shape, numbers)
-        place = (value.shape, value.stride(), value.storage_offset())
+        geometry = (value.shape, value.stride(), value.storage_offset())
         storage = value.untyped_storage()._cdata
-        return kind, facts, _described(place, numbers), numbers.setdefault(storage, len(numbers))
+        number = numbers.setdefault(storage, len(numbers))
+        return kind, facts, _described(geometry, numbers), number
     return (kind, value) if kind in PLAIN_TYPES else (kind, repr(value))

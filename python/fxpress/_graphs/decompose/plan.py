@@ -27,8 +27,11 @@ from fxpress._torch import symbols
 from fxpress._torch.origins import is_replaced
 
 
-class Ahead:
-    """Values of the old program, used instead of unknown values of the new one."""
+class _ExpectedValues:
+    """Values of nodes that the plan has not reached: the old program's values.
+
+    They mostly equal the values of the new program.
+    """
 
     def __init__(self, environment: dict[Node, Any], shape_env: Any) -> None:
         self._known = environment
@@ -37,7 +40,7 @@ class Ahead:
         self._storages: dict[int, Storage] = {}
 
     def inputs_of(self, node: Node) -> dict[Node, Any] | None:
-        """Return the values of a call's inputs; None unless all are plain tensors."""
+        """Return the values of a call's input nodes, or None if one is not a plain tensor."""
         try:
             return {used: self._value(used) for used in node.all_input_nodes}
         except UnsafeError:
@@ -46,51 +49,51 @@ class Ahead:
     def _value(self, node: Node) -> Any:
         found = self._known.get(node) or self._made.get(node)
         if found is None:
-            found = self._made[node] = self._of(node.meta.get("val"))
+            found = self._made[node] = self._describe(node.meta.get("val"))
         if not isinstance(found, Value):
             raise UnsafeError("not a plain tensor")
         return found
 
-    def _of(self, old: Any) -> Value:
+    def _describe(self, old: Any) -> Value:
         if type(old) is not compat.FakeTensor:
             raise UnsafeError("not a plain tensor")
         facts: Facts = facts_of(old, self._shape_env, False)
         storage = old.untyped_storage()
-        place = self._storages.get(storage._cdata)
-        if place is None:
-            place = Storage(size_of(storage.nbytes(), self._shape_env))
-            self._storages[storage._cdata] = place
-        # Nodes of the new trace never have a negative number.
-        return Value(-1 - len(self._made), shared(facts._replace(requires_grad=False)), place)
+        known = self._storages.get(storage._cdata)
+        if known is None:
+            known = Storage(size_of(storage.nbytes(), self._shape_env))
+            self._storages[storage._cdata] = known
+        # Negative node numbers, because nodes of the new trace are numbered from 0.
+        return Value(-1 - len(self._made), shared(facts._replace(requires_grad=False)), known)
 
 
-_MANY = 16  # traced templates after which later operators are traced early
+_MANY = 16  # After so many traced templates, one call of each remaining operator is traced early.
 
 
 class Instance(NamedTuple):
     """An instance of a template, for one call of the old program."""
 
-    node: Node  # the node of the old graph
+    node: Node  # the call's node in the old graph
     template: Template
-    # The numbers of its input nodes in the new trace; -1: no node computes that input.
+    # The numbers of the call's input nodes in the new trace; -1: no node computes that input.
     inputs: list[int]
-    storages: list[Storage]  # its inputs' storages, then its own
-    first: int  # the number of its first node
+    storages: list[Storage]  # the storages of the inputs, then of the template's new tensors
+    first: int  # the number of the instance's first node in the new trace
 
 
 class NeedsTraceError(Exception):
-    """A call has no template yet, and no trace is active."""
+    """Raised if a call has no template, and the plan has no recorder that could trace the call."""
 
 
 class Plan:
     """The new trace of a program as instances of templates, before dead code elimination.
 
     Attributes:
-        nodes: the nodes of the program, without placeholders.
-        instances: the instances so far.
+        nodes: the nodes of the old program, without placeholders.
+        instances: the instances planned so far.
         size: how many nodes the new trace has so far.
-        output: the program's output, as containers of Values and constants; set at the end.
-        traced: how many calls were traced.
+        output: the new program's output, as containers of Values and constants; set at the end.
+        traced: how many distinct calls torch traced for this plan.
     """
 
     def __init__(
@@ -108,8 +111,8 @@ class Plan:
         self._environment = environment
         self._templates = templates
         self._progress = progress
-        self._own: dict[Any, Template] = {}  # for this program alone
-        self._ahead: dict[Any, Template] = {}  # traced, and not used yet
+        self._own: dict[Any, Template] = {}  # templates with operators that are not torch's
+        self._early: dict[Any, Template] = {}  # templates traced early and not used yet
         self._tries_all = False
         self.instances: list[Instance] = []
         self.size = first
@@ -122,7 +125,7 @@ class Plan:
         return self._position == len(self.nodes)
 
     def advance(self, recorder: Recorder | None) -> None:
-        """Continue the plan to the end of the program."""
+        """Continue to the end of the program; `recorder` traces calls that have no template."""
         nodes = self.nodes
         if recorder is not None:
             self._try_calls(recorder, only_writing=True)
@@ -154,15 +157,15 @@ class Plan:
         source, index = node.args
         whole: Any = self._environment[source] if type(source) is Node else None
         if type(whole) not in (tuple, list) or type(index) is not int:
-            raise UnsafeError("an item of a value that is not a list")
+            raise UnsafeError(f"{node.name} is an item of a value that is not a list")
         return whole[index]
 
     def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
-        """Trace later calls early, to refuse a program before most of it is traced."""
-        ahead = Ahead(self._environment, recorder.mode.shape_env)
+        """Trace one call of each remaining operator now, to refuse unsafe programs early."""
+        expected = _ExpectedValues(self._environment, recorder.mode.shape_env)
         known = {instance.node.target for instance in self.instances}
-        for place in range(self._position, len(self.nodes)):
-            node = self.nodes[place]
+        for position in range(self._position, len(self.nodes)):
+            node = self.nodes[position]
             target = node.target
             if not isinstance(target, compat.OpOverload) or target in known:
                 continue
@@ -170,49 +173,43 @@ class Plan:
                 known.add(target)
             elif not target._schema.is_mutable:
                 continue
-            environment = ahead.inputs_of(node)
+            environment = expected.inputs_of(node)
             if environment is not None:
-                self._template_of(node, place, environment, recorder, is_ahead=True)
+                self._template_of(node, position, environment, recorder, is_early=True)
 
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
         template, call = self._template_of(node, self._position, self._environment, recorder)
         if template.is_from_cache and any(storage.has_moved for storage in call.storages):
-            # The content of the cache depends on the metadata in torch's first run.
-            what = "the cache of fake tensors determines the storage of its result"
-            raise UnsafeError(f"{node.target}: {what}")
+            # The content of the cache depends on the inputs' metadata in torch's first run.
+            reason = "the cache of fake tensors determines the storage of its result"
+            raise UnsafeError(f"{node.target}: {reason}")
         return self._instantiate(node, template, call)
 
     def _template_of(
         self,
         node: Node,
-        place: int,
+        position: int,
         environment: dict[Node, Any],
         recorder: Recorder | None,
         *,
-        is_ahead: bool = False,
+        is_early: bool = False,
     ) -> tuple[Template, Call]:
-        """Return the template of a call, and the Call."""
-        target = node.target
-        call = Call(environment)
-        for argument in node.args:
-            call.add(argument)
-        for name, argument in node.kwargs.items():
-            call.key.append(name)
-            call.add(argument)
-        if call.values and not isinstance(target, compat.OpOverload):
-            raise UnsafeError(_call_of(target))
-        fields = self._fields[place]
-        key = (target, fields, len(node.args), *call.key)
+        """Return the template of a call, traced if it is unknown, and the call's arguments."""
+        call = Call(node, environment)
+        if call.values and not isinstance(node.target, compat.OpOverload):
+            raise UnsafeError(_call_of(node.target))
+        fields = self._fields[position]
+        key = call.key(fields)
         known = self._templates.get(key) or self._own.get(key)
         if isinstance(known, str):
             raise UnsafeError(known)
         if known is None:
-            known = self._record(node, call, environment, fields, key, recorder)
-            if is_ahead:
-                self._ahead[key] = known
+            known = self._record(node, call, environment, fields, recorder)
+            if is_early:
+                self._early[key] = known
             else:
                 self.traced += 1
-        elif not is_ahead and self._ahead.pop(key, None) is not None:
+        elif not is_early and self._early.pop(key, None) is not None:
             self.traced += 1
         return known, call
 
@@ -221,21 +218,21 @@ class Plan:
         node: Node,
         call: Call,
         environment: dict[Node, Any],
-        fields: Any,
-        key: Any,
+        fields: tuple[str, ...],
         recorder: Recorder | None,
     ) -> Template:
+        """Trace a call, and store its template, or the reason why it has none."""
         if recorder is None:
             raise NeedsTraceError
+        key = call.key(fields)
         try:
-            parts = (node.target, node.args, node.kwargs, call, environment, fields)
-            template = recorder.record(*parts)
+            template = recorder.record(node, call, environment, fields)
         except UnsafeError as unsafe:
             self._templates[key] = str(unsafe)
             raise
         operators = (node.target, *(made.target for made in template.nodes))
-        kept = all(map(compat.is_of_torch, operators))
-        (self._templates if kept else self._own)[key] = template
+        is_shared = all(map(compat.is_of_torch, operators))
+        (self._templates if is_shared else self._own)[key] = template
         return template
 
     def _instantiate(self, node: Node, template: Template, call: Call) -> Any:
@@ -254,7 +251,7 @@ class Plan:
 
 
 def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) -> Any:
-    """Return the results of a call, with Outputs replaced by Values."""
+    """Return an instance's result: a template's result with Values for Outputs, and Numbers."""
     if type(result) is Output:
         number = result.value
         node = inputs[-1 - number] if number < 0 else first + number
@@ -270,7 +267,7 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
 
 
 def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]:
-    """Return for each node the items of its meta that a trace copies."""
+    """Check all nodes; return for each the keys of its meta that a trace copies (`fields_of`)."""
     found: list[tuple[str, ...]] = []
     checked: set[Any] = set()
     for node in nodes:
@@ -279,7 +276,7 @@ def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]
             found.append(())
             continue
         if node.op != "call_function":
-            raise UnsafeError(f"a node with op {node.op!r}")
+            raise UnsafeError(f"node {node.name!r} has the op {node.op!r}")
         if target not in checked:
             _check_target(target, refused)
             checked.add(target)
@@ -290,7 +287,7 @@ def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]
 def _check_target(target: Any, refused: Container[Any]) -> None:
     """Raise UnsafeError if calls of the target cannot be instantiated."""
     if not isinstance(target, compat.OpOverload):
-        if not symbols.computes(target):  # not a Python function that computes with numbers
+        if not symbols.computes(target):  # a function on symbolic numbers, such as operator.mul
             raise UnsafeError(_call_of(target))
     elif target in refused:
         raise UnsafeError(f"{target}: its decomposition is a function of the user's")
@@ -299,4 +296,4 @@ def _check_target(target: Any, refused: Container[Any]) -> None:
 
 
 def _call_of(target: Any) -> str:
-    return f"a call of {getattr(target, '__name__', type(target).__name__)}"
+    return f"it calls {getattr(target, '__name__', type(target).__name__)}"

@@ -1,4 +1,4 @@
-"""Decompose a program by templates, or raise UnsafeError if it needs a full trace."""
+"""Build the decomposed program from templates, or raise UnsafeError: it needs a full trace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fxpress._graphs.decompose.template import Template, specs_in
 from fxpress._graphs.decompose.values import Facts, Number, Storage, UnsafeError, Value
 from fxpress._graphs.decompose.whole import ranges_of
 from fxpress._graphs.decompose.write import Sources, Writer
-from fxpress._graphs.unflatten.guards import check_own_inputs
+from fxpress._graphs.unflatten.guards import check_own_inputs, user_inputs
 from fxpress._torch import decompose as compat
 from fxpress._torch import serde
 from fxpress._torch import symbols as sizes
@@ -47,10 +47,10 @@ from fxpress._torch.watching import phase
 
 
 def check_outputs(plan: Plan, symbols: Symbols) -> None:
-    """Raise UnsafeError if torch needs a guard to compare a returned view with its base.
+    """Raise UnsafeError if torch's comparison of a returned view with its base adds a guard.
 
-    torch checks whether a returned view of a tensor that the program computed is the entire tensor.
-    The check adds a guard if its result depends on the values of symbols.
+    If the program returns a view of a tensor that it computed, torch checks whether the view is the
+    entire tensor. The check adds a guard if the answer depends on the values of symbols.
     """
     returned = [v for v in pytree.tree_leaves(plan.output) if type(v) is Value]
     wanted = {value.storage for value in returned if value.facts.is_symbolic}
@@ -59,12 +59,12 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
         base = bases.get(value.storage)
         if base is not None and not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
             raise UnsafeError(
-                "a returned view, and symbols determine whether it is its entire base"
+                "it returns a view, and symbols decide whether the view is its entire base"
             )
 
 
 def _bases(plan: Plan, wanted: set[Storage]) -> Iterator[tuple[Storage, Facts]]:
-    """Yield the wanted storages that the program creates, each with facts of its first tensor."""
+    """Yield (storage, facts of its first tensor) for wanted storages that the program creates."""
     for instance in plan.instances:
         count = len(instance.template.fresh)
         inputs = len(instance.storages) - count
@@ -82,13 +82,13 @@ def _first_in(storage: int, template: Template) -> Facts:
 
 
 def _is_decided(view: Facts, base: Facts) -> bool:
-    """Return whether comparing a view with its base needs no guard."""
-    for mine, theirs in (
+    """Return whether a view and its base can be compared without a guard."""
+    for of_view, of_base in (
         (view.shape, base.shape),
         (view.strides, base.strides),
         (view.offset, base.offset),
     ):
-        equal = sizes.known_equality(mine, theirs)
+        equal = sizes.known_equality(of_view, of_base)
         if equal is not True:
             return equal is False
     return True
@@ -104,7 +104,7 @@ def build_from_templates(
     progress: Report | None,
     naming: Naming | None,
 ) -> tuple[ExportedProgram, Plan]:
-    """Return the decomposed program, built from templates, and the plan of its trace."""
+    """Return the decomposed program, and the plan that it was built from."""
     _check(program)
     if naming is not None:
         if naming.known is None:
@@ -125,7 +125,7 @@ def build_from_templates(
     templates = table.templates_of(traits)
     size_nodes = SizeNodes(inputs, symbols)
     if size_nodes.count > 0 and naming is None:
-        raise UnsafeError("a symbol without a range")
+        raise UnsafeError("a symbol has no range")
     first = len(inputs) + size_nodes.count
     plan = Plan(nodes, environment, first, templates, table.refused, progress)
     fakes = compat.Fakes(mode)
@@ -143,7 +143,7 @@ def build_from_templates(
 def _trace(
     plan: Plan, fakes: compat.Fakes, symbols: Symbols, table: Table, custom_triton_ops: bool
 ) -> None:
-    """Continue a plan within a trace."""
+    """Continue a plan in a trace of torch, which records the calls that have no template."""
     failed: list[UnsafeError] = []
     cached = compat.cached_results(fakes.mode)
 
@@ -156,51 +156,49 @@ def _trace(
     with fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
-        # The full trace must begin with the same cache as torch's.
+        # The full trace must begin with the cache of fake tensors that torch would begin with.
         compat.restore_cached_results(fakes.mode, cached)
         raise failed[0]
 
 
 def _check(program: ExportedProgram) -> None:
-    """Raise UnsafeError for programs that need a full trace."""
+    """Raise UnsafeError for programs and settings that templates do not support."""
     if compat.has_modes():
         raise UnsafeError("a mode of the user is active")
     if setting := compat.changed_setting():
-        raise UnsafeError(f"the setting {setting}")
+        raise UnsafeError(f"the setting {setting} does not have its default value")
     signature = program.graph_signature
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
-        raise UnsafeError("a program that writes to its inputs or has effects")
-    if any(isinstance(m, torch.nn.Module) for m in _leaves(program.example_inputs)):
-        raise UnsafeError("a module as input")
+        raise UnsafeError("it writes to its inputs or has effects")
+    if any(isinstance(m, torch.nn.Module) for m in pytree.tree_leaves(program.example_inputs)):
+        raise UnsafeError("an input is a module")
     _check_classes(program)
     for node in _native.list_nodes(program.graph):
         if node.op == "call_function" and not node.meta.get("stack_trace"):
             if compat.called_in_forward():
-                raise UnsafeError("a node without a stack trace, while a forward() runs")
+                raise UnsafeError("a node has no stack trace, and a forward() is running")
             break
 
 
 class _NoCalls(compat.TorchDispatchMode):  # type: ignore[misc]
-    """A mode in which each call of an operator raises an error."""
+    """A mode that forbids all operator calls."""
 
     def __torch_dispatch__(self, *_: Any) -> Any:
-        raise RuntimeError("operators are called when an object is created")
+        raise RuntimeError("creating or flattening an object calls an operator")
 
 
 def _check_classes(program: ExportedProgram) -> None:
-    """Raise UnsafeError if creating or flattening the inputs or outputs calls operators.
+    """Raise UnsafeError if unflattening or flattening the inputs or outputs calls operators.
 
-    torch does both in its trace, so that these calls become nodes: DynamicCache of transformers
-    calls `torch.cat`. Classes that change the order of their parts are refused, too.
+    torch does both within its trace, so the calls become nodes: the DynamicCache of transformers
+    calls `torch.cat`. Classes whose flattened parts differ from those they were built from are
+    refused too.
     """
     call = program.module_call_graph[0].signature
     if call is None:
         return
-    placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
-    specs = program.graph_signature.input_specs
-    inputs = [n for n, s in zip(placeholders, specs, strict=True) if s.kind is InputKind.USER_INPUT]
     for nodes, spec in (
-        (inputs, call.in_spec),
+        (user_inputs(program), call.in_spec),
         (program.graph.output_node().args[0], call.out_spec),
     ):
         if compat.has_only_containers(spec):
@@ -210,25 +208,23 @@ def _check_classes(program: ExportedProgram) -> None:
             with _NoCalls():
                 leaves = pytree.tree_leaves(pytree.tree_unflatten(values, spec))
         except Exception as e:
-            raise UnsafeError(f"a class of an input or output: {e}") from None
+            raise UnsafeError(f"the class of an input or output: {e}") from None
         if len(leaves) != len(values) or any(map(operator.is_not, leaves, values)):
-            raise UnsafeError("a class of an input or output has other parts than it was given")
-
-
-def _leaves(inputs: Any) -> list[Any]:
-    return [] if inputs is None else pytree.tree_leaves(inputs)
+            raise UnsafeError(
+                "the class of an input or output flattens to other values than it was built from"
+            )
 
 
 def _fake_mode(program: ExportedProgram) -> Any:
-    """Return the fake mode of the program's inputs."""
+    """Return the one fake mode of the program's inputs."""
     values = [n.meta.get("val") for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     modes = {v.fake_mode for v in values if type(v) is compat.FakeTensor}
     if len(modes) != 1:
-        raise UnsafeError("a program with several fake modes, or without one")
+        raise UnsafeError("its inputs have several fake modes or none")
     (mode,) = modes
     shape_env = mode.shape_env
     if shape_env is not None and shape_env.deferred_runtime_asserts:
-        raise UnsafeError("a program with assertions on symbols")
+        raise UnsafeError("it has assertions on symbols")
     return mode
 
 
@@ -241,7 +237,7 @@ def _make(
     fakes: compat.Fakes,
     naming: Naming | None,
 ) -> ExportedProgram:
-    """Write the program that a plan describes."""
+    """Write the new program from its plan."""
     with _native.GcPause():
         names = input_names(program, inputs)
         graph = Graph()
@@ -249,7 +245,10 @@ def _make(
         output = Writer(plan, inputs, size_nodes, sources, symbols, fakes, graph).write(names)
         if naming is not None:
             naming.instantiated(graph)
-        _finish_output(program, output, sources)
+        old = program.graph.output_node()
+        output.meta = {**old.meta, "from_node": sources.of_unlifted(old)}
+        for key in ("nn_module_stack", "stack_trace"):
+            output.meta.pop(key, None)
         signature = _signature(inputs, names, output)
         root = _native.make_graph_module(torch.nn.Module(), graph)
         root.meta.update(program.graph_module.meta)
@@ -268,14 +267,6 @@ def _make(
         )
         guards = compat.guards_code(fakes.mode.shape_env, root)
         return serde.make_program({"root": root, "guards_code": guards, **fields}, is_valid)
-
-
-def _finish_output(program: ExportedProgram, output: Node, sources: Sources) -> None:
-    old = program.graph.output_node()
-    meta = {**old.meta, "from_node": sources.of_unlifted(old)}
-    for key in ("nn_module_stack", "stack_trace"):
-        meta.pop(key, None)
-    output.meta = meta
 
 
 def _signature(inputs: list[Input], names: list[str], output: Node) -> ExportGraphSignature:

@@ -1,4 +1,4 @@
-"""Build a template from the trace of a call."""
+"""Build a template from the nodes that the trace of a call added."""
 
 from __future__ import annotations
 
@@ -25,10 +25,24 @@ from fxpress._torch import decompose as compat
 from fxpress._torch import symbols as sizes
 
 
-def parts_of(
+def nodes_after(last: Node, graph: Graph) -> list[Node]:
+    """Return the nodes of a graph after `last`, which is the graph's root or one of its nodes."""
+    nodes = []
+    node = last.next
+    while node is not graph._root:
+        nodes.append(node)
+        node = node.next
+    return nodes
+
+
+def _computation_of(
     expression: Any, items: dict[str, tuple[str, str, Any]], numbers: dict[Any, int], first: int
 ) -> list[TemplateNode]:
-    """Return the nodes that torch adds to compute the size of a tensor of the program."""
+    """Return the nodes that torch adds to compute the expression of a size.
+
+    `items` has the stack trace and the modules for their meta. The nodes get numbers from `first`
+    on, which are added to `numbers`.
+    """
     graph = Graph()
     computed = sizes.computed(expression, graph)
     if computed is None or "nn_module_stack" not in items:
@@ -38,20 +52,19 @@ def parts_of(
     for part, node in (*symbols, *parts):
         is_symbol = node.op == "placeholder"
         uses = tuple([numbers[used] for used in node.all_input_nodes])
-        meta = () if is_symbol else _meta(node, items)
+        meta = () if is_symbol else _size_meta(node, items)
         value = None if is_symbol else NumberSpec(part, int)
-        target, name = (None, "number") if is_symbol else (node.target, _name(graph, node))
+        target = None if is_symbol else node.target
+        name = "number" if is_symbol else str(graph._target_to_str(node.target))
         numbers[node] = first + len(made)
         made.append(TemplateNode(target, node, uses, name, False, meta, value, part, is_symbol))
     return made
 
 
-def _name(graph: Graph, node: Node) -> str:
-    name: str = graph._target_to_str(node.target)
-    return name
-
-
-def _meta(node: Node, items: dict[str, tuple[str, str, Any]]) -> tuple[tuple[str, str, Any], ...]:
+def _size_meta(
+    node: Node, items: dict[str, tuple[str, str, Any]]
+) -> tuple[tuple[str, str, Any], ...]:
+    """Return the meta of a node that computes a size, as in `TemplateNode.meta`."""
     target: Any = node.target
     return (
         ("val", kinds.VALUE, None),
@@ -66,18 +79,18 @@ class Entry(NamedTuple):
     """A node of a trace that a template keeps."""
 
     node: Node
-    is_needed: bool  # whether it refers to a number that is computed elsewhere
+    is_reference: bool  # whether it stands for a number that another node of the program computes
 
 
 def _is_number(node: Node) -> bool:
     return type(node.meta.get("val")) in sizes.KINDS
 
 
-def needed_numbers(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
-    """Return the nodes of a template, in order.
+def _nodes_to_keep(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
+    """Return the nodes of a template, in order, from the `added` nodes of a trace.
 
-    torch computes many numbers only for decisions, and nothing uses their nodes. The template keeps
-    the numbers that its other nodes use or that the call returns.
+    torch also adds nodes for numbers that it only compares. The template keeps numbers that other
+    nodes use, and the `returned` numbers.
     """
     used: dict[Node, None] = {}
     own = set(added)
@@ -100,20 +113,30 @@ def needed_numbers(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
     return from_elsewhere + kept
 
 
-class Recording(NamedTuple):
-    """The context of a call's trace."""
+class TraceContext(NamedTuple):
+    """The tracer and the fake mode of a call's trace."""
 
-    tracer: Any  # None: torch only ran the call
+    tracer: Any  # None: torch ran the call without tracing it
     mode: Any  # the program's fake mode
-    candidate: Callable[[str], str]  # name of a node -> the name that torch proposed
+    candidate: Callable[[str], str]  # name of a node -> the name that torch proposed for it
 
 
-class Reading:
-    """Builds a template from the nodes that a trace added."""
+class TemplateBuilder:
+    """Builds the template of one call.
+
+    Args:
+        context: the tracer and the fake mode.
+        target: the operator.
+        inputs: (fake tensor, node) of each tensor argument.
+        numbers: the nodes of the symbolic numbers among the arguments.
+        wrapped: the Values of the arguments -> their functional tensors.
+        meta: the items of meta that torch copies from the call to the new nodes.
+        call: the arguments.
+    """
 
     def __init__(
         self,
-        recorder: Recording,
+        context: TraceContext,
         target: Any,
         inputs: Sequence[tuple[Any, Node]],
         numbers: list[Node],
@@ -121,41 +144,41 @@ class Reading:
         meta: dict[str, Any],
         call: Call,
     ) -> None:
-        self._recorder = recorder
+        self._context = context
         self._target = target
-        self._given = wrapped
+        self._wrapped = wrapped
         self._meta = meta
-        self._env = recorder.mode.shape_env
+        self._env = context.mode.shape_env
         self._is_symbolic = bool(numbers)
-        self._given_numbers = {node: -1 - len(inputs) - i for i, node in enumerate(numbers)}
+        self._input_numbers = {node: -1 - len(inputs) - i for i, node in enumerate(numbers)}
         self._numbers: dict[Any, int] = {node: -1 - i for i, (_, node) in enumerate(inputs)}
-        self._storages: dict[int, int] = {}
-        self._kept: list[Any] = []  # keeps storages alive, whose addresses are compared
+        self._storages: dict[int, int] = {}  # address of a storage -> its number in the template
+        self._kept: list[Any] = []  # keeps storages alive, so that addresses are not reused
         for i, (fake, _) in enumerate(inputs):
-            place = call.storages.index(call.values[i].storage)
-            self._storages[fake.untyped_storage()._cdata] = place
-        self._fresh: list[int] = []
+            number = call.storages.index(call.values[i].storage)
+            self._storages[fake.untyped_storage()._cdata] = number
+        self._fresh: list[int] = []  # the bytes of each storage that the call creates
         self._first_fresh = len(call.storages)
 
-    def template(self, added: list[Node], result: Any) -> Template:
-        """Return the template."""
+    def build(self, added: list[Node], result: Any) -> Template:
+        """Return the template, from the nodes that the trace added and the call's result."""
         returned = self._returned_numbers(result, set(added))
-        nodes = self._nodes_of(needed_numbers(added, returned.values()))
+        nodes = self._nodes_of(_nodes_to_keep(added, returned.values()))
         items = [node.args for node in added if node.target is _getitem]
         if len(set(items)) != len(items):
             raise UnsafeError(f"{self._target}: the trace reads one item twice")
         self._returned = returned
-        read = self._result(result)
-        tracer = self._recorder.tracer
+        described = self._result(result)
+        tracer = self._context.tracer
         calls = () if tracer is None else tuple(tracer.torch_fn_counts.items())
         fresh = tuple(self._fresh)
-        return Template(nodes, self._numbers, fresh, read, calls, self._is_symbolic)
+        return Template(nodes, self._numbers, fresh, described, calls, self._is_symbolic)
 
     def _nodes_of(self, entries: list[Entry]) -> tuple[TemplateNode, ...]:
         nodes: list[TemplateNode] = []
         for entry in entries:
-            if entry.is_needed:
-                made = self._needed(entry.node)
+            if entry.is_reference:
+                made = self._reference(entry.node)
                 if made.read is not None and made.read >= 0:
                     kept = ("stack_trace", "nn_module_stack")
                     items = {
@@ -163,7 +186,7 @@ class Reading:
                         for key, item in entry.node.meta.items()
                         if key in kept
                     }
-                    parts = parts_of(made.number, items, self._numbers, len(nodes))
+                    parts = _computation_of(made.number, items, self._numbers, len(nodes))
                     nodes += parts
                     made = made._replace(parts=len(parts))
             else:
@@ -173,20 +196,20 @@ class Reading:
         return tuple(nodes)
 
     def _returned_numbers(self, result: Any, added: set[Node]) -> dict[int, Node]:
-        """Return the nodes that computed the numbers that a call returns, by the numbers' ids."""
+        """Return, for each symbolic number in the result, its id -> the node that computed it."""
         found = {}
         for number in compat.pytree.tree_leaves(result):
             if type(number) in sizes.KINDS and sizes.expression_of(number, self._env) is not None:
-                node = sizes.node_of_number(number, self._recorder.tracer)
-                if node in self._given_numbers or (node in added and sizes.computes(node.target)):
+                node = sizes.node_of_number(number, self._context.tracer)
+                if node in self._input_numbers or (node in added and sizes.computes(node.target)):
                     found[id(number)] = node
         return found
 
-    def _needed(self, node: Node) -> TemplateNode:
-        """Describe a node for a number from the call's inputs: an input itself, or a size."""
+    def _reference(self, node: Node) -> TemplateNode:
+        """Describe a node for a number that the call reads: an argument, or the size of one."""
         self._is_symbolic = True
-        given = self._given_numbers.get(node)
-        uses = () if given is None else (given,)
+        argument = self._input_numbers.get(node)
+        uses = () if argument is None else (argument,)
         expression = self._expression(node.meta["val"])
         read = next((self._numbers[n] for n in node.all_input_nodes if n in self._numbers), None)
         return TemplateNode(None, node, uses, "number", False, (), None, expression, True, read)
@@ -217,13 +240,13 @@ class Reading:
         _check_constants(self._target, (node.args, node.kwargs))
         value = self._value(node.meta.get("val"))
         meta = tuple([self._item(key, item, value) for key, item in node.meta.items()])
-        candidate = self._recorder.candidate(node.name)
+        candidate = self._context.candidate(node.name)
         stays = compat.stays(node)
         number = value.expression if type(value) is NumberSpec else None
         return TemplateNode(target, node, tuple(uses), candidate, stays, meta, value, number)
 
     def _item(self, key: str, item: Any, value: Any) -> tuple[str, str, Any]:
-        """Return how a node got an item of its meta: key, how, value."""
+        """Return an item of meta as (key, how an instance's node gets it, recorded value)."""
         if key == "val":
             return key, kinds.VALUE, None
         if key == "tensor_meta" and type(value) is TensorSpec:
@@ -248,15 +271,15 @@ class Reading:
         if key == "torch_fn":
             return key, kinds.COUNTED, self._counted(item)
         if key == "custom" and key not in self._meta and _is_plain(item):
-            return key, kinds.COPIED_LITERAL, item  # decompositions annotate their nodes
+            return key, kinds.COPIED_LITERAL, item  # set by a decomposition of torch
         raise self._refuse(f"the trace adds {key!r} to meta")
 
     def _counted(self, item: Any) -> tuple[Any, int]:
-        """Return the function that a node's `torch_fn` names, and the number of its call."""
+        """Return the function that a node's `torch_fn` names, and which call of it this was."""
         name, _, count = item[0].rpartition("_")
         found = [
             function
-            for function, calls in self._recorder.tracer.torch_fn_counts.items()
+            for function, calls in self._context.tracer.torch_fn_counts.items()
             if isinstance(function, compat.OpOverload)
             and function.__name__ == name
             and item[1] == f"{type(function).__name__}.{name}"
@@ -269,7 +292,7 @@ class Reading:
     def _value(self, value: Any) -> Any:
         """Describe the value of a node."""
         if isinstance(value, torch.Tensor):
-            if type(value) is not compat.FakeTensor or value.fake_mode is not self._recorder.mode:
+            if type(value) is not compat.FakeTensor or value.fake_mode is not self._context.mode:
                 raise self._refuse("the trace creates a tensor of another class")
             if value.requires_grad or isinstance(value, torch.nn.Parameter):
                 raise self._refuse("the trace creates a tensor that requires gradients")
@@ -292,12 +315,12 @@ class Reading:
 
     def _storage(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
-        place = self._storages.get(storage._cdata)
-        if place is None:
-            place = self._storages[storage._cdata] = self._first_fresh + len(self._fresh)
+        number = self._storages.get(storage._cdata)
+        if number is None:
+            number = self._storages[storage._cdata] = self._first_fresh + len(self._fresh)
             self._fresh.append(size_of(storage.nbytes(), self._env))
             self._kept.append(storage)
-        return place
+        return number
 
     def _result(self, result: Any) -> Any:
         """Describe the result of the call."""
@@ -310,18 +333,20 @@ class Reading:
         if type(result) in sizes.KINDS:
             self._is_symbolic = True
             node = self._returned.get(id(result))
-            place = None if node is None else self._given_numbers.get(node, self._numbers.get(node))
-            return NumberOutput(self._expression(result), sizes.KINDS[type(result)], place)
+            number = None
+            if node is not None:
+                number = self._input_numbers.get(node, self._numbers.get(node))
+            return NumberOutput(self._expression(result), sizes.KINDS[type(result)], number)
         raise self._refuse(f"the call returns a {type(result).__name__}")
 
     def _output(self, result: torch.Tensor) -> Any:
-        for value, outer in self._given.items():
+        for value, outer in self._wrapped.items():
             if outer is result:
                 inner = compat.inner(outer)
                 return Output(self._number_of(inner), value.facts, self._storage(inner))
         if type(result) is not compat.FunctionalTensor:
             raise self._refuse(f"the call returns a {type(result).__name__}")
-        if compat.was_written(result):  # functionalization would create its later views again
+        if compat.was_written(result):  # functionalization would compute views of it again
             raise self._refuse("the call returns a tensor that it wrote to")
         inner = compat.inner(result)
         number = self._number_of(inner)
@@ -331,9 +356,9 @@ class Reading:
         return Output(number, facts, self._storage(inner))
 
     def _number_of(self, inner: torch.Tensor) -> int:
-        if self._recorder.tracer is None:
+        if self._context.tracer is None:
             return 0
-        node, constant = compat.node_of(inner, self._recorder.tracer)
+        node, constant = compat.node_of(inner, self._context.tracer)
         if node not in self._numbers or constant is not None:
             raise self._refuse("the call returns a constant")
         return self._numbers[node]
@@ -344,14 +369,14 @@ _CONSTANTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.dev
 
 
 def _is_plain(annotations: Any) -> bool:
-    """Return whether annotations are a dict of constants, so that torch's copies are equal."""
+    """Return whether annotations are a dict of constants, which equals each copy of it."""
     return type(annotations) is dict and all(
         type(key) is str and isinstance(value, _CONSTANTS) for key, value in annotations.items()
     )
 
 
 def _check_constants(target: Any, argument: Any) -> None:
-    """Raise UnsafeError if an argument of a node has a constant that is not plain data."""
+    """Raise UnsafeError if `argument` contains an object other than nodes and plain constants."""
     if isinstance(argument, (list, tuple)):
         for item in argument:
             _check_constants(target, item)
@@ -365,7 +390,7 @@ def _check_constants(target: Any, argument: Any) -> None:
 
 
 def _is_whole(facts: Facts, itemsize: int, nbytes: Any) -> bool:
-    """Return whether `torch.empty_strided` would create a storage of this size for the tensor."""
+    """Return whether `torch.empty_strided` would create a storage of `nbytes` for the tensor."""
     last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
     items = 0 if 0 in facts.shape else last + 1
     return bool(facts.offset == 0 and items * itemsize == nbytes)

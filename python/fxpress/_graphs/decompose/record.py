@@ -1,4 +1,4 @@
-"""Trace a call by torch on metadata, and record a template."""
+"""Let torch trace a call on fake tensors, and record the trace as a template."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from fxpress._graphs.decompose.keys import Call, mapped
-from fxpress._graphs.decompose.reading import Reading, Recording
+from fxpress._graphs.decompose.keys import Call, map_values
+from fxpress._graphs.decompose.reading import TemplateBuilder, TraceContext, nodes_after
 from fxpress._graphs.decompose.symbols import Symbols
 from fxpress._graphs.decompose.template import Output, Template, specs_in
 from fxpress._graphs.decompose.values import Number, UnsafeError, Value
@@ -18,7 +18,7 @@ from fxpress._torch import symbols as sizes
 
 
 class _Mark:
-    """A placeholder for an item of meta, which torch copies."""
+    """A unique value for an item of meta. Its copies are the same object."""
 
     def __copy__(self) -> _Mark:
         return self
@@ -32,23 +32,22 @@ _MARKS: dict[str, Any] = {
 }
 
 
-class _Traced(NamedTuple):
-    """A call to trace: the arguments of `Recorder.record`."""
+class _CallToTrace(NamedTuple):
+    """A call to trace, with the values of its arguments."""
 
-    target: Any
-    args: Any
-    kwargs: Any
+    node: Node  # of the old graph
     call: Call
     environment: dict[Node, Any]
-    meta: dict[str, Any]  # items that identify their copies, see `_marked`
+    meta: dict[str, Any]  # from `_marked_meta`
 
     def run(
         self, inputs: list[Any], numbers: list[Any], graph: Any
     ) -> tuple[Any, dict[Value, Any]]:
-        """Run the call; return its result, and its tensor arguments by their Values."""
+        """Run the call; return its result, and Value -> the functional tensor that was passed."""
+        target: Any = self.node.target
         wrapped: dict[Value, Any] = {}
 
-        def made(value: Value | Number) -> Any:
+        def convert(value: Value | Number) -> Any:
             if type(value) is Number:
                 return numbers[self.call.numbers.index(value)]
             assert type(value) is Value
@@ -56,25 +55,24 @@ class _Traced(NamedTuple):
                 wrapped[value] = _wrapped(inputs[self.call.number_of(value)], value)
             return wrapped[value]
 
-        given = [mapped(a, self.environment, made) for a in self.args]
-        named = {k: mapped(a, self.environment, made) for k, a in self.kwargs.items()}
-        standin = compat.Traced("traced", "traced", graph, {**self.meta, "val": None})
+        args, kwargs = map_values((self.node.args, self.node.kwargs), self.environment, convert)
+        caller = compat.Traced("traced", "traced", graph, {**self.meta, "val": None})
         try:
-            with compat.with_meta_of(standin):
-                result = self.target(*given, **named)
+            with compat.with_meta_of(caller):
+                result = target(*args, **kwargs)
         except UnsafeError:
             raise
         except Exception as error:
-            message = f"{self.target}: the trace raised {type(error).__name__}"
+            message = f"{target}: the trace raised {type(error).__name__}"
             raise UnsafeError(message) from error
         for value, outer in wrapped.items():
             if compat.was_changed(outer, inputs[self.call.number_of(value)]):
-                raise UnsafeError(f"{self.target}: the trace changed an input")
+                raise UnsafeError(f"{target}: the trace changed an input")
         return result, wrapped
 
 
 class Recorder:
-    """Records calls within one trace of torch."""
+    """Traces calls of a program by torch, one by one, and builds their templates."""
 
     def __init__(
         self, tracer: Any, functional_mode: Any, fakes: compat.Fakes, symbols: Symbols
@@ -88,88 +86,82 @@ class Recorder:
         self._names.note()
 
     def record(
-        self,
-        target: Any,
-        args: Any,
-        kwargs: Any,
-        call: Call,
-        environment: dict[Node, Any],
-        fields: tuple[str, ...],
+        self, node: Node, call: Call, environment: dict[Node, Any], fields: tuple[str, ...]
     ) -> Template:
-        """Trace a call, and return its template."""
+        """Trace the call of a node, and return its template.
 
-        traced = _Traced(target, args, kwargs, call, environment, _marked(fields))
+        `call` has the arguments, read with `environment`; `fields` are the keys of meta to copy.
+        """
+        to_trace = _CallToTrace(node, call, environment, _marked_meta(fields))
         before = sizes.state(self._symbols.shape_env)
-        template = self._template(traced)
+        template = self._template(to_trace)
         if sizes.state(self._symbols.shape_env) != before:
-            raise UnsafeError(f"{target}: the trace adds a guard or a symbol")
+            raise UnsafeError(f"{node.target}: the trace adds a guard or a symbol")
         return template
 
-    def _template(self, traced: _Traced) -> Template:
-        # torch runs a program once before it traces it. That fills the fake mode's cache, and a
-        # cached tensor may have another storage or offset than a computed one. So a call is run
-        # before it is traced too, unless caching does not change the tensors of its trace.
+    def _template(self, to_trace: _CallToTrace) -> Template:
+        # torch runs a program once before it traces it. The run fills the fake mode's cache, and
+        # a cached tensor may have another storage or offset than a computed tensor. So run a call
+        # before its trace too, unless cached tensors would have the same storages.
         computed = None
-        call = traced.call
+        call = to_trace.call
         if not any(value.facts.is_symbolic for value in call.values):
             cached = compat.cached_results(self.mode)
-            computed = self._trace(traced)
-            if _lies_as_cached(computed, len(call.storages)):
+            computed = self._trace(to_trace)
+            if _has_storages_of_cache(computed, len(call.storages)):
                 return computed
             compat.restore_cached_results(self.mode, cached)
         with compat.without_tracing():
-            traced.run(self._make_inputs(call), self._make_numbers(call), self._tracer.graph)
-        template = self._trace(traced)
+            to_trace.run(self._make_inputs(call), self._make_numbers(call), self._tracer.graph)
+        template = self._trace(to_trace)
         if computed is None:
             return template
-        sizes_of_inputs = [storage.nbytes for storage in call.storages]
-        places = [_places(made, sizes_of_inputs) for made in (computed, template)]
-        return template._replace(is_from_cache=True, moves=places[0] != places[1])
+        input_bytes = [storage.nbytes for storage in call.storages]
+        moves = _output_locations(computed, input_bytes) != _output_locations(template, input_bytes)
+        return template._replace(is_from_cache=True, moves=moves)
 
-    def _trace(self, traced: _Traced) -> Template:
+    def _trace(self, to_trace: _CallToTrace) -> Template:
         """Trace a call once, and return its template."""
-        tracer, call = self._tracer, traced.call
+        tracer, call = self._tracer, to_trace.call
         sizes.forget_numbers(tracer)
         inputs, numbers = self._make_inputs(call), self._make_numbers(call)
         self._inputs += 1
         name = f"input{self._inputs}"
         known = [(t, compat.track(t, tracer, name)) for t in inputs]
         tracked = [sizes.track_number(n, tracer, name, compat.without_stack()) for n in numbers]
-        last = next(iter(reversed(tracer.graph.nodes)), None)
+        last = tracer.graph._root.prev
         tokens = len(self._functional_mode._tokens)
         tracer.torch_fn_counts = {}
         tracer.torch_fn_metadata = None
-        result, wrapped = traced.run(inputs, numbers, tracer.graph)
+        result, wrapped = to_trace.run(inputs, numbers, tracer.graph)
         if len(self._functional_mode._tokens) != tokens:
-            raise UnsafeError(f"{traced.target}: the trace has effects")
-        added = []
-        node = next(iter(tracer.graph.nodes), None) if last is None else last.next
-        while node is not None and node is not tracer.graph._root:
-            added.append(node)
-            node = node.next
-        recording = Recording(tracer, self.mode, self._names.of)
-        of = (recording, traced.target, known, tracked, wrapped, traced.meta, call)
-        template = Reading(*of).template(added, result)
+            raise UnsafeError(f"{to_trace.node.target}: the trace has effects")
+        added = nodes_after(last, tracer.graph)
+        context = TraceContext(tracer, self.mode, self._names.of)
+        builder = TemplateBuilder(
+            context, to_trace.node.target, known, tracked, wrapped, to_trace.meta, call
+        )
+        template = builder.build(added, result)
         for node in (*added, *tracked):
-            node.meta = {}  # a template keeps nodes, but not tensors
+            node.meta = {}  # the template keeps the nodes; free their fake tensors
         return template
 
     def _make_numbers(self, call: Call) -> list[Any]:
-        # New objects, not sizes of tensors: a tracer distinguishes numbers by identity.
+        # Not the sizes of the input tensors: a tracer distinguishes SymInts by identity.
         env = self._symbols.shape_env
         return [sizes.number_of(n.expression, n.kind, env) for n in call.numbers]
 
     def _make_inputs(self, call: Call) -> list[Any]:
-        """Create a fake tensor for each value of a call; they share storages like the values."""
+        """Create a fake tensor for each of `call.values`, with storages shared as among these."""
         made = []
         env = self._symbols.shape_env
         with compat.outside_of_modes(), sizes.without_guards(env):
             size = self._symbols.size
             storages = {s: self._fakes.storage(size(s.nbytes), None) for s in call.storages}
             for value in call.values:
-                f = self._symbols.facts(value.facts)
-                place = (f.shape, f.strides, f.dtype, f.device, f.offset, storages[value.storage])
-                made.append(self._fakes.tensor(*place, f.requires_grad))
+                facts = self._symbols.facts(value.facts)
+                storage = storages[value.storage]
+                made.append(self._fakes.tensor(*facts[:5], storage, facts.requires_grad))
         return made
 
     @property
@@ -178,8 +170,8 @@ class Recorder:
         return self._fakes.mode
 
 
-def _marked(fields: tuple[str, ...]) -> dict[str, Any]:
-    """Return meta for a traced call whose items identify their copies."""
+def _marked_meta(fields: tuple[str, ...]) -> dict[str, Any]:
+    """Return meta with a unique value for each key, so that copies of items can be recognized."""
     meta: dict[str, Any] = {field: _Mark() for field in fields}
     for field, mark in _MARKS.items():
         if field in meta:
@@ -188,7 +180,7 @@ def _marked(fields: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _wrapped(fake: torch.Tensor, value: Value) -> Any:
-    """Return the functional tensor of a fake tensor, with the requires_grad of its value."""
+    """Wrap a fake tensor in a functional tensor with the `wrapper_requires_grad` of its value."""
     grad = value.facts.wrapper_requires_grad
     if grad == fake.requires_grad:
         return compat.functional(fake, None)
@@ -197,31 +189,31 @@ def _wrapped(fake: torch.Tensor, value: Value) -> Any:
     return compat.functional(fake, like)
 
 
-def _lies_as_cached(template: Template, inputs: int) -> bool:
-    """Return whether tensors from the fake mode's cache would have the template's storages.
+def _has_storages_of_cache(template: Template, inputs: int) -> bool:
+    """Return whether tensors from the fake mode's cache would have the same storages.
 
-    The cache creates each tensor with a new storage, except that results of operators whose schema
-    declares a view share the storage of their input. Composite view operators are never cached.
+    The cache gives each tensor a new storage, except that the result of an operator whose schema
+    declares a view shares the storage of the input. Composite view operators are never cached.
     """
     known = set(range(inputs))
     for node in template.nodes:
         specs = specs_in(node.value)
-        places = {spec.storage for spec in specs}
-        is_new = len(places) == len(specs) and known.isdisjoint(places)
+        storages = {spec.storage for spec in specs}
+        is_new = len(storages) == len(specs) and known.isdisjoint(storages)
         is_new = is_new and all(spec.is_whole for spec in specs)
         if node.target is operator.getitem or compat.is_view(node.target):
             is_new = is_new and compat.is_composite(node.target)
-            if not (is_new or places <= known):
+            if not (is_new or storages <= known):
                 return False
         elif not is_new:
             return False
-        known |= places
+        known |= storages
     return True
 
 
-def _places(template: Template, inputs: list[Any]) -> list[tuple[Any, Any]]:
-    """Return, for each tensor that a call returns, its offset and the size of its storage."""
-    storages = [*inputs, *template.fresh]
+def _output_locations(template: Template, input_bytes: list[Any]) -> list[tuple[Any, Any]]:
+    """Return (offset, bytes of the storage) for each tensor that a call returns."""
+    storages = [*input_bytes, *template.fresh]
     return [
         (output.facts.offset, storages[output.storage])
         for output in compat.pytree.tree_leaves(template.result, lambda v: type(v) is Output)

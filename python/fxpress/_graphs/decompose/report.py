@@ -14,9 +14,9 @@ class Report:
     torch has no such class.
 
     Attributes:
-        calls: how many calls the program has.
-        instantiated: how many of them were instantiated from a template, also within a full trace.
-        traced: how many templates were traced for it.
+        calls: how many operator calls the program has.
+        instantiated: how many calls were instantiated from a template, also within a full trace.
+        traced: how many templates were traced for this program.
         kept: how many templates of earlier programs were used.
         reason: why the program was traced in full; empty if it was not.
         by_operator: name of an operator -> how many of its calls were instantiated.
@@ -42,12 +42,12 @@ class Report:
     def __str__(self) -> str:
         if self.reason:
             return (
-                f"{self.calls} calls were traced as a whole: {self.reason}; {self.instantiated} of "
-                f"{self.calls} were instantiated in it"
+                f"the program was traced in full ({self.reason}); {self.instantiated} of "
+                f"{self.calls} calls were instantiated from templates within the trace"
             )
         lines = [
-            f"{self.instantiated} of {self.calls} calls were instantiated, from {self.traced} "
-            f"templates traced now and {self.kept} of earlier programs"
+            f"{self.instantiated} of {self.calls} calls were instantiated from templates: "
+            f"{self.traced} traced for this program, {self.kept} from earlier programs"
         ]
         counts = sorted(self.by_operator.items(), key=lambda item: -item[1])
         return "\n".join([*lines, *(f"{count} of {name}" for name, count in counts)])
@@ -57,7 +57,7 @@ _last = Report()
 
 
 def begin() -> Report:
-    """Return the report of a new decomposition, which becomes the last one."""
+    """Create the report of a new decomposition. `report` returns it from now on."""
     global _last
     _last = Report()
     return _last

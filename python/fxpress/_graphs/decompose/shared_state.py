@@ -1,7 +1,7 @@
-"""Merge state that shares a storage which a program writes: torch cannot trace such inputs.
+"""Merge state tensors that share a storage, if a program writes to the storage.
 
-One tensor stays an input, and the others become views of it in the graph. After the decomposition,
-the others are added again as inputs without users.
+torch cannot trace such inputs. One tensor, the base, stays an input; the others become views of it
+in the graph. After the decomposition, they are added again as inputs without users.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _META = ("nn_module_stack", "stack_trace", "torch_fn", "source_fn_stack", "custo
 _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
-class _Held(NamedTuple):
-    """State that the graph has as an input."""
+class _State(NamedTuple):
+    """A parameter, buffer or constant that the graph has as an input."""
 
     node: Node
     spec: InputSpec
     value: torch.Tensor
 
     @property
-    def place(self) -> tuple[Any, ...]:
-        """Key of a view of a storage: equal for tensors with the same elements and layout."""
+    def geometry(self) -> tuple[Any, ...]:
+        """The dtype, shape, strides and offset: equal for tensors with the same elements."""
         return self.value.dtype, self.value.shape, self.value.stride(), self.value.storage_offset()
 
     @property
@@ -50,12 +50,12 @@ class _Held(NamedTuple):
 
 
 def without_views(program: ExportedProgram) -> ExportedProgram:
-    """Return a program with one input for each written storage that several states share.
+    """Return a program in which state tensors that share a written storage are one input.
 
-    Returns the program itself if there is no such state.
+    Returns the program itself if it has no such tensors.
 
     Raises:
-        UnsupportedError: no parameter or buffer can be this input.
+        UnsupportedError: the tensors have several dtypes or are parts of a parameter.
     """
     signature = program.graph_signature
     replaced = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
@@ -64,11 +64,11 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
     values = {**program.constants, **program.state_dict}
     placeholders = program.graph.find_nodes(op="placeholder")
     held = [
-        _Held(node, spec, values[spec.target])
+        _State(node, spec, values[spec.target])
         for node, spec in zip(placeholders, signature.input_specs, strict=True)
         if spec.kind in _ORDER and spec.target in values
     ]
-    bases: dict[Node, tuple[_Held, _Held]] = {}  # placeholder -> its base, its own state
+    bases: dict[Node, tuple[_State, _State]] = {}  # placeholder to replace -> (base, its own state)
     for positions in sharing([each.value for each in held]):
         for group in _overlapping([held[i] for i in positions]):
             written = [each for each in group if each.spec.target in replaced]
@@ -77,11 +77,11 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
             base = _base_of(group) or _whole_storage(group, program, len(bases))
             if all(each is base for each in written):
                 bases.update((each.node, (base, each)) for each in group if each is not base)
-    return _rewritten(program, bases) if bases else program
+    return _rewrite(program, bases) if bases else program
 
 
 def with_views(made: ExportedProgram, program: ExportedProgram) -> ExportedProgram:
-    """Add the state to a new program that `without_views` has left out."""
+    """Add to the decomposed program the inputs of `program` that `without_views` removed."""
     known = {spec.target for spec in made.graph_signature.input_specs}
     placeholders = program.graph.find_nodes(op="placeholder")
     specs = program.graph_signature.input_specs
@@ -129,9 +129,9 @@ def _is_written(graph: Graph, sources: set[Node]) -> bool:
     return False
 
 
-def _overlapping(held: list[_Held]) -> Iterator[list[_Held]]:
+def _overlapping(held: list[_State]) -> Iterator[list[_State]]:
     """Yield groups of at least two tensors that may share elements."""
-    group: list[_Held] = []
+    group: list[_State] = []
     end = -1
     for each in sorted((e for e in held if e.value.numel()), key=lambda e: e.span):
         if each.span[0] >= end:
@@ -144,28 +144,28 @@ def _overlapping(held: list[_Held]) -> Iterator[list[_Held]]:
         yield group
 
 
-def _base_of(group: list[_Held]) -> _Held | None:
-    """Return the state of which all others in a group can be views; None if there is none."""
+def _base_of(group: list[_State]) -> _State | None:
+    """Return the tensor of a group that all others can be views of, or None."""
     begin = min(each.span[0] for each in group)
     end = max(each.span[1] for each in group)
     for kind in _ORDER:
         for each in group:
             is_whole = each.value.is_contiguous() and each.span == (begin, end)
-            others = (other for other in group if other.place != each.place)
+            others = (other for other in group if other.geometry != each.geometry)
             if each.spec.kind is kind and all(is_whole and _is_part(each, o) for o in others):
                 return each
     return None
 
 
-def _whole_storage(group: list[_Held], program: ExportedProgram, number: int) -> _Held:
-    """Return a new buffer of all elements of a group's storage."""
+def _whole_storage(group: list[_State], program: ExportedProgram, number: int) -> _State:
+    """Return a new buffer that covers the entire storage of a group."""
     value = group[0].value
     kinds = {(type(each.value), each.value.dtype) for each in group}
     if kinds != {(torch.Tensor, value.dtype)}:
         names = ", ".join(repr(each.spec.target) for each in group)
         raise UnsupportedError(
-            f"{names} are views of one storage that the program writes, in several dtypes or of "
-            "parts of a parameter: register the entire tensor as a buffer too"
+            f"{names} are views of one storage that the program writes, and have several dtypes or "
+            "are parts of a parameter: register the entire tensor as a buffer too"
         )
     nodes = _native.list_nodes(program.graph)
     taken = {*program.state_dict, *program.constants, *(node.name for node in nodes)}
@@ -175,19 +175,19 @@ def _whole_storage(group: list[_Held], program: ExportedProgram, number: int) ->
     node = Graph().placeholder(f"b_{name}")
     node.meta["val"] = group[0].node.meta["val"].new_empty(whole.shape)
     argument = TensorArgument(name=node.name)
-    return _Held(node, InputSpec(InputKind.BUFFER, argument, name, persistent=False), whole)
+    return _State(node, InputSpec(InputKind.BUFFER, argument, name, persistent=False), whole)
 
 
-def _is_part(base: _Held, other: _Held) -> bool:
+def _is_part(base: _State, other: _State) -> bool:
     if other.value.dtype != base.value.dtype:
         return False
     return bool(other.value.is_contiguous()) or base.value.storage_offset() == 0
 
 
 class _Writer:
-    """Copies a graph, and replaces placeholders by views of their bases."""
+    """Copies a graph, with views of the bases instead of the placeholders in `bases`."""
 
-    def __init__(self, bases: dict[Node, tuple[_Held, _Held]]) -> None:
+    def __init__(self, bases: dict[Node, tuple[_State, _State]]) -> None:
         self.graph = Graph()
         self.made: dict[Node, Node] = {}
         self._bases = bases
@@ -207,7 +207,7 @@ class _Writer:
             return self.made[node]
         base, other = self._bases[node]
         source = self.made[base.node]
-        if other.place == base.place:
+        if other.geometry == base.geometry:
             return source
         value = other.value
         sizes, strides, offset = list(value.shape), list(value.stride()), value.storage_offset()
@@ -225,7 +225,8 @@ class _Writer:
         return made
 
 
-def _rewritten(program: ExportedProgram, bases: dict[Node, tuple[_Held, _Held]]) -> ExportedProgram:
+def _rewrite(program: ExportedProgram, bases: dict[Node, tuple[_State, _State]]) -> ExportedProgram:
+    """Return a copy of a program with views instead of the placeholders in `bases`."""
     new = {base.node: base for base, _ in bases.values() if base.node.graph is not program.graph}
     writer = _Writer(bases)
     for node in (*new, *_native.list_nodes(program.graph)):

@@ -1,4 +1,4 @@
-"""Symbolic numbers of one program, which templates hold as expressions."""
+"""Create SymInts for the expressions that templates have instead of symbolic numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxpress._torch.fakes import without_data
 
 
 class Symbols:
-    """Creates the SymInts of one program's environment."""
+    """Creates the SymInts of one program, with its ShapeEnv."""
 
     def __init__(self, shape_env: Any) -> None:
         self.shape_env = shape_env
@@ -25,7 +25,7 @@ class Symbols:
         self._patterns: dict[Facts, torch.Tensor] = {}
 
     def id_of(self, expression: Any) -> int:
-        """Return the number of an expression in native code."""
+        """Return the id by which native code refers to an expression."""
         return self._ids.setdefault(expression, len(self._ids))
 
     def number(self, expression: Any, kind: type = int) -> Any:
@@ -37,15 +37,15 @@ class Symbols:
         return made
 
     def size(self, size: Size) -> Any:
-        """Return an int, or the SymInt of an expression."""
+        """Return the SymInt of an expression, or an int as it is."""
         return size if type(size) is int else self.number(size)
 
     def sizes(self, sizes: tuple[Size, ...]) -> tuple[Any, ...]:
-        """Return ints and SymInts."""
+        """Return `size` of each of the sizes."""
         return tuple([self.size(size) for size in sizes])
 
     def facts(self, facts: Facts) -> Facts:
-        """Return facts with expressions replaced by SymInts."""
+        """Return facts with SymInts instead of expressions."""
         if not facts.is_symbolic:
             return facts
         bound = self._facts.get(facts)
@@ -56,19 +56,19 @@ class Symbols:
         return bound
 
     def pattern(self, facts: Facts) -> torch.Tensor | None:
-        """Return a tensor without data that has the sizes of `facts`; None if none is symbolic."""
+        """Return a tensor without data that has the sizes of `facts`; None: no size is symbolic."""
         if not facts.is_symbolic:
             return None
         pattern = self._patterns.get(facts)
         if pattern is None:
             bound = self.facts(facts)
-            place = (bound.shape, bound.strides, bound.offset, bound.dtype)
+            geometry = (bound.shape, bound.strides, bound.offset, bound.dtype)
             storage = None if facts.offset == 0 else torch.UntypedStorage(0, device="meta")
-            pattern = self._patterns[facts] = without_data(*place, storage)
+            pattern = self._patterns[facts] = without_data(*geometry, storage)
         return pattern
 
     def bound(self, template: Template) -> Template:
-        """Return a template with expressions replaced by SymInts and by their numbers."""
+        """Return a template with SymInts for the values of nodes, and ids for their expressions."""
         if not template.is_symbolic:
             return template
         bound = self._bound.get(template)
@@ -104,7 +104,7 @@ class Symbols:
 
 
 def without_numbers(described: compat.TensorMetadata, facts: Facts) -> compat.TensorMetadata:
-    """Return a `tensor_meta` with SymInts replaced by expressions, for a template."""
+    """Return a `tensor_meta` with expressions instead of SymInts, for a template."""
     if not facts.is_symbolic:
         return described
     return described._replace(shape=facts.shape, stride=facts.strides)

@@ -1,4 +1,4 @@
-"""Tables of decompositions, with the state that is prepared once for each table."""
+"""Decomposition tables, with the kernels and templates that are stored for each of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxpress._torch.origins import is_torchs
 
 
 class Overrides:
-    """The kernels of composite operators under a table, prepared once."""
+    """Replaces the kernels of composite operators by the decompositions of a table."""
 
     def __init__(self, composites: dict[Any, Any]) -> None:
         self._composites = composites
@@ -22,7 +22,7 @@ class Overrides:
         self._before: list[dict[Any, Any]] = []
 
     def in_force(self) -> AbstractContextManager[None]:
-        """Override the operators within the block, in the entire process."""
+        """Return a block in which the operators are overridden, in the entire process."""
         if self._prepared is None or self._before != [op.py_kernels for op in self._composites]:
             self._before = [dict(operator.py_kernels) for operator in self._composites]
             self._prepared = []
@@ -35,9 +35,9 @@ class Overrides:
 def _override_composite_implicit_decomp(
     cia_ops_to_callable: dict[Any, Any],
 ) -> AbstractContextManager[None]:
-    """Decompose composite operators by other functions within the block.
+    """Return a block in which composite operators are decomposed by the given functions.
 
-    Afterwards an operator has its former rules for fake tensors again; torch drops them.
+    The block restores the operators' fake tensor implementations; torch's block drops them.
 
     Args:
         cia_ops_to_callable: composite operator -> the function that decomposes it.
@@ -47,21 +47,22 @@ def _override_composite_implicit_decomp(
     return Overrides(cia_ops_to_callable).in_force()
 
 
-_MOST_TABLES = 8  # tables whose templates are kept
-_MOST_TRAITS = 64  # traits for which a table keeps templates
+_MOST_TABLES = 8  # tables that are kept with their templates
+_MOST_TRAITS = 64  # traits of fake modes for which a table keeps templates
 
 
 class Table:
     """A table of decompositions, with its templates.
 
     Attributes:
-        others: the argument, with the user's functions replaced by functions that raise.
+        others: the decompositions of operators that are not composite. Functions of the user are
+            replaced by functions that raise UnsafeError.
         templates: traits of a fake mode and its symbols -> key of a call -> its template, or the
-            reason why there is none.
-        refused: the operators whose functions are the user's.
-        is_torchs: whether all functions are torch's.
-        names: the names in decomposed programs with symbolic sizes.
-        plain, guarded: override the composite operators; `guarded` raises for the user's functions.
+            reason why it has none.
+        refused: the operators whose decompositions are functions of the user.
+        names: the node names of decomposed programs with symbolic sizes.
+        plain: overrides the composite operators by the table's functions.
+        guarded: like `plain`, but functions of the user are replaced as in `others`.
     """
 
     def __init__(self, composites: dict[Any, Any], others: dict[Any, Any]) -> None:
@@ -72,15 +73,14 @@ class Table:
         self.guarded = Overrides(refusing)
         self.refused = {
             op
-            for mine, given in ((self.others, others), (refusing, composites))
-            for op, f in given.items()
-            if mine[op] is not f
+            for guarded, table in ((self.others, others), (refusing, composites))
+            for op, f in table.items()
+            if guarded[op] is not f
         }
-        self.is_torchs = not self.refused
         self.names = KnownNames()
 
     def templates_of(self, traits: Any) -> dict[Any, Template | str]:
-        """Return the templates for fake modes with these traits; drop the oldest traits."""
+        """Return the templates for fake modes with these traits; evict the oldest traits."""
         found = self.templates.setdefault(traits, {})
         while len(self.templates) > _MOST_TRAITS:
             self.templates.pop(next(iter(self.templates)))
@@ -88,9 +88,10 @@ class Table:
 
 
 def _guarded(operator: Any, function: Any) -> Any:
-    """Return a decomposition of torch itself; for one of the user, a function that raises.
+    """Return `function` if it is torch's; otherwise, a function that raises UnsafeError.
 
-    A function of the user may have state, so it must be called as often as torch calls it.
+    A function of the user may have state, so fxpress must call it as often as torch does, which is
+    in a full trace.
     """
     if compat.is_own_decomposition(function, operator) or is_torchs(function):
         return function
@@ -102,7 +103,7 @@ def _guarded(operator: Any, function: Any) -> Any:
 
 
 class Tables:
-    """The tables that were used last."""
+    """The `Table` objects of the decomposition tables that were used last."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Any, Table]] = []
@@ -111,7 +112,7 @@ class Tables:
     def get(
         self, composites: dict[Any, Any], others: dict[Any, Any], surroundings: tuple[Any, ...]
     ) -> Table:
-        """Return the Table of these decompositions."""
+        """Return the Table of these functions; `surroundings` are the settings that traces read."""
         canonical = {
             op: None if compat.is_own_decomposition(f, op) else f for op, f in composites.items()
         }
@@ -136,12 +137,12 @@ class Tables:
 
 
 def _is_same(known: Any, key: Any) -> bool:
-    """Return whether two keys have identical functions and equal surroundings."""
+    """Return whether two keys have the same function objects and equal surroundings."""
     if known[2] != key[2]:
         return False
     return all(
-        mine.keys() == other.keys() and all(f is other[op] for op, f in mine.items())
-        for mine, other in zip(known[:2], key[:2], strict=True)
+        old.keys() == new.keys() and all(f is new[op] for op, f in old.items())
+        for old, new in zip(known[:2], key[:2], strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""Templates: the nodes that a call adds to a graph, the same for all calls with its key."""
+"""Templates: the nodes that a call adds to a graph. All calls with an equal key share one."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from torch.fx import Node
 
 from fxpress._graphs.decompose.values import ByIdentity, Facts
 
-# How a node gets an item of its meta: `MetaKind` in csrc/decompose/recipe.h.
-COPIED = "copied"  # a shallow copy of the call node's item
+# How a node of an instance gets an item of its meta: `MetaKind` in csrc/decompose/recipe.h. "The
+# call" is the call in the old program that is instantiated.
+COPIED = "copied"  # a shallow copy of the item of the call's meta
 LITERAL = "literal"  # the recorded value
 COPIED_LITERAL = "copied literal"  # a shallow copy of the recorded value
-STACK = "stack"  # the call node's stack trace, not copied
-SOURCE = "source"  # a list with the provenance record of the call node
-VALUE = "value"  # the node's value, created for it
+STACK = "stack"  # the call's stack trace, not copied
+SOURCE = "source"  # a list with the provenance record of the call
+VALUE = "value"  # the node's fake tensor or number, created from `TemplateNode.value`
 SEQUENCE = "sequence"  # torch's sequence number
-COUNTED = "counted"  # name and type of the last function called, with the count of its calls
+COUNTED = "counted"  # `torch_fn`: the last function that was called, with the count of its calls
 
 
 class TensorSpec(NamedTuple):
-    """A tensor in a node's value. Storages: the inputs' first, then the template's own."""
+    """A tensor in a node's value."""
 
     facts: Facts
-    storage: int
-    is_whole: bool  # whether a new tensor of these sizes fills a storage of that size
-    pattern: torch.Tensor | None = None  # a tensor of these sizes, if they are bound SymInts
+    storage: int  # numbered: the inputs' storages, then the template's `fresh` storages
+    is_whole: bool  # whether `torch.empty_strided` of these sizes would create the same storage
+    pattern: torch.Tensor | None = None  # a tensor with these sizes, after `Symbols.bound`
 
 
 class NumberSpec(NamedTuple):
@@ -37,31 +38,31 @@ class NumberSpec(NamedTuple):
 
 
 class TemplateNode(NamedTuple):
-    """A node of a template. Values are numbered: -1, -2… the inputs, 0, 1… the nodes.
+    """A node of a template. Values are numbered: -1, -2, … are the inputs, 0, 1, … the nodes.
 
-    Programs with symbols compute sizes by nodes that are numbers. All users of a number share the
-    first node of the program that computes it. A node that is only needed is not written.
+    With symbolic sizes, some nodes compute numbers. All users of a number in a program share the
+    first node that computes it. `is_needed` nodes stand for this node, and are not written.
     """
 
     target: Any
     original: Node | None  # the node of the recorded trace, which has the arguments
-    uses: tuple[int, ...]  # the values that it uses
-    candidate: str  # the name that its name is derived from
-    is_impure: bool  # whether it stays without users
-    meta: tuple[tuple[str, str, Any], ...]  # key, how, value
-    value: Any  # TensorSpec, NumberSpec, a list or tuple of such, or a constant
-    number: Any = None  # the expression of a number; None: the node is not a number
-    is_needed: bool = False  # whether it refers to a number that another node computes
-    read: int | None = None  # the tensor whose size it is, if the trace read it from one
-    parts: int = 0  # how many nodes before it compute the number if no earlier node does
+    uses: tuple[int, ...]  # the numbers of the values that the node uses
+    candidate: str  # the name that torch proposed for the node
+    is_impure: bool  # whether the node is kept without users
+    meta: tuple[tuple[str, str, Any], ...]  # (key, how, value); how: COPIED, LITERAL, …
+    value: Any  # a TensorSpec, a NumberSpec, a list or tuple of these, or a constant
+    number: Any = None  # the expression that the node computes; None: the node is not a number
+    is_needed: bool = False  # whether another node of the program computes the number
+    read: int | None = None  # the number of the tensor whose size the node is, if there is one
+    parts: int = 0  # how many nodes before this one compute the number if no earlier node does
 
 
 class Output(NamedTuple):
     """A tensor that the call returns."""
 
-    value: int
+    value: int  # numbered as in TemplateNode
     facts: Facts
-    storage: int
+    storage: int  # numbered as in TensorSpec
 
 
 class NumberOutput(NamedTuple):
@@ -69,7 +70,7 @@ class NumberOutput(NamedTuple):
 
     expression: Any
     kind: type
-    value: int | None  # None: torch creates a node when one is needed
+    value: int | None  # numbered as in TemplateNode; None: it has no node until one needs it
 
 
 class _Template(NamedTuple):
@@ -87,22 +88,22 @@ class Template(ByIdentity, _Template):
     """The trace of a call.
 
     Attributes:
-        nodes: the nodes that it adds, including dead nodes, but not dead numbers.
-        numbers: node of the recorded trace -> its number.
+        nodes: the nodes that the call adds, including dead nodes, but not dead numbers.
+        numbers: node of the recorded trace -> its number (see TemplateNode).
         fresh: sizes in bytes of the storages that the call creates.
-        result: the call's result: containers and constants with Outputs and NumberOutputs.
-        calls: function -> how many times it was called.
-        is_symbolic: whether it contains expressions, which `Symbols.bound` replaces.
-        is_from_cache: whether the trace depends on torch's cache of fake tensors: tensors from the
-            cache share other storages than computed tensors do.
-        moves: whether a result from the cache has another offset or size of storage, too.
+        result: the call's result, with Outputs and NumberOutputs for tensors and numbers.
+        calls: (function, how many times the trace called it) for torch functions.
+        is_symbolic: whether the template has expressions, which `Symbols.bound` replaces.
+        is_from_cache: whether tensors from torch's cache of fake tensors share other storages than
+            computed tensors, so that the trace depends on the cache.
+        moves: whether a result from the cache also has another offset or size of storage.
     """
 
     __slots__ = ()
 
 
 def specs_in(value: Any) -> list[TensorSpec]:
-    """Return the tensors in the value of a node."""
+    """Return the TensorSpecs in the value of a node."""
     if type(value) is TensorSpec:
         return [value]
     if isinstance(value, (list, tuple)):

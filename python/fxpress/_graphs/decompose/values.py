@@ -1,7 +1,8 @@
-"""Descriptions of the new program's values while it is planned."""
+"""Describe the values of the new program while it is planned."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from fxpress._torch import symbols as compat
 
 
 class UnsafeError(Exception):
-    """The program cannot be decomposed by templates; the message is the reason."""
+    """The program needs a full trace; the message is the reason, for `decompose.report()`."""
 
 
 # A size, a stride or an offset: an int, or the sympy expression of a SymInt.
@@ -18,9 +19,9 @@ Size = Any
 
 
 class ByIdentity:
-    """Base of tuples that compare and hash by identity.
+    """Base of named tuples that compare and hash by identity.
 
-    Keys of `id(value)` would cost more: in a process with an audit hook, each `id` calls the hook.
+    Cheaper than keys `id(value)`, because an audit hook is called for each `id`.
     """
 
     __slots__ = ()
@@ -35,108 +36,80 @@ class _Facts(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     offset: Size
-    wrapper_requires_grad: bool  # of the functional tensor, which autograd sees
-    requires_grad: bool  # of the fake tensor, which kernels below autograd see
-    is_symbolic: bool  # whether a size, a stride or the offset is not an int
+    wrapper_requires_grad: bool  # of the FunctionalTensor, which autograd sees
+    requires_grad: bool  # of the fake tensor in it, which kernels below autograd see
+    is_symbolic: bool  # whether a size, a stride or the offset is an expression
 
 
 class Facts(ByIdentity, _Facts):
-    """The metadata of a tensor that a trace can read. Equal facts are one object: see `shared`."""
+    """The metadata of a tensor that a trace can read. `shared` makes equal Facts one object."""
 
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Storage:
-    """The storage of tensors of the new program.
+    """A storage of the new program."""
 
-    Attributes:
-        nbytes: its size.
-        made: torch's storage, once it was created.
-        state: a real tensor on it, if there is one.
-        has_moved: whether its tensors have other metadata in torch's first run of the program.
-    """
-
-    __slots__ = ("has_moved", "made", "nbytes", "state")
-
-    def __init__(
-        self, nbytes: Size, made: Any = None, state: Any = None, *, has_moved: bool = False
-    ) -> None:
-        self.nbytes = nbytes
-        self.made = made
-        self.state = state
-        self.has_moved = has_moved
+    nbytes: Size  # the size in bytes
+    made: Any = None  # torch's storage object, once it was created
+    state: Any = None  # a real tensor with this storage, if there is one
+    has_moved: bool = False  # whether its tensors had other metadata in torch's first run
 
 
+@dataclass(slots=True, eq=False)
 class Value:
-    """A tensor of the new program.
+    """A tensor of the new program."""
 
-    Attributes:
-        node: the number of its node in the trace before dead code elimination.
-        facts: its metadata.
-        storage: its storage.
-    """
-
-    __slots__ = ("facts", "node", "storage")
-
-    def __init__(self, node: int, facts: Facts, storage: Storage) -> None:
-        self.node = node
-        self.facts = facts
-        self.storage = storage
+    node: int  # the number of the tensor's node in the new trace, before dead code elimination
+    facts: Facts
+    storage: Storage
 
 
+@dataclass(slots=True, eq=False)
 class Number:
-    """A SymInt, SymFloat or SymBool of the new program.
+    """A SymInt, SymFloat or SymBool of the new program."""
 
-    Attributes:
-        expression: its sympy expression.
-        kind: int, float or bool.
-        node: the number of the node that computes it; None for the size of a tensor, for which
-            torch creates a node when one is needed.
-    """
-
-    __slots__ = ("expression", "kind", "node")
-
-    def __init__(self, expression: Any, kind: type, node: int | None) -> None:
-        self.expression = expression
-        self.kind = kind
-        self.node = node
+    expression: Any  # of sympy
+    kind: type  # int, float or bool
+    node: int | None  # the number of the node that computes it; None: a tensor's size without one
 
 
 _known: dict[tuple[Any, ...], Facts] = {}
 
 
 def shared(facts: Facts) -> Facts:
-    """Return the canonical object of equal facts."""
+    """Return the one object for all facts that equal `facts`."""
     return _known.setdefault(tuple(facts), facts)
 
 
 def size_of(number: Any, shape_env: Any) -> Size:
-    """Return a size as an int or an expression."""
+    """Return a size, a stride or an offset as an int, or as the expression of a SymInt."""
     known = compat.as_int(number)
     if known is not None:
         return known
     expression = compat.expression_of(number, shape_env)
     if expression is None:
-        raise UnsafeError("a size without an expression, or of another environment")
+        raise UnsafeError("a size has no expression in the ShapeEnv of the program")
     return expression
 
 
 def facts_of(
     tensor: torch.Tensor, shape_env: Any, wrapper_requires_grad: bool | None = None
 ) -> Facts:
-    """Return the metadata of a tensor."""
+    """Return the Facts of a tensor; raise UnsafeError if templates do not support it."""
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-        raise UnsafeError("a tensor that is not simply strided")
+        raise UnsafeError("a tensor is not strided, or is a conjugate or a negative view")
     if tensor.is_quantized or tensor.is_inference():
-        raise UnsafeError("a quantized tensor, or one of inference mode")
+        raise UnsafeError("a tensor is quantized, or was created in inference mode")
     shape = tuple([size_of(n, shape_env) for n in tensor.shape])
     strides = tuple([size_of(n, shape_env) for n in tensor.stride()])
     offset = size_of(tensor.storage_offset(), shape_env)
     needs_grad = tensor.requires_grad
     outer = needs_grad if wrapper_requires_grad is None else wrapper_requires_grad
     is_symbolic = not {*map(type, shape), *map(type, strides), type(offset)} <= _INT
-    place = (tensor.dtype, tensor.device, offset)
-    return shared(Facts(shape, strides, *place, outer, needs_grad, is_symbolic))
+    others = (tensor.dtype, tensor.device, offset, outer, needs_grad, is_symbolic)
+    return shared(Facts(shape, strides, *others))
 
 
 _INT = {int}

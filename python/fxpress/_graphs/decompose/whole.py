@@ -1,4 +1,4 @@
-"""Decompose a program by a full trace, with torch's building blocks."""
+"""Decompose a program by a full trace with torch's functions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.decompose import joint
 from fxpress._graphs.decompose.calls import calls_of
-from fxpress._graphs.decompose.memo import Memo, remembering
+from fxpress._graphs.decompose.memo import Memo, use_memo
 from fxpress._graphs.decompose.names import Naming
 from fxpress._graphs.export.unlift import module as module_of
 from fxpress._torch import decompose_whole as compat
 from fxpress._torch.decompose import Fakes, has_modes, pytree
 
 _Table = dict[Any, Callable[..., Any]]
-# Graph module, signature, state and constants of a new program.
+# The graph module, signature, state_dict and constants of a new program.
 Parts = tuple[GraphModule, ExportGraphSignature, dict[str, Any], dict[str, Any]]
 
 
@@ -31,27 +31,27 @@ def traced(
     loss: int | None,
     custom_triton_ops: bool,
     *,
-    remembers: bool,
-    naming: Naming | None = None,
+    uses_templates: bool,
+    naming: Naming | None,
 ) -> tuple[ExportedProgram, int]:
     """Return the decomposed program, and how many calls were instantiated from templates.
 
     Args:
-        program: the program, which is not changed, except that torch removes the buffers of its
-            graph module if it is a joint graph.
-        overridden: overrides the composite operators of the table.
+        program: the program. It is not changed, except that buffers of its graph module are removed
+            if it is a joint graph, as by torch.
+        overridden: a block in which the composite operators of the table are overridden.
         table: the decompositions of other operators.
         loss: index of the output that is the loss of a joint graph; None: build no joint graph.
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
-        remembers: whether calls may be instantiated from templates (`memo`).
-        naming: the names of the nodes, for a program with symbolic sizes.
+        uses_templates: whether repeated calls may be instantiated from templates (`memo`).
+        naming: names the nodes of a program with symbolic sizes; None for other programs.
     """
     instantiated = 0
     number = 0 if naming is None else naming.begin()
     if compat.is_joint(program, loss):
         parts = joint.parts(program, overridden, table, loss, custom_triton_ops)
     else:
-        with _memo_of(program, remembers) as memo:
+        with _memo_of(program, uses_templates) as memo:
             parts = _inference_parts(program, overridden, table, custom_triton_ops, memo)
         instantiated = 0 if memo is None else memo.instantiated
     module, signature, state, constants = parts
@@ -73,24 +73,24 @@ def traced(
 
 
 @contextlib.contextmanager
-def _memo_of(program: ExportedProgram, remembers: bool) -> Iterator[Memo | None]:
-    """Yield a memo that is active within the block; None if a mode may observe each call."""
-    if not remembers or has_modes():
+def _memo_of(program: ExportedProgram, uses_templates: bool) -> Iterator[Memo | None]:
+    """Yield a memo for traces in the block; None if templates must not be used."""
+    if not uses_templates or has_modes():  # a mode of the user may observe each call
         yield None
         return
     memo = Memo(Fakes(compat.fake_mode_of(program.graph_module)))
-    with remembering(memo):
+    with use_memo(memo):
         yield memo
 
 
 def ranges_of(program: ExportedProgram, shape_env: Any) -> dict[Any, Any]:
-    """Return the ranges of a new program's symbols: the old ranges and the traced ones."""
+    """Return the old program's range constraints, with the ranges of symbols from the trace."""
     if shape_env is None:
         return {}
-    gone = shape_env.replacements
-    ranges = {s: limits for s, limits in program.range_constraints.items() if s not in gone}
+    replaced = shape_env.replacements
+    ranges = {s: limits for s, limits in program.range_constraints.items() if s not in replaced}
     for symbol, limits in shape_env.var_to_range.items():
-        if symbol not in gone:
+        if symbol not in replaced:
             ranges.setdefault(symbol, limits)
     return ranges
 
@@ -103,7 +103,7 @@ def _state_of(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _real_input(program: ExportedProgram, node: Node) -> Any:
-    """Return the value of an input in the trace."""
+    """Return the value to trace an input with: custom objects are real, tensors are fake."""
     value = node.meta["val"]
     if not isinstance(value, CustomObjArgument):
         return value
@@ -160,7 +160,7 @@ def _inference_parts(
 
 
 def _drop_copies(module: GraphModule, signature: ExportGraphSignature) -> None:
-    """Remove the copies from new values of buffers and parameters in the outputs."""
+    """Replace outputs `copy(buffer, value)`, which are new values of state, by `value`."""
     written = {**signature.buffers_to_mutate, **signature.parameters_to_mutate}
     graph = module.graph
     with module._set_replace_hook(signature.get_replace_hook()):
@@ -178,7 +178,7 @@ _COPY = torch.ops.aten.copy.default
 def _new_state(
     program: ExportedProgram, wrapped: dict[str, Any], unwrapped: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the state, with tensor subclasses replaced by their inner tensors."""
+    """Return the new program's state_dict: inner tensors replace their tensor subclasses."""
     parts = {name: value for name, value in unwrapped.items() if name not in wrapped}
     state = {**program.state_dict, **parts}
     for name, value in wrapped.items():

@@ -1,4 +1,4 @@
-"""Write the new program's graph from a plan."""
+"""Write the new program's graph from its plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from fxpress._torch.versions import features
 
 
 class Sources:
-    """Provenance records as torch creates them through `ep.module()`, without building it."""
+    """Creates the `from_node` records that torch's nodes would get, without calling `ep.module()`.
+
+    torch calls `ep.module()`, and traces its graph. `between` stands for this graph.
+    """
 
     def __init__(self, old: Graph, between: Any) -> None:
         self._old_id = id(old)
@@ -43,18 +46,18 @@ class Sources:
         self._lists: dict[Node, list[Any]] = {}
 
     def of_module(self, node: Node) -> list[Any]:
-        """Return the list of records of the node in `ep.module()`'s graph; cached."""
+        """Return the records of the node of `ep.module()` that corresponds to an old node."""
         found = self._lists.get(node)
         if found is None:
             found = self._lists[node] = self._of_old(self._known[node])
         return found
 
     def of_trace(self, node: Node) -> Any:
-        """Return the record of nodes that a trace creates for a call."""
+        """Return the `from_node` record of the nodes that a trace creates for a call."""
         return self._of_between(self._in_trace, node)[0]
 
     def of_unlifted(self, node: Node) -> list[Any]:
-        """Return the list of records of an input that became an attribute, or of the output."""
+        """Return the records of the output, or of an input that became an attribute."""
         return self._of_between(self._unlifted, node)
 
     def _of_old(self, node: Node | None) -> list[Any]:
@@ -70,25 +73,25 @@ class Sources:
 
 try:
     from fxpress._torch.aten import like_pattern
-except ImportError:  # there is no tensor part for this torch
+except ImportError:  # fxpress has no `_aten` extension for this torch
 
     def like_pattern(pattern: torch.Tensor, storage: torch.UntypedStorage | None) -> torch.Tensor:
-        place = (pattern.shape, pattern.stride(), pattern.storage_offset(), pattern.dtype)
-        return without_data(*place, storage)
+        geometry = (pattern.shape, pattern.stride(), pattern.storage_offset(), pattern.dtype)
+        return without_data(*geometry, storage)
 
 
 _GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_node"))
 
 
-def _is_symbol(given: object) -> bool:
-    """Return whether torch's trace creates a symbol for an input and compares it with the value."""
-    return type(given) is int and given not in (0, 1)
+def _is_symbol(value: object) -> bool:
+    """Return whether torch creates a symbol for an input, and a comparison with its value."""
+    return type(value) is int and value not in (0, 1)
 
 
-def _is_traced(given: object) -> bool:
-    """Return whether torch's trace sets a value on the placeholder of a plain input."""
-    return _is_symbol(given) or (
-        type(given) in (int, bool, float) and features.traced_numbers_have_values
+def _sets_value(value: object) -> bool:
+    """Return whether torch's trace sets the `val` of the placeholder of a plain input."""
+    return _is_symbol(value) or (
+        type(value) in (int, bool, float) and features.traced_numbers_have_values
     )
 
 
@@ -96,7 +99,7 @@ class Writer:
     """Writes the graph of a plan.
 
     Attributes:
-        tools: functions of torch that native code calls, by role.
+        tools: name -> a function of torch that native code calls.
     """
 
     def __init__(
@@ -118,10 +121,10 @@ class Writer:
         self._graph = graph
         self._nodes: list[Any] = []
         self.tools = {**compat.TOOLS, "like_pattern": like_pattern}
-        self._order = {node: place for place, node in enumerate(plan.nodes)}
+        self._order = {node: position for position, node in enumerate(plan.nodes)}
         self._calls: dict[Any, int] = {}
-        # User inputs follow the state.
-        self._first_given = sum(entry.spec.kind is not InputKind.USER_INPUT for entry in inputs)
+        is_state = [entry.spec.kind is not InputKind.USER_INPUT for entry in inputs]
+        self._first_user_input = sum(is_state)  # user inputs come after all state
 
     def write(self, names: list[str]) -> Node:
         """Write all nodes, and return the output."""
@@ -130,9 +133,10 @@ class Writer:
         first = self._size_nodes.instance
         instances = [*plan.instances] if first is None else [first, *plan.instances]
         size = plan.size
-        numbers = self._returned_numbers(plan.output)
+        returned = compat.pytree.tree_leaves(plan.output)
+        numbers = [value for value in returned if type(value) is Number]
+        self._returned = {id(number): size + i for i, number in enumerate(numbers)}
         if numbers:
-            self._returned = {id(number): size + i for i, number in enumerate(numbers)}
             instances.append(self._instance_of_returned(numbers, size))
             size += len(numbers)
         self._nodes, name = _native.write_instances(
@@ -143,23 +147,16 @@ class Writer:
             instances=[s._replace(template=self._symbols.bound(s.template)) for s in instances],
             sizes=self._size_nodes.of_inputs,
             readers=self._size_nodes.count,
-            roots=self._roots(plan.output),
+            roots=[self._number_of(v) for v in returned if type(v) in (Value, Number)],
             size=size,
             sequence=compat.next_sequence_number(),
             helper=self,
         )
-        returned = self._argument(plan.output)
-        return compat.append(self._graph, name, "output", "output", (returned,), {})
-
-    def _returned_numbers(self, value: Any) -> list[Number]:
-        if type(value) is Number:
-            return [value]
-        if isinstance(value, (tuple, list)):
-            return [number for item in value for number in self._returned_numbers(item)]
-        return []
+        argument = self._argument(plan.output)
+        return compat.append(self._graph, name, "output", "output", (argument,), {})
 
     def _instance_of_returned(self, numbers: list[Number], first: int) -> Instance:
-        """Return an instance whose nodes refer to the numbers that the program returns."""
+        """Return an instance with a reference to each number that the program returns."""
         empty = TemplateNode(None, None, (), "number", False, (), None)._replace(is_needed=True)
         nodes = tuple(
             [empty._replace(uses=(-1 - i,), number=n.expression) for i, n in enumerate(numbers)]
@@ -168,21 +165,13 @@ class Writer:
         computed = [-1 if number.node is None else number.node for number in numbers]
         return Instance(self._inputs[0].old, template, computed, [], first)
 
-    def _roots(self, value: Any) -> list[int]:
-        """Return the numbers of the nodes that a program returns."""
-        if type(value) is Value:
-            return [value.node]
-        if type(value) is Number:
-            return [self._returned[id(value)]]
-        if isinstance(value, (tuple, list)):
-            return [number for item in value for number in self._roots(item)]
-        return []
+    def _number_of(self, value: Any) -> int:
+        """Return the number of the node for a returned Value or Number."""
+        return value.node if type(value) is Value else self._returned[id(value)]
 
     def _argument(self, value: Any) -> Any:
-        if type(value) is Value:
-            return self._nodes[value.node]
-        if type(value) is Number:
-            return self._nodes[self._returned[id(value)]]
+        if type(value) in (Value, Number):
+            return self._nodes[self._number_of(value)]
         if isinstance(value, (tuple, list)):
             return type(value)([self._argument(item) for item in value])
         return value
@@ -190,7 +179,7 @@ class Writer:
     # Native code calls the following methods.
 
     def source(self, node: Node) -> Any:
-        """Return the provenance record of nodes that are created for a call node."""
+        """Return the `from_node` record of the nodes that are created for a call."""
         return self._sources.of_trace(node)
 
     def copied(self, value: Any) -> Any:
@@ -209,18 +198,18 @@ class Writer:
         return storage.made
 
     def missing(self, node: Node) -> None:
-        """Raise UnsafeError: a node needs a number that only an earlier call computes."""
-        raise UnsafeError(f"{node.target}: a size that an earlier call computes")
+        """Raise UnsafeError: a node of a call's instance needs a number that no node computes."""
+        raise UnsafeError(f"{node.target}: it needs a size that no node of the program computes")
 
     def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
-        """Return the `torch_fn` of a node: the function that created it, with its call count."""
+        """Return the `torch_fn` of a node from (function, count within the instance)."""
         function, count = item
         name = function.__name__
         calls = self._calls.get(function, 0) + count
         return f"{name}_{calls}", f"{type(function).__name__}.{name}"
 
     def count(self, template: Template) -> None:
-        """Count the calls of a template that was instantiated."""
+        """Add the torch functions that the trace of an instantiated template called."""
         for function, count in template.calls:
             self._calls[function] = self._calls.get(function, 0) + count
 
@@ -231,18 +220,18 @@ class Writer:
         kind, target = entry.spec.kind, entry.spec.target
         old = entry.old.meta
         if kind is InputKind.USER_INPUT:
-            given = number - self._first_given
+            index = number - self._first_user_input
             if type(entry.value) is not Value:
-                described = {"desc": compat.PlainInput(given), "val": old["val"]}
-                if type(entry.value) is Number or _is_traced(old["val"]):
-                    described["desc"] = described.pop("desc")
+                described = {"desc": compat.PlainInput(index), "val": old["val"]}
+                if type(entry.value) is Number or _sets_value(old["val"]):
+                    described["desc"] = described.pop("desc")  # torch's order: `val` first
                 return described
             fake = self._tensor(entry.value.facts, entry.value.storage)
             fake.requires_grad = old["val"].requires_grad
             return {
                 "val": fake,
                 "tensor_meta": compat.tensor_metadata(old["val"]),
-                "desc": compat.PlainInput(given),
+                "desc": compat.PlainInput(index),
             }
         describe = compat.ParamInput if kind is InputKind.PARAMETER else compat.BufferInput
         value = entry.value
@@ -264,7 +253,7 @@ class Writer:
         return meta
 
     def _attribute_meta(self, old: Node) -> dict[str, Any]:
-        """Return the meta that torch gathers for state, partly from its last user."""
+        """Return the meta that torch gives the input for state: its own, then that of its users."""
         meta = {**old.meta, "from_node": None}
         last: Node | None = None
         for user in (

@@ -1,7 +1,7 @@
-"""Runs graphs natively: stands in for `torch.fx.Interpreter`.
+"""Run graphs in C++. Stands in for `torch.fx.Interpreter`.
 
-A graph is compiled into a plan at its first run, see `csrc/engine`. The plan is stored in the
-graph's `__dict__`, is checked against the graph at each run, and is not copied or pickled.
+The first run of a graph compiles it into a plan (`csrc/engine`). The plan is stored in the graph's
+`__dict__`. Each run checks it against the graph; copies and pickles of the graph leave it out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TLPARSE = (
 
 
 def annotate(error: Exception, node: Node, module: torch.nn.Module) -> Exception:
-    """Return the exception to raise: with the node in its message, as in `Interpreter.run`."""
+    """Return `error` with the node in its message, as `Interpreter.run` raises it."""
     message = f"While executing {node.format_node()}"
     message = f"{error.args[0]}\n\n{message}" if error.args else message
     message += f"\nOriginal traceback:\n{node.stack_trace}"
@@ -56,7 +56,7 @@ def fetch_attr(module: torch.nn.Module, target: str) -> Any:
 
 
 def missing_argument(node: Node) -> Any:
-    """Return the default of a placeholder that got no argument; RuntimeError without a default."""
+    """Return the default of a placeholder without an argument; RuntimeError: it has no default."""
     if len(node.args) > 0:
         return node.args[0]
     raise RuntimeError(
@@ -67,7 +67,7 @@ def missing_argument(node: Node) -> Any:
 def call_with_meta(
     node: Node, callee: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a function whose traced nodes inherit the meta of `node`, and return its result."""
+    """Call a function for `node`. If a tracer is active, the nodes it adds inherit its meta."""
     with fx_traceback.set_current_meta(node, "Interpreter_Interpreter"):
         return callee(*args, **kwargs)
 
@@ -84,36 +84,22 @@ aten.initialize_engine(
     _native.tables,
 )
 
-# run(module, graph, args) returns the output of `graph`, whose `get_attr` and `call_module` targets
-# are looked up in `module`. Stands in for
+# run(module, graph, args) returns the output of `graph`; `get_attr` and `call_module` targets are
+# looked up in `module`. Stands in for
 # `torch.fx.Interpreter(module, graph=graph).run(*args, enable_io_processing=False)` and raises the
-# same errors: a node's exception, with the node and its stack trace in the message. A list of
-# arguments is emptied, so that each argument is freed after its last use.
+# same errors, with the node and its stack trace in the message. A list of arguments is emptied, so
+# that each argument is freed after its last use.
 run: Callable[[torch.nn.Module, Graph, tuple[Any, ...] | list[Any]], Any] = aten.run
 
+# register_forward(function, dispatches, counts) lets plans inline modules whose `forward` is
+# `function`. It must be equivalent to the `forward` of InterpreterModule or, if `dispatches`, of
+# InterpreterModuleDispatcher. If `counts`, it stores the index of its next call with
+# `set_next_call`, so that each thread has its own count.
+register_forward = aten.register_forward
 
-def register_forward(
-    function: Callable[..., Any], *, dispatches: bool = False, counts: bool = False
-) -> None:
-    """Allow plans to inline modules whose `forward` is `function`.
+# plan_info(graph) returns the sizes of a graph's plan, for tests and benchmarks, or None.
+plan_info = aten.plan_info
 
-    The function must be equivalent to InterpreterModule's `forward`, or with `dispatches` to
-    InterpreterModuleDispatcher's. `counts`: it keeps its count by `next_call` and `set_next_call`,
-    so that threads do not affect one another.
-    """
-    aten.register_forward(function, dispatches, counts)
-
-
-def plan_info(graph: Graph) -> dict[str, Any] | None:
-    """Return the sizes of a graph's plan, for tests and benchmarks; None if it has no plan."""
-    return aten.plan_info(graph)
-
-
-def next_call(dispatcher: torch.nn.Module) -> int:
-    """Return the index of a dispatcher's next call: in a run its count, otherwise `_num_calls`."""
-    return aten.next_call(dispatcher)
-
-
-def set_next_call(dispatcher: torch.nn.Module, index: int) -> None:
-    """Set the index that `next_call` returns."""
-    aten.set_next_call(dispatcher, index)
+# next_call(dispatcher) returns the index of the dispatcher's next call: its count in the current
+# run of the engine, or `_num_calls` outside a run. set_next_call(dispatcher, index) sets it.
+next_call, set_next_call = aten.next_call, aten.set_next_call

@@ -1,5 +1,5 @@
-"""The module of an exported program, for `fxpress.export`.
+"""Turn an exported program into a module, for `fxpress.export.module`.
 
-`unlift` creates the module, with the state from `state`; `engine` runs it on the native engine.
-Tracing is in `_graphs/trace`, guards are in `_graphs/unflatten/guards.py`.
+`unlift` creates the module, `state` gives it the program's state, and `engine` runs it on the
+native engine. Its guards come from `_graphs/unflatten/guards.py`.
 """

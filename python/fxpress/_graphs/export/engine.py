@@ -15,14 +15,14 @@ from fxpress._torch.fx import fx_pytree, pytree
 
 
 def run_on_engine(module: torch.fx.GraphModule) -> None:
-    """Set a `forward` on a module with deferred code that does not need the code."""
+    """Set a `forward` that runs the graph, so that the module's Python code is not generated."""
     type.__setattr__(type(module), "_wrapped_call", torch_fx.wrapped_call(type(module)))
     vars(module)["forward"] = types.MethodType(_forward, module)  # setattr would generate the code
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if torch_fx.is_fx_symbolic_tracing() or torch.compiler.is_dynamo_compiling():
-        # Dynamo does not resolve the descriptor of the class, but it reads this attribute.
+        # Dynamo does not trigger the code generation by the class's descriptor, so do it here.
         self._code  # noqa: B018  (generates the code)
         return type(self).forward(self, *args, **kwargs)
     outputs = engine.run(self, self.graph, tuple(_flat(self, args, kwargs)))
@@ -39,5 +39,5 @@ def _flat(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[An
         bound = signature.bind(*args, **kwargs)
         args, rest = bound.args[: len(positional)], bound.args[len(positional) :]
         kwargs = dict(zip(keys or (), rest, strict=True))
-    given = list(args) if keys is None else (list(args), kwargs)
-    return fx_pytree.tree_flatten_spec(given, spec)  # type: ignore[no-any-return]
+    inputs = list(args) if keys is None else (list(args), kwargs)
+    return fx_pytree.tree_flatten_spec(inputs, spec)  # type: ignore[no-any-return]

@@ -1,8 +1,7 @@
-"""The state of an exported program, and the attributes of its module for the state."""
+"""Set the parameters, buffers and constants of an exported program on its module."""
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import torch.fx
 from torch.export import ExportedProgram, ExportGraphSignature
 
 from fxpress._graphs.unflatten.attributes import _assign_attr, check_kind
-from fxpress._graphs.unflatten.bodies import owner_with_bodies_of_its_own
+from fxpress._graphs.unflatten.bodies import copy_with_separate_bodies
 from fxpress._torch.export import AttrKind
 from fxpress._torch.fx import PATTERN
 
@@ -26,7 +25,7 @@ class Named(NamedTuple):
 
 
 def lifted(program: ExportedProgram) -> list[Named]:
-    """Return the state that the graph has as inputs, after checks."""
+    """Check and return the parameters, buffers and constants that the graph has as inputs."""
     state = list(_lifted(program.graph_signature, program.state_dict, program.constants))
     for name, value, kind in state:
         check_kind(value, kind)
@@ -36,7 +35,7 @@ def lifted(program: ExportedProgram) -> list[Named]:
 
 
 def _check_free(name: str, value: object, kind: Any, owner: torch.nn.Module) -> None:
-    """Raise torch's error for a name in use: torch registers state in a module that has bodies."""
+    """Raise torch's error if a body of a higher-order operator in `owner` already has the name."""
     if kind is AttrKind.CONSTANT:
         if name in owner._modules:
             raise TypeError(f"cannot assign '{type(value)}' as child module '{name}'")
@@ -56,17 +55,12 @@ def _lifted(
         yield Named(name, constants[name], AttrKind.CONSTANT)
 
 
-def _has_call_names(names: Iterator[str]) -> bool:
-    """Return whether several calls of one module ("a" and "a@1") may have state."""
-    return any("@" in name for name in names)
-
-
 def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
-    """Return `module`, or a copy with its state if a body has the name of a module with state."""
+    """Return `module`; if a body has the name of a module with state, a copy with the state."""
     holders = {each.name.partition(".")[0] for each in state if "." in each.name}
     if holders.isdisjoint(module._modules):
         return module
-    copy = owner_with_bodies_of_its_own(module)
+    copy = copy_with_separate_bodies(module)
     for name, value, kind in state:
         if name.partition(".")[0] in module._modules:
             _assign_attr(value, copy, name, kind)
@@ -76,7 +70,8 @@ def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
 def keep_constants(module: torch.nn.Module, program: ExportedProgram) -> None:
     """Make constants plain attributes, add unused constants, and mark non-persistent buffers."""
     signature, constants = program.graph_signature, program.constants
-    place = _Places(module, _has_call_names(itertools.chain(constants, signature.buffers)))
+    has_call_names = any("@" in name for name in (*constants, *signature.buffers))
+    setter = _Setter(module, has_call_names)
     without_gradient = _Detached()
     fixed = [
         (name, without_gradient(name, module.get_buffer(name)))
@@ -85,27 +80,27 @@ def keep_constants(module: torch.nn.Module, program: ExportedProgram) -> None:
     for name, _ in fixed:
         path, _, field = name.rpartition(".")
         delattr(module.get_submodule(path), field)
-    place.put_all(fixed, AttrKind.CONSTANT)
+    setter.set_all(fixed, AttrKind.CONSTANT)
     for name, value in constants.items():
         if not _has_attribute(module, name):
-            place.put(name, without_gradient(name, value), AttrKind.CONSTANT)
+            setter.set(name, without_gradient(name, value), AttrKind.CONSTANT)
     transient = [(name, module.get_buffer(name)) for name in signature.non_persistent_buffers]
-    place.put_all(transient, AttrKind.BUFFER)
+    setter.set_all(transient, AttrKind.BUFFER)
 
 
-class _Places:
-    """Sets attributes of a module, each in all calls of the submodule that owns it."""
+class _Setter:
+    """Sets an attribute "a.c" on the submodules of all calls of module "a": "a", "a@1", …"""
 
     def __init__(self, module: torch.nn.Module, has_call_names: bool) -> None:
         self._module = module
         self._has_call_names = has_call_names
 
-    def put_all(self, values: list[tuple[str, Any]], kind: Any) -> None:
-        """Set values; the value of one call ("a@1.c") overrides the value of all calls ("a.c")."""
+    def set_all(self, values: list[tuple[str, Any]], kind: Any) -> None:
+        """Set values; "a@1.c", of one call, overrides "a.c", of all calls."""
         for name, value in sorted(values, key=lambda pair: pair[0].count("@")):
-            self.put(name, value, kind)
+            self.set(name, value, kind)
 
-    def put(self, name: str, value: Any, kind: Any) -> None:
+    def set(self, name: str, value: Any, kind: Any) -> None:
         path, _, field = name.rpartition(".")
         if self._has_call_names or not _has_attribute(self._module, path):
             _assign_attr(value, self._module, name, kind, persistent=False)
@@ -128,7 +123,7 @@ def _has_attribute(module: torch.nn.Module, name: str) -> bool:
 
 
 class _Detached:
-    """Detaches constants that require a gradient, once for each tensor."""
+    """Detaches constants that require gradients; one tensor with two names stays one tensor."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

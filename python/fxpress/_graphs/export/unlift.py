@@ -1,11 +1,9 @@
-"""Create the module of an exported program, whose graph reads state from attributes."""
+"""Create the module of an exported program. Its graph reads state from attributes."""
 
 from __future__ import annotations
 
 import itertools
-import keyword
 import types
-from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -16,6 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from fxpress import _native
 from fxpress._graphs.export import state
 from fxpress._graphs.unflatten.guards import argument_names, guards_module
+from fxpress._graphs.unflatten.inputs import is_parameter_name
 from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
@@ -44,7 +43,7 @@ class Source(TypedDict):
     replaced: dict[str, object]
 
 
-# torch's name of the module that checks the inputs. A model may have an attribute of that name.
+# torch's name for the submodule that checks the inputs. A model may have an attribute `_guards_fn`.
 _GUARDS = "_guards_fn"
 
 _STATE = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.PARAMETER, InputKind.CUSTOM_OBJ)
@@ -70,13 +69,14 @@ def _unlift_exported_program_lifted_states(
 
     Args:
         ep: the program.
-        check_guards: whether the graph calls a module `_guards_fn` that checks the inputs. It does
-            not if the program has no inputs or no example inputs, or if a caller is in a file of
-            ExecuTorch, TorchAO or a similar package. Then a hook checks only sizes.
+        check_guards: whether the graph calls a module `_guards_fn` that checks the inputs. As in
+            torch, the call is left out if the program has no inputs or no example inputs, or if a
+            caller is in a file of ExecuTorch, TorchAO or a similar package. Then a hook checks the
+            inputs' sizes only.
 
     Raises:
         KeyError, AssertionError: the program contradicts its signature.
-        RuntimeError: the signature has a write to a value that is not a buffer or input.
+        RuntimeError: the signature writes to a value that is neither a buffer nor an input.
         TypeError: the example inputs do not fit the program's parameters.
 
     Example:
@@ -103,7 +103,7 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
         codegen = pytree_codegen(names, call.in_spec, call.out_spec)
         module = _module(cleaned, ep.graph, codegen, is_clean)
     _complete(module, cleaned)
-    if not _can_be_parameters(names):
+    if len(set(names)) != len(names) or not all(map(is_parameter_name, names)):
         deferred_code.materialize(type(module))  # raises SyntaxError
     _add_hooks(module, cleaned)
     state.keep_constants(module, cleaned)
@@ -113,8 +113,8 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
             deferred_code.refresh(child)
     if check_guards and ep.example_inputs:
         with phase("guards"):
-            _add_guards(module, ep, names)
-    elif hasattr(module, _GUARDS):  # the hook mistakes this attribute of the model for guards
+            _add_guards(module, ep)
+    elif hasattr(module, _GUARDS):  # the hook skips its checks if there is a `_guards_fn`
         module.register_forward_pre_hook(torch_unlift.check_input_constraints, with_kwargs=True)
     return module
 
@@ -122,7 +122,7 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
 def _module(
     program: ExportedProgram, origin: torch.fx.Graph, codegen: Any, is_clean: bool
 ) -> torch.fx.GraphModule:
-    """Write the graph and create the module with its state."""
+    """Write the graph, and create a module with the graph and the state."""
     graph, signature = program.graph, program.graph_signature
     lifted = state.lifted(program)
     written = torch_unlift.new_graph_like(graph)
@@ -146,14 +146,8 @@ def _module(
     )
 
 
-def _can_be_parameters(names: Sequence[str]) -> bool:
-    return len(set(names)) == len(names) and all(
-        name.isidentifier() and not keyword.iskeyword(name) for name in names
-    )
-
-
 def _complete(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
-    """Add the attributes that the constructors of torch's class set."""
+    """Add the attributes that the constructor of torch's module class sets."""
     attributes = vars(module)
     _native.insert_after(attributes, GRAPH_SLOT, torch_fx.tree_specs(module.graph))
     attributes["_tracer_cls"] = torch_unlift.tracer_to_keep(module.graph)
@@ -178,15 +172,15 @@ def _add_hooks(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
     module.register_forward_hook(leave, always_call=True)
 
 
-def _add_guards(module: torch.fx.GraphModule, program: ExportedProgram, names: list[str]) -> None:
-    """Add a module that checks the inputs, and its call after the last input."""
+def _add_guards(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
+    """Add a module that checks the inputs, and a node that calls it after the last placeholder."""
     graph = module.graph
     placeholders = graph.find_nodes(op="placeholder")
     if not placeholders:
         return
     numbered = (f"{_GUARDS}_{i}" for i in itertools.count(1))
     free = next(n for n in itertools.chain((_GUARDS,), numbered) if not hasattr(module, n))
-    setattr(module, free, guards_module(program, placeholders, names))
+    setattr(module, free, guards_module(program, placeholders))
     stack = torch_unlift.first_stack(graph)
     with graph.inserting_after(placeholders[-1]):
         node = graph.call_module(free, tuple(placeholders))
@@ -208,16 +202,16 @@ def module(
 
     Stands in for `torch.export.ExportedProgram.module`.
 
-    The graph is a copy of the program's graph that reads parameters, buffers and constants from
-    attributes of the module, and writes to buffers and inputs in place. The tensors are shared with
-    the program. The Python code is generated on first access.
+    The module's graph is a copy of the program's graph that reads parameters, buffers and constants
+    from attributes, and writes to buffers and inputs in place. The tensors are shared with the
+    program. The module's Python code is generated on first access.
 
     Args:
         ep: the program. It is not changed.
-        check_guards: check the inputs by a module `_guards_fn`, which the graph calls after its
-            inputs. Without it, a forward hook checks sizes and ranges.
-        engine: run the graph on fxpress's engine, which is faster and needs no Python code.
-            Exceptions of operators name the node. Tracers and deep copies use the code.
+        check_guards: check the inputs with a submodule `_guards_fn`, which the graph calls first.
+            If False, a forward hook checks sizes and ranges.
+        engine: run the graph on fxpress's engine, which is faster and needs no Python code. An
+            operator's exception then names the node. Tracers and deep copies use the Python code.
 
     Raises:
         UnsupportedTorchError: the engine is not available for the installed torch.

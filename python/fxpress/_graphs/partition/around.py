@@ -22,14 +22,14 @@ def around(
     *,
     where: Callable[[Node], bool] | None = None,
 ) -> SplitCallback:
-    """Return a callback with a partition for each matching node, and for the nodes between two.
+    """Return a callback that puts each matching node, and each run of others, into a partition.
 
     vLLM and SGLang split a model around attention in this way, to capture the other operations in
     CUDA graphs. Use it with `keep_original_order=True`, as they do: otherwise, `split_module`
     changes the order of partitions that don't depend on each other. Beyond torch.
 
-    A `getitem` that directly follows a matching node and unpacks it belongs to its partition, so
-    that tensors pass between partitions instead of tuples, which compilers don't accept.
+    A `getitem` node that directly follows a matching node and unpacks its result joins that node's
+    partition. So tensors pass between partitions, not tuples, which compilers don't accept.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.
@@ -39,8 +39,8 @@ def around(
             - an `OpOverloadPacket`, for all its overloads;
             - the name of an operator, "aten::add" or "aten.add" for all overloads,
               "aten::add.Tensor" or "aten.add.Tensor" for one ("default" for the unnamed);
-            - the class of the module that a `call_module` node calls or a base of it, or the name
-              of the class itself;
+            - the class of the module that a `call_module` node calls, a base class of it, or the
+              name of the class itself;
             - the name of the method that a `call_method` node calls.
 
             An op that matches nothing is not an error, so that one list serves many graphs.
@@ -59,15 +59,15 @@ def around(
         5
     """
     wanted = _wanted(ops)
-    verdicts: dict[tuple[str, Any], bool] = {}  # (op, target) -> whether it matches
+    matches: dict[tuple[str, Any], bool] = {}  # (op, target) -> whether `ops` has it
     ids: dict[Node, int] = {}
-    opener: Node | None = None  # the matching node whose partition is the current one
+    opener: Node | None = None  # the matching node that began the current partition, if one did
     partition = -1
     for node in operations(m):
         target = (node.op, node.target)
-        if target not in verdicts:
-            verdicts[target] = not wanted.isdisjoint(_labels(m, node))
-        if verdicts[target] or (where is not None and where(node)):
+        if target not in matches:
+            matches[target] = not wanted.isdisjoint(_labels(m, node))
+        if matches[target] or (where is not None and where(node)):
             partition += 1
             opener = node
         elif opener is not None and not _unpacks(node, opener):
@@ -80,7 +80,7 @@ def around(
 
 
 def _wanted(ops: Iterable[str | Callable[..., Any]]) -> set[str | Callable[..., Any]]:
-    # Rejects a string and a packet too, which are iterable: over letters and names of overloads.
+    # A str iterates over characters, and an OpOverloadPacket over the names of its overloads.
     if isinstance(ops, str) or callable(ops):
         raise TypeError(f"around: ops must be a list of ops, got the single op {ops!r}")
     wanted = set(ops)
@@ -91,7 +91,7 @@ def _wanted(ops: Iterable[str | Callable[..., Any]]) -> set[str | Callable[..., 
 
 
 def _labels(m: GraphModule, node: Node) -> Iterator[Any]:
-    """Yield every name or object by which `ops` may specify the operation of `node`."""
+    """Yield all names and objects by which `ops` can refer to the operation of `node`."""
     target: Any = node.target
     if node.op == "call_module":
         module_class = type(m.get_submodule(target))

@@ -1,4 +1,4 @@
-"""Stages of equal weight, in graph order."""
+"""Cut a graph into stages of nearly equal weight, in graph order."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def balanced(
     state_dict: Mapping[str, Any] | None = None,
     state_inputs: Collection[str] = (),
 ) -> SplitCallback:
-    """Return a callback with `n` stages in graph order of least maximum weight. Beyond torch.
+    """Return a callback that cuts a graph into `n` stages, in graph order. Beyond torch.
 
-    A state tensor (a parameter, buffer or constant) counts once, for the first node that uses it,
-    even if it has several names and users. The optimum is exact. Among the divisions that reach the
-    optimum, each stage in turn is the one closest to an equal share of the remaining weight. No
-    stage is empty.
+    The heaviest stage is as light as possible. Among the cuts for which this holds, each stage in
+    turn is as close as possible to an equal share of the remaining weight. No stage is empty. A
+    state tensor (a parameter, buffer or constant) counts once, for the first node that uses it,
+    even if it has several names and users.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.
         n: The number of stages.
-        by: The weight of a node: the number of elements ("parameters") or of bytes ("bytes") of the
-            state that it is the first to use, or 1 ("nodes").
+        by: The weight of a node. "parameters" and "bytes" count the elements and the bytes of the
+            state tensors whose first user is the node; with "nodes", each node weighs 1.
         signature: For the graph module of an exported program: its `graph_signature`, which lists
             the inputs that are state.
         state_dict: The program's `state_dict`, which shows which parameters are tied.
@@ -83,9 +83,9 @@ def balanced(
 
 
 def linear_partition(weights: list[int], n: int) -> list[int]:
-    """Cut `weights`, none negative, into `n` non-empty runs with the least possible maximum."""
-    before = [0, *accumulate(weights)]  # before[i]: the weight of the items before i
-    reach = [[len(weights)] * len(weights)] * n  # a run may end anywhere
+    """Return the ends of `n` non-empty runs of `weights` (>= 0) whose greatest sum is least."""
+    before = [0, *accumulate(weights)]  # before[i]: the sum of weights[:i]
+    reach = [[len(weights)] * len(weights)] * n  # each run may end at any position
     limit = least_limit(before, reach)
     ends = None if limit is None else cheapest(before, None, reach, limit)
     assert ends is not None, "there are at least as many items as runs"
@@ -93,19 +93,19 @@ def linear_partition(weights: list[int], n: int) -> list[int]:
 
 
 def state_weights(m: GraphModule, state: StateReader, by: str) -> list[int]:
-    """Return, for each operation, the size of the state that it is the first to use."""
+    """Return, for each operation, the total size of the state tensors whose first user it is."""
     size = _SIZE[by]
-    brought: dict[Node, Iterable[torch.Tensor]] = {}  # state of nodes that are not used yet
+    unused: dict[Node, Iterable[torch.Tensor]] = {}  # placeholder or get_attr -> its state
     seen: set[int] = set()  # ids of tensors already weighed; the module keeps them alive
     weights: list[int] = []
     for node in m.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
-            brought[node] = state.brought_by(node)
+            unused[node] = state.state_of(node)
         elif node.op != "output":
             weight = 0
             for tensors in (
-                state.brought_by(node),
-                *(brought.pop(source, ()) for source in node.all_input_nodes),
+                state.state_of(node),
+                *(unused.pop(source, ()) for source in node.all_input_nodes),
             ):
                 for tensor in tensors:
                     if id(tensor) not in seen:

@@ -1,4 +1,4 @@
-"""Partitions along the module tree."""
+"""Cut a graph where the module that a node belongs to changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.partition.callback import SplitCallback, operations
 
-# The start of a path: a local or global variable in Dynamo, a wrapper of the root in strict export.
+# How a path starts: with the local or global variable that Dynamo traced (`L['self']`), or with
+# strict export's wrapper of the root module.
 _ROOT = re.compile(r"^(?:[LG]\[['\"][^'\"]*['\"]\]|_export_root)(?=[.\[]|$)")
 # Dynamo's notations of a child: ._modules['0'], ['0'] and [0] all mean .0
 _SUBSCRIPT = re.compile(r"(?:\._modules)?\[['\"]?([^\]'\"]+)['\"]?\]")
@@ -20,21 +21,23 @@ _CALL_NUMBER = re.compile(r"@\d+(?=\.|$)")
 def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> SplitCallback:
     """Return a callback with a partition for each run of nodes of one module. Beyond torch.
 
-    A node's module is read from `meta["nn_module_stack"]`: the outermost module around it whose
-    path has `depth` components ("layers.0" has two), or its innermost module if all paths are
-    shorter; the root's path is empty. The module of a `call_module` node without a stack is its
-    target. Each change of module in graph order starts the next partition, so a module that is
-    called twice, with other nodes between, has two partitions. A node without a record (one that a
-    pass inserted, or of the root module in symbolic traces and Dynamo's graphs) joins the node
-    before it, or, at the start, the first node with a record.
+    The modules around a node are in `meta["nn_module_stack"]`. The node's module is the ancestor at
+    `depth` path components ("layers.0" has two) of the outermost of them that is that deep. If all
+    paths are shorter, it is the innermost module; the root's path is empty. The module of a
+    `call_module` node without a stack is its target.
+
+    Each change of module in graph order starts the next partition. A module that is called twice,
+    with other nodes in between, has two partitions. A node without a stack joins the partition of
+    the node before it, or, at the start, of the first node with a stack. Such nodes are inserted by
+    passes, or belong to the root module in symbolic traces and Dynamo's graphs.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.
         depth: The number of path components that distinguish modules.
-        path: Only modules at or below this path have separate partitions; nodes between such
-            modules form partitions between them. It is a path ("model.layers") or a pattern of
-            `fnmatch` (`"model.layers.*"`, `"*.self_attn"`), in which `*` matches dots too. The
-            outermost module that matches and has at least `depth` components counts.
+        path: Only modules at or below this path have separate partitions; each run of other nodes
+            between them is a partition too. A path ("model.layers"), or a pattern of `fnmatch`
+            (`"model.layers.*"`, `"*.self_attn"`) in which `*` matches dots too. A node belongs to
+            the outermost module that matches and has at least `depth` components.
 
     Returns:
         The callback for `split_module(m, None, callback)`.
@@ -67,7 +70,7 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
 
 
 def _scope(node: Node) -> tuple[str, ...]:
-    """Return the recorded paths of the modules around `node`, outermost first, or ()."""
+    """Return the paths of the modules around `node`, outermost first; () if there is no record."""
     stack = node.meta.get("nn_module_stack")
     if stack:
         return tuple([entry[0] for entry in stack.values()])
@@ -82,7 +85,7 @@ def _clean(path: str) -> str:
 
 
 def _module(scope: tuple[str, ...], depth: int, path: str | None) -> str | None:
-    """Return the module that determines the partition of a node; None outside of `path`."""
+    """Return the module of a node, from the modules around it; None if none is inside `path`."""
     for module in scope:
         atoms = module.split(".") if module else []
         for length in range(depth, len(atoms) + 1):

@@ -1,4 +1,4 @@
-"""The callback that all rules return: a callable dictionary from nodes to partition ids."""
+"""The callback that `around`, `balanced` and `by_module` return: a dict from nodes to ids."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _UNASSIGNED = frozenset({"placeholder", "get_attr", "output"})
 class SplitCallback(dict[Node, int]):
     """A callback for `split_module`, with the partition id of each node computed in advance.
 
-    It is a `dict`, and calling it is a lookup, so that the calls of `split_module` run no Python
-    bytecode. `split_module_simple` accepts it too, for graphs without `get_attr` nodes. Beyond
+    It is a `dict` that looks a node up when it is called, so `split_module` runs no Python bytecode
+    for a node. `split_module_simple` accepts it too, for graphs without `get_attr` nodes. Beyond
     torch.
 
     Args:
-        ids: The partition id of each node that needs one. Ids run from 0 without gaps.
-        rule: A description of the rule that gave the ids, for `repr` and for errors.
+        ids: The partition id of each node except placeholders, `get_attr` nodes and the output. Ids
+            run from 0 without gaps.
+        rule: How the ids were assigned, such as "balanced(n=2)", for `repr` and for errors.
 
     Example:
         >>> from fxpress.partition import SplitCallback
@@ -31,10 +32,10 @@ class SplitCallback(dict[Node, int]):
     __slots__ = ("count", "rule")
 
     count: int
-    """The number of partitions, whose ids are 0 to count - 1."""
+    """The number of partitions. Their ids are 0 to count - 1."""
 
     rule: str
-    """The rule that gave the ids, as the call that made them."""
+    """The call that created this object, which shows how the ids were assigned."""
 
     def __init__(self, ids: dict[Node, int], rule: str) -> None:
         super().__init__(ids)
@@ -45,7 +46,7 @@ class SplitCallback(dict[Node, int]):
 
     @property
     def ids(self) -> dict[Node, int]:
-        """Return the dictionary from nodes to partition ids, which is this object."""
+        """Return this object, which maps nodes to partition ids."""
         return self
 
     def __missing__(self, node: object) -> int:

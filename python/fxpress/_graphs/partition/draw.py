@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.export import ExportGraphSignature
 
 # Longer lists end in a count, because an exported model may have hundreds of inputs.
-_MOST_NAMES = 6
+_MOST_TEXTS = 6
 
 
 @overload
@@ -50,12 +50,11 @@ def draw(
 ) -> Digraph | str:
     """Draw the partitions of a split module and the values between them. Beyond torch.
 
-    A box is a partition: its name, the number of its operations, the elements and bytes of the
-    state that it uses (parameters, buffers and constant tensors; state that two partitions use is
-    shown in both), and the names of its inputs and outputs. An arrow represents all values that a
-    partition receives from another: their number, and their bytes if the metadata of all of them
-    has a size. A value with a symbolic size is shown by its type and shape instead. The same split
-    gives the same picture.
+    A box shows a partition: its name, the number of its operations, the elements and bytes of its
+    state (parameters, buffers and constant tensors), and the names of its inputs and outputs. State
+    that two partitions use is counted in both. An arrow stands for all values that one partition
+    passes to another. It shows their number, and their bytes if the metadata has them. A value with
+    a symbolic size is shown by its type and shape instead. Equal splits give equal pictures.
 
     Drawing needs the extra: `pip install 'fxpress[draw]'`. An SVG is rendered by the system's
     Graphviz if its program `dot` is on the PATH, or else by the program of the package
@@ -64,7 +63,7 @@ def draw(
 
     Args:
         split: The result of `split_module` or `split_module_simple`.
-        format: None for a graph to render, save or change; "svg" for the finished picture.
+        format: None to get a `Digraph`, which can be edited; "svg" to get the rendered picture.
         signature: If an exported program's graph module was split: its `graph_signature`, which
             lists the inputs that are state.
         state_dict: The program's `state_dict`, which shows which parameters are tied.
@@ -92,7 +91,7 @@ def draw(
         raise ValueError(f'draw: format must be None or "svg", got {format!r}')
     graphviz, pictures = _import_graphviz()
     state = StateReader(split, signature, state_dict)
-    # Node ids are numbers, because Graphviz parses the part of a name after a colon as a port.
+    # Node ids are not the partitions' names, because Graphviz parses text after a colon as a port.
     partitions = {call: f"p{number}" for number, call in enumerate(_partition_calls(split))}
     graph = pictures.Picture("partitions", node_attr={"shape": "box"})
     for call, box in partitions.items():
@@ -104,7 +103,7 @@ def draw(
 
 
 def _import_graphviz() -> tuple[Any, Any]:
-    """Return the package graphviz and `pictures`; ImportError without the extra `draw`."""
+    """Return the modules `graphviz` and `pictures`; ImportError without the extra `draw`."""
     try:
         import graphviz
 
@@ -117,7 +116,7 @@ def _import_graphviz() -> tuple[Any, Any]:
 
 
 def _partition_calls(split: GraphModule) -> list[Node]:
-    """Return the calls of partitions; calls of the model's modules are inside of partitions."""
+    """Return the nodes that call partitions. The model's own modules are called inside these."""
     calls = split.graph.find_nodes(op="call_module")
     return [call for call in calls if isinstance(_module(split, call), GraphModule)]
 
@@ -129,11 +128,11 @@ def _module(split: GraphModule, call: Node) -> Any:
 def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> str:
     module = _module(split, call)
     count = sum(1 for _ in operations(module))
-    # The state of modules that the partition calls, and the state among its inputs.
+    # The partition has its modules' state as children, and other state as inputs.
     tensors = [*module.parameters(), *module.buffers()]
     for source in call.all_input_nodes:
         if source.op in ("get_attr", "placeholder"):
-            tensors += state.brought_by(source)
+            tensors += state.state_of(source)
     distinct = {id(tensor): tensor for tensor in tensors}.values()
     elements = sum(element_count(tensor) or 0 for tensor in distinct)
     size = bytes_text(sum(byte_count(tensor) or 0 for tensor in distinct))
@@ -153,7 +152,7 @@ def _values_by_source(
     inputs = _module(split, call).graph.find_nodes(op="placeholder")
     for argument, placeholder in zip(call.args, inputs, strict=False):
         source = argument
-        # A partition with several outputs is unpacked.
+        # Values of a partition with several outputs pass through getitem nodes.
         while isinstance(source, Node) and source.target is operator.getitem:
             source = source.args[0]
         if source in partitions:
@@ -174,14 +173,11 @@ def _describe_values(values: list[Any]) -> str:
                 known += size
         elif isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             symbolic.append(str(leaf))
-        elif leaf is None:  # no metadata, so that a sum would be too small
+        elif leaf is None:  # no metadata: without this value, the sum would be wrong
             return lines[0]
     if known:
         lines.append(bytes_text(known))
-    lines += symbolic[:_MOST_NAMES]
-    if len(symbolic) > _MOST_NAMES:
-        lines.append(f"{len(symbolic) - _MOST_NAMES} more")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_shorten(symbolic)])
 
 
 def _leaves(values: Iterable[Any]) -> list[Any]:
@@ -205,7 +201,10 @@ def _type_and_shape(tensor: torch.Tensor) -> str:
 
 
 def _names(nodes: list[Node]) -> str:
-    names = [node.name for node in nodes[:_MOST_NAMES]]
-    if len(nodes) > _MOST_NAMES:
-        names.append(f"{len(nodes) - _MOST_NAMES} more")
-    return ", ".join(names)
+    return ", ".join(_shorten([node.name for node in nodes]))
+
+
+def _shorten(texts: list[str]) -> list[str]:
+    if len(texts) <= _MOST_TEXTS:
+        return texts
+    return [*texts[:_MOST_TEXTS], f"{len(texts) - _MOST_TEXTS} more"]

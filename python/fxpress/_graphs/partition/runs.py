@@ -1,8 +1,9 @@
-"""Divide a list of items into runs of least maximum weight, then of least cost of the cuts.
+"""Divide weighted items into runs: minimize the heaviest run, then the total cost of the cuts.
 
-Positions are numbered from 0, before the first item, to the number of items. `before` has the
-total weight of the items before each position. `reach[r][p]` is the last position where run r may
-end if it begins at p, and does not decrease with p. If it equals p, run r cannot begin at p.
+Position p is before item p, and the last position is after all items. `before[p]` is the total
+weight of the items before p, and `costs[p]` the cost of a cut at p. `reach[r][p]` is the last
+position where run r may end if it begins at p; it equals p if run r cannot begin there, and does
+not decrease with p.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Reach = Sequence[list[int]]
 
 
 def least_limit(before: list[int], reach: Reach) -> int | None:
-    """Return the least maximum weight of runs, which may be empty here; None if impossible."""
+    """Return the least weight of the heaviest run, if runs may be empty; None: no division."""
     heaviest: int = max(map(sub, before[1:], before))
     low = max(-(-before[-1] // len(reach)), heaviest)
     high = before[-1]
@@ -33,33 +34,34 @@ def least_limit(before: list[int], reach: Reach) -> int | None:
 
 
 def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
-    """Return the last position where each run may begin, and where the last run may end."""
-    places = [0]
+    """Return the last possible start of each run, then the last possible end of the last run."""
+    positions = [0]
     for ends in reach:
-        start = places[-1]
+        start = positions[-1]
         if start == len(before) - 1:
-            places.append(start)
+            positions.append(start)
         else:
             by_weight = bisect_right(before, before[start] + limit) - 1
-            places.append(max(start, min(by_weight, ends[start])))
-    return places
+            positions.append(max(start, min(by_weight, ends[start])))
+    return positions
 
 
 def cheapest(
     before: list[int], costs: list[int] | None, reach: Reach, limit: int
 ) -> list[int] | None:
-    """Return the ends of non-empty runs whose cuts cost least; None if impossible.
+    """Return the ends of non-empty runs of weight <= `limit` whose cuts cost least, or None.
 
-    Among divisions of equal cost, each run in turn is closest to an equal share of the remaining
-    weight; of two equally close ends, the later one is used. `costs` None: all cuts cost the same.
+    Among divisions of equal cost, each run in turn is as close as possible to an equal share of the
+    remaining weight; of two equally close ends, the later one is used. With `costs` None, all cuts
+    cost the same. The result is None if no such division exists.
     """
-    different = {id(each): each for each in reach}
-    made: dict[int, Sequence[int]] = {
-        key: _Ends(before, each, limit) for key, each in different.items()
+    distinct = {id(each): each for each in reach}
+    ends_of: dict[int, Sequence[int]] = {
+        key: _Ends(before, each, limit) for key, each in distinct.items()
     }
     if costs is not None:  # every end is used, so compute all of them
-        made = {key: list(each) for key, each in made.items()}
-    ends = [made[id(each)] for each in reach]
+        ends_of = {key: list(each) for key, each in ends_of.items()}
+    ends = [ends_of[id(each)] for each in reach]
     starts = _starts(ends)
     if starts is None:
         return None
@@ -73,11 +75,11 @@ def cheapest(
     for run in range(len(reach) - 1):
         nexts = starts[run + 1]
         first, last = max(start + 1, nexts.start), min(ends[run][start], nexts[-1])
-        places: Sequence[int] = range(first, last + 1)
+        positions: Sequence[int] = range(first, last + 1)
         if costs is not None and values is not None:
             later, least = values[run + 1], values[run][start - starts[run].start]
-            places = [at for at in places if costs[at] + later[at - nexts.start] == least]
-        start = _closest(before, places, start, len(reach) - run)
+            positions = [at for at in positions if costs[at] + later[at - nexts.start] == least]
+        start = _closest(before, positions, start, len(reach) - run)
         found.append(start)
     return [*found, len(before) - 1]
 
@@ -85,7 +87,7 @@ def cheapest(
 def _least_costs(
     costs: list[int], starts: list[range], ends: list[Sequence[int]], never: int
 ) -> list[list[int]]:
-    """Return, for each run and each position where it may begin, the least cost of later cuts."""
+    """Return, for each run and each of its possible starts, the least cost of all later cuts."""
     values = [[0] * len(starts[-1])]
     for run in range(len(starts) - 2, -1, -1):
         nexts = starts[run + 1]
@@ -95,7 +97,7 @@ def _least_costs(
 
 
 class _Ends(Sequence[int]):
-    """By position where a run begins, except the last: the last possible end, computed lazily."""
+    """For each start of a run, the last end that `limit` and `reach` allow, computed lazily."""
 
     def __init__(self, before: list[int], reach: list[int], limit: int) -> None:
         self._before, self._reach, self._limit = before, reach, limit
@@ -109,7 +111,7 @@ class _Ends(Sequence[int]):
 
 
 def _starts(ends: list[Sequence[int]]) -> list[range] | None:
-    """Return the positions where each run may begin in a valid division; None: there is none."""
+    """Return, for each run, its starts in valid divisions; None if there is no valid division."""
     n, last = len(ends), len(ends[0])
     latest = [0]
     for each in ends[:-1]:
@@ -128,8 +130,10 @@ def _starts(ends: list[Sequence[int]]) -> list[range] | None:
 def _least(
     values: list[int], starts: range, nexts: range, ends: Sequence[int], never: int
 ) -> list[int]:
-    """Return, for each start, the least of `values` among its ends, or `never` without an end."""
-    # The bounds of the windows of ends never decrease, so that consecutive windows share an end.
+    """Return, for each of `starts`, the least of `values` at its possible ends, else `never`."""
+    # The possible ends of a start are a window of `nexts`, whose bounds never decrease. For all
+    # windows that contain an end `middle`, the running minima to its left and right are computed
+    # once.
     found: list[int] = []
     start = starts.start
     while start < starts.stop:
@@ -138,7 +142,7 @@ def _least(
             found.append(never)
             start += 1
             continue
-        stop = min(starts.stop, max(start + 1, middle))  # of the starts whose windows have `middle`
+        stop = min(starts.stop, max(start + 1, middle))  # after the last start that shares `middle`
         inside = values[first - nexts.start : middle - nexts.start + 1]
         until = list(accumulate(reversed(inside), min))[::-1]
         finals = [min(end, nexts[-1]) - middle for end in ends[start:stop]]
@@ -150,14 +154,14 @@ def _least(
     return found
 
 
-def _closest(before: list[int], places: Sequence[int], start: int, runs: int) -> int:
-    """Return the end with which a run is closest to an equal share of the remaining weight."""
-    share = before[start] * runs + before[-1] - before[start]  # times `runs`
-    above = bisect_left(places, share, key=lambda place: before[place] * runs)
+def _closest(before: list[int], ends: Sequence[int], start: int, runs: int) -> int:
+    """Return the end that brings a run closest to an equal share, 1 / `runs`, of the remainder."""
+    share = before[start] * runs + before[-1] - before[start]  # the ideal before[end], times `runs`
+    above = bisect_left(ends, share, key=lambda end: before[end] * runs)
     below = above - 1
-    if above == len(places) or (
-        below >= 0 and share - before[places[below]] * runs < before[places[above]] * runs - share
+    if above == len(ends) or (
+        below >= 0 and share - before[ends[below]] * runs < before[ends[above]] * runs - share
     ):
         above = below
-    weight = before[places[above]]
-    return places[bisect_right(places, weight, key=before.__getitem__) - 1]
+    weight = before[ends[above]]
+    return ends[bisect_right(ends, weight, key=before.__getitem__) - 1]

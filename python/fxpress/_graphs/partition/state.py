@@ -25,15 +25,15 @@ class StateReader:
         state_inputs: Collection[str] = (),
     ) -> None:
         self._m = m
-        self._lifted = dict.fromkeys(state_inputs, "")  # placeholder -> its name in the state
+        self._lifted = dict.fromkeys(state_inputs, "")  # placeholder -> its key in the state_dict
         if signature is not None:
             self._lifted |= signature.inputs_to_parameters
             self._lifted |= signature.inputs_to_buffers
             self._lifted |= signature.inputs_to_lifted_tensor_constants
         self._state_dict = state_dict or {}
 
-    def brought_by(self, node: Node) -> Iterable[torch.Tensor]:
-        """The state of a `get_attr`, of a called module, or of a placeholder of lifted state."""
+    def state_of(self, node: Node) -> Iterable[torch.Tensor]:
+        """Return the tensors that a `get_attr`, `call_module` or lifted placeholder stands for."""
         if node.op == "get_attr":
             return _tensors(_attribute(self._m, str(node.target)))
         if node.op == "call_module":
@@ -46,7 +46,7 @@ class StateReader:
         value = meta_value(node)
         if node.name in self._lifted:
             return _tensors(self._state_dict.get(self._lifted[node.name], value))
-        # Dynamo and strict export keep the class of parameters in the metadata.
+        # In graphs of Dynamo and strict export, a parameter's example value is an nn.Parameter.
         return (value,) if isinstance(value, torch.nn.Parameter) else ()
 
 

@@ -24,17 +24,18 @@ log = _LOGGER = logging.getLogger("fxpress.split_module")
 class Partition:
     """A partition under construction: its nodes, inputs, outputs and dependencies.
 
-    Stands in for `torch.fx.passes.split_module.Partition`. `split_module` keeps its own tables;
-    this class is for callers that build partitions themselves.
+    Stands in for `torch.fx.passes.split_module.Partition`, for callers that build partitions
+    themselves. `split_module` does not use it.
 
     Args:
         name: the partition's id as text; the submodule is called ``submod_<name>``.
 
     Attributes:
         name, submod_name: the partition's id as text, and the name of the submodule.
-        node_names: names of the nodes in it, in graph order.
-        inputs, outputs: names of the values that it receives and returns, as keys of a dict.
-        dependencies, dependents: names of the partitions that it needs, and that need it.
+        node_names: names of the partition's nodes, in graph order.
+        inputs, outputs: names of the values that the partition receives and returns, as dict keys.
+        dependencies: names of the partitions whose values it receives, as dict keys.
+        dependents: names of the partitions that receive its values, as dict keys.
         graph: the graph of the submodule.
         environment: node of the original graph -> node of `graph`.
         targets: attributes of the submodule, by name.
@@ -70,7 +71,7 @@ class Partition:
 
 
 def _get_attr_from_qualname(mod: torch.nn.Module, qualname: str) -> Any:
-    """Return the attribute of `mod` at a dotted path; AttributeError when there is none."""
+    """Return the attribute of `mod` at a dotted path, or raise AttributeError."""
     value: Any = mod
     for atom in qualname.split("."):
         if not hasattr(value, atom):
@@ -102,7 +103,7 @@ def split_module(
     partition_affix: str | None = None,
     tuple_return: bool = False,
 ) -> GraphModule:
-    """Cut a graph into submodules, one for each partition, and a graph that calls them.
+    """Return a module with one submodule per partition of a graph, and a graph that calls them.
 
     Stands in for `torch.fx.passes.split_module.split_module`. `m` is not changed, except that its
     nodes get the name of their partition as the attribute ``_fx_partition``.
@@ -110,17 +111,17 @@ def split_module(
     Args:
         m: the module to split; any object with a `graph` and the attributes that the graph names.
         root_m: not used; accepted for compatibility.
-        split_callback: called with each node that can be in a partition (not a placeholder,
-            get_attr or output), in graph order; returns the partition's id, which `str` identifies.
-            In graphs with autocast or grad-mode switches, it is called several times for a node;
-            their ids must be comparable and must not decrease in graph order.
+        split_callback: called in graph order with each node except placeholders, get_attr nodes
+            and the output. Returns the id of the node's partition; ids with the same `str` are the
+            same partition. In graphs with autocast or grad-mode switches, the callback is called
+            several times for a node, and its ids must be comparable and must not decrease.
         qualname_map: filled with ``"<submodule>.<name in it>" -> original target`` for call_module
             nodes.
-        keep_original_order: call the submodules in the order in which their partitions appear, not
-            in a topological order.
+        keep_original_order: call the submodules in the order in which their partitions first appear
+            instead of in a topological order.
         keep_original_node_name: nodes in the submodules keep their names.
-        keep_original_input_name: placeholders of the submodules have the names of the values, not
-            ``arg_<i>``.
+        keep_original_input_name: placeholders of the submodules have the names of the values they
+            receive instead of ``arg_<i>``.
         partition_affix: submodules are called ``submod_<affix>_<id>``.
         tuple_return: submodules with a single output return a tuple too.
 
@@ -132,8 +133,8 @@ def split_module(
         RuntimeError: partitions depend on each other in a cycle, or the callback edited the graph.
         AssertionError: autocast or grad-mode regions that are malformed, or whose ids decrease.
         AttributeError: a target is not an attribute of `m`.
-        KeyError: a node uses another that is not in the graph or is defined later, or
-            `keep_original_order` calls a partition before one that it needs.
+        KeyError: a node uses a node that is defined later or is not in the graph, or
+            `keep_original_order` calls a partition before another whose values it needs.
         IndexError: the output node has no argument.
 
     Exceptions of the callback propagate. After any error, `m` and `qualname_map` are unchanged.
@@ -168,18 +169,18 @@ def split_module_simple(
 ) -> GraphModule:
     """Cut a graph without parameters into submodules, called in the order of first appearance.
 
-    Stands in for `torch.fx.passes.split_module.split_module_simple`. The results are torch's lazy
-    GraphModules, with all the tables of a GraphModule.
+    Stands in for `torch.fx.passes.split_module.split_module_simple`. The module and its submodules
+    are torch's lazy GraphModules; unlike torch's, they have all tables of a GraphModule.
 
     Args:
-        m: the module to split; the results do not get its submodules and attributes.
+        m: the module to split. Its submodules and attributes are not copied to the result.
         node_to_partition: partition id of each node except placeholders and the output.
         partition_affix: submodules are called ``submod_<affix>_<id>``.
 
     Raises:
-        KeyError: a node has no partition, or a partition needs one that appears later.
+        KeyError: a node has no partition, or a partition needs a value of a later partition.
 
-    After any error, the nodes' marks ``_fx_partition`` are unchanged.
+    After any error, the nodes' attributes ``_fx_partition`` are unchanged.
 
     Example:
         >>> from fxpress.split_module import split_module_simple
@@ -198,8 +199,8 @@ def _detect_dependencies(
     """Find the dependencies of the partitions: the first step of `split_module_simple`.
 
     Returns:
-        An empty graph for each partition id; inputs and outputs as ``{id: {name: node}}``; the ids
-        in order of first appearance.
+        ``{id: empty graph}``, the inputs and the outputs as ``{id: {name: node}}``, and the list of
+        ids in order of first appearance.
     """
     return _native.detect_dependencies(m, node_to_partition)
 
@@ -247,13 +248,13 @@ def _make_lite_graph_module(
 
 
 def _decompose_size_nodes(m: GraphModule) -> None:
-    """Replace ``x.size()`` by its dimensions, because a `torch.Size` cannot cross a split.
+    """Replace ``x.size()`` by its dimensions, because partitions cannot pass a `torch.Size`.
 
-    Stands in for `torch.fx.passes.split_module._decompose_size_nodes`. Dynamic dimensions become
-    ``aten.sym_size.int(x, dim)`` right after `x`, in the order of the dimensions; static ones
-    become numbers. In calls such as ``y.view(x.size())`` and ``torch.zeros(x.size())``, the
-    dimensions become separate arguments. ``x.size()[i]`` is replaced by the dimension when `i` is a
-    number or a slice of numbers. Elsewhere, a tuple of the dimensions replaces the size.
+    Stands in for `torch.fx.passes.split_module._decompose_size_nodes`. A dynamic dimension becomes
+    a node ``aten.sym_size.int(x, dim)`` after `x`; a static dimension becomes a number. In calls
+    such as ``y.view(x.size())`` and ``torch.zeros(x.size())``, the dimensions become separate
+    arguments. ``x.size()[i]`` becomes the dimension if `i` is a number or a slice of numbers.
+    Everywhere else, a tuple of the dimensions replaces the size.
     """
     for node in m.graph.find_nodes(op="call_method", target="size"):
         if len(node.args) == 1 and not node.kwargs:
@@ -283,7 +284,7 @@ def _replace_size(graph: Graph, size: Node, dimensions: tuple[Node | int, ...]) 
     for user in list(size.users):
         if _is_known_item(user, size, len(dimensions)):
             _replace_item(graph, user, dimensions)
-        elif dimensions and _takes_dimensions(user, size):
+        elif dimensions and _accepts_dimensions(user, size):
             user.args = (*user.args[:-1], *dimensions)
             user.kwargs = substitute(user.kwargs)
         else:
@@ -292,8 +293,8 @@ def _replace_size(graph: Graph, size: Node, dimensions: tuple[Node | int, ...]) 
     graph.erase_node(size)
 
 
-def _takes_dimensions(user: Node, size: Node) -> bool:
-    """Return whether separate dimensions may replace a size, the only argument of the user."""
+def _accepts_dimensions(user: Node, size: Node) -> bool:
+    """Return whether `size` is the only argument, besides a method's `self`, of a torch call."""
     if user.op == "call_method":
         return len(user.args) == 2 and user.args[1] is size and user.args[0] is not size
     name = getattr(user.target, "__name__", "")
@@ -304,7 +305,7 @@ def _takes_dimensions(user: Node, size: Node) -> bool:
 
 
 def _is_known_item(user: Node, size: Node, length: int) -> bool:
-    """Return whether the user is a valid ``size[i]``; an invalid one is kept, and fails at run."""
+    """Return whether `user` is ``size[i]`` with a valid `i`. Others are kept, and fail at run."""
     if user.target is not operator.getitem or len(user.args) != 2 or user.args[0] is not size:
         return False
     index = user.args[1]

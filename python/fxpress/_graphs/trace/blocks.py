@@ -1,4 +1,4 @@
-"""Blocks in which `make_fx` traces faster, because fxpress creates the nodes and fake tensors."""
+"""`fast_tracing`: a block in which fxpress creates the nodes and fake tensors of `make_fx`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fxpress._torch.tracing import (
 
 
 class _Trace(threading.local):
-    """State that the traces of this thread's block share."""
+    """The state of this thread's innermost block of `fast_tracing`."""
 
     calls: ProxyCalls
     inputs: Inputs
@@ -51,20 +51,22 @@ def _track_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _fake_of_cache(original: Any, mode: Any, state: Any, entry: Any, *rest: Any) -> Any:
-    def torchs() -> Any:
+    """Return the fake tensor that an entry of torch's cache of fake tensors describes."""
+
+    def call_torch() -> Any:
         return original(mode, state, entry, *rest)
 
     metadata = entry.metadata
     if metadata is None or entry.inplace_idx is not None or not _is_strided(metadata):
-        return torchs()
+        return call_torch()
     base = None if entry.view_idx is None else rest[-1][entry.view_idx]
     if has_symbols(metadata) and (base is None or type(base) is FakeTensor):
         numbers = numbers_of_entry(metadata, rest[0], state.shape_env)
-        return _trace.fakes.of_numbers(mode, metadata, numbers, base, torchs)
+        return _trace.fakes.of_numbers(mode, metadata, numbers, base, call_torch)
     made = None
     if base is None or is_plain(base):
         made = _trace.fakes.of_metadata(mode, metadata, base)
-    return torchs() if made is None else made
+    return call_torch() if made is None else made
 
 
 def _is_strided(metadata: Any) -> bool:
@@ -80,7 +82,7 @@ def _find_unbacked(
     pending: Any = None,
     simplify: bool = False,
 ) -> Any:
-    """Return the locations of pending symbols in a value; {} at once if there are none."""
+    """Skip torch's search of `value` for pending unbacked symbols if no symbols are pending."""
     if not pending and real is None:
         return {}
     return original(value, path, real, shape_env, pending, simplify)
@@ -98,7 +100,7 @@ _REPLACEMENTS = (
 
 @contextlib.contextmanager
 def fast_tracing() -> Iterator[None]:
-    """Return a block in which this thread's traces are faster, with the same graphs."""
+    """Make this thread's traces faster within the block. The graphs are the same."""
     if is_watched():
         yield
         return

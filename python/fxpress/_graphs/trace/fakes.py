@@ -1,6 +1,6 @@
-"""Create torch's fake tensors and descriptions of tensors without torch's Python code.
+"""Create fake tensors and `tensor_meta` by copying, instead of running torch's Python code.
 
-The first object of each type comes from torch; later ones get copies of its attributes.
+torch creates the first object with a given key; later objects copy its attributes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fxpress._torch.tracing import (
 
 
 def is_plain(fake: Any) -> bool:
-    """Return whether a value is a fake tensor of fixed sizes, without real or special parts."""
+    """Return whether a value is a simple fake tensor (`is_simple`) without symbolic sizes."""
     return is_simple(fake) and not fake._has_symbolic_sizes_strides
 
 
 def is_simple(fake: Any) -> bool:
-    """Return whether a value is a fake tensor without real or special parts."""
+    """Return whether a value is a strided FakeTensor without a real tensor or special keys."""
     return (
         type(fake) is FakeTensor
         and fake.layout is torch.strided
@@ -44,15 +44,16 @@ def is_simple(fake: Any) -> bool:
 
 
 class Fakes:
-    """Shared state of a trace's fake tensors; call its methods without torch function modes."""
+    """Creates the fake tensors of a trace. No torch function mode may be active in its methods."""
 
     def __init__(self) -> None:
+        # (id of the fake mode, device) -> the attributes of its fake tensors
         self._states: dict[tuple[int, torch.device], dict[str, Any]] = {}
-        self._patterns: dict[tuple[Any, ...], Any] = {}  # fake tensors that nobody changes
-        self._described: dict[tuple[Any, ...], Any] = {}
+        self._patterns: dict[tuple[Any, ...], Any] = {}  # private fake tensors to copy
+        self._described: dict[tuple[Any, ...], Any] = {}  # their `tensor_meta`
 
     def detached(self, fake: Any) -> Any:
-        """Return a detached fake tensor that shares the storage of a plain one."""
+        """Return a detached copy of a simple fake tensor that shares its storage."""
         state = self._states.get((id(fake.fake_mode), fake.fake_device))
         if state is None:
             made = fast_detach(fake.fake_mode, fake)
@@ -62,23 +63,27 @@ class Fakes:
             return fake_of(fake, False, fake.fake_device, state)
 
     def of_metadata(self, mode: Any, metadata: Any, base: Any) -> Any:
-        """Return a new fake tensor, or None if torch has to create it."""
+        """Return a fake tensor with this metadata, or None if torch must create the first one.
+
+        `base` is the tensor that the new one is a view of, or None.
+        """
         state = self._states.get((id(mode), metadata.device))
         if state is None:
             return None
-        place = (metadata.shape, metadata.stride, metadata.storage_offset)
+        geometry = (metadata.shape, metadata.stride, metadata.storage_offset)
         with DisablePythonDispatcher(), DisableTorchDispatch():
             storage = None if base is None else base.untyped_storage()
-            plain = without_data(*place, metadata.dtype, storage)
+            plain = without_data(*geometry, metadata.dtype, storage)
             return fake_of(plain, metadata.requires_grad, metadata.device, state)
 
     def of_numbers(
-        self, mode: Any, metadata: Any, numbers: Any, base: Any, torchs: Callable[[], Any]
+        self, mode: Any, metadata: Any, numbers: Any, base: Any, call_torch: Callable[[], Any]
     ) -> Any:
-        """Return a new fake tensor with symbolic numbers; `torchs` creates the first of equal ones.
+        """Return a fake tensor with symbolic `numbers`: (sizes, strides, offset).
 
-        The numbers and the size of the storage are separate objects, because tracers and torch's
-        cache distinguish equal ones. Only facts about the layout are not computed again.
+        `call_torch` creates the first tensor of a key. Later tensors copy what torch computed about
+        its layout, such as contiguity. They have separate SymInts for their numbers and the size
+        of their storage, because tracers and torch's cache compare SymInts by identity.
         """
         sizes, strides, offset = numbers
         expressions = tuple(map(comparable, (*sizes, *strides, offset)))
@@ -86,10 +91,10 @@ class Fakes:
         key = (id(mode), expressions, base is None, *state, torch.is_inference_mode_enabled())
         pattern = self._patterns.get(key)
         if pattern is None:
-            made = torchs()
+            made = call_torch()
             symbolic = type(made) is FakeTensor and made._has_symbolic_sizes_strides
             if fake_with_numbers is not None and symbolic:
-                # The user's code may change the metadata of the tensor that it gets.
+                # A separate tensor, because the user's code may change the metadata of `made`.
                 self._patterns[key] = self.detached(made)
             return made
         attributes = self._states[id(mode), metadata.device]
@@ -102,7 +107,7 @@ class Fakes:
         return made
 
     def set_meta(self, meta: dict[str, Any], fake: Any) -> None:
-        """Describe a simple fake tensor in the meta of its node."""
+        """Set the `val` and `tensor_meta` of a node whose value is a simple fake tensor."""
         meta["val"] = self.detached(fake)
         meta["tensor_meta"] = self.description(fake)
 
@@ -113,12 +118,12 @@ class Fakes:
         sizes, strides = fake.shape, fake.stride()
         numbers: tuple[Any, ...] = (sizes, strides)
         if fake._has_symbolic_sizes_strides:
-            # A new guard can show that a tensor is contiguous.
+            # The version is part of the key, because a new guard can make a tensor contiguous.
             numbers = (version_of(fake), *map(comparable, (*sizes, *strides)))
         key = (numbers, fake.dtype, fake.requires_grad)
         known = self._described.get(key)
         if known is None:
             known = self._described[key] = describe_tensor(fake)
             return known
-        # Each has its own numbers, and a separate dictionary.
+        # New objects, because nodes must not share them.
         return known._replace(shape=sizes, stride=strides, qparams={})

@@ -1,11 +1,13 @@
-"""Describe tensors, and map them to their proxies, like torch's `make_fx`.
+"""Describe input tensors, and map them to their proxies, as `make_fx` does.
 
-While its function modes are active, torch counts the functions that it calls for this, and names
-nodes by these counts. torch's code handles the first of equal tensors; others add the same counts.
+While torch function modes are active, make_fx counts the torch functions that this calls, and puts
+the counts into nodes' `torch_fn`. torch's code handles the first of equivalent tensors. For the
+others, fxpress does the work and adds the same counts.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,84 +22,79 @@ from fxpress._torch.tracing import (
 
 
 class Inputs:
-    """The tensors of one trace."""
+    """Tracks and describes the input tensors of one trace."""
 
     def __init__(self, fakes: Fakes) -> None:
         self._fakes = fakes
+        # key of a tensor -> the functions that torch called for it with their counts, the last call
         self._calls: dict[tuple[Any, ...], tuple[list[tuple[Any, int]], Any]] = {}
 
     def track(self, original: Any, tensor: Any, proxy: Any, *, constant: Any, tracer: Any) -> None:
-        """Map a tensor to its proxy."""
+        """Map a tensor to its proxy in the tracer."""
 
-        def torchs() -> None:
-            original(tensor, proxy, constant=constant, tracer=tracer)
-
-        def ours() -> None:
+        def track_directly() -> None:
             tracer.tensor_tracker[tensor] = ProxyTensor(proxy, constant)
 
-        self._run("track", tensor, tracer, torchs, ours)
+        call_torch = functools.partial(original, tensor, proxy, constant=constant, tracer=tracer)
+        self._run("track", tensor, tracer, call_torch, track_directly)
 
     def set_meta(self, original: Any, proxy: Any, value: Any) -> Any:
-        """Describe a value in the meta of its proxy's node; return the proxy."""
-
-        def torchs() -> None:
-            original(proxy, value)
-
-        def ours() -> None:
-            self._fakes.set_meta(proxy.node.meta, value)
-
-        self._run("meta", value, proxy.tracer, torchs, ours)
+        """Set the meta of a proxy's node from its value; return the proxy."""
+        call_torch = functools.partial(original, proxy, value)
+        copy_meta = functools.partial(self._fakes.set_meta, proxy.node.meta, value)
+        self._run("meta", value, proxy.tracer, call_torch, copy_meta)
         return proxy
 
     def _run(
         self,
-        what: str,
+        operation: str,
         value: Any,
         tracer: Any,
-        torchs: Callable[[], None],
-        ours: Callable[[], None],
+        call_torch: Callable[[], None],
+        shortcut: Callable[[], None],
     ) -> None:
+        """Run `call_torch` for the first of equivalent tensors, and `shortcut` for the others."""
         modes = function_modes()
         with DisableTorchFunction():
-            key = self._key(what, value, modes) if type(tracer) in TRACERS else None
+            key = self._key(operation, value, modes) if type(tracer) in TRACERS else None
         if key is None:
-            torchs()
+            call_torch()
             return
         known = self._calls.get(key)
         if known is None:
-            self._calls[key] = _counted(tracer, torchs)
+            self._calls[key] = _counted(tracer, call_torch)
             return
         with DisableTorchFunction():
-            ours()
+            shortcut()
         counts, last = known
         for function, times in counts:
             tracer.torch_fn_counts[function] = tracer.torch_fn_counts.get(function, 0) + times
         if counts:
             tracer.torch_fn_metadata = last
 
-    def _key(self, what: str, value: Any, modes: int) -> tuple[Any, ...] | None:
-        """Return a key of the properties that the calls depend on; None if torch has to run."""
+    def _key(self, operation: str, value: Any, modes: int) -> tuple[Any, ...] | None:
+        """Return what torch's calls for the value depend on; None if torch's code must run."""
         if not is_plain(value) or has_foreign_function_modes():
             return None
-        return (what, modes, value.shape, value.stride(), value.dtype)
+        return (operation, modes, value.shape, value.stride(), value.dtype)
 
 
 def _counted(tracer: Any, call: Callable[[], None]) -> tuple[list[tuple[Any, int]], Any]:
-    """Call a function; return its number of calls by function of torch, and the last function."""
+    """Run `call`; return the torch functions that it called with their counts, and the last one."""
     before = dict(tracer.torch_fn_counts)
     call()
     return counted_since(tracer.torch_fn_counts, before), tracer.torch_fn_metadata
 
 
 def counted_since(after: dict[Any, int], before: dict[Any, int]) -> list[tuple[Any, int]]:
-    """Return the functions of torch that a trace has called in between, with numbers of calls."""
+    """Return the functions whose counts differ, each with the number of calls in between."""
     return [
         (each, n - before.get(each, 0)) for each, n in after.items() if n != before.get(each, 0)
     ]
 
 
 def without_stack_traces(original: Any, tracer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Create the placeholders of a trace without collecting stack traces."""
+    """Create the placeholders of a trace without collecting their stack traces."""
     recorded = tracer.record_stack_traces
     tracer.record_stack_traces = recorded and type(tracer) not in TRACERS
     try:

@@ -1,4 +1,4 @@
-"""Trace plain calls of operators like torch's `proxy_call`."""
+"""Trace simple calls of operators as torch's `proxy_call` does, with less Python code."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from fxpress._torch.tracing import (
 
 
 class StackTraces:
-    """The stack traces of one trace, each of which is formatted once."""
+    """Formats the stack traces of a trace's nodes, each distinct one once."""
 
     def __init__(self) -> None:
         self._hidden = uninteresting_files()
-        # Code objects are compared by identity, because their hash reads all of their code.
+        # Keys have ids of code objects, because the hash of a code object reads all of its code.
         self._texts: dict[tuple[int, ...], str] = {}
         self._shown: dict[int, bool] = {}
-        self._kept: list[types.CodeType] = []  # held, so that their ids are not reused
+        self._kept: list[types.CodeType] = []  # keeps code objects alive, so ids are not reused
 
     def text(self) -> str:
-        """Return the frames of the stack trace as text, from the outermost on, or ""."""
+        """Return the shown frames of the current stack as text, outermost first; "" if none."""
         known = self._shown
         frames: list[tuple[types.CodeType, int]] = []
         key: list[int] = []
@@ -91,11 +91,11 @@ _NOTHING = contextlib.nullcontext()
 
 
 class _SpecialError(Exception):
-    """An argument that only torch's code handles."""
+    """Raised for an argument that only torch's code handles."""
 
 
 class ProxyCalls:
-    """The calls of one trace."""
+    """Traces the operator calls of one trace."""
 
     def __init__(self, fakes: Fakes) -> None:
         self._fakes = fakes
@@ -103,7 +103,7 @@ class ProxyCalls:
         self._plain: dict[OpOverload, bool] = {}
 
     def dispatch(self, original: Any, mode: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Trace a call in a pre-dispatch mode; other calls go to torch's code."""
+        """Trace a simple call in a pre-dispatch mode; pass other calls to torch's code."""
         if type(mode) is not ProxyTorchDispatchMode or not self._is_plain(mode, function):
             return original(mode, function, *args, **kwargs)
         tracer = mode.tracer
@@ -159,7 +159,7 @@ class ProxyCalls:
 
 
 def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
-    """Insert a stack trace in a tracer's order: before the entries that it adds later."""
+    """Set a stack trace before the entries that a tracer adds after it, to keep torch's order."""
     kept = kept_meta()
     if kept is None:
         kept = {"nn_module_stack": None} if tracer.module_stack else {}
@@ -170,7 +170,7 @@ def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
 
 
 def _nodes(value: Any, tracker: Any) -> Any:
-    """Return an argument with tensors replaced by nodes."""
+    """Return an argument with its traced tensors replaced by their nodes."""
     kind = type(value)
     if kind is FakeTensor:
         traced = tracker.get(value)

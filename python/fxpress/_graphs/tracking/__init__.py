@@ -1,1 +1,1 @@
-"""Track modules for Dynamo; see `fxpress.nn_module`."""
+"""Variables by which Dynamo tracks modules, for `fxpress.nn_module`."""

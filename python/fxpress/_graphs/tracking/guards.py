@@ -1,4 +1,4 @@
-"""Guard on the attributes that a call of a module looks up."""
+"""Install guards on the methods and hooks that a call of a module looks up."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _ABSENT = object()
 
 
 def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -> None:
-    """Guard on the ``forward`` of a module object: on its code, or on its absence.
+    """Guard on the ``forward`` in a module's ``__dict__``: on its code, or on its absence.
 
-    In newer releases of torch, the guards on a ``functools.partial`` are on its parts. The guard
-    reads the module object itself, without changes made by the traced program.
+    In newer releases of torch, a ``functools.partial`` gets guards on its parts. The guard reads
+    the live module, without the changes that the traced program makes.
 
     Stands in for ``torch._dynamo.variables.nn_module.guard_to_detect_forward_monkeypatching``.
 
     Args:
-        source: where the traced program finds the module; None: install no guard.
+        source: where the traced program finds the module. None: install no guard.
         mod: the module.
 
     Example:
@@ -70,15 +70,15 @@ def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -
 def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> None:
     """Guard on the functions that a call of the module looks up in its class.
 
-    torch guards on the class itself and on the absence of `forward` in some of its bases. It misses
-    a replaced `forward`, one added to a more derived class, and a replaced `__call__` or
-    `_call_impl`. The guards are installed once per class and graph, and not for captures, which
-    drop guards or save them, and these cannot be saved. Guards that torch has installed are not
-    repeated. torch may repeat the guards installed here, as it may reach the class on another path.
+    torch guards on the class itself, and on the absence of `forward` in some of its bases. It does
+    not notice a replaced `forward`, `__call__` or `_call_impl`, or a `forward` that is added to a
+    more derived class. The guards are installed once for a class and a graph, unless torch has
+    installed the same ones. Captures for export get none: they drop guards or save them, and these
+    guards cannot be saved.
     """
     if is_captured(tx):
         return
-    # Pairs of a class's id and a name; in torch's pairs, the name is absent from the class.
+    # Sets of (id of a class, name). torch's set has names that are absent from the class.
     by_torch: set[Any] = tx.output.guarded_mro_absent_keys
     guarded: set[Any] = vars(tx.output).setdefault("_fxpress_class_lookups", set())
     kind = type(module)
@@ -87,17 +87,17 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
         return
     guarded.add(seen)
     for name in _LOOKED_UP:
-        for place, base in enumerate(kind.__mro__):
+        for index, base in enumerate(kind.__mro__):
             found = vars(base).get(name, _ABSENT)
             key = id(base), name
             if key not in guarded and key not in by_torch:
                 guarded.add(key)
-                source = GetItemSource(TypeMROSource(cls_source), place) if place else cls_source
+                source = GetItemSource(TypeMROSource(cls_source), index) if index else cls_source
                 namespace = TypeDictSource(source)
                 if found is _ABSENT:
                     absent = functools.partial(GuardBuilder.DICT_NOT_CONTAINS, key=name)
                     install_guard(namespace.make_guard(absent))
-                elif type(found) is types.FunctionType:  # Dynamo guards when it builds others
+                elif type(found) is types.FunctionType:  # Dynamo itself guards on other objects
                     function = DictGetItemSource(namespace, name)
                     install_guard(function.make_guard(GuardBuilder.CLOSURE_MATCH))
             if found is not _ABSENT:
@@ -107,11 +107,12 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
 def guarded_global_hooks(tx: Translator, namespace: Any) -> bool:
     """Return whether there are global module hooks; if not, install a guard on their absence.
 
-    torch has no such guard and misses hooks that are registered later. The guard ignores hooks that
-    Dynamo does not trace, such as hooks of torch's own tools.
+    `namespace` is Dynamo's variable for `torch.nn.modules.module`. torch has no such guard, and
+    misses hooks that are registered later. The guard ignores hooks that Dynamo does not trace, such
+    as hooks of torch's own tools.
     """
-    # Stored on the tracer, to be freed with it. The guard is stored too, because an equal one would
-    # count as another guard.
+    # The tracer stores the tables and the guard, so that they are freed with it. Dynamo counts two
+    # equal guard objects as two guards, so all calls install the same object.
     kept: dict[str, Any] = vars(tx.output.current_tracer)
     known = kept.get("_fxpress_global_hooks")
     if known is None or tx.output.side_effects.has_pending_mutation(namespace):

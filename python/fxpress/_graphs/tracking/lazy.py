@@ -1,4 +1,4 @@
-"""Lazy modules, which get their parameters at their first call."""
+"""Initialize lazy modules, whose first call creates their parameters."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fxpress._torch.tracking import (
 def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwargs) -> None:
     """Create the parameters of a lazy module, as its first call does; ignore other modules.
 
-    The module itself changes during the trace: its parameters get the shapes that the fake tensors
-    of the arguments require. The hint of a symbolic size is used.
+    The live module changes during the trace. The shapes of its parameters follow from the fake
+    tensors of the arguments, with the hints of symbolic sizes.
 
     Stands in for ``torch._dynamo.variables.nn_module.initialize_lazy_module``.
 
@@ -44,7 +44,7 @@ def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwar
         torch.Size([2, 4])
     """
     if inspect.getattr_static(mod, "_initialize_hook", None) is None:
-        return  # looked up without the user's `__getattr__`
+        return  # not a lazy module; getattr_static does not call the user's `__getattr__`
 
     def fake(value: Any) -> Any:
         if isinstance(value, torch.fx.Proxy):
@@ -68,9 +68,9 @@ def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwar
 
 
 def _of_known_sizes(fake: Any) -> Any:
-    """Return a tensor with hints instead of the symbolic sizes of a fake tensor.
+    """Return a real tensor of the same shape if a fake tensor has symbolic sizes: their hints.
 
-    The code that creates a lazy module's parameters works on a real module.
+    The code that creates a lazy module's parameters runs on the live module.
     """
     if not (isinstance(fake, torch.Tensor) and fake._has_symbolic_sizes_strides):
         return fake

@@ -1,4 +1,4 @@
-"""Calls of methods of modules that the graph holds, evaluated on the live module."""
+"""Handle calls of module methods (`parameters()`, `items()`, …) by calling the live module."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from fxpress._torch.tracking import (
 )
 from fxpress._torch.tracking_variants import LISTED_METHODS, has_slot
 
-# Method -> the table whose order it depends on, the arguments that are passed on (None: it has no
-# arguments), and the method that lists its members.
+# Method -> (the table whose order it depends on, the names of the arguments to pass on, the method
+# to call on the live module). Arguments None: the method has no parameters.
 _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "named_children": ("_modules", None, "named_children"),
     "named_parameters": ("_parameters", ("prefix", "recurse"), "named_parameters"),
@@ -46,7 +46,7 @@ _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "buffers": ("_buffers", ("recurse",), "named_buffers"),
     "values": (None, None, "items"),
 }
-# The methods whose result is never a constant in older releases.
+# Methods that older releases of torch handle before the case that the result is a constant.
 _BEFORE_CONSTANTS = ("_call_impl", "_wrapped_call_impl", "forward", "_get_item_by_idx")
 _PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules", "items")
 
@@ -54,7 +54,7 @@ _PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules"
 def register_child(
     tx: Translator, parent: Any, child: Any, name: Any, source: Source
 ) -> VariableTracker:
-    """Return the variable for a child of a module that the graph holds under the module's key."""
+    """Register a module's child in the graph under the module's key, and return its variable."""
     return tx.output.register_attr_or_module(
         child, parent.module_key, name, source=NNModuleSource(source)
     )
@@ -83,7 +83,7 @@ def call_live_method(
         found = has_child(tx, module, args[0])
         if found is not None:
             return found
-    # A heuristic: a method whose arguments are all tensors is a computation for the graph.
+    # As in torch, the graph calls a method whose arguments are all tensors.
     if (
         not has_slot(module_vt, name)
         and callable(vars(type(module)).get(name))
@@ -96,7 +96,7 @@ def call_live_method(
 def call_listed_method(
     module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> VariableTracker | None:
-    """Call a method that fxpress implements, as `call_live_method`; return None for others."""
+    """Call one of the methods that are handled here by name; return None for other methods."""
     if name in ("_call_impl", "_wrapped_call_impl"):
         return module_vt.call_function(tx, args, kwargs)
     if name == "forward":
@@ -110,7 +110,7 @@ def call_listed_method(
     if name in _LISTS:
         return _list_members(module_vt, tx, module, name, args, kwargs)
     if name == "keys":
-        _takes_nothing(tx, name, args, kwargs)
+        _expect_no_arguments(tx, name, args, kwargs)
         keys = [VariableTracker.build(tx, key) for key in module]
         return variables.ListIteratorVariable(keys, mutation_type=ValueMutationNew())
     if _is_traced(module, name):
@@ -122,7 +122,7 @@ def call_listed_method(
 
 
 def has_child(tx: Translator, module: Any, item: VariableTracker) -> VariableTracker | None:
-    """Return whether a dict of modules or parameters has a key; None if that is unknown."""
+    """Return whether a ModuleDict or ParameterDict has a key; None: Dynamo must handle the call."""
     if not isinstance(module, (torch.nn.ModuleDict, torch.nn.ParameterDict)):
         return None
     if not item.is_python_constant():
@@ -131,7 +131,7 @@ def has_child(tx: Translator, module: Any, item: VariableTracker) -> VariableTra
 
 
 def _checks_as_torch(module: Any) -> bool:
-    """Return whether the input check is torch's own, which need not be traced."""
+    """Return whether `_check_input_dim` is torch's own function, which need not be traced."""
     check: Any = getattr(type(module), "_check_input_dim", None)
     try:
         return bool(is_torch_inline_allowed(inspect.getfile(check)))
@@ -186,10 +186,10 @@ def _list_members(
         tx.output.guard_on_key_order.add(AttrSource(module_vt.source, table))
     options = {}
     if parameters is None:
-        _takes_nothing(tx, name, args, kwargs)
+        _expect_no_arguments(tx, name, args, kwargs)
     elif parameters:
-        given = _constants(module_vt, tx, module, name, args, kwargs)
-        options = {key: given[key] for key in parameters}
+        arguments = _constants(module_vt, tx, module, name, args, kwargs)
+        options = {key: arguments[key] for key in parameters}
     members = getattr(module, lister)(**options)
     items: list[VariableTracker] = []
     for path, member in members:
@@ -201,28 +201,28 @@ def _list_members(
 
 
 def _source_of(source: Source, path: str) -> Source:
-    """Return the source of a member by dotted path; an empty first part is the module itself."""
+    """Return the source of a member by its dotted path; the path of the module itself is ""."""
     first, *_ = parts = path.split(".")
     for part in parts if first else ():
         source = AttrSource(source, part)
     return source
 
 
-def _takes_nothing(tx: Translator, name: str, args: Args, kwargs: Kwargs) -> None:
+def _expect_no_arguments(tx: Translator, name: str, args: Args, kwargs: Kwargs) -> None:
     if args or kwargs:
-        given = f"{len(args)} args and {len(kwargs)} kwargs"
-        raise_args_mismatch(tx, name, "0 args and 0 kwargs", given)
+        found = f"{len(args)} args and {len(kwargs)} kwargs"
+        raise_args_mismatch(tx, name, "0 args and 0 kwargs", found)
 
 
 def _constants(
     module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> dict[str, Any]:
-    """Return the arguments of a method by their names, with defaults."""
+    """Bind the arguments of a method, which must be constants; return them by parameter name."""
     if not all(each.is_python_constant() for each in itertools.chain(args, kwargs.values())):
         unimplemented(
             gb_type="non-const argument in nn.Module method",
             context=f"call_method: {module_vt} {name} {args} {kwargs}",
-            explanation=f"Method `{name}` of nn.Module {module} takes constants only here.",
+            explanation=f"Arguments of method `{name}` of nn.Module {module} must be constants.",
             hints=[],
         )
     method: Callable[..., Any] = getattr(module, name)

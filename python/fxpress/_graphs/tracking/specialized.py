@@ -1,4 +1,4 @@
-"""Modules tracked individually: each is a part of the graph."""
+"""`NNModuleVariable`: a module that is tracked individually, and is a part of the graph."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ _SUBSCRIPTS = tuple(
 
 @fills_slots
 class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc]
-    """A module that the graph calls or whose code is traced, with guards on its identity.
+    """A module that the graph calls, or whose code is traced; a guard checks its identity.
 
-    Dynamo uses this class where modules are not free inputs of the graph: for legacy export, and
-    for modules with ``torchdynamo_force_dynamic = False``.
+    Dynamo uses this class where parameters are not inputs of the graph: for legacy export, and for
+    modules with ``torchdynamo_force_dynamic = False``.
 
     Stands in for ``torch._dynamo.variables.nn_module.NNModuleVariable``.
 
     Args:
-        module_type: its class, which changes for lazy modules.
-        module_key: its name in the graph.
+        module_type: the class of the module, which changes for lazy modules.
+        module_key: the name of the module in the graph.
         value: the module.
-        source: where the traced program finds it.
+        source: where the traced program finds the module.
     """
 
     def __init__(self, module_type: type, module_key: str, value: Module, **kwargs: Any) -> None:
@@ -136,10 +136,10 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def _wrap_submodule(
         self, tx: Translator, source: Source, submod: Module, *key_extra: Any, **options: Any
     ) -> None:
-        """Do nothing, as in torch."""
+        """Do nothing, as torch's method of this name."""
 
     def convert_to_unspecialized(self, tx: Translator) -> NoReturn:
-        """Restart the trace with this module, and others of its class, tracked by class."""
+        """Restart the trace, to track this module and others of its class by their class."""
         module = self._module(tx)
         GenerationTracker.tag(module)
         if tx.f_code.co_name != "__init__":
@@ -159,8 +159,8 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                 f"Expected ModuleList, ParameterList, or Sequential, got {typestr(container)}"
             )
         return [
-            register_child(tx, self, child, place, GetItemSource(self.source, place))
-            for place, child in enumerate(container)
+            register_child(tx, self, child, index, GetItemSource(self.source, index))
+            for index, child in enumerate(container)
         ]
 
     def tp_iter_impl(self, tx: Translator) -> VariableTracker:
@@ -174,9 +174,9 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         if isinstance(key, SliceVariable):
             return self._slice(tx, module, key.as_python_constant())
         if isinstance(key, SymNodeVariable):
-            place = key.evaluate_expr(tx.output)
+            index = key.evaluate_expr(tx.output)
         elif key.is_python_constant():
-            place = key.as_python_constant()
+            index = key.as_python_constant()
         else:
             unimplemented(
                 gb_type="Unsupported key type for nn.Module.__getitem__",
@@ -184,14 +184,14 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                 explanation="The key of a module's subscript is not a constant.",
                 hints=[],
             )
-        return register_child(tx, self, module[place], place, GetItemSource(self.source, place))
+        return register_child(tx, self, module[index], index, GetItemSource(self.source, index))
 
     def _own_subscript(self, tx: Translator, module: Any, key: VariableTracker) -> VariableTracker:
         if not (key.is_python_constant() and isinstance(key.as_python_constant(), (str, int))):
             unimplemented(
                 gb_type="Invalid or non-const argument in nn.Module __getitem__",
                 context=f"mp_subscript_impl: {self} {key}",
-                explanation=f"`__getitem__` of nn.Module {module} takes constants only here.",
+                explanation=f"The key for `__getitem__` of nn.Module {module} must be a constant.",
                 hints=["Use constant arguments of type str or int for __getitem__"],
             )
         function = module.__getitem__.__func__
@@ -202,12 +202,12 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
 
     def _slice(self, tx: Translator, module: Any, key: slice) -> VariableTracker:
         if not tx.output.export:
-            # The slice is a new module without a source, which can only be tracked by class.
+            # The slice is a new module without a source, so it can only be tracked by its class.
             self.convert_to_unspecialized(tx)
         part = module[key]
-        for place, child in zip(range(len(module))[key], part, strict=False):
-            source = NNModuleSource(GetItemSource(self.source, place))
-            tx.output.register_attr_or_module(child, place, source=source)
+        for index, child in zip(range(len(module))[key], part, strict=False):
+            source = NNModuleSource(GetItemSource(self.source, index))
+            tx.output.register_attr_or_module(child, index, source=source)
         return tx.output.register_attr_or_module(
             part,
             f"{self}.__getitem__(slice)",
@@ -269,10 +269,10 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             gb_type="Unsupported nn.Module attribute type",
             context=f"nn.Module subclass: {typestr(module)}, name: {name}, "
             f"attribute type: {typestr(found)}",
-            explanation=f"Attributes of type `{typestr(found)}` in the class of a module are not "
+            explanation=f"Class attributes of type `{typestr(found)}` of an nn.Module cannot be "
             "traced.",
             hints=[
-                f"Keep `{name}` elsewhere than in `{typestr(module)}`",
+                f"Move `{name}` out of `{typestr(module)}`, or make it an attribute of the object.",
                 "Methods, class and static methods, properties, constants and tensors are traced.",
                 *graph_break_hints.SUPPORTABLE,
             ],
@@ -281,7 +281,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def _custom_getattr_fallback(
         self, base: Module, tx: Translator, name: str, obj_source: Source
     ) -> VariableTracker | None:
-        """Return the value from the class's `__getattribute__` or `__getattr__`, or None."""
+        """Trace the user's `__getattribute__` or `__getattr__`, and return the value, or None."""
         if object_has_getattribute(base):
             function: Any = inspect.getattr_static(type(base), "__getattribute__")
             source = AttrSource(obj_source, "__getattribute__") if obj_source else None
@@ -296,7 +296,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                     context=f"{GET_ATTRIBUTE} {self} {name}",
                     explanation="The `__getattribute__` of this `nn.Module` cannot be traced.",
                     hints=[
-                        "Write a `@property` in its place, or a simpler `__getattribute__`.",
+                        "Write a `@property` instead, or a simpler `__getattribute__`.",
                         *graph_break_hints.SUPPORTABLE,
                     ],
                 )
@@ -325,7 +325,8 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                 if module.cls_to_become is not None:
                     self.module_type = module.cls_to_become
                 initialize_lazy_module(tx, module, args, kwargs)
-            # Bodies of higher-order operators need the parameters themselves.
+            # In bodies of higher-order operators, the code is traced, because they need parameters
+            # as inputs. Elsewhere, the graph calls modules of torch.
             if (
                 tx.output.is_root_tracer()
                 and module.__module__.startswith(("torch.nn.", "torch.ao."))
@@ -391,7 +392,7 @@ _MISSING = object()
 
 
 def _find_member(module: Any, own: dict[str, Any], name: str) -> tuple[Any, bool]:
-    """Return the member of a name, and whether it belongs to the object instead of its class."""
+    """Return (attribute, whether it is the object's own rather than its class's)."""
     if name in own:
         return own[name], True
     in_class = _native.class_attribute(type(module), name, _MISSING) is not _MISSING

@@ -1,4 +1,4 @@
-"""Record the module that a traced operation belongs to."""
+"""Maintain Dynamo's `nn_module_stack`: the modules that a traced operation is in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxpress._torch.tracking import Source, Translator
 def enter_module(
     key: str, source: Source, tx: Translator, module: Module
 ) -> tuple[str, tuple[str, type]]:
-    """Count a call of a module; return its key and entry in the stack of modules."""
+    """Count a call of a module; return its key and entry for `nn_module_stack`."""
     path = _native.path_without_tables(source.name)
     calls = tx.num_calls.get(path, 0)
     tx.num_calls[path] = calls + 1
@@ -22,19 +22,19 @@ def enter_module(
 
 
 class record_nn_module_stack:  # noqa: N801
-    """A context manager in which traced operations belong to a module.
+    """A context manager that adds a module to the ``nn_module_stack`` of traced operations.
 
-    Calls by the same path are counted from 0, and ``@n`` is appended to the key of call n, except
-    for the first. A call that raises counts too.
+    The calls of each path are counted from 0, and ``@n`` is appended to the key of call n > 0. A
+    call that raises an exception counts too.
 
     Stands in for ``torch._dynamo.variables.nn_module.record_nn_module_stack``.
 
     Args:
-        module_key: identifies the module on all paths.
-        source: where the traced program finds it; its name, without the tables of modules, is the
+        module_key: a key that identifies the module on all paths.
+        source: where the traced program finds the module. Its name, without ``_modules``, is the
             path.
         tx: the translator, whose ``nn_module_stack`` and ``num_calls`` change.
-        mod: the module; its class at the start of the block is recorded.
+        mod: the module. Its class at the start of the block is recorded.
 
     Example:
         >>> with fxpress.installed():
@@ -71,10 +71,10 @@ class record_nn_module_stack:  # noqa: N801
 
 
 class StackSource:
-    """A mixin of tracked modules with the path that users write."""
+    """A mixin for variables of modules: the path that is recorded in `nn_module_stack`."""
 
-    source: Source | None  # where the traced program finds it, through the tables of a module
-    nn_module_stack_source: Source | None  # the path that users write, of the latest access
+    source: Source | None  # as the guards reach the module: L['self']._modules['a']
+    nn_module_stack_source: Source | None  # as the program last reached the module: L['self'].a
 
     def get_nn_module_stack_source(self) -> Source:
         source = self.nn_module_stack_source or self.source

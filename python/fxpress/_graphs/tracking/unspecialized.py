@@ -1,4 +1,4 @@
-"""Modules tracked by their class: parameters are inputs of the graph."""
+"""`UnspecializedNNModuleVariable`: a module that is tracked by its class, not individually."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from fxpress._torch.tracking_variants import (
 
 try:
     from fxpress._graphs.tracking.reuse.calls import call as call_once
-except (ImportError, AttributeError):  # torch lacks what this needs: each call is traced
+except (ImportError, AttributeError):  # torch lacks a function that `reuse` needs
     call_once = None  # type: ignore[assignment]
 
 _FORWARD_HOOKS = (
@@ -88,20 +88,22 @@ _ITERATED = (
 
 @fills_slots
 class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
-    """A module whose graph is valid for all modules of its class; Dynamo's default for modules.
+    """A module whose graph serves all modules of its class; parameters are inputs of the graph.
 
-    Attributes are looked up as in CPython. State, hooks and call methods that the class inherits
-    unchanged from ``torch.nn.Module`` are looked up without tracing its code.
+    Dynamo uses this class by default. Attributes are looked up as in CPython. Methods such as
+    ``__getattr__`` and ``__call__`` that a class inherits unchanged from ``torch.nn.Module`` are
+    not traced.
 
-    Stands in for ``torch._dynamo.variables.nn_module.UnspecializedNNModuleVariable``, with these
-    differences: a name among both buffers and submodules is the buffer, as in eager mode; deleting
-    an attribute that does not exist and assigning a parameter or a submodule before
-    ``super().__init__()`` raise AttributeError; later changes of functions of the class and of
-    global hooks cause a new compilation.
+    Stands in for ``torch._dynamo.variables.nn_module.UnspecializedNNModuleVariable``, except:
+
+    - A name of both a buffer and a submodule refers to the buffer, as in eager mode.
+    - Deleting an attribute that does not exist raises AttributeError, and so does assigning a
+      parameter or a submodule before ``super().__init__()``.
+    - Replacing methods of the class, or registering global hooks, causes a new compilation.
 
     Args:
         value: the module.
-        source: where the traced program finds it; None if the program created the module.
+        source: where the traced program finds the module; None if the program created it.
         kwargs: as for Dynamo's variable of any object.
     """
 
@@ -133,7 +135,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         except AttributeError as error:
             raise NotImplementedError from error
         if iterate in _ITERATED:
-            # Traced, because the program may have changed the container.
+            # Trace `__iter__`, because the traced program may have changed the container.
             function = VariableTracker.build(tx, iterate)
             items = tx.inline_user_function_return(function, [self], {})
             unpacked: list[VariableTracker] = items.unpack_var_sequence(tx)
@@ -158,7 +160,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         name = self._called_method(tx)
         function = getattr(self.value_type, name)
         arguments = [self, *args]
-        # Adds no frame for nested modules: only the outermost call needs space.
+        # Only the outermost call reserves stack space, so nested calls need no extra frame.
         call: Callable[..., VariableTracker] = self._call
         if not has_space():
             call = functools.partial(call_with_space, call)
@@ -177,14 +179,14 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         tx: Translator, function: Any, source: Source | None, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if isinstance(function, (types.FunctionType, torch.jit.ScriptFunction)):
-            # Not built from the source, which would guard on the code of each function.
+            # `VariableTracker.build` with the source would add a guard on each function's code.
             return variables.UserFunctionVariable(function, source=source).call_function(
                 tx, args, kwargs
             )
         return _call_traced(tx, function, source, args, kwargs)
 
     def _called_method(self, tx: Translator) -> str:
-        """Return the name of the method to trace: `forward` if a call only calls `forward`."""
+        """Return the method to trace: `forward`, if `__call__` would do nothing but call it."""
         module: Any = self.value
         if (
             self._is_called_as_usual()
@@ -254,7 +256,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
                 method is Module.__setattr__ and isinstance(args[1], variables.DeletedVariable)
             ):
                 self._check_deletion(tx, args[0].as_python_constant())
-                # Traced, so that changes of the tables are tracked.
+                # Trace `__delattr__`, so that Dynamo records its changes of the tables.
                 return _call_traced(tx, Module.__delattr__, None, [self, args[0]], kwargs)
 
         return UserDefinedObjectVariable.call_method(self, tx, name, list(args), kwargs)
@@ -274,14 +276,14 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Changes
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
-        """Record changes of state, which a list of the live module's state would miss."""
+        """Note that the program assigned state, because the live module's tables don't show it."""
         if _kind_of_state(value) is not None or any(name in own[table] for table in _STATE):
             self.is_state_mutated = True
 
     def _check_assignment(self, tx: Translator, method: Any, args: Args) -> None:
-        """Raise the error that `torch.nn.Module` raises before its constructor has run.
+        """Raise AttributeError if state is assigned before `Module.__init__()`, as Module does.
 
-        Dynamo cannot detect this on the live object, whose constructor has always run.
+        Dynamo cannot see this on the live object, whose constructor has always run.
         """
         effects = tx.output.side_effects
         if (
@@ -297,7 +299,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             raise_observed(tx, AttributeError, message)
 
     def _check_deletion(self, tx: Translator, name: str) -> None:
-        """Raise the error that Python raises for an attribute that does not exist."""
+        """Raise AttributeError if the attribute to delete does not exist, as Python does."""
         descriptor = type(self.lookup_class_mro_attr(name))
         if hasattr(descriptor, "__set__") or hasattr(descriptor, "__delete__"):
             return
@@ -308,7 +310,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             table = self._table(tx, field)
             if not isinstance(table, _TABLES) or self.getattr_helper(tx, field, key) is not None:
                 return
-        # Let Python create the message, which differs between its versions.
+        # Let Python create the message, which depends on the version of Python.
         blank = type(type(self.value).__name__, (), {})()
         try:
             object.__delattr__(blank, name)
@@ -325,7 +327,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             unimplemented(
                 gb_type="getattr() on nn.Module with pending mutation",
                 context=f"getattr({self}, {name})",
-                explanation="The state of this nn.Module is listed after the program changed it.",
+                explanation="The program lists the state of an nn.Module after assigning to it.",
                 hints=[],
             )
         if name in _HOOKS:
@@ -335,7 +337,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return plain_get_attribute(self, tx, name)
 
     def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
-        """Return a table of hooks without guards on its keys, which differ between objects."""
+        """Return a table of hooks, without guards on its keys (ids, which differ), or None."""
         if tx.output.side_effects.has_pending_mutation_of_attr(self, name):
             return None
         hooks = getattr(self.value, name)
@@ -349,8 +351,8 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         install_guard(source.make_guard(GuardBuilder.SEQUENCE_LENGTH))
         tx.output.guard_on_key_order.add(source)
         items = {}
-        for place, key, hook in enumerate_items_with_dict_position(hooks):
-            found = DictGetItemSource(source, ConstDictKeySource(source, place))
+        for position, key, hook in enumerate_items_with_dict_position(hooks):
+            found = DictGetItemSource(source, ConstDictKeySource(source, position))
             items[VariableTracker.build(tx, key)] = LazyVariableTracker.create(hook, found, tx=tx)
         return hook_table(items, hooks, source)
 
@@ -359,12 +361,13 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
     def generic_getattr(self, tx: Translator, name: str) -> VariableTracker:
         journal = open_journal(tx)
-        if journal is not None:  # `super().__getattribute__` calls this method
+        if journal is not None:  # `super().__getattribute__` calls only this method
             journal.reads.append((id(self.value), name))
         module: Any = self.value
         kind = type(module)
         kind_getter = _native.class_attribute(kind, "__getattribute__", None)
-        # Modules changed by the traced program, and other cases, are looked up like any object.
+        # If the traced program changed the module, or its class has the name or a custom
+        # `__getattribute__`, look the name up as for any object.
         if (
             name in ("__dict__", "__class__")
             or tx.output.side_effects.has_pending_mutation(self)
@@ -392,7 +395,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         found = self.getattr_helper(tx, "_parameters", key)
         if found is None:
             found = self.getattr_helper(tx, "_modules", key)
-            # Buffers come first, but a fruitless look-up would add guards on them.
+            # A buffer takes precedence. A look-up adds guards, so look only if there may be one.
             buffers: Any = self.value.__dict__["_buffers"]
             if found is None or name in buffers or _is_changed(tx, buffers):
                 buffer = self.getattr_helper(tx, "_buffers", key)
@@ -413,7 +416,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return None
 
     def _table(self, tx: Translator, field: str) -> VariableTracker | None:
-        """Return the variable of a table, cached as long as nothing was assigned to the module."""
+        """Return the variable of a table of state; cached until the program changes the module."""
         if tx.output.side_effects.has_pending_mutation(self):
             return self.get_attribute(tx, field)
         tracer = tx.output.current_tracer
@@ -431,7 +434,7 @@ def _call_traced(
 
 
 def _kind_of_state(value: VariableTracker) -> str | None:
-    """Return the name of an assigned value's category of state ("parameters", "module") or None."""
+    """Return "parameters" or "module" for an assigned parameter or module, else None."""
     if value.is_tensor() and value.python_type() is torch.nn.Parameter:
         return "parameters"
     return "module" if isinstance(value, TRACKED_MODULES) else None
@@ -447,7 +450,7 @@ class UnspecializedBuiltinNNModuleVariable(
     UnspecializedNNModuleVariable,
     TorchUnspecializedBuiltinNNModuleVariable,  # type: ignore[misc]
 ):
-    """A module of torch: its numbers are constants of the graph, its shapes are static.
+    """A module of torch: its numbers are constants in the graph, and its shapes are static.
 
     Stands in for ``torch._dynamo.variables.nn_module.UnspecializedBuiltinNNModuleVariable``.
     """
@@ -457,12 +460,12 @@ class FSDPManagedNNModuleVariable(
     UnspecializedNNModuleVariable,
     TorchFSDPManagedNNModuleVariable,  # type: ignore[misc]
 ):
-    """A module that FSDP manages: its attributes have sources of FSDP's class.
+    """A module that FSDP manages: the sources of its attributes are FSDP sources.
 
     Stands in for ``torch._dynamo.variables.nn_module.FSDPManagedNNModuleVariable``.
 
     Raises:
-        AssertionError: there is no source, which distinguishes the guards.
+        AssertionError: `source` is missing.
     """
 
     def __init__(self, value: Module, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Find values of a graph that may share memory: writing a buffer changes its views too."""
+"""Find values of a graph that may share memory, because a write to a buffer changes its views."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNDECLARED = frozenset(
 
 
 def may_alias(node: torch.fx.Node) -> bool:
-    """Return whether a result of the node may be one of its arguments, or a view of one."""
+    """Return whether a result of the node may be an argument of the node, or a view of one."""
     target = node.target
     if isinstance(target, torch_fx.OpOverload):
         namespace, _, name = target._schema.name.partition("::")
@@ -68,12 +68,12 @@ def _passes_on(body: torch.fx.GraphModule) -> bool:
 def readers(values: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
     """Return the nodes that read the values, or values that may share memory with them."""
     found: set[torch.fx.Node] = set()
-    open_ = list(values)
-    while open_:
-        for user in open_.pop().users:
+    pending = list(values)
+    while pending:
+        for user in pending.pop().users:
             if user in found:
                 continue
             found.add(user)
             if user.op != "output" and may_alias(user):
-                open_.append(user)
+                pending.append(user)
     return found

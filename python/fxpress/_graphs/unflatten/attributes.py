@@ -18,14 +18,14 @@ def _call_name(base: str, n: int) -> str:
 
 
 def _is_call_name(call_name: str, base: str) -> bool:
-    """Return whether `call_name` is a call of `base`."""
+    """Return whether `call_name` names a call of `base`: base, base@1, base@2, …"""
     rest = call_name.removeprefix(base)
     called = call_name.startswith(base)
     return called and (rest == "" or re.fullmatch(r"@\d+\n?", rest) is not None)
 
 
 def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
-    """Return the modules at `path` and at all call names of its parts; add missing modules."""
+    """Return the modules of all calls at `path` (also "a@1" for "a"); add missing modules."""
     holders = {id(root): root}
     for name in path:
         below: dict[int, torch.nn.Module] = {}
@@ -40,7 +40,7 @@ def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
 
 
 def check_constant(value: object, what: str) -> None:
-    """Raise AssertionError for a constant that no module of a graph can hold."""
+    """Raise AssertionError if `value` cannot be a constant of a graph; `what` names it."""
     if isinstance(value, torch_fx.FakeScriptObject):
         raise AssertionError(f"FakeScriptObject should only exist during tracing: {what}")
     if not isinstance(value, (torch.Tensor, torch.ScriptObject)) and not torch_fx.is_opaque_value(
@@ -53,7 +53,7 @@ def check_constant(value: object, what: str) -> None:
 
 
 def check_kind(value: object, kind: Any) -> None:
-    """Raise AssertionError for a value that an attribute of this `AttrKind` cannot have."""
+    """Raise AssertionError unless an attribute of this `AttrKind` can have the value."""
     expected: Any = {
         AttrKind.PARAMETER: torch.nn.Parameter,
         AttrKind.BUFFER: torch.Tensor,

@@ -17,27 +17,27 @@ def _children(module: torch.nn.Module) -> list[torch.fx.GraphModule]:
 
 
 def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a copy with its own tables and mode that shares class, code, graph and tensors."""
+    """Return a copy with its own tables and `training` flag, but the same graph and tensors."""
     result: torch.fx.GraphModule = object.__new__(type(module))
     for name, value in module.__dict__.items():
         result.__dict__[name] = value.copy() if type(value) in _TABLES else value
     return result
 
 
-def owner_with_bodies_of_its_own(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a copy of `owner` whose bodies have separate modes, hooks and tables."""
+def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Return a shallow copy of `owner` and its bodies, or `owner` itself if it has no bodies."""
     if not _children(owner):
         return owner
     copies = {id(owner): _shallow_copy(owner)}
-    open_ = _children(owner)
-    while open_:
-        body = open_.pop()
+    pending = _children(owner)
+    while pending:
+        body = pending.pop()
         if id(body) in copies:
             continue
-        # A class generates its code from the module for which it was created.
+        # Generate the code now, because the class does so from the module it was created for.
         deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
-        open_ += _children(body)
+        pending += _children(body)
     for copy in copies.values():
         for name, child in copy._modules.items():
             copy._modules[name] = copies.get(id(child), child)

@@ -1,4 +1,4 @@
-"""Build dispatchers for repeated preserved calls of existing modules.
+"""Put dispatchers into an existing tree of modules, for callers of single steps.
 
 `unflatten` itself plans dispatchers before it creates modules.
 """
@@ -21,7 +21,7 @@ def dispatch_modules(
     consts_targets: set[str],
     make_dispatcher: Callable[[set[str], list[Any]], torch.nn.Module],
 ) -> None:
-    """Replace repeated calls by dispatchers, as `UnflattenedModule._dispatch_modules`."""
+    """Merge the modules of repeated calls, as torch's `UnflattenedModule._dispatch_modules`."""
     calls: dict[str, list[tuple[int, str, torch.nn.Module]]] = defaultdict(list)
     for entry in root.module_call_graph:
         if not entry.fqn or not entry.signature:
@@ -49,7 +49,7 @@ def dispatch_modules(
 
 
 def _drop_numbers(fqn: str, graph: torch.fx.Graph, called: dict[str, Any]) -> None:
-    """Remove the numbers from calls of dispatched modules: the dispatcher counts the calls."""
+    """Change targets such as "a@1" to "a", the dispatcher, which counts the calls itself."""
     path = ".".join(part.split("@")[0] for part in fqn.split("."))
     for node in graph.find_nodes(op="call_module"):
         full = f"{path}.{node.target}" if path else str(node.target)

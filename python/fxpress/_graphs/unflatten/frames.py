@@ -50,22 +50,22 @@ def _generate_flatten(gm: Any, node: Any) -> torch.fx.Node:
 
 
 def _generate_flatten_spec(gm: Any, node: Any, spec: Any) -> torch.fx.Node:
-    """Add nodes that flatten a value by a spec stored on the module; return the leaves' node."""
+    """Store `spec` on the module, add nodes that flatten a value by it; return the leaves' node."""
     spec_node = gm.graph.create_node("get_attr", _add_spec(gm, spec))
     return gm.graph.call_function(fx_pytree.tree_flatten_spec, (node, spec_node))
 
 
 def _generate_unflatten(gm: Any, nodes: Any, spec: Any) -> torch.fx.Node:
-    """Add nodes that build a value from leaves by a spec, and return the value's node."""
+    """Store `spec` on the module, add nodes that unflatten `nodes` by it; return the value."""
     spec_node = gm.graph.create_node("get_attr", _add_spec(gm, spec))
     return gm.graph.call_function(pytree.tree_unflatten, (nodes, spec_node))
 
 
 class _ModuleFrame:
-    """The call of the outermost module, with all calls below it.
+    """The frame of the root module, which outlines all calls below it.
 
     Stands in for the root frame of `torch.export.unflatten._ModuleFrame`: `run_outer` fills the
-    module's graph and the tables. The frames below it exist in native code only.
+    graph of `module` and the `seen_` tables. Frames of submodules exist in C++ only.
 
     Raises:
         UnsupportedError: `parent` is not None, or `module` is None.
@@ -87,8 +87,8 @@ class _ModuleFrame:
     ) -> None:
         if parent is not None or module is None:
             raise UnsupportedError(
-                "_ModuleFrame: expected parent=None and a module: only the root frame can be built,"
-                " and run_outer() outlines the frames below it"
+                "_ModuleFrame: expected parent=None and a module, because only the root frame can "
+                "be created; its run_outer() outlines the submodules too"
             )
         self.flat_graph = flat_graph
         self.nodes = nodes
@@ -138,17 +138,17 @@ class _ModuleFrame:
         owner = self.flat_graph.owning_module
         for call_name, target, holder in attributes:
             self.seen_attrs[call_name].add(target)
-            # pipelining does not move bodies of higher-order operators.
+            # Bodies of higher-order operators, which torch.distributed.pipelining does not copy.
             if owner is not None and not hasattr(holder, target):
                 setattr(holder, target, getattr(owner, target))
         self.seen_nodes.update((node.name, node) for node in self.flat_graph.nodes)
 
     def add_placeholder(self, x: torch.fx.Node) -> None:
-        """Raise AssertionError: the root has all its inputs."""
+        """Raise AssertionError, because the root module's inputs are fixed."""
         raise AssertionError(f"Cannot add placeholder {x} to root module")
 
     def remap_input(self, x: torch.fx.Node) -> torch.fx.Node:
-        """Return the node of the root's graph that `copy_node` made for a flat node."""
+        """Return the root graph's node that `copy_node` created for a node of the flat graph."""
         if x.graph is not self.flat_graph:
             raise AssertionError("expected x.graph to be flat_graph, got different graph")
         if x in self.node_map:
@@ -156,13 +156,13 @@ class _ModuleFrame:
         raise RuntimeError(f"Could not run remap_input() on op type: {x.op} for node {x}")
 
     def copy_node(self, node: torch.fx.Node) -> None:
-        """Copy one flat node into the root's graph."""
+        """Copy a node of the flat graph into the root's graph."""
         self.print("copying", node.format_node())
         self.node_map[node] = self.graph.node_copy(node, self.remap_input)
         self.seen_nodes[node.name] = node
 
     def copy_sym_call_function(self, x: torch.fx.Node) -> torch.fx.Node:
-        """Compute a flat value again in the root's graph."""
+        """Add a second computation of the flat graph's node `x` to the root's graph."""
         args, kwargs = torch.fx.node.map_arg((x.args, x.kwargs), self.remap_input)
         node = self.graph.call_function(x.target, args, kwargs)
         node.meta = dict(x.meta)
@@ -170,28 +170,24 @@ class _ModuleFrame:
         return node
 
     def uplift_common_custom_metadata(self) -> None:
-        """Do nothing: the root has no caller to move the meta to."""
+        """Do nothing: torch moves meta to the caller's node, and the root has no caller."""
 
     def finalize_outputs(self) -> None:
-        """Raise UnsupportedError; see `run_from`."""
-        raise self._one_go("finalize_outputs")
+        """Raise UnsupportedError, as `run_from` does."""
+        raise self._only_run_outer("finalize_outputs")
 
     def run_from(self, node_idx: int) -> int:
-        """Raise UnsupportedError: the native pass outlines a graph in one step.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise self._one_go("run_from")
+        """Raise UnsupportedError, because the native pass outlines a graph in one step."""
+        raise self._only_run_outer("run_from")
 
     @staticmethod
-    def _one_go(name: str) -> UnsupportedError:
+    def _only_run_outer(name: str) -> UnsupportedError:
         return UnsupportedError(
             f"_ModuleFrame.{name}: the native pass outlines a graph in one step; call run_outer()"
         )
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print when `verbose` is set."""
+        """Print the arguments if `verbose` is set."""
         if self.verbose:
             print(*args, **kwargs)
 
@@ -199,7 +195,7 @@ class _ModuleFrame:
 def _outline_submodules(
     orig_graph: torch.fx.Graph, root_module: Any
 ) -> tuple[dict[Any, list[_SubmoduleEntry]], dict[str, set[str]]]:
-    """Outline a flat graph into `root_module`: its calls by module, and attributes by call name.
+    """Outline a flat graph into `root_module`; return its calls and its attributes by call name.
 
     Stands in for `torch.export.unflatten._outline_submodules`.
     """

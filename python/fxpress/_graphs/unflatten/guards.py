@@ -1,4 +1,4 @@
-"""Guards on the inputs of an exported program, as a function."""
+"""Generate functions that check the guards on the inputs of an exported program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fxpress._torch.fx import TreeSpec, pytree
 
 
 def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
-    """Return the names of the parameters of `forward`."""
+    """Return the parameter names of `forward`: as recorded at export, else `arg_0`, `arg_1`, …"""
     if signature and signature.forward_arg_names:
         names: list[str] = signature.forward_arg_names
         return names
@@ -32,75 +32,78 @@ def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
     return [f"arg_{i}" for i in range(in_spec.num_children)]
 
 
-def guards_module(
-    program: ExportedProgram, placeholders: list[torch.fx.Node], names: list[str]
-) -> torch.nn.Module:
-    """Return a module that raises if one of the flat inputs does not fit the program."""
-    own = names[1:] if names[0] == "self" else names
+def _parameters(program: ExportedProgram) -> list[str]:
+    """Return the names of the parameters of `forward`, without `self`."""
+    signature = program.module_call_graph[0].signature  # program.call_spec creates a new class
+    names = argument_names(signature.in_spec, signature)
+    return names[1:] if names[:1] == ["self"] else names
+
+
+def guards_module(program: ExportedProgram, placeholders: list[torch.fx.Node]) -> torch.nn.Module:
+    """Return a module whose `forward(*inputs)` raises if the flat inputs violate a guard."""
+    names = _parameters(program)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([inspect.Parameter(name, kind) for name in own])
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
     inputs = Inputs.bound(signature, program.example_inputs)
     code = of_placeholders(placeholders, program.range_constraints, inputs.sources)
-    code += of_trace(torch_unlift.guards_of_trace(program), inputs, own)
+    code += of_trace(torch_unlift.guards_of_trace(program), inputs, names)
     return as_module(code, inputs)
 
 
-def besides_ranges(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
-    """Return the guards on the flat inputs, or None if checking ranges covers all of them."""
+def input_guards(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
+    """Return the guards on the flat inputs; None if checks of sizes and ranges cover them all."""
     traced = torch_unlift.guards_of_trace(program)
     if not traced or not program.example_inputs:
         return None
-    names = argument_names(program.call_spec.in_spec, program.module_call_graph[0].signature)
-    own = names[1:] if names[0] == "self" else names
+    names = _parameters(program)
     args, kwargs = program.example_inputs
-    by_name = {name: kwargs[name] for name in own[len(args) :] if name in kwargs}
-    inputs = Inputs({**dict(zip(own, args, strict=False)), **by_name})
-    given = _user_inputs(program)
+    by_name = {name: kwargs[name] for name in names[len(args) :] if name in kwargs}
+    inputs = Inputs({**dict(zip(names, args, strict=False)), **by_name})
+    placeholders = user_inputs(program)
     code = []
-    for node, source in zip(given, inputs.sources, strict=True):
+    for node, source in zip(placeholders, inputs.sources, strict=True):
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
             code.append(f"{source}.dim() == {value.dim()}")
         elif isinstance(value, (int, float, str)):
             code.append(f"type({source}) is {type(value).__name__}")
-    code += of_placeholders(given, program.range_constraints, inputs.sources)
-    return code + of_trace(traced, inputs, own), inputs
+    code += of_placeholders(placeholders, program.range_constraints, inputs.sources)
+    return code + of_trace(traced, inputs, names), inputs
 
 
 def of_trace_by_name(program: ExportedProgram, names: Sequence[str]) -> list[str]:
-    """Return the guards of the trace, with `L[name]` for each flat input."""
+    """Return the guards of the trace, in which flat input i is `L[names[i]]`."""
     traced = torch_unlift.guards_of_trace(program)
     if not traced:
         return []
     spec = program.call_spec.in_spec
     args, kwargs = pytree.tree_unflatten([*range(spec.num_leaves)], spec)
-    parameters = argument_names(spec, program.module_call_graph[0].signature)
-    own = parameters[1:] if parameters[:1] == ["self"] else parameters
-    inputs = Inputs({**dict(zip(own, args, strict=False)), **kwargs})
-    return inputs.rewrite(of_trace(traced, inputs, own), [f"L[{name!r}]" for name in names])
+    parameters = _parameters(program)
+    inputs = Inputs({**dict(zip(parameters, args, strict=False)), **kwargs})
+    return inputs.rewrite(of_trace(traced, inputs, parameters), [f"L[{name!r}]" for name in names])
 
 
-def _user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
+def user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
+    """Return the placeholders of the inputs that callers pass."""
     nodes = program.graph.find_nodes(op="placeholder")
     specs = program.graph_signature.input_specs
-    # Code that reads the inputs reports a signature that does not fit the graph.
+    # Not strict: code that reads the inputs later reports a signature of another length.
     return [n for n, spec in zip(nodes, specs, strict=False) if spec.kind is InputKind.USER_INPUT]
 
 
 def check_own_inputs(program: ExportedProgram) -> None:
-    """Evaluate guards on a program's own fake inputs, which may add guards to their environment."""
-    given = _user_inputs(program)
-    if not (given and program.example_inputs and torch_unlift.guards_are_welcome()):
-        return
-    names = argument_names(program.call_spec.in_spec, program.module_call_graph[0].signature)
-    guards_module(program, given, names)(*(node.meta["val"] for node in given))
+    """Evaluate the guards on the program's fake inputs, which may add guards to its ShapeEnv."""
+    placeholders = user_inputs(program)
+    if placeholders and program.example_inputs and torch_unlift.guards_are_welcome():
+        values = [node.meta["val"] for node in placeholders]
+        guards_module(program, placeholders)(*values)
 
 
 class Inputs:
-    """The flat inputs as texts: `sources` in guards (`L['x'][0]`), `shown` in messages (`x[0]`)."""
+    """The flat inputs as text: `sources` in guards (`L['x'][0]`), `shown` in messages (`x[0]`)."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        """Set the texts from example inputs, by the parameters of `forward`."""
+        """Find the flat inputs in `arguments`: parameter of `forward` -> example input."""
         paths = [path for path, _ in pytree.tree_leaves_with_path(arguments)]
         self.sources = ["L" + pytree.keystr(path) for path in paths]
         self.shown = [path[0].key + pytree.keystr(path[1:]) for path in paths]
@@ -113,7 +116,7 @@ class Inputs:
         return cls(bound.arguments)
 
     def rewrite(self, guards: list[str], texts: Sequence[str]) -> list[str]:
-        """Return the guards with each input replaced by its text."""
+        """Return the guards with each `sources[i]` replaced by `texts[i]`."""
         if not self.sources:
             return guards
         text_of = dict(zip(self.sources, texts, strict=True))
@@ -124,7 +127,7 @@ class Inputs:
 def of_placeholders(
     placeholders: Iterable[torch.fx.Node], ranges: Mapping[Any, Any], sources: Iterable[str]
 ) -> list[str]:
-    """Return guards on constants, sizes and ranges that metadata of placeholders imply."""
+    """Return the guards on constants, sizes and ranges that follow from placeholders' metadata."""
     guards = _PlaceholderGuards(ranges)
     for placeholder, source in zip(placeholders, sources, strict=False):
         guards.add_input(placeholder.meta["val"], source)
@@ -168,7 +171,7 @@ class _PlaceholderGuards:
             self.code.append(f"{source} <= {high}")
 
     def add_equations(self) -> None:
-        """Guard sizes such as `s0 + 1` when no input has the size `s0`; the first defines `s0`."""
+        """Guard sizes such as `s0 + 1` if no input has the size `s0`; the first defines `s0`."""
         known: dict[sympy.Symbol, sympy.Expr] = {}
         for source, expression in self._of_one_symbol:
             symbol = next(iter(expression.free_symbols))
@@ -199,8 +202,8 @@ _NUMBERED = re.compile(r"(.+)_([0-9]+)")
 
 
 def of_trace(guards: Iterable[str], inputs: Inputs, parameters: Iterable[str]) -> list[str]:
-    """Return the guards of a trace in terms of the module's inputs."""
-    # A trace may number the flat inputs, or have `*args` as one parameter.
+    """Return the guards of a trace, rewritten to refer to the inputs as `inputs.sources` do."""
+    # Guards may have `L['flat_args'][i]` for flat input i, and `L['x'][1]` for the parameter `x_1`.
     named = {pair for name in parameters for pair in _NUMBERED.findall(name)}
 
     def flat_input(match: re.Match[str]) -> str:
@@ -213,13 +216,13 @@ def of_trace(guards: Iterable[str], inputs: Inputs, parameters: Iterable[str]) -
     return [_ITEM.sub(item, _FLAT_INPUT.sub(flat_input, guard)) for guard in guards]
 
 
-# A comparison in the form in which `ast.unparse` writes it.
+# A comparison that `ast.unparse` would not change.
 _VALUE = r"(?:[A-Za-z_]\w*(?:\[(?:'\w+'|[0-9]+)\])*(?:\.size\(\)\[[0-9]+\])?|[0-9]+)"
 _PLAIN = re.compile(f"{_VALUE} (?:==|>=|<=) {_VALUE}", re.ASCII)
 
 
 def _normalized(guard: str) -> str:
-    """Return the text of a guard without redundant parentheses, for messages."""
+    """Return a guard without redundant parentheses, for the message of its failure."""
     if _PLAIN.fullmatch(guard):
         return guard
     try:

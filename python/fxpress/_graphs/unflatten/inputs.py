@@ -1,4 +1,4 @@
-"""Convert the arguments of a call to the inputs of the root's graph."""
+"""Convert the arguments of an unflattened module's call to the inputs of its graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _reordered(module: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def process(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the flat inputs of a call, as `UnflattenedModule.process_forward_inputs`."""
+    """Flatten, adapt and check arguments, as `UnflattenedModule.process_forward_inputs`."""
     kwargs = _reordered(module, kwargs)
     flat, in_spec = pytree.tree_flatten((args, kwargs))
     expected = module.module_call_graph[0].signature.in_spec
@@ -85,7 +85,8 @@ def _adapted_paths(module: Any, flat: list[Any]) -> list[Any]:
     ]
 
 
-def _check(module: Any, flat: list[Any], paths: list[Any] | None, given: Any) -> None:
+def _check(module: Any, flat: list[Any], paths: list[Any] | None, arguments: Any) -> None:
+    """Raise an error if flat inputs violate a guard; `paths` are their names for the message."""
     failed = None
     if GUARDS in vars(module):
         try:
@@ -104,8 +105,8 @@ def _check(module: Any, flat: list[Any], paths: list[Any] | None, given: Any) ->
     ):
         return
     if paths is None:
-        paths = [path for path, _ in pytree.tree_flatten_with_path(given)[0]]
-    # Like torch, report a wrong size or type rather than the guard.
+        paths = [path for path, _ in pytree.tree_flatten_with_path(arguments)[0]]
+    # As in torch, an error about a size or a type takes precedence over a failed guard.
     torch_export.check_input_constraints(
         placeholders, list(zip(paths, flat, strict=True)), module.range_constraints
     )
@@ -122,7 +123,7 @@ def _guard_function(module: Any) -> Callable[..., None]:
 
 
 def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
-    """Return whether a value is a tensor of the exported, static size, which needs no check."""
+    """Return whether a value needs no check: its size equals the placeholder's static size."""
     expected = placeholder.meta.get("val")
     return (
         isinstance(value, torch.Tensor)
@@ -133,13 +134,13 @@ def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
 
 
 def compiled(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the inputs while Dynamo traces; Dynamo itself guards on their structure and sizes."""
+    """Return the flat inputs of a call that Dynamo traces; its own guards replace the checks."""
     flat, in_spec = pytree.tree_flatten((args, _reordered(module, kwargs)))
     return adapt(module, flat, in_spec, args)
 
 
 def traced(module: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the inputs while `torch.fx` traces; `args` and `kwargs` may each be one proxy."""
+    """Return the flat inputs of a call that fx traces; `args` and `kwargs` may each be a Proxy."""
     if isinstance(args, torch.fx.Proxy):
         specs = module.module_call_graph[0].signature.in_spec.children()
         return [leaf for pair in zip((args, kwargs), specs, strict=True) for leaf in _leaves(*pair)]
@@ -148,9 +149,9 @@ def traced(module: Any, args: Any, kwargs: Any) -> list[Any]:
 
 def _leaves(proxy: Any, spec: TreeSpec) -> list[Any]:
     result: list[Any] = []
-    open_ = [(proxy, spec)]
-    while open_:
-        value, part = open_.pop()
+    pending = [(proxy, spec)]
+    while pending:
+        value, part = pending.pop()
         if part.is_leaf():
             result.append(value)
             continue
@@ -164,20 +165,21 @@ def _leaves(proxy: Any, spec: TreeSpec) -> list[Any]:
                 "trace a module that calls the program with flat arguments"
             )
         children = zip(keys, part.children(), strict=True)
-        open_.extend((value[key], child) for key, child in reversed(list(children)))
+        pending.extend((value[key], child) for key, child in reversed(list(children)))
     return result
 
 
-def _is_parameter_name(name: str) -> bool:
+def is_parameter_name(name: str) -> bool:
+    """Return whether Python accepts the name for a parameter."""
     return name.isidentifier() and not keyword.iskeyword(name)
 
 
 def signature(module: Any) -> inspect.Signature:
-    """Return the signature of `forward`, with the names of the exported module's arguments."""
+    """Return a signature for `forward` that has the parameter names of the exported module."""
     call = module.module_call_graph[0].signature
     args, kwargs = call.in_spec.children()
-    keywords = [name for name in kwargs.context if _is_parameter_name(name)]
-    # Keywords keep their names; positional arguments of the same name are renamed.
+    keywords = [name for name in kwargs.context if is_parameter_name(name)]
+    # Keyword parameters keep their names. Positional parameters of the same name are renamed.
     taken = set(keywords)
 
     def unused(name: str) -> str:
@@ -188,7 +190,7 @@ def signature(module: Any) -> inspect.Signature:
 
     names = list(call.forward_arg_names or ())[: args.num_children]
     names += [""] * (args.num_children - len(names))
-    names = [n if _is_parameter_name(n) else f"arg_{i}" for i, n in enumerate(names)]
+    names = [n if is_parameter_name(n) else f"arg_{i}" for i, n in enumerate(names)]
     kind = inspect.Parameter
     parameters = [kind(unused(name), kind.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
     parameters += [kind(name, kind.KEYWORD_ONLY) for name in keywords]

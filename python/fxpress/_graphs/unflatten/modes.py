@@ -1,9 +1,9 @@
-"""Check train() and eval() against the modes that the graph was exported in.
+"""Refuse a train() or eval() call that contradicts the mode in which a module was exported.
 
-Export stores the mode of operators such as dropout or batch norm in the graph, so setting another
-mode later has no effect. The mode is read from the flags of operators that were traced in torch's
-own modules, where the flag equals the module's `training`. Flags of other operators are ignored: a
-user's `forward` may call `F.dropout(x, training=True)` in either mode.
+The graph stores the mode as flags of operators such as dropout and batch norm, so another mode
+would have no effect. Only operators that were traced in torch's own modules are checked, because
+their flag equals the module's `training`. A user's `forward` may call
+`F.dropout(x, training=True)` in either mode.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fxpress._base.errors import UnsupportedError
 
 _setting = threading.local()
 
-# Class in nn_module_stack -> the argument that decides whether the flag matters. A probability of 0
-# drops nothing in either mode. Without running statistics, the batch's statistics are always used.
+# Class of a module -> the operator's argument that can make the mode irrelevant: a dropout
+# probability of 0, or no running statistics in batch norm. None: the mode always matters.
 _DROPOUT = dict.fromkeys(
     ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"), "p"
 )
@@ -29,20 +29,20 @@ _RECURRENT = dict.fromkeys(("RNN", "LSTM", "GRU"), "dropout")
 _BATCH_NORM = dict.fromkeys(
     ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"), "running_mean"
 )
-_FOLLOW = {
-    f"torch.nn.modules.{file}.{name}": decides
+_MODULES_WITH_MODE = {
+    f"torch.nn.modules.{file}.{name}": argument
     for file, classes in (
         ("dropout", _DROPOUT),
         ("rnn", _RECURRENT),
         ("batchnorm", _BATCH_NORM),
         ("activation", {"RReLU": None}),
     )
-    for name, decides in classes.items()
+    for name, argument in classes.items()
 }
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """Return the arguments of an operator's call by name; empty for any other node."""
+    """Return the arguments of an operator call by name; {} for any other node."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or node.op != "call_function":
         return {}
@@ -51,27 +51,27 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _exported_mode(node: torch.fx.Node) -> bool | None:
-    """Return the mode that an operator's module was traced in; None if it is unknown."""
+    """Return the mode in which the module of a node was traced; None if the node has no mode."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return None
     _, kind = next(reversed(stack.values()))
     if isinstance(kind, type):
         kind = f"{kind.__module__}.{kind.__qualname__}"
-    if kind not in _FOLLOW:
+    if kind not in _MODULES_WITH_MODE:
         return None
     arguments = _arguments(node)
     flags = [arguments[name] for name in ("train", "training") if name in arguments]
     if len(flags) != 1 or not isinstance(flags[0], bool):
         return None
-    decides = _FOLLOW[kind]
-    if decides == "running_mean":
-        return flags[0] if not flags[0] or arguments.get(decides) is not None else None
-    return None if decides is not None and arguments.get(decides) == 0 else flags[0]
+    name = _MODULES_WITH_MODE[kind]
+    if name == "running_mean":
+        return flags[0] if not flags[0] or arguments.get(name) is not None else None
+    return None if name is not None and arguments.get(name) == 0 else flags[0]
 
 
-def _told(module: torch.nn.Module) -> Iterator[tuple[str, torch.fx.Node, bool]]:
-    """Yield the operators whose exported mode is known, with the paths of their modules."""
+def _exported_modes(module: torch.nn.Module) -> Iterator[tuple[str, torch.fx.Node, bool]]:
+    """Yield (path of the module, node, exported mode) for the operators that have a mode."""
     for fqn, holder in module.named_modules():
         for part in getattr(holder, "_call_modules", (holder,)):
             graph = getattr(part, "graph", None)
@@ -84,8 +84,9 @@ def _told(module: torch.nn.Module) -> Iterator[tuple[str, torch.fx.Node, bool]]:
 
 
 def _check(module: torch.nn.Module, mode: bool, *, below_another: bool) -> None:
-    told = list(_told(module))
-    others = [(fqn, node) for fqn, node, exported in told if exported is not mode]
+    """Raise UnsupportedError if all operators below `module` have the other mode; warn if some."""
+    exported_modes = list(_exported_modes(module))
+    others = [(fqn, node) for fqn, node, exported in exported_modes if exported is not mode]
     if not others:
         return
     name = "train" if mode else "eval"
@@ -94,34 +95,33 @@ def _check(module: torch.nn.Module, mode: bool, *, below_another: bool) -> None:
         f"{node} in {fqn or 'the root module'} ({node.target}) was exported with "
         f"training={not mode}"
     )
-    if len(others) == len(told) and not below_another:
+    if len(others) == len(exported_modes) and not below_another:
         raise UnsupportedError(
-            f"Calling {name}() is not supported: {where}. Export the model in the mode that you "
-            "need"
+            f"Calling {name}() is not supported: {where}. Export the model after calling {name}()"
         )
     warnings.warn(
-        f"{name}() leaves operators of an unflattened program as they were exported: {where}, and "
-        f"computes as before ({len(others)} of {len(told)} operators)",
+        f"{name}() leaves operators of an unflattened program in the mode of the export: {where}, "
+        f"and computes as before ({len(others)} of {len(exported_modes)} operators)",
         stacklevel=4,
     )
 
 
 def _is_called_by_a_parent() -> bool:
-    """Return whether `torch.nn.Module.train` of a parent, whose mode is set, is the caller."""
+    """Return whether a parent's `torch.nn.Module.train` called `train` of this module."""
     caller = sys._getframe(3)  # above this function, `set_mode`, and the module's `train`
     return caller.f_code is torch.nn.Module.train.__code__
 
 
 def set_mode(module: torch.nn.Module, mode: bool, apply: Callable[[bool], Any]) -> None:
-    """Set a module's mode by `apply`; refuse a mode that contradicts all operators below.
+    """Check a module's operators, then call `apply(mode)`, which sets the mode of its submodules.
 
-    Checks all operators before it sets a mode. Warns instead of raising if the operators' modes
-    differ, or if a parent that is not a module of fxpress sets the mode.
+    Raises UnsupportedError if all operators were exported in the other mode. Warns instead if only
+    some were, or if a parent that is not a module of fxpress sets the mode.
     """
     if not isinstance(mode, bool):
         raise ValueError("training mode is expected to be boolean")
     if getattr(_setting, "active", False):
-        apply(mode)  # the check of the module above covered this one
+        apply(mode)  # a check of a parent module is active, and covers this module
         return
     _check(module, mode, below_another=_is_called_by_a_parent())
     _setting.active = True

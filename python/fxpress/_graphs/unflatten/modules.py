@@ -1,7 +1,8 @@
-"""The modules that an unflattened program consists of."""
+"""The classes of the modules that `unflatten` creates, and `unflatten` itself."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import types
 import warnings
@@ -37,20 +38,13 @@ def _sizes(made: torch.nn.Module, program: ExportedProgram) -> dict[str, int]:
     return {"nodes": len(program.graph.nodes), "modules": sum(1 for _ in made.modules())}
 
 
-def _collected(
-    program: ExportedProgram, share_state: bool, device: torch.device | None, progress: Progress
-) -> _native.ProgramState:
-    with phase("state"):
-        return source.collect(program, share_state=share_state, device=device, progress=progress)
-
-
 class _SubmoduleBase:
     """The base of unflattened modules. Stands in for `torch.export.unflatten._SubmoduleBase`."""
 
     _ty: str | None
-    _title: ClassVar[str]  # of print_readable()
-    _derived: ClassVar[tuple[str, ...]] = ()  # attributes that copies and pickles leave out
-    _with_graphs: ClassVar[tuple[str, ...]] = ("graph",)  # see `pickling`
+    _title: ClassVar[str]  # the class name in the text of print_readable()
+    _derived: ClassVar[tuple[str, ...]] = ()  # computed attributes, left out of copies and pickles
+    _with_graphs: ClassVar[tuple[str, ...]] = ("graph",)  # attributes pickled by GraphPickler
 
     def type_name(self) -> str | None:
         """Return the module's class in the eager model, as `module.qualname`; None: unknown."""
@@ -106,7 +100,7 @@ _PROGRAM_SPECS = "fxpress.program_specs"
 
 
 class _Signed:
-    """A method whose signature, on an instance, is the signature of the exported `forward`."""
+    """A descriptor for `forward`: on an instance, it has the signature of the exported model."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -125,14 +119,13 @@ class _Signed:
         return types.MethodType(own, instance)
 
 
-# Compiled as a frame, `__get__` would get the attribute again.
+# Dynamo must not compile `__get__` as a frame, because the frame would read the attribute again.
 torch_export.skip_frame(_Signed.__get__)
 
 
 def _make_graph_module(module: Any) -> torch.fx.GraphModule:
     made = _native.make_graph_module(module, module.graph)
-    # The caller will run the module, and Dynamo reads the class without the call that generates its
-    # code.
+    # Generate the code now: Dynamo reads `forward` from the class without triggering it.
     deferred_code.materialize(type(made))
     return made
 
@@ -142,12 +135,12 @@ def _placeholders(module: Any) -> list[torch.fx.Node]:
 
 
 def _copy_of_signature(module: Any) -> Any:
-    """Copy the signature at its first read: it grows with the model, and few callers read it."""
+    """Copy the program's signature at the first read, because few callers need the large object."""
     return source.copy_signature(*module.__dict__[_PROGRAM_SPECS])
 
 
 def _make_runnable(module: Any) -> torch.fx.GraphModule:
-    """Return `graph_module`, even if the model has another attribute of that name."""
+    """Return the computed `graph_module`, even if the model has an attribute of that name."""
     own = module.graph_module
     return own if own is module.__dict__.get("graph_module") else _make_graph_module(module)
 
@@ -196,7 +189,7 @@ class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type
         return engine.run(self, self.graph, args)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the inputs by position. Keywords are matched with the names of placeholders."""
+        """Return all arguments in the order of the placeholders, whose names are the keywords."""
         rest = self.arg_names[len(args) :]
         values = (*args, *(kwargs[name] for name in rest if name in kwargs))
         if len(rest) != len(kwargs):
@@ -211,21 +204,21 @@ class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type
         return values
 
     def finalize(self) -> None:
-        """Check the graph and make the module ready to run, after an edit of its graph."""
+        """Check the graph and make the module ready to run. Call it after each edit of `graph`."""
         self._forget_derived()
         self.graph.lint()
         self.arg_names = [node.target for node in _placeholders(self)]
 
 
 class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModuleDispatcher):  # type: ignore[misc]
-    """Several calls of one module whose graphs differ. Each call runs the next graph, in turn.
+    """A module whose calls have different graphs. Each call runs the next graph, in turn.
 
     Stands in for `torch.export.unflatten.InterpreterModuleDispatcher`. State, including buffers, is
     registered as in the original module.
 
     Args:
-        attrs: the names of the state that the module holds itself.
-        call_modules: a module for each call, in order.
+        attrs: the names of the module's own parameters, buffers and constants.
+        call_modules: one module for each call, in order.
 
     Raises:
         AssertionError: `call_modules` is empty.
@@ -303,8 +296,8 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
     Args:
         export_module: the program.
         flat_args_adapter: adapts inputs of another structure to the program's structure.
-        share_state: use the program's own tensors instead of copies of them.
-        device: of the copies; None: of the tensors.
+        share_state: use the program's own tensors instead of copies.
+        device: the device of the copies; None: the devices of the program's tensors.
         check_guards: check the inputs against all guards of the program, not only ranges.
 
     Raises:
@@ -348,8 +341,14 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         device: torch.device | str | None = None,
         check_guards: bool = True,
     ) -> None:
-        parts = (export_module, flat_args_adapter, share_state, device, False)
-        self._assemble(*parts, dead_code=True, check_guards=check_guards)
+        options = (share_state, device, False)
+        self._assemble(
+            export_module,
+            flat_args_adapter,
+            *options,
+            drop_dead_code=False,
+            check_guards=check_guards,
+        )
 
     def _assemble(
         self,
@@ -359,10 +358,10 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         device: torch.device | str | None,
         progress: Progress,
         *,
-        dead_code: bool,
+        drop_dead_code: bool,
         check_guards: bool,
     ) -> None:
-        """Build the modules. `dead_code`: keep nodes without effect or user."""
+        """Create the tree of modules; optionally drop nodes that have neither effects nor users."""
         torch.nn.Module.__init__(self)
         signature = export_module.graph_signature
         if signature.backward_signature is not None:
@@ -384,11 +383,11 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         self.check_input_constraints = True
         self.ivals = _IVals()
         self._ty: str | None = None
-        place = None if device is None else torch.device(device)
-        found = guards.besides_ranges(export_module) if check_guards else None
-        if found is not None:
-            self.__dict__[inputs.GUARDS] = found
-        options = (share_state, place, progress, dead_code)
+        guards_and_inputs = guards.input_guards(export_module) if check_guards else None
+        if guards_and_inputs is not None:
+            self.__dict__[inputs.GUARDS] = guards_and_inputs
+        target_device = None if device is None else torch.device(device)
+        options = (share_state, target_device, progress, drop_dead_code)
         _native.on_unchanged(export_module.graph, lambda: self._build(export_module, *options))
 
     def _build(
@@ -397,42 +396,39 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         share_state: bool,
         device: torch.device | None,
         progress: Progress,
-        dead_code: bool,
+        drop_dead_code: bool,
     ) -> None:
         program = torch_export.with_distinct_names(program)
-        if progress is False:
-            with _native.GcPause():
-                values = _collected(program, share_state, device, progress)
-                self._write(program, values, dead_code)
-            return
-        # Copying state runs the caller's code, so the collector is paused only afterwards.
-        values = _collected(program, share_state, device, progress)
-        with _native.GcPause():
-            self._write(program, values, dead_code)
-
-    def _write(
-        self, program: ExportedProgram, values: _native.ProgramState, dead_code: bool
-    ) -> None:
-        signature = program.graph_signature
-        with phase("graph"):
-            facts = source.of_program(
-                program,
-                signature,
-                self.module_call_graph,
-                values,
-                (InterpreterModule, InterpreterModuleDispatcher),
-                run_with_interpreter=self._run_with_interpreter,
-                drop_dead_code=not dead_code,
+        with contextlib.ExitStack() as stack:
+            if progress is False:  # otherwise the caller's function runs, with the collector on
+                stack.enter_context(_native.GcPause())
+            with phase("state"):
+                state = source.collect(
+                    program, share_state=share_state, device=device, progress=progress
+                )
+            with _native.GcPause(), phase("graph"):
+                facts = source.of_program(
+                    program,
+                    self.module_call_graph,
+                    state,
+                    (InterpreterModule, InterpreterModuleDispatcher),
+                    run_with_interpreter=self._run_with_interpreter,
+                    drop_dead_code=drop_dead_code,
+                )
+                facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
+                self._ty, cuts = _native.unflatten(facts, self)
+        for node, paths, dropped in cuts:
+            log.warning(
+                "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",
+                paths,
+                node,
+                dropped,
             )
-            facts["owner"] = bodies.owner_with_bodies_of_its_own(program.graph_module)
-            self._ty, cuts = _native.unflatten(facts, self)
-        if cuts:
-            _log_cuts(cuts)
 
     # ---- running ----
 
     def process_forward_inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the flat arguments, adapted to the program and checked against its constraints."""
+        """Return the flat inputs of a call, adapted and checked as the program requires."""
         return inputs.process(self, args, kwargs)
 
     def _adapt_flat_args(self, flat_args: list[Any], in_spec: Any, input: Any) -> list[Any]:
@@ -470,7 +466,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         dispatch_modules(self, redirected_call_indices, consts_targets, InterpreterModuleDispatcher)
 
     def finalize(self) -> None:
-        """Check the graph after an edit, and drop the attributes that were computed from it."""
+        """Check the graph, and drop the attributes that were computed from it before an edit."""
         self._forget_derived()
         self.graph.lint()
 
@@ -481,17 +477,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
                 print(module.graph)
 
 
-def _log_cuts(cuts: list[tuple[torch.fx.Node, list[str], int]]) -> None:
-    for node, paths, dropped in cuts:
-        log.warning(
-            "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",
-            paths,
-            node,
-            dropped,
-        )
-
-
-engine.register_forward(InterpreterModule.__dict__["forward"])
+engine.register_forward(InterpreterModule.__dict__["forward"], dispatches=False, counts=False)
 engine.register_forward(
     InterpreterModuleDispatcher.__dict__["forward"], dispatches=True, counts=True
 )
@@ -516,10 +502,9 @@ def unflatten(
     Args:
         module: the program, which is not changed.
         flat_args_adapter: adapts inputs of another structure to the program's structure.
-        share_state: use the program's own tensors instead of copies of them.
-        device: of the copies; None: of the tensors.
-        progress: True, or a function of (done, total, what) that receives the progress of copying
-            state.
+        share_state: use the program's own tensors instead of copies.
+        device: the device of the copies; None: the devices of the program's tensors.
+        progress: report the progress of copying state: True, or a function of (done, total, what).
         check_guards: check the inputs against all guards of the program, not only ranges.
 
     Raises:
@@ -544,6 +529,8 @@ def unflatten(
     check_progress(progress)
     program = torch_export.without_effect_tokens(module)
     unflattened = UnflattenedModule.__new__(UnflattenedModule)
-    parts = (program, flat_args_adapter, share_state, device, progress)
-    unflattened._assemble(*parts, dead_code=False, check_guards=check_guards)
+    options = (share_state, device, progress)
+    unflattened._assemble(
+        program, flat_args_adapter, *options, drop_dead_code=True, check_guards=check_guards
+    )
     return unflattened

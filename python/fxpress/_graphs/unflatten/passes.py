@@ -1,4 +1,4 @@
-"""The steps of unflattening as functions on existing modules, for callers of single steps.
+"""torch's steps of unflattening as separate functions, for callers that use single steps.
 
 `unflatten` itself plans all steps before it creates modules.
 """
@@ -32,12 +32,12 @@ log = logging.getLogger("torch.export.unflatten")
 def _inplace_buffer_and_input_mutations(
     graph: torch.fx.Graph, graph_signature: ExportGraphSignature
 ) -> None:
-    """Write mutated values where they are computed, instead of returning them.
+    """Replace outputs that are new values of buffers or inputs by `copy_` nodes in the graph.
 
-    Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. A write waits for
-    the last read of the old value or a view of it. Parameters are written through a detached alias.
-    A new value that is an input is written at the end of the graph. A value that another write may
-    change is cloned first.
+    Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. Each write comes
+    after the computation of the new value and the last read of the old value or of its views. If
+    the new value is an input, the write is at the end of the graph. Parameters are written through
+    `detach`. A new value that another write may change is cloned first.
     """
     output = next(iter(reversed(graph.nodes)))
     if output.op != "output" or len(output.args) != 1:
@@ -73,10 +73,10 @@ def _inplace_buffer_and_input_mutations(
 
 
 def _snapshot(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
-    """Clone an input, or a view of an input, before any write, and return the clone's node."""
+    """Add a clone of an input or of a view before any write to it, and return the clone's node."""
     is_input = value.op == "placeholder"
-    behind = next(node for node in graph.nodes if node.op != "placeholder")
-    with graph.inserting_before(behind) if is_input else graph.inserting_after(value):
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first) if is_input else graph.inserting_after(value):
         copy = graph.call_function(torch.ops.aten.clone.default, (value,))
     copy.meta = dict(value.meta)
     return copy
@@ -85,19 +85,19 @@ def _snapshot(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
 def _write(
     graph: torch.fx.Graph, into: torch.fx.Node, value: torch.fx.Node, *, is_parameter: bool
 ) -> torch.fx.Node:
-    """Add the write, and return its node. A write of a parameter is hidden from autograd."""
+    """Add `into.copy_(value)`, and return its node. For a parameter, autograd does not see it."""
     write = graph.call_function(torch.ops.aten.copy_.default, (into, value))
     write.meta = dict(value.meta)
     if is_parameter:
         with graph.inserting_before(write):
-            hidden = graph.call_function(torch.ops.aten.detach.default, (into,))
-        hidden.meta = dict(value.meta)
-        write.update_arg(0, hidden)
+            detached = graph.call_function(torch.ops.aten.detach.default, (into,))
+        detached.meta = dict(value.meta)
+        write.update_arg(0, detached)
     return write
 
 
 def _root_module_type(graph: torch.fx.Graph) -> str | None:
-    """Return the class of the root module, from the stacks of its nodes."""
+    """Return the class of the root module, which is recorded in the `nn_module_stack` of nodes."""
     for node in graph.nodes:
         for path, kind in node.meta.get("nn_module_stack", {}).values():
             if not path:
@@ -106,9 +106,10 @@ def _root_module_type(graph: torch.fx.Graph) -> str | None:
 
 
 def _fix_nn_module_stacks(graph: torch.fx.Graph) -> None:
-    """Cut each stack before the first module that is not below the one before it.
+    """Cut each `nn_module_stack` before the first module that is not inside the previous module.
 
-    Stands in for `torch.export.unflatten._fix_nn_module_stacks`; compares whole parts of names.
+    Stands in for `torch.export.unflatten._fix_nn_module_stacks`. Unlike torch, it compares parts
+    between dots: "ab" is not inside "a".
     """
     for node in graph.nodes:
         stack = node.meta.get("nn_module_stack")
@@ -147,7 +148,7 @@ def _dump(graph: torch.fx.Graph) -> list[str]:
 
 
 def _check_graph_equivalence(x: torch.nn.Module, y: torch.nn.Module) -> bool:
-    """Return whether two modules have the same graph, up to names and called modules."""
+    """Return whether the graphs of two modules are equal, except node names and called modules."""
     for name, module in (("x", x), ("y", y)):
         if not isinstance(module.graph, torch.fx.Graph):
             raise AssertionError(
@@ -167,10 +168,10 @@ def _copy_graph_attrs(
 
 
 def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[str, str]:
-    """Merge calls of one module whose graphs are the same.
+    """Merge the modules of calls that have equal graphs.
 
-    Stands in for `torch.export.unflatten._deduplicate_modules`. Returns the removed call names and
-    the call names that replace them.
+    Stands in for `torch.export.unflatten._deduplicate_modules`. Returns a dict of removed call
+    names -> the call names that replace them.
     """
     redirected: dict[str, str] = {}
     for entries in partitions:
@@ -198,21 +199,21 @@ def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[st
 def _reorder_submodules(
     parent: torch.nn.Module, fqn_order: dict[str, int], prefix: str = ""
 ) -> None:
-    """Sort the submodules of all modules by `fqn_order`, adding empty ones for missing names."""
+    """Sort the submodules of all modules by `fqn_order`; add empty modules for missing names."""
     if prefix == "":
         for fqn in list(fqn_order)[1:]:
             if _get_submodule(parent, fqn) is None:
                 _add_submodule(parent, fqn, torch.nn.Module())
-    open_ = [(parent, prefix)]
-    while open_:
-        module, path = open_.pop()
+    pending = [(parent, prefix)]
+    while pending:
+        module, path = pending.pop()
         children = []
         for name, child in list(module._modules.items()):
             if child is None:
                 continue
             fqn = path + name
             base = fqn.split("@")[0]
-            open_.append((child, base + "."))
+            pending.append((child, base + "."))
             delattr(module, name)
             children.append((fqn_order.get(fqn, fqn_order.get(base, len(fqn_order))), name, child))
         for _, name, child in sorted(children, key=operator.itemgetter(0)):
@@ -225,26 +226,25 @@ def _sink_params(
     scope: list[str],
     module_id_to_inputs_removed: dict[int, set[str]] | None = None,
 ) -> dict[int, set[str]]:
-    """Replace placeholders that pass state by get_attr nodes of the module that owns the state.
+    """Replace placeholders for state by get_attr nodes in the graph of the module that owns it.
 
     Stands in for `torch.export.unflatten._sink_params`.
 
     Args:
         module: a module with a `graph`, or with submodules that have one.
-        inputs_to_state: placeholder -> names of its state; a module uses the first name below its
-            own.
-        scope: the parts of the module's own name.
-        module_id_to_inputs_removed: placeholders removed so far, by ids of finished modules.
+        inputs_to_state: placeholder -> names of its state. The first name inside `module` is used.
+        scope: the parts of the name of `module`.
+        module_id_to_inputs_removed: id of a finished module -> the placeholders removed from it.
 
     Returns:
-        The removed placeholders, by ids of modules.
+        A dict of module ids -> the removed placeholders.
     """
     removed = (
         defaultdict(set) if module_id_to_inputs_removed is None else module_id_to_inputs_removed
     )
     if id(module) in removed:
         return {id(module): removed[id(module)]}
-    lost: set[str] | None = None  # placeholders that `module` itself lost
+    lost: set[str] | None = None  # placeholders removed from `module` itself
     visits = [(module, scope, False)]
     while visits:
         current, path, children_done = visits.pop()
@@ -276,7 +276,7 @@ def _sink_into(
     scope: list[str],
     removed: dict[int, set[str]],
 ) -> set[str]:
-    """Sink the state of one module after its children; return the placeholders removed from it."""
+    """Do `_sink_params` for one module whose children are done; return the removed placeholders."""
     for node in graph.find_nodes(op="call_module"):
         gone = removed.get(id(_get_submodule(module, node.target)))
         if gone:

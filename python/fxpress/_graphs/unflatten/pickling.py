@@ -1,9 +1,9 @@
-"""Pickles of unflattened modules.
+"""Copy and pickle unflattened modules.
 
-Tensors, modules and attributes added by users are ordinary parts of the pickle, so that an object
-that a pickle holds twice (a weight tied to a weight outside the program) stays one object. Graphs,
-including their operators and fake values, are bytes of torch's `GraphPickler`. All modules that are
-pickled together use one `GraphPickler`, because their graphs share fake values and symbols.
+Tensors, modules and users' attributes are pickled as usual. So an object that a pickle holds twice,
+such as a weight tied to a weight outside the program, stays one object. Graphs, with their
+operators and fake tensors, are pickled as bytes of torch's `GraphPickler`. All modules of a pickle
+use one `GraphPickler`, because their graphs share fake tensors and symbols.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.fx import TreeSpec
 
-_SEEN = "read modules"  # in the memo of a deep copy: ids of modules whose state was read
+_SEEN = "read modules"  # key in a deepcopy memo: ids of modules whose parameters were handled
 
 
 def state_without(module: Any, *derived: str) -> dict[str, Any]:
-    """Return the instance's state without the `derived` attributes, which are computed on use."""
+    """Return a module's state without its `derived` attributes, which are computed again on use."""
     state = torch.nn.Module.__getstate__(module)
     return {name: value for name, value in state.items() if name not in derived}
 
@@ -55,7 +55,7 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> None:
-    """Add copies of parameters that have views to the memo, so that copied views share storages."""
+    """Add copies of parameters with views to `memo`, so that the copies share storages as well."""
     seen = memo.setdefault(_SEEN, set())
     if id(module) in seen:
         return
@@ -69,12 +69,12 @@ def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> No
 
 def _set_dict(module: Any, attributes: dict[str, Any]) -> None:
     """Set the `__dict__` of a new module."""
-    # CPython 3.13 may store single attributes in the object, where the engine cannot watch them.
+    # From CPython 3.13 on, setattr may store values outside the dict; the engine watches the dict.
     object.__setattr__(module, "__dict__", attributes)
 
 
 def _complete(module: Any) -> None:
-    """Set the attributes that follow from a module's state."""
+    """Set the `owning_module` of a new module's graph."""
     if "graph" in module.__dict__:
         module.graph.owning_module = module
 
@@ -94,7 +94,7 @@ def restore(module: Any, state: dict[str, Any]) -> None:
 
 
 class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
-    """A pickler that leaves out real tensors and modules: `outside`, which the caller pickles."""
+    """A GraphPickler that leaves real tensors and modules to its caller, in `outside`."""
 
     outside: list[Any]
 
@@ -110,7 +110,7 @@ class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
             self.outside.append(obj)
             return _from_outside, (len(self.outside) - 1, self._unpickle_state)
         if isinstance(obj, torch_fx.TreeSpec) and obj.is_leaf():
-            return _leaf_spec, ()  # creating another leaf is deprecated
+            return _leaf_spec, ()  # torch deprecates the constructor that a pickle would call
         return super().reducer_override(obj)
 
 
@@ -146,31 +146,31 @@ def _from_outside(index: int, state: Any) -> Any:
 
 
 def dump(value: Any) -> tuple[bytes, list[Any]]:
-    """Return the bytes of a value with graphs, and the tensors and modules that it refers to."""
+    """Return the bytes of a value that contains graphs, and the objects that they leave out."""
     outside: list[Any] = []
     kind: Any = type(_Pickler.__name__, (_Pickler,), {"outside": outside})
     return kind.dumps(value, torch_export.PICKLE_ALL), outside
 
 
 def load(data: bytes, outside: list[Any]) -> Any:
-    """Return the value passed to `dump`, with fake values of a new mode."""
+    """Return the value passed to `dump`, with fake tensors of a new mode."""
     mode: Any = torch_export.fake_mode_of_its_own()
-    mode.outside = outside  # functions that read the pickle have access to the mode only
+    mode.outside = outside  # `_from_outside` receives only the mode
     try:
         return torch_export.GraphPickler.loads(data, mode)
     finally:
         del mode.outside
 
 
-class _Alive(threading.local):
-    """The graphs of pickles that are being written, by ids of their modules."""
+class _OpenPickles(threading.local):
+    """For pickles that this thread is writing: id of a module -> the `_Graphs` that has it."""
 
     def __init__(self) -> None:
-        # A pickler holds the objects that it has written, so entries last as long as the pickler.
+        # Weak, because the pickler keeps each `_Graphs` alive until the pickle is complete.
         self.graphs: weakref.WeakValueDictionary[int, _Graphs] = weakref.WeakValueDictionary()
 
 
-_alive = _Alive()
+_open_pickles = _OpenPickles()
 
 # Ordinary pickles cannot hold objects of these types.
 _GRAPH_TYPES: tuple[type, ...] = (
@@ -179,8 +179,8 @@ _GRAPH_TYPES: tuple[type, ...] = (
 )
 
 
-class _Part:
-    """The pickled form of one of the values of `_Graphs`."""
+class _GraphsItem:
+    """Stands for one value of a `_Graphs` in the state that is pickled."""
 
     def __init__(self, graphs: _Graphs, index: int) -> None:
         self.graphs = graphs
@@ -190,62 +190,62 @@ class _Part:
         return operator.getitem, (self.graphs, self.index)
 
 
-class _Table:
-    """The pickled form of a table of children with GraphModules, which modules may share."""
+class _ChildTable:
+    """Stands for a `_modules` table that has GraphModules, and that several modules may share."""
 
     def __init__(self, graphs: _Graphs, table: dict[str, Any]) -> None:
         self.graphs = graphs
         self.table = table
 
     def __reduce__(self) -> tuple[Any, ...]:
-        items = [(name, self.graphs.stand_in(child)) for name, child in self.table.items()]
+        items = [(name, self.graphs.pickled_child(child)) for name, child in self.table.items()]
         return dict, (), None, None, iter(items)
 
 
 class _Graphs:
-    """The values with graphs of a module and its submodules; unpickled as a list."""
+    """All attributes with graphs of a module and its submodules; unpickled as a list."""
 
     def __init__(self, top: torch.nn.Module) -> None:
-        # Pickled forms refer to this object, which refers to values only: there is no cycle.
+        # `items` and `tables` refer to this object. They are weak, so that there is no cycle.
         self.values: list[Any] = []
-        self.index: dict[int, int] = {}  # id -> index in `values`, which holds the object
-        self.parts: weakref.WeakValueDictionary[int, _Part] = weakref.WeakValueDictionary()
-        self.tables: weakref.WeakValueDictionary[int, _Table] = weakref.WeakValueDictionary()
+        self.index: dict[int, int] = {}  # id of a value -> its index in `values`
+        self.items: weakref.WeakValueDictionary[int, _GraphsItem] = weakref.WeakValueDictionary()
+        self.tables: weakref.WeakValueDictionary[int, _ChildTable] = weakref.WeakValueDictionary()
         for module in _below(top):
             for value in _with_graphs(module, module.__getstate__()).values():
                 self._add(value)
             for child in module._modules.values():
                 if isinstance(child, torch.fx.GraphModule):
                     self._add(child)
-            _alive.graphs[id(module)] = self
+            _open_pickles.graphs[id(module)] = self
 
     def _add(self, value: Any) -> None:
         if id(value) not in self.index:
             self.index[id(value)] = len(self.values)
             self.values.append(value)
 
-    def _part(self, value: Any) -> _Part:
+    def _item(self, value: Any) -> _GraphsItem:
         index = self.index[id(value)]
-        part = self.parts.get(index)
-        if part is None:
-            part = self.parts[index] = _Part(self, index)
-        return part
+        item = self.items.get(index)
+        if item is None:
+            item = self.items[index] = _GraphsItem(self, index)
+        return item
 
-    def stand_in(self, child: Any) -> Any:
-        """Return the pickled form of a child of a module."""
-        return self._part(child) if isinstance(child, torch.fx.GraphModule) else child
+    def pickled_child(self, child: Any) -> Any:
+        """Return what is pickled instead of a module's child: GraphModules are in `values`."""
+        return self._item(child) if isinstance(child, torch.fx.GraphModule) else child
 
     def state_of(self, module: Any) -> dict[str, Any]:
-        """Return a module's state with the pickled forms of the values."""
+        """Return the state of a module that is pickled, with references to `values`."""
         state: dict[str, Any] = module.__getstate__()
         for name, value in _with_graphs(module, state).items():
-            state[name] = self._part(value)
+            state[name] = self._item(value)
         children = module._modules
-        held = [self.stand_in(child) for child in children.values()]
-        if any(isinstance(child, _Part) for child in held):
+        held = [self.pickled_child(child) for child in children.values()]
+        if any(isinstance(child, _GraphsItem) for child in held):
             table = self.tables.get(id(children))
             if table is None:
-                table = self.tables[id(children)] = _Table(self, children)
+                table = self.tables[id(children)] = _ChildTable(self, children)
             state["_modules"] = table
         return state
 
@@ -259,27 +259,27 @@ def _with_graphs(module: Any, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _below(top: torch.nn.Module) -> Iterator[Any]:
-    """Yield the module and its submodules that fxpress pickles, including dispatchers' calls."""
+    """Yield the unflattened modules among `top` and the modules below it, each once."""
     seen: set[int] = set()
-    open_: list[Any] = [top]
-    while open_:
-        module = open_.pop()
+    pending: list[Any] = [top]
+    while pending:
+        module = pending.pop()
         if id(module) in seen or not isinstance(module, torch.nn.Module):
             continue
         seen.add(id(module))
         if hasattr(type(module), "_with_graphs"):
             yield module
         if not isinstance(module, torch.fx.GraphModule):
-            open_ += [*module._modules.values(), *module.__dict__.get("_call_modules", ())]
+            pending += [*module._modules.values(), *module.__dict__.get("_call_modules", ())]
 
 
 def reduce(module: Any) -> tuple[Any, ...]:
-    """Return `module.__reduce_ex__()`, for a pickle of the module or of a module above it."""
-    graphs = _alive.graphs.get(id(module))
+    """Return `module.__reduce_ex__()`. Modules of one pickle share the `_Graphs` of the first."""
+    graphs = _open_pickles.graphs.get(id(module))
     try:
         state = None if graphs is None else graphs.state_of(module)
     except KeyError:
-        state = None  # another module has that id now, or the module was changed
+        state = None  # the id belonged to another module, or the module was changed since
     if state is None:
         state = _Graphs(module).state_of(module)
     return copyreg.__newobj__, (type(module),), state  # type: ignore[attr-defined]

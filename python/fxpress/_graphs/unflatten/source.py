@@ -1,4 +1,4 @@
-"""The facts about an exported program that the native pass needs, and torch's `_IVals`."""
+"""Collect what the native pass needs to know about an exported program; also torch's `_IVals`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def collect(
     device: torch.device | None,
     progress: Progress = False,
 ) -> _native.ProgramState:
-    """Return the state of modules; unlike torch, distinguish values of different dtypes."""
+    """Return the parameters, buffers and constants of the new modules, copied unless shared.
+
+    Unlike torch, values with the same data but different dtypes stay separate.
+    """
     state_dict, constants = program.state_dict, program.constants
     values = [*state_dict.values(), *constants.values()]
     state = _native.ProgramState(
@@ -62,7 +65,7 @@ def collect(
 
 
 def _has_views(values: list[Any]) -> bool:
-    """Return whether different tensors share a storage, so that a write to one changes another."""
+    """Return whether two different tensors share a storage."""
     return any(len({id(values[i]) for i in positions}) > 1 for positions in sharing(values))
 
 
@@ -87,7 +90,7 @@ def _copies(
 def _copies_alone(
     values: list[Any], are_parameters: list[bool], share_state: bool, device: torch.device | None
 ) -> list[Any]:
-    """Return copies of values that share no storage."""
+    """Return copies of values with separate storages, or the values themselves if shared."""
     if device is None and not share_state:
         copies = aten.clone_separately(values, are_parameters)
         return [
@@ -122,18 +125,18 @@ class Source(TypedDict):
     """The argument of `_native.unflatten` and `_native.outline_submodules`."""
 
     graph: torch.fx.Graph  # the flat graph
-    owner: torch.nn.Module  # holds the attributes that its get_attr nodes name
-    may_alias: Callable[[torch.fx.Node], bool]  # a result may be, or view, an argument
-    parts: frozenset[Any]  # targets that return an inner tensor of a subclass
-    mutations: list[tuple[bool, str]]  # for each mutated output: is a parameter, placeholder
-    signatures: list[Signature]  # of preserved calls: call name, inputs, outputs, arity, specs
-    with_signature: list[str]  # their call names, for dispatchers
+    owner: torch.nn.Module  # has the attributes that get_attr nodes of `graph` read
+    may_alias: Callable[[torch.fx.Node], bool]  # whether a result may be or view an argument
+    parts: frozenset[Any]  # operators that return an inner tensor of a tensor subclass
+    mutations: list[tuple[bool, str]]  # from `mutations()`
+    signatures: list[Signature]  # from `signatures()`
+    with_signature: list[str]  # names of the calls that get dispatchers if they are repeated
     state: _native.ProgramState | None
-    paths: list[str]  # the original modules in order
-    interpreter: type[torch.nn.Module]
-    dispatcher: type[torch.nn.Module]
+    paths: list[str]  # names of the original modules, in order
+    interpreter: type[torch.nn.Module]  # InterpreterModule
+    dispatcher: type[torch.nn.Module]  # InterpreterModuleDispatcher
     run_with_interpreter: bool
-    drop_dead_code: bool  # leave out nodes without effect or user
+    drop_dead_code: bool  # leave out nodes that have neither effects nor users
 
 
 _NAMED = (TensorArgument, SymIntArgument, SymBoolArgument, SymFloatArgument)
@@ -164,7 +167,7 @@ def _expect(condition: bool, call_name: str, what: str, found: object) -> None:
 
 
 def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
-    """Check the preserved signatures, and return them."""
+    """Check and convert the signatures that were preserved, by the names of their calls."""
     result: list[Signature] = []
     for name, signature in calls.items():
         if name == "":
@@ -224,7 +227,7 @@ def _is_copied(kind: type) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of a signature's dataclass and the dataclasses in it; the rest is shared."""
+    """Copy an object of a signature, and the dataclasses in it except tree specs."""
     kind = type(value)
     copy = object.__new__(kind)
     fields = value.__dict__.copy()
@@ -238,7 +241,7 @@ def _copied(value: Any) -> Any:
 def copy_signature(
     signature: ExportGraphSignature, inputs: list[Any], outputs: list[Any]
 ) -> ExportGraphSignature:
-    """Return a copy of a signature with copies of its specs, which can be edited."""
+    """Return a copy of a signature with copies of the given specs, so that it can be edited."""
     copy = _copied(signature)
     copy.input_specs = [_copied(spec) for spec in inputs]
     copy.output_specs = [_copied(spec) for spec in outputs]
@@ -246,7 +249,7 @@ def copy_signature(
 
 
 def copy_calls(calls: Iterable[Any]) -> list[Any]:
-    """Return a call graph that can be edited without changing the program; specs are shared."""
+    """Copy a module call graph, so that it can be edited; tree specs are shared."""
     result = []
     for entry in calls:
         if entry.signature is None and type(entry) is ModuleCallEntry:
@@ -262,7 +265,6 @@ def copy_calls(calls: Iterable[Any]) -> list[Any]:
 
 def of_program(
     program: ExportedProgram,
-    signature: ExportGraphSignature,
     calls: Sequence[Any],
     state: _native.ProgramState,
     classes: tuple[type[torch.nn.Module], type[torch.nn.Module]],
@@ -270,14 +272,14 @@ def of_program(
     run_with_interpreter: bool,
     drop_dead_code: bool,
 ) -> Source:
-    """Return the facts about `program`; `signature` and `calls` are copies of the program's."""
+    """Return the argument of `_native.unflatten`; `calls` is a copy of the module call graph."""
     preserved = {entry.fqn: entry.signature for entry in calls if entry.signature is not None}
     return {
         "graph": program.graph,
         "owner": program.graph_module,
         "may_alias": aliases.may_alias,
         "parts": torch_export.INNER_TENSOR_TARGETS,
-        "mutations": mutations(signature),
+        "mutations": mutations(program.graph_signature),
         "signatures": signatures(preserved),
         "with_signature": list(preserved),
         "state": state,
@@ -290,10 +292,9 @@ def of_program(
 
 
 class _IVals:
-    """Names of intermediate values of mutations that were read, by module.
+    """The names of intermediate values of mutations that were read, by module.
 
-    Stands in for `torch.export.unflatten._IVals`, for callers that use an instance. The native pass
-    keeps its own record.
+    Stands in for `torch.export.unflatten._IVals`, for callers that use it. `unflatten` does not.
     """
 
     def __init__(self) -> None:
@@ -303,7 +304,7 @@ class _IVals:
         return isinstance(target, torch_fx.OpOverload) and bool(target._schema.is_mutable)
 
     def read(self, mf: Any, node: torch.fx.Node) -> Any:
-        """Return the node of the frame's graph that holds the intermediate value `node`."""
+        """Return the node in the graph of the frame `mf` for the intermediate value `node`."""
         if node.op != "call_function":
             raise AssertionError(f"expected node.op to be 'call_function', got {node.op!r}")
         if not self._is_mutable(node.target):
@@ -312,7 +313,7 @@ class _IVals:
         return mf.remap_input(node.args[0])
 
     def update(self, partitions: Any) -> None:
-        """Add a copy_ after every value that was read, into the state that it belongs to."""
+        """Add a `copy_` into the mutated tensor after each intermediate value that was read."""
         for entry in (entry for entries in partitions for entry in entries):
             graph = entry.module.graph
             names = self.node_names_by_fqn[entry.fqn]

@@ -8,8 +8,8 @@ from fxpress import _native
 from fxpress._base.replacement import attribute_block
 
 _NAME = "RUN_WITH_INTERPRETER"
-# The object that has the flag: the drop-in module once it is imported, because callers set the flag
-# there.
+# The object with the flag. When `fxpress.unflatten` is imported, it becomes the holder itself,
+# because callers set the flag on that module.
 holder: ModuleType | SimpleNamespace = SimpleNamespace(**{_NAME: True})
 
 

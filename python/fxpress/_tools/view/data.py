@@ -125,7 +125,7 @@ def reuse(program: Any, report: ReuseReport) -> Overlay:
         ...     strict = torch.export.export(model, (x,), strict=True)
         >>> (marks,) = data.reuse(strict, reuse_report()).values()
         >>> marks["results"]["node 0"]["value"]
-        'traced: no call before was like it'
+        'traced: no earlier call is equivalent'
     """
     texts = {
         _path(call.path): f"instantiated from {_path(call.instantiated_from)}"

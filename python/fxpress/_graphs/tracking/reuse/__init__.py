@@ -1,6 +1,7 @@
-"""Trace identical layers once: later calls repeat the changes of the first one to the graph.
+"""Trace identical layers once: later calls repeat what the first call added to the graph.
 
-`calls` is the entry point for calls of tracked modules. A call is described (`structure`), traced
-while Dynamo's changes are recorded (`journal`, `recording`), and repeated for a call with an equal
-description (`template`, `instantiate`). In doubt a call is traced.
+`calls.call` is the entry point. `structure` describes everything that a call can read. The first
+call with a description is traced, while `journal` and `recording` record Dynamo's changes. Calls
+with an equal description repeat the changes (`template`, `instantiate`). A call that may differ is
+traced.
 """

@@ -1,4 +1,4 @@
-"""Instantiate the template of an equal call, or trace the call of a module."""
+"""Handle the call of a module: repeat an equal earlier call, or trace it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxpress._graphs.tracking.reuse.template import Template, template_of
 from fxpress._torch.reuse import Translator, VariableTracker, is_plain_trace, traces_all
 
 Trace = Callable[[], VariableTracker]
-_MOST = 4  # recordings kept for one description
+_MOST = 4  # how many recordings with an equal key are kept
 
 
 def call(
@@ -26,9 +26,9 @@ def call(
     kwargs: dict[str, VariableTracker],
     trace: Trace,
 ) -> VariableTracker:
-    """Return the result of a module's call: instantiated from an equal traced call, or traced."""
-    how = mode()
-    if how == "trace" or traces_all(tx):
+    """Return the result of a module's call: repeat an equal earlier call, or run `trace`."""
+    reuse_mode = mode()
+    if reuse_mode == "trace" or traces_all(tx):
         begin_once(tx.output)
         return trace()
     if not variable.source or not is_plain_trace(tx):
@@ -42,38 +42,38 @@ def call(
             journal.note_known(start)
             return result
         try:
-            made = Call(variable, tx, args, kwargs, journal)
-        except NotReusable as reason:
-            journal.report.add(variable, None, str(reason))
+            new = Call(variable, tx, args, kwargs, journal)
+        except NotReusable as error:
+            journal.report.add(variable, None, str(error))
             return trace()
-        known = journal.recordings.setdefault(made.key, [])
-        template, why = _fitting(known, made)
+        recordings = journal.recordings.setdefault(new.key, [])
+        template, reason = _find_template(recordings, new)
         if template is None:
-            journal.report.add(variable, None, why)
+            journal.report.add(variable, None, reason)
         else:
             journal.report.add(variable, template.call.variable, "")
-            if how == "instantiate":
-                return instantiate(template, made)
-        recording = Recording(made)
+            if reuse_mode == "instantiate":
+                return instantiate(template, new)
+        recording = Recording(new)
         result = trace()
         recording.finish(result)
         if template is not None:
             found = difference(template, recording)
             if found is not None:
-                raise InternalError(f"an instance of {made.path.name} would be wrong: {found}")
-        known[:] = [*(each for each in known if not each.reason), recording][-_MOST:]
+                raise InternalError(f"an instance of {new.path.name} would be wrong: {found}")
+        recordings[:] = [*(each for each in recordings if not each.reason), recording][-_MOST:]
         return result
 
 
-def _fitting(known: list[Recording], made: Call) -> tuple[Template | None, str]:
-    """Return the template of a recorded call that the call can repeat, or None and the reason."""
-    why = "no call before was like it"
-    for recording in known:
+def _find_template(recordings: list[Recording], new: Call) -> tuple[Template | None, str]:
+    """Return (template of a recording that `new` can repeat, ""), or (None, the reason)."""
+    reason = "no earlier call is equivalent"
+    for recording in recordings:
         try:
             template = template_of(recording)
-            template.check(made)
+            template.check(new)
         except NotReusable as error:
-            why = str(error)
+            reason = str(error)
         else:
             return template, ""
-    return None, why
+    return None, reason

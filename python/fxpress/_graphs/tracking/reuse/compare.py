@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from fxpress._torch.reuse import guard_arguments, guard_kind
 
 
 def difference(old: Template, recording: Recording) -> str | None:
-    """Return how a traced call differs from the instance of a template; None for no difference."""
+    """Return how a traced call differs from what `old` would have added for it, or None."""
     try:
         new = template_of(recording)
     except NotReusable as reason:
@@ -22,115 +23,119 @@ def difference(old: Template, recording: Recording) -> str | None:
     return _Comparison(old, new).run()
 
 
+_MapSource = Callable[[Any], Any]  # a source of a recorded call -> the new call's source
+
+
+def _same_source(source: Any) -> Any:
+    return source
+
+
 class _Comparison:
+    """Compares the template of a recorded call with the template of a new, traced call."""
+
     def __init__(self, old: Template, new: Template) -> None:
         self.old, self.new = old, new
         self.same = Correspondence(old.call, new.call)
         self.same.nodes.update(zip(old.arguments, new.arguments, strict=True))
-        self.paths: dict[str, str] = {}
+        self.paths: dict[str, str] = {}  # path of a module in the old call -> in the new call
 
     def run(self) -> str | None:
         old, new = self.old, self.new
-        for what, mine, its in (
-            ("modules that are called", self._entered(old, True), self._entered(new, False)),
-            ("modules that are checked", self._built(old, True), self._built(new, False)),
-            ("code that is traced", old.codes, new.codes),
-            ("sizes that are kept", self._sizes(old, True), self._sizes(new, False)),
+        mapped = self.same.source
+        for subject, expected, traced in (
+            ("called modules", _entered(old, mapped), _entered(new, _same_source)),
+            ("tracked modules", _built(old, mapped), _built(new, _same_source)),
+            ("traced code objects", old.codes, new.codes),
+            ("recorded sizes", _sizes(old, mapped), _sizes(new, _same_source)),
             ("number of steps", len(old.steps), len(new.steps)),
         ):
-            if mine != its:
-                return f"the {what}: {mine} expected, {its} traced"
+            if expected != traced:
+                return f"the {subject}: {expected} expected, {traced} traced"
         self.paths.update(zip(_paths(old), _paths(new), strict=True))
-        for mine, its in zip(old.steps, new.steps, strict=True):
-            found = self._step(mine, its)
+        for old_step, new_step in zip(old.steps, new.steps, strict=True):
+            found = self._step(old_step, new_step)
             if found is not None:
                 return found
         return self._guards()
 
-    def _entered(self, template: Template, maps: bool) -> list[Any]:
-        return [
-            (
-                template.numbers.get(id(module), module),
-                _native.path_without_tables(self._source(source, maps).name),
-            )
-            for _, source, module in template.entered
-        ]
-
-    def _built(self, template: Template, maps: bool) -> list[Any]:
-        return [
-            (template.numbers[id(module)], self._source(source, maps))
-            for module, source in template.built
-        ]
-
-    def _sizes(self, template: Template, maps: bool) -> list[Any]:
-        return [
-            (self._source(source, maps).name, size.given, size.merged)
-            for size, source in template.sizes
-        ]
-
-    def _source(self, source: Any, maps: bool) -> Any:
-        return self.same.source(source) if maps else source
-
     def _step(self, old: Step, new: Step) -> str | None:
-        mine, its = old.node, new.node
+        node = new.node
         if old.kind == "node" == new.kind:
-            self.same.add_node(mine, its)
-            for what in ("op", "target"):
-                if getattr(mine, what) != getattr(its, what):
-                    return f"{its}: the {what} is {getattr(its, what)}, not {getattr(mine, what)}"
-            for what in ("args", "kwargs"):
-                given = torch.fx.map_arg(getattr(mine, what), self.same.node)
-                if repr(given) != repr(getattr(its, what)):
-                    return f"{its}: the {what} are {getattr(its, what)}, not {given}"
+            self.same.add_node(old.node, node)
+            for field in ("op", "target"):
+                expected, traced = getattr(old.node, field), getattr(node, field)
+                if expected != traced:
+                    return f"{node}: the {field} is {traced}, not {expected}"
+            for field in ("args", "kwargs"):
+                expected = torch.fx.map_arg(getattr(old.node, field), self.same.node)
+                if repr(expected) != repr(getattr(node, field)):
+                    return f"{node}: the {field} are {getattr(node, field)}, not {expected}"
             if _facts(old.fake) != _facts(new.fake):
-                return f"{its}: the value is {new.fake}, not {old.fake}"
+                return f"{node}: the value is {new.fake}, not {old.fake}"
         elif old.kind == "input" == new.kind:
-            self.same.nodes[mine] = its
-            if old.number != new.number or self.same.source(old.source) != new.source:
-                return f"{its}: the input is another"
-        elif self.same.node(mine) is not its:
-            return f"{its}: a node is named that should not be"
+            self.same.nodes[old.node] = node
+            expected = self.same.source(old.source)
+            if old.number != new.number or expected != new.source:
+                return f"{node}: the input is {new.source.name}, not {expected.name}"
+        elif self.same.node(old.node) is not node:
+            return f"{node}: the trace renames this node, not {self.same.node(old.node)}"
         if (old.kind, old.candidate) != (new.kind, new.candidate) and old.kind != "input":
-            return f"{its}: made from {new.kind} {new.candidate}, not {old.kind} {old.candidate}"
-        if its in self.new.arguments:  # created before the call
+            return f"{node}: made from {new.kind} {new.candidate}, not {old.kind} {old.candidate}"
+        if node in self.new.arguments:  # created before the call
             return None
-        return self._meta(mine, its)
+        return self._meta(old.node, node)
 
-    def _meta(self, mine: torch.fx.Node, its: torch.fx.Node) -> str | None:
-        stacks = [
-            [
-                (path, kind)
-                for path, kind in list(node.meta.get("nn_module_stack", {}).values())[depth:]
-            ]
-            for node, depth in ((mine, self.old.call.depth), (its, self.new.call.depth))
-        ]
-        if [(self.paths.get(path, path), kind) for path, kind in stacks[0]] != stacks[1]:
-            return f"{its}: the stack of modules is {stacks[1]}, not {stacks[0]}"
-        functions = self.same.functions(mine.meta.get("source_fn_stack", []))
-        if functions != its.meta.get("source_fn_stack", []):
-            return f"{its}: the stack of functions differs"
-        expected = self.same.trace(mine.meta.get("stack_trace", ""))
-        traced = its.meta.get("stack_trace", "")
-        if expected != traced:
-            return f"{its}: the stack trace is {traced!r}, not {expected!r}"
+    def _meta(self, old: torch.fx.Node, new: torch.fx.Node) -> str | None:
+        expected, traced = (
+            list(node.meta.get("nn_module_stack", {}).values())[depth:]
+            for node, depth in ((old, self.old.call.depth), (new, self.new.call.depth))
+        )
+        if [(self.paths.get(path, path), kind) for path, kind in expected] != traced:
+            return f"{new}: nn_module_stack is {traced}, not {expected}"
+        functions = self.same.functions(old.meta.get("source_fn_stack", []))
+        if functions != (traced_functions := new.meta.get("source_fn_stack", [])):
+            return f"{new}: source_fn_stack is {traced_functions}, not {functions}"
+        expected_trace = self.same.trace(old.meta.get("stack_trace", ""))
+        traced_trace = new.meta.get("stack_trace", "")
+        if expected_trace != traced_trace:
+            return f"{new}: the stack trace is {traced_trace!r}, not {expected_trace!r}"
         return None
 
     def _guards(self) -> str | None:
-        mine = [self._guard(guard, True) for guard in self.old.guards]
-        its = [self._guard(guard, False) for guard in self.new.guards]
-        for one, other in zip(mine, its, strict=False):
+        expected = [_guard(guard, self.same.source) for guard in self.old.guards]
+        traced = [_guard(guard, _same_source) for guard in self.new.guards]
+        for one, other in zip(expected, traced, strict=False):
             if one != other:
                 return f"the guards: {one} expected, {other} traced"
-        if len(mine) != len(its):
-            return f"the guards: {len(mine)} expected, {len(its)} traced"
+        if len(expected) != len(traced):
+            return f"the guards: {len(expected)} expected, {len(traced)} traced"
         return None
 
-    def _guard(self, guard: Any, maps: bool) -> Any:
-        given = [
-            self._source(each, maps).name if hasattr(each, "guard_source") else each
-            for each in guard_arguments(guard)
-        ]
-        return self._source(guard.originating_source, maps).name, guard_kind(guard).__name__, given
+
+def _entered(template: Template, map_source: _MapSource) -> list[Any]:
+    return [
+        (
+            template.numbers.get(id(module), module),
+            _native.path_without_tables(map_source(source).name),
+        )
+        for _, source, module in template.entered
+    ]
+
+
+def _built(template: Template, map_source: _MapSource) -> list[Any]:
+    return [(template.numbers[id(module)], map_source(source)) for module, source in template.built]
+
+
+def _sizes(template: Template, map_source: _MapSource) -> list[Any]:
+    return [(map_source(source).name, size.given, size.merged) for size, source in template.sizes]
+
+
+def _guard(guard: Any, map_source: _MapSource) -> Any:
+    arguments = [
+        map_source(each).name if hasattr(each, "guard_source") else each
+        for each in guard_arguments(guard)
+    ]
+    return map_source(guard.originating_source).name, guard_kind(guard).__name__, arguments
 
 
 def _paths(template: Template) -> list[str]:

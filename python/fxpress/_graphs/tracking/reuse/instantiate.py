@@ -1,4 +1,4 @@
-"""Repeat a recorded call: instantiate its template for an equal call."""
+"""Repeat a recorded call for an equal call: instantiate its template."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def instantiate(template: Template, call: Call) -> VariableTracker:
 
 
 class _Instance:
+    """One instance of a template. "Old" objects are from the recorded call."""
+
     def __init__(self, template: Template, call: Call) -> None:
         self.template = template
         self.call = call
@@ -48,15 +50,16 @@ class _Instance:
         self.output = call.journal.output
         self.tracer = self.output.current_tracer
         self.same = Correspondence(template.call, call)
+        # Ids of old objects (old nodes in `inputs`) -> the new objects.
         self.variables: dict[int, Any] = {}
         self.inputs: dict[torch.fx.Node, Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
-        self.storages: dict[int, Any] = {}
-        self.symbols: dict[int, Any] = {}  # the id of a SymNode -> its replacement
+        self.storages: dict[int, Any] = {}  # a new tensor that has the storage
+        self.symbols: dict[int, Any] = {}  # by ids of SymNodes
 
     def run(self) -> VariableTracker:
         for old, new in zip(self.template.arguments, self.call.arguments.tensors, strict=True):
-            self._know(old, new.as_proxy().node)
+            self._map_node(old, new.as_proxy().node)
         self._enter_modules()
         with separate_guards(self.output) as fresh:
             for step in self.template.steps:
@@ -65,7 +68,8 @@ class _Instance:
         self.output.traced_code.extend(self.template.codes)
         return self.template.result(self)
 
-    def _know(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+    def _map_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+        """Map an old node, and the symbols and the storage of its value, to a new node."""
         self.same.nodes[old] = new
         before, after = old.meta.get("example_value"), new.meta.get("example_value")
         for size, same in zip(symbols_of(before), symbols_of(after), strict=True):
@@ -74,21 +78,23 @@ class _Instance:
             self.fakes[id(before)] = after
             self.storages.setdefault(storage_id(before), after)
 
-    # The modules
+    # Modules
 
     def _enter_modules(self) -> None:
-        """Count the calls of modules as tracing does, and record their keys."""
+        """Count calls of modules and record them in the journal, as tracing does."""
         objects, numbers = self.call.structure.objects, self.template.numbers
         journal = self.call.journal
         self.outside = dict(self.tx.nn_module_stack)
+        # Old key -> new (key, entry) in nn_module_stack.
         self.keys: dict[str, tuple[str, tuple[str, type]]] = {}
         for key, source, module in self.template.entered:
             number = numbers.get(id(module))
-            same = module if number is None else objects[number]  # None: both calls use this module
+            # A module without a number is outside the called module, so both calls use it.
+            same = module if number is None else objects[number]
             path = self.same.source(source)
-            made = enter_module(str(id(same)), path, self.tx, same)
-            self.keys[key] = made
-            journal.entered.append((made[0], path, same))
+            new_key, entry = enter_module(str(id(same)), path, self.tx, same)
+            self.keys[key] = new_key, entry
+            journal.entered.append((new_key, path, same))
         for module, source in self.template.built:
             same = objects[numbers[id(module)]]
             journal.note_instantiated(same, self.same.source(source))
@@ -98,10 +104,11 @@ class _Instance:
             size.note(self.same.source(source).name)
 
     def _stack(self, old: dict[str, Any]) -> dict[str, Any]:
+        """Return the `nn_module_stack` of a new node for the stack of the old node."""
         inner = list(old)[self.template.call.depth :]
         return self.outside | dict(self.keys[key] for key in inner)
 
-    # The steps
+    # Steps
 
     def _add_input(self, step: Step) -> None:
         tensor = self.call.structure.objects[step.number]
@@ -110,23 +117,23 @@ class _Instance:
         fake = None if step.fake is None else copy_parameter(step.fake, tensor)
         old = step.node
         if fake is not None and old.op == "get_attr":
-            given = Input(step.variable, step.tensor, tensor, fake, source)
+            new_input = Input(step.variable, step.tensor, tensor, fake, source)
             make_node = functools.partial(self._make_attribute, old)
-            variable = add_attribute(self.tx, given, make_node)
+            variable = add_attribute(self.tx, new_input, make_node)
         else:
-            journal.place = self.same.trace(old.meta["stack_trace"])
+            journal.stack_trace = self.same.trace(old.meta["stack_trace"])
             if fake is None:
                 variable = VariableBuilder(self.tx, source)(tensor)
             else:
-                given = Input(step.variable, step.tensor, tensor, fake, source)
-                variable = add_placeholder(self.tx, given)
-            journal.place = None
-            made = variable.as_proxy().node.meta
-            made["nn_module_stack"] = self._stack(old.meta["nn_module_stack"])
-            for key in old.meta:  # in this order
-                made[key] = made.pop(key)
+                new_input = Input(step.variable, step.tensor, tensor, fake, source)
+                variable = add_placeholder(self.tx, new_input)
+            journal.stack_trace = None
+            meta = variable.as_proxy().node.meta
+            meta["nn_module_stack"] = self._stack(old.meta["nn_module_stack"])
+            for key in old.meta:  # gives the items the old node's order
+                meta[key] = meta.pop(key)
         self.inputs[old] = variable
-        self._know(old, variable.as_proxy().node)
+        self._map_node(old, variable.as_proxy().node)
 
     def _make_attribute(
         self, old: torch.fx.Node, name: str, values: dict[str, Any]
@@ -153,8 +160,8 @@ class _Instance:
                 each._is_name_set = True
 
     def _fill_meta(self, node: torch.fx.Node, old: torch.fx.Node, values: dict[str, Any]) -> None:
-        """Fill a node's meta from the recorded node's; `values` has items that are known."""
-        for key, value in old.meta.items():  # in this order
+        """Fill a node's meta from the old node's; `values` has items that are computed already."""
+        for key, value in old.meta.items():  # keeps the order
             node.meta[key] = values[key] if key in values else self._meta(key, value)
 
     def _meta(self, key: str, old: Any) -> Any:
@@ -193,7 +200,7 @@ class _Instance:
         return found
 
     def _copy(self, old: Any) -> torch.Tensor:
-        """Copy a fake tensor; copies share a new storage if the originals share one."""
+        """Copy a fake tensor; copies share storages as the originals do."""
         key = storage_id(old)
         made = copy_fake(old, self.storages.get(key), self._symbol)
         self.storages.setdefault(key, made)
@@ -201,7 +208,7 @@ class _Instance:
             share_gradient_edge(made, old)
         return made
 
-    # What remains
+    # Guards and the result
 
     def _add_guards(self, fresh: dict[Any, list[Any]]) -> None:
         guards = self.output.guards
@@ -213,7 +220,7 @@ class _Instance:
             self.call.journal.note_guard(made)
 
     def variable(self, step: Step, old: Any) -> VariableTracker:
-        """Return the variable of a result: a new one for a node, the known one for an input."""
+        """Return the variable for a result `old` of `step`: an input's own, or a new one."""
         if step.kind == "input":
             known: VariableTracker = self.inputs[step.node]
             return known
@@ -230,7 +237,7 @@ class _Instance:
         return found
 
     def container(self, old: Any, items: list[VariableTracker]) -> VariableTracker:
-        """Return the variable of a tuple or a list with other items."""
+        """Return a variable for a tuple or a list like `old`, with other items."""
         found = self.variables.get(id(old))
         if found is None:
             found = self.variables[id(old)] = copy_container(old, items)

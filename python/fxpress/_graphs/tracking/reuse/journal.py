@@ -1,4 +1,4 @@
-"""Record Dynamo's changes to a graph, in order, during calls of modules."""
+"""Record in order what Dynamo adds to a graph and reads during calls of modules."""
 
 from __future__ import annotations
 
@@ -28,67 +28,68 @@ from fxpress._torch.reuse import (
     within,
 )
 
-KEY = "_fxpress_journal"  # of an output graph
+KEY = "_fxpress_journal"  # the attribute of Dynamo's OutputGraph that has the journal
 
 
 def open_journal(tx: Any) -> Any:
-    """Return the journal of a translator's graph while a call is recorded, else None."""
+    """Return the journal of a translator's OutputGraph while a call is recorded, else None."""
     found = getattr(getattr(tx, "output", None), KEY, None)
     return found if found is not None and found.depth else None
 
 
 def note_once(tx: Any, what: str) -> None:
-    """Record a dependency on one object or moment, which prevents a call from being repeated."""
+    """Record that the current call depends on `what`, such as an id, and cannot be repeated."""
     journal = open_journal(tx)
     if journal is not None:
         journal.once.append(what)
 
 
-_TENSORS = (torch.nn.Parameter, torch.Tensor)  # others may run code of the user
+_TENSORS = (torch.nn.Parameter, torch.Tensor)  # reading `shape` of a subclass may run user code
 _NOTHING: dict[str, Any] = {}
 
 
 class Census:
-    """Counts of module kinds found so far.
+    """Counts modules of the same shape, to find modules that no other module can be equal to.
 
-    The kind of a module is its class, the sizes of its tensors and the kinds of its children. Equal
-    kinds are necessary but not sufficient for equal calls. The kind is computed once for a module,
-    not again for each module above it.
+    The shape of a module consists of its class, the sizes of its tensors and the shapes of its
+    children. Calls of modules are equal only if the shapes are. A module's shape is computed once,
+    also if several modules contain it.
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[int, int] = {}  # the id of a module -> the number of its kind
-        self._numbers: dict[Any, int] = {}  # a kind -> its number
-        self._counts: collections.Counter[int] = collections.Counter()
+        self._shapes: dict[int, int] = {}  # id of a module -> number of its shape
+        self._numbers: dict[Any, int] = {}  # shape -> number
+        self._counts: collections.Counter[int] = collections.Counter()  # number -> modules
 
     def is_single(self, module: torch.nn.Module) -> bool:
-        """Return whether no other module found so far has the same kind.
+        """Return whether no other counted module has the shape of `module`.
 
-        A module outside all modules found before may have an equal one elsewhere, so it is not
-        single, except the first: the first call of a trace can seldom be repeated.
+        A module that was not counted before is counted with all modules in it. It is not single,
+        because other uncounted modules may be equal. The first module of a trace is an exception,
+        because its call can seldom be repeated.
         """
-        is_first = not self._kinds
-        if id(module) not in self._kinds:
+        is_first = not self._shapes
+        if id(module) not in self._shapes:
             self._add(module)
             if not is_first:
                 return False
-        return self._counts[self._kinds[id(module)]] == 1
+        return self._counts[self._shapes[id(module)]] == 1
 
     def _add(self, root: torch.nn.Module) -> None:
         found: dict[int, torch.nn.Module] = {}
         pending = [root]
         while pending:
             module = pending.pop()
-            if id(module) not in found and id(module) not in self._kinds:
+            if id(module) not in found and id(module) not in self._shapes:
                 found[id(module)] = module
                 pending.extend(_children(module))
         for key, module in reversed(found.items()):  # children first
-            kind = (
+            shape = (
                 type(module),
                 tuple(_sizes(module)),
-                tuple(self._kinds.get(id(child), -1) for child in _children(module)),
+                tuple(self._shapes.get(id(child), -1) for child in _children(module)),
             )
-            number = self._kinds[key] = self._numbers.setdefault(kind, len(self._numbers))
+            number = self._shapes[key] = self._numbers.setdefault(shape, len(self._numbers))
             self._counts[number] += 1
 
 
@@ -104,43 +105,45 @@ def _sizes(module: torch.nn.Module) -> Iterator[Any]:
             yield value.shape if type(value) in _TENSORS else type(value)
 
 
-# The methods of an output graph that a journal replaces.
+# The methods of an OutputGraph that a journal replaces.
 _WATCHED = ("add_fqn_info_for_inlined_modules", "register_attr_or_module")
 
 
 class Journal:
-    """The changes to the graph of one output so far, in lists that only grow.
+    """What Dynamo has added to one OutputGraph and read so far, in lists that only grow.
 
-    A call of a module is a range of each list, so nested calls have no extra cost.
+    Each call of a module corresponds to a range of each list. Nested calls share the entries.
     """
 
     def __init__(self, output: Any) -> None:
         self.output = output
         self.graph = output.current_tracer.graph
         self.effects = output.side_effects
-        # (node, proposed name, name) for a new node; (None, proposed name, name) for a name that an
-        # existing node got later.
+        # (node, proposed name, name) for a new node; (None, proposed name, name) if an existing
+        # node is renamed.
         self.events: list[tuple[torch.fx.Node | None, str, str]] = []
-        self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # (key, path, module)
+        self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # (key, path, called module)
         self.built: list[tuple[torch.nn.Module, Source]] = []  # modules that got a variable
         self.reads: list[tuple[int, str]] = []  # (id of a module, name of an attribute)
         self.sizes: list[SeenSize] = []  # numbers and sizes that may become inputs of the graph
-        # Changed objects that are reachable from outside a call, and the number of changes.
+        self.once: list[str] = []  # see `note_once`
+        # Objects that outlive a call and were changed, and the number of changes.
         self._changed = changed_objects(self.effects)
         self.mutations = len(self._changed)
-        self._reached: dict[int, VariableTracker] = {}  # id -> object held by a changed object
-        self._generators: list[VariableTracker] = []  # generators among these
-        self._reached_at = 0  # `mutations` when both were computed
-        self.once: list[str] = []  # dependencies that differ for another call, see `note_once`
-        self.known: set[int] = set()  # ids of modules that a finished call has found
+        # Objects that the changed objects contain (id -> variable), and the generators among these.
+        # `_reach` computes both again if `mutations` differs from `_reached_at`.
+        self._reached: dict[int, VariableTracker] = {}
+        self._generators: list[VariableTracker] = []
+        self._reached_at = 0
+        self.known: set[int] = set()  # ids of modules that got a variable in a finished call
         self.census = Census()
         self.report = begin()
-        self.recordings: dict[Any, list[Any]] = {}
-        self.depth = 0
-        self.place: str | None = None  # the stack trace of the next nodes, if known
+        self.recordings: dict[Any, list[Any]] = {}  # key of a call -> its Recordings
+        self.depth = 0  # how many calls are being recorded, one in another
+        self.stack_trace: str | None = None  # of the next nodes, if it is known
         self._undo: list[Callable[[], None]] = []
         self._instantiated: dict[int, tuple[torch.nn.Module, Source]] = {}
-        # Keys of guards that Dynamo adds with a variable, which an instance does not build.
+        # Keys of guards of instances. Dynamo would add them again when it builds the variable.
         self._guarded: set[Any] = set()
         self._count_mutations()
         self._note_modules()
@@ -148,7 +151,7 @@ class Journal:
         self._end_with_trace()
 
     def is_current(self, output: Any) -> bool:
-        """Return whether Dynamo still writes to the same graph; a failed attempt replaces it."""
+        """Return whether Dynamo still writes to the same graph, which a restart would replace."""
         return self.graph is output.current_tracer.graph and self.effects is output.side_effects
 
     def __enter__(self) -> Journal:
@@ -175,7 +178,7 @@ class Journal:
         vars(self.effects)["check_allowed_side_effect"] = check_allowed
 
     def _is_reached(self, item: VariableTracker) -> bool:
-        """Return whether a changed object holds `item`, which was created while tracing."""
+        """Return whether a changed object contains `item`, an object created while tracing."""
         self._reach()
         return id(item) in self._reached
 
@@ -186,7 +189,7 @@ class Journal:
             self._generators = list(filter(is_generator, self._reached.values()))
 
     def has_open_generator(self) -> bool:
-        """Return whether a changed object holds a generator that is not exhausted."""
+        """Return whether a changed object contains a generator that is not exhausted."""
         self._reach()
         return not all(map(is_exhausted, self._generators))
 
@@ -201,7 +204,7 @@ class Journal:
             if known is None:
                 add_module(module, source)
             elif known[1] != source:
-                # A traced module would be registered under its first path.
+                # Tracing registers a module under its first path only.
                 restart_without_reuse(output, "a part of an instantiated module has another path")
 
         def register_attr_or_module(target: Any, *names: Any, **options: Any) -> Any:
@@ -223,12 +226,12 @@ class Journal:
         vars(guards)["add"] = add_new
 
     def note_guard(self, guard: Guard) -> None:
-        """Record a guard of an instance, so that a later variable does not add it again."""
+        """Record a guard of an instance, so that Dynamo does not add it again with a variable."""
         if is_of_variable(guard):
             self._guarded.add(guard_key(guard))
 
     def _end_with_trace(self) -> None:
-        """Free the journal when Dynamo frees the output."""
+        """Free the journal, and restore the methods, when Dynamo frees the OutputGraph."""
         output = self.output
         free = vars(output).pop("cleanup", output.cleanup)
 
@@ -243,11 +246,11 @@ class Journal:
         vars(output)["cleanup"] = cleanup
 
     def note_known(self, start: int) -> None:
-        """Record the modules that a finished call has found."""
+        """Record the modules that got variables since `start`, an index of `built`."""
         self.known.update(id(module) for module, _ in self.built[start:])
 
     def note_instantiated(self, module: torch.nn.Module, source: Source) -> None:
-        """Record a module that is part of the trace but has no variable."""
+        """Record a module that an instance calls. Dynamo has not built a variable for it."""
         self.output.add_fqn_info_for_inlined_modules(module, source)
         self._instantiated[id(module)] = module, source
 
@@ -268,8 +271,8 @@ class Journal:
             if len(events) == before + 1:
                 _, candidate, name = events[before]
                 events[before] = (node, candidate, name)
-            if self.place is not None:  # saves Dynamo the search for the stack trace
-                node.meta["stack_trace"] = self.place
+            if self.stack_trace is not None:  # saves Dynamo the search for it
+                node.meta["stack_trace"] = self.stack_trace
             return node
 
         self._replace(namespace, "create_name", create_name)
@@ -284,7 +287,7 @@ class Journal:
 
 
 def journal_of(output: Any) -> Journal:
-    """Return the journal of an output graph; create it at the first call."""
+    """Return the journal of an OutputGraph; create it at the first call."""
     found: Journal | None = vars(output).get(KEY)
     if found is None or not found.is_current(output):
         found = vars(output)[KEY] = Journal(output)
@@ -292,7 +295,7 @@ def journal_of(output: Any) -> Journal:
 
 
 def begin_once(output: Any) -> None:
-    """Begin the report of an output graph whose calls are traced without a journal."""
+    """Begin a report for an OutputGraph whose calls are traced without a journal."""
     if KEY not in vars(output):
         begin()
         vars(output)[KEY] = None

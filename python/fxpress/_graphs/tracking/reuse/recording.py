@@ -1,4 +1,4 @@
-"""A traced call of a module, which equal calls may repeat."""
+"""Describe and record a traced call of a module, so that equal calls can repeat it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """The description of a call before it is traced or repeated: everything that it can read."""
+    """A call that is about to be traced or repeated. `key` describes everything that it can read.
+
+    Raises:
+        NotReusable: the call cannot be described.
+    """
 
     def __init__(
         self,
@@ -48,7 +52,7 @@ class Call:
         self.source = variable.source
         self.path = variable.get_nn_module_stack_source()
         self.journal = journal
-        if id(self.module) in journal.known:  # an earlier call may have distinguished it
+        if id(self.module) in journal.known:  # it may treat this module unlike equal modules
             raise NotReusable("an earlier call has read the module")
         if journal.has_open_generator():
             raise NotReusable("a generator is open")
@@ -64,11 +68,11 @@ class Call:
             surroundings(tx),
         )
         known = journal.effects.id_to_variable
-        # Numbers of the objects that the trace knows by another path or from an earlier call.
+        # Numbers of objects for which Dynamo has a variable, from another path or an earlier call.
         self.tracked = tuple(
             number for number, each in enumerate(self.structure.objects) if id(each) in known
         )
-        # Dynamo guards differently on an object that it has read before.
+        # Dynamo adds other guards for an object that it has read before.
         self.met = [each in known for each in self.structure.others]
         self.state = global_state()
         self.site = CallSite(tx)
@@ -76,11 +80,11 @@ class Call:
 
 
 class Correspondence:
-    """Maps the sources, nodes, names and stack traces of a recorded call to a new call's."""
+    """Maps a recorded call's sources, nodes, names and stack traces to an equal call's."""
 
     def __init__(self, old: Call, new: Call) -> None:
         self._sites = old.site, new.site
-        self._is_same_place = old.site.is_same(new.site)
+        self._is_same_site = old.site.is_same(new.site)
         self.sources: dict[Any, Any] = {old.path: new.path, old.source: new.source}
         if hasattr(old.source, "base"):
             self.sources[old.source.base] = new.source.base
@@ -88,7 +92,7 @@ class Correspondence:
         self._names: dict[str, str] = {}
 
     def source(self, old: Any) -> Any:
-        """Return the new call's source for a source of the recorded call."""
+        """Return the new call's source for a source in the recorded call."""
         return map_source(old, self.sources)
 
     def node(self, old: torch.fx.Node) -> torch.fx.Node:
@@ -96,39 +100,37 @@ class Correspondence:
         return self.nodes.get(old, old)
 
     def add_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Map a node, and its first name, to a node of the new call.
-
-        A new node has no meta yet; its name is its first name.
-        """
+        """Map a recorded node and its first name to a node of the new call."""
         self.nodes[old] = new
-        self._names[_made_name(old)] = _made_name(new)
+        self._names[_first_name(old)] = _first_name(new)
 
     def functions(self, stack: Any) -> list[tuple[str, Any]]:
-        """Return the new call's stack of functions."""
+        """Return the new call's `source_fn_stack` for the stack of a recorded node."""
         return [(self._names.get(name, name), kind) for name, kind in stack]
 
     def trace(self, text: str) -> str:
-        """Return the new call's stack trace, which begins at the new call site."""
-        if self._is_same_place:
+        """Return the stack trace of a recorded node, with the frames of the new call site."""
+        if self._is_same_site:
             return text
         old, new = self._sites
         return new.text() + text.removeprefix(old.text())
 
     def stack(self, frames: Any) -> Any:
-        """Return the new call's frames, which begin at the new call site."""
-        if self._is_same_place:
+        """Return the frames of a recorded guard, with the frames of the new call site."""
+        if self._is_same_site:
             return frames
         old, new = self._sites
         return type(frames)([*new.stack, *frames[len(old.stack) :]])
 
 
-def _made_name(node: torch.fx.Node) -> str:
+def _first_name(node: torch.fx.Node) -> str:
+    """Return the name that a node got first; `source_fn_stack` keeps it when a node is renamed."""
     stack = node.meta.get("source_fn_stack")
     return str(stack[-1][0]) if stack else node.name
 
 
 class Position(NamedTuple):
-    """The lengths of the lists of the journal and of the output graph."""
+    """The lengths of the journal's and the OutputGraph's lists at one moment."""
 
     events: int
     entered: int
@@ -141,12 +143,12 @@ class Position(NamedTuple):
 
 
 class Recording:
-    """A traced call: its range of the journal, and its result."""
+    """A traced call: a range of the journal, and the call's result."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.result: VariableTracker | None = None
-        self.reason = ""  # why no call can repeat this one; empty: unknown or repeatable
+        self.reason = ""  # why no call can repeat this one; empty if none is known
         journal = call.journal
         output = journal.output
         self._before = lasting_state(output)
@@ -155,7 +157,7 @@ class Recording:
         self.end = self.start
         self._results: list[tuple[Any, Any]] = []
         self._containers: list[tuple[Any, tuple[VariableTracker, ...]]] = []
-        self.template: Any = None  # built when a call has an equal description
+        self.template: Any = None  # built when another call has an equal key
 
     def _position(self) -> Position:
         journal = self.call.journal
@@ -193,10 +195,10 @@ class Recording:
             self.reason = "it changes an argument in place"
 
     def _note_result(self, variable: Any) -> None:
-        """Record the current state of a result, whose lists and tensors may change later."""
+        """Record the current state of the result's lists and tensors, to detect later changes."""
         if isinstance(variable, LazyVariableTracker):
             variable = variable.unwrap()
-        kind = type(variable)  # `isinstance` realizes lazy variables
+        kind = type(variable)  # not `isinstance`, which realizes lazy variables
         if kind is TensorVariable:
             self._results.append((variable, _version(variable)))
         elif kind in (variables.TupleVariable, variables.ListVariable):
@@ -216,7 +218,7 @@ class Recording:
 
 
 def _version(variable: Any) -> Any:
-    """Return a value that changes if a tensor is changed in place; None for a number."""
+    """Return a value that differs after a tensor was changed in place; None for a number."""
     example = variable.as_proxy().node.meta.get("example_value")
     if not hasattr(example, "_version"):
         return None

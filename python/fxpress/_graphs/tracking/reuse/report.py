@@ -1,4 +1,4 @@
-"""Report on the calls of modules in the last capture: repeated, or traced and why."""
+"""Report which calls of modules in the last capture were repeated, and why others were traced."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fxpress._base.deprecation import renamed
 class ModuleCall:
     """One call of a module."""
 
-    path: str  # of the module, as the program writes it
-    kind: str  # the name of its class
-    # The path of the module whose call was repeated; None if this one was traced.
+    path: str  # the path of the module, as the program reads it
+    kind: str  # the name of the module's class
+    # The path of the module whose earlier call was repeated; None if this call was traced.
     instantiated_from: str | None
-    reason: str  # why it was traced, in a line; empty if it was repeated
+    reason: str  # why this call was traced, in a line; empty if it repeats an earlier call
     stamped_from = renamed("stamped_from", "instantiated_from")
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class ReuseReport:
     torch has no such class.
 
     Attributes:
-        calls: the calls, in order, without calls nested in repeated calls.
+        calls: the calls in order, except those inside repeated calls.
 
     Example:
         >>> from fxpress import functional_export
@@ -54,7 +54,7 @@ class ReuseReport:
         return [call for call in self.calls if call.instantiated_from is not None]
 
     def add(self, variable: Any, origin: Any, reason: str) -> None:
-        """Add the call of a variable: it repeats the call of `origin`, or is traced."""
+        """Add a call that repeats the call of `origin`, or that is traced because of `reason`."""
         source = None if origin is None else _path(origin)
         kind = type(variable.value).__name__
         self.calls.append(ModuleCall(_path(variable), kind, source, reason))
@@ -75,7 +75,7 @@ _last = ReuseReport()
 
 
 def begin() -> ReuseReport:
-    """Return the report of a new capture, which becomes the last one."""
+    """Create the report of a new capture. `reuse_report` returns it from now on."""
     global _last
     _last = ReuseReport()
     return _last

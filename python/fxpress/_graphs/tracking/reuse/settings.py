@@ -1,13 +1,13 @@
-"""Whether equal calls of modules are repeated, checked or traced."""
+"""Set whether equal calls of modules are repeated, traced, or traced and compared."""
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
+import functools
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Literal
+
+from fxpress import _native
 
 Mode = Literal["instantiate", "check", "trace"]
 
@@ -16,47 +16,42 @@ _mode: contextvars.ContextVar[Mode] = contextvars.ContextVar("reuse", default=_f
 
 
 def mode() -> Mode:
-    """Return how calls that equal earlier ones are handled."""
+    """Return how this thread or task handles calls that equal earlier calls."""
     return _mode.get()
 
 
-@contextlib.contextmanager
-def _use(value: Mode) -> Iterator[None]:
-    token = _mode.set(value)
-    try:
-        yield
-    finally:
-        _mode.reset(token)
+def _block(value: Mode) -> _native.Block:
+    return _native.Block(functools.partial(_mode.set, value), _mode.reset)
 
 
-def check_reuse(enabled: bool = True) -> AbstractContextManager[None]:
-    """Return a context manager in which every call is traced and compared with a repeated call.
+def check_reuse(enabled: bool = True) -> _native.Block:
+    """Return a context manager in which calls that would be repeated are traced and compared.
 
     The environment variable `FXPRESS_CHECK_REUSE=1` has the same effect on the entire process.
     torch has no such function.
 
     Args:
-        enabled: False: repeat calls without a check.
+        enabled: if False, calls are repeated without a check in the block.
 
     Returns:
-        A context manager for one thread or task. A capture in it raises `InternalError` if a
-        repeated call would be wrong.
+        A context manager for one thread or task. A capture in it raises `InternalError` if
+        repeating a call would add something else than tracing it.
 
     Example:
         >>> from fxpress.functional_export import check_reuse
         >>> with fxpress.installed(), check_reuse():
         ...     exported = torch.export.export(model, (x,), strict=True)
     """
-    return _use("check" if enabled else "instantiate")
+    return _block("check" if enabled else "instantiate")
 
 
-def reuse_layers(enabled: bool = True) -> AbstractContextManager[None]:
+def reuse_layers(enabled: bool = True) -> _native.Block:
     """Return a context manager in which calls of identical layers are traced once, or each time.
 
     torch has no such function.
 
     Args:
-        enabled: False: trace every call.
+        enabled: if False, every call is traced in the block.
 
     Returns:
         A context manager for one thread or task.
@@ -68,4 +63,4 @@ def reuse_layers(enabled: bool = True) -> AbstractContextManager[None]:
         >>> reuse_report().instantiated
         []
     """
-    return _use("instantiate" if enabled else "trace")
+    return _block("instantiate" if enabled else "trace")

@@ -1,8 +1,8 @@
 """Describe everything that a call of a module can read, to compare two calls.
 
-A description consists of plain values and of identities: modules, tensors and containers of the
-module are numbered in the order of the walk, so equal descriptions also mean that the same objects
-are at the same positions.
+The description of a module has plain values, and numbers for its modules, tensors and containers,
+in the order of a walk. So in two modules with equal descriptions, shared objects are shared in the
+same places.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ _CONSTANT_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format,
 
 
 class NotReusable(Exception):  # noqa: N818
-    """A call cannot be described, or differs from a recorded call; the message is the reason."""
+    """A call must be traced; the message is the reason, for `reuse_report()`."""
 
 
 class ModuleStructure:
-    """The state of a module and of the modules in it."""
+    """The description (`key`) of a module and of all modules in it."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         # Modules, tensors and containers, in the order of their numbers.
         self.objects: list[Any] = []
-        self.numbers: dict[int, int] = {}  # the id of an object -> its number
-        # (number of the module, name) of plain attributes, and their values in the same order. Two
-        # calls may differ in attributes that are never read, such as the index of a layer.
+        self.numbers: dict[int, int] = {}  # id of an object -> its number
+        # (number of the module, name) of plain attributes, and their values in the same order. They
+        # are not in `key`: equal calls may differ in attributes that no call reads, such as the
+        # index of a layer.
         self.names: list[tuple[int, str]] = []
         self.values: list[tuple[type, Any]] = []
-        self.others: list[int] = []  # the ids of objects that calls may share, such as enum members
+        self.others: list[int] = []  # ids of other objects, such as enum members and functions
         self._storages: dict[int, int] = {}
         self._parts: list[Any] = []
         pending = [module]
@@ -124,12 +125,12 @@ def _has_slots(kind: type) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether equality covers the entire value, unlike for objects with attributes."""
+    """Return whether a value is a constant or an enum member, so that equality is enough."""
     return type(value) in _PLAIN_TYPES or isinstance(value, enum.Enum)
 
 
 def _plain(value: Any) -> Any:
-    """Return a key of a constant: 0.0 and -0.0 differ, and NaN equals itself."""
+    """Return a key of a constant. The keys of 0.0 and -0.0 differ, and NaN has one key."""
     return repr(value) if isinstance(value, (float, complex)) else value
 
 
@@ -161,7 +162,7 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 
 def tensor_facts(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return the properties of a fake tensor that a program can read, except its identity."""
+    """Return the properties of a fake tensor that a traced program can read."""
     return (
         type(tensor),
         tensor.dtype,
@@ -181,18 +182,18 @@ def _sizes(sizes: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _mark(value: Any) -> Any:
-    """Return a key that is equal for equal constants; for other objects, their id."""
+    """Return a key of a constant that equal constants share, or the id of another object."""
     return (type(value), _plain(value)) if _is_plain(value) else id(value)
 
 
 class CallArguments:
-    """The arguments of a call: a key to compare them, and the tensors among them."""
+    """The description (`key`) of a call's arguments, and the tensors and containers among them."""
 
     def __init__(
         self, args: Iterable[VariableTracker], kwargs: dict[str, VariableTracker], effects: Any
     ) -> None:
         self._effects = effects
-        self.tensors: list[VariableTracker] = []  # each once
+        self.tensors: list[VariableTracker] = []  # without duplicates; also symbolic numbers
         self.containers: list[tuple[VariableTracker, tuple[VariableTracker, ...]]] = []
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
@@ -209,7 +210,7 @@ class CallArguments:
 
     def _describe(self, variable: VariableTracker) -> None:
         if isinstance(variable, LazyVariableTracker):
-            if not variable.is_realized():  # each realization gives the same value
+            if not variable.is_realized():  # its source and value identify it without realizing it
                 self._parts += (variable.source, id(variable.peek_value()))
                 return
             variable = variable.realize()
@@ -264,7 +265,7 @@ class CallArguments:
         )
 
     def _symbols(self, value: Any) -> Iterable[Any]:
-        """Return the symbolic sizes, and which of them are one object."""
+        """Yield for each symbolic size a key, and a number that identifies its SymNode."""
         for size in symbols_of(value):
             yield comparable(size)
             yield self._numbers.setdefault(id(size.node), len(self._numbers))

@@ -1,9 +1,10 @@
-"""A recorded call in the form that is repeated: steps, guards and a result."""
+"""The template of a recorded call: the steps, guards and result that equal calls repeat."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,8 +29,8 @@ from fxpress._torch.reuse import (
 )
 from fxpress._torch.reuse_inputs import can_copy_input, can_copy_parameter
 
-# Meta that an instance builds, and plain meta that it copies.
-_MADE = {
+# Keys of node meta that an instance computes, and keys that it copies.
+_COMPUTED = {
     "nn_module_stack",
     "source_fn_stack",
     "stack_trace",
@@ -37,30 +38,33 @@ _MADE = {
     "tensor_dict",
     "grapharg",
 }
-_TAKEN = {"creation_timestamp", "custom", "seq_nr", "partitioner_tag"}
+_COPIED = {"creation_timestamp", "custom", "seq_nr", "partitioner_tag"}
 
 
+@dataclass(slots=True, eq=False)
 class Step:
-    """One step of a call: an input, a node, or a later name of a node."""
+    """One step of a call: it adds an input or another node, or renames a node."""
 
-    __slots__ = ("candidate", "fake", "kind", "node", "number", "source", "tensor", "variable")
-
-    def __init__(self, kind: str, node: torch.fx.Node, candidate: str) -> None:
-        self.kind = kind
-        self.node = node
-        self.candidate = candidate
-        self.source: Any = None  # of an input
-        self.tensor: Any = None  # of an input
-        self.variable: Any = None  # of an input
-        self.number = -1  # of an input: the number of its tensor
-        self.fake: Any = None
+    kind: str  # "input", "node" or "name"
+    node: torch.fx.Node
+    candidate: str  # the name that Dynamo proposed
+    fake: Any = None  # the value of the node; None for an input that cannot be copied
+    # Of an input:
+    source: Any = None
+    tensor: Any = None
+    variable: Any = None
+    number: int = -1  # the tensor's number in the ModuleStructure
 
 
 class Template:
-    """The steps, guards and result that an equal call must repeat."""
+    """The steps, guards and result of a recorded call.
+
+    Raises:
+        NotReusable: no call can repeat the recorded call.
+    """
 
     def __init__(self, recording: Recording) -> None:
-        self.call = call = recording.call  # not the recording, which refers to the template
+        self.call = call = recording.call  # the recording itself would be a reference cycle
         journal, output = call.journal, call.journal.output
         start, end = recording.start, recording.end
         self._guards_at_start = start.guards
@@ -94,20 +98,23 @@ class Template:
         self.result = self._result(recording.result)
 
     def check(self, other: Call) -> None:
-        """Raise NotReusable if a call with an equal description would be traced differently."""
-        mine = self.call
-        if other.journal.mutations != mine.mutations:
+        """Raise NotReusable if `other`, with an equal key, might be traced differently."""
+        recorded = self.call
+        if other.journal.mutations != recorded.mutations:
             raise NotReusable("an object that outlives the calls was changed in between")
-        if other.tracked != mine.tracked or other.met != mine.met:
+        if other.tracked != recorded.tracked or other.met != recorded.met:
             raise NotReusable("it shares a part with an earlier call")
-        if not mine.state.check():
+        if not recorded.state.check():
             raise NotReusable("torch's global state has changed")
         for (number, name), old, new in zip(
-            mine.structure.names, mine.structure.values, other.structure.values, strict=True
+            recorded.structure.names,
+            recorded.structure.values,
+            other.structure.values,
+            strict=True,
         ):
             if old != new and self._is_read(number, name):
                 raise NotReusable(f"it reads `{name}`, which differs")
-        same = Correspondence(mine, other)
+        same = Correspondence(recorded, other)
         for size, source in self.sizes:
             name = same.source(source).name
             if size.merged_by_another(name) != size.merged:
@@ -121,7 +128,7 @@ class Template:
         )
 
     def is_inside(self, source: Any) -> bool:
-        """Return whether a source is based on the called module."""
+        """Return whether a source is the called module or something read from it."""
         return any(is_from_source(source, each) for each in self._inside)
 
     def _steps(self, events: Any) -> Any:
@@ -156,7 +163,7 @@ class Template:
 
     def _check_meta(self, step: Step) -> None:
         node = step.node
-        unknown = node.meta.keys() - _MADE - _TAKEN
+        unknown = node.meta.keys() - _COMPUTED - _COPIED
         if unknown:
             raise NotReusable(f"its nodes have {', '.join(sorted(unknown))}")
         example = node.meta.get("example_value")
@@ -177,13 +184,13 @@ class Template:
         step.fake = example
 
     def _fresh_guards(self) -> list[tuple[Any, Any]]:
-        """Return the guards, each with its key if Dynamo adds it with an input, else None."""
+        """Return (guard, key) pairs; the key is None unless Dynamo adds the guard with an input."""
         inputs = {step.source for step in self.steps if step.kind == "input"}
         found: list[tuple[Any, Any]] = []
         before: set[Any] = set()
         for guard in self.guards:
             if not self.is_inside(guard.originating_source):
-                # Dynamo repeats some guards for each call, and adds the others only once.
+                # Dynamo adds some guards on other objects in each call, and others only once.
                 before = before or self._guards_before()
                 if guard_key(guard) not in before:
                     raise NotReusable(f"the first call that reads {guard.name}")
@@ -198,7 +205,7 @@ class Template:
         return found
 
     def _is_of_call(self, source: Any) -> bool:
-        """Return whether an equal call may have another object at a source."""
+        """Return whether the object at a source may be another one in an equal call."""
         return isinstance(self.call.journal.output.resolve_source_value(source), _NUMBERED)
 
     def _guards_before(self) -> set[Any]:
@@ -206,7 +213,7 @@ class Template:
         return set(map(guard_key, itertools.islice(guards, self._guards_at_start)))
 
     def _sizes(self, sizes: list[SeenSize]) -> list[tuple[SeenSize, Any]]:
-        """Return the sizes that Dynamo has compared, with their sources."""
+        """Return the sizes that the call recorded, with their sources."""
         sources = [step.source for step in self.steps if step.kind == "input"]
         sources += [guard.originating_source for guard in self.guards]
         by_name = {source.name: source for source in sources} if sizes else {}
@@ -217,17 +224,17 @@ class Template:
     # The result
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
-        """Return a function that builds the result of an equal call from its `_Instance`."""
+        """Return a function from the `_Instance` of an equal call to the variable of its result."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
                 raise NotReusable("its result is not realized")
             variable = variable.realize()
-        for place, each in enumerate(self.call.arguments.tensors):
+        for index, each in enumerate(self.call.arguments.tensors):
             if each is variable:
-                return lambda instance: instance.call.arguments.tensors[place]
-        for place, (container, _) in enumerate(self.call.arguments.containers):
+                return lambda instance: instance.call.arguments.tensors[index]
+        for index, (container, _) in enumerate(self.call.arguments.containers):
             if container is variable:
-                return lambda instance: instance.call.arguments.containers[place][0]
+                return lambda instance: instance.call.arguments.containers[index][0]
         kind = type(variable)
         if kind in (TensorVariable, SymNodeVariable):
             node = variable.proxy.node
@@ -246,7 +253,7 @@ class Template:
 
 
 def template_of(recording: Recording) -> Template:
-    """Return the template of a recorded call, built once."""
+    """Return the template of a recorded call; build it at the first use."""
     recording.check()
     if recording.template is None:
         try:
@@ -258,9 +265,9 @@ def template_of(recording: Recording) -> Template:
     return made
 
 
-# Attributes that Dynamo reads without the variable of the module.
+# Attributes that Dynamo reads from the live module, so that the journal does not see it.
 _READ_BY_DYNAMO = frozenset(vars(torch.nn.Module()))
-_NUMBERED = (torch.nn.Module, torch.Tensor, dict, list, set)  # objects that belong to one call
+_NUMBERED = (torch.nn.Module, torch.Tensor, dict, list, set)  # equal calls have different objects
 _INPUTS = ("placeholder", "get_attr")
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool, type(None), torch.Size)
 
