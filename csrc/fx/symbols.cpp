@@ -13,7 +13,7 @@ PyObject* no_kwargs = nullptr;
 namespace {
 
 struct Tables {
-  size_t size;  // of a Tables
+  size_t size;  // sizeof(Tables), to detect an extension that was built from other sources
   Symbols symbols;
   Names names;
   PyObject* no_args;
@@ -22,9 +22,10 @@ struct Tables {
 
 constexpr const char* kTablesCapsule = "fxpress.tables";
 
-Tables shared_tables;  // referenced by the capsule; symbols and names own the objects
+Tables shared_tables;  // borrows from `symbols` and `names`; the capsule refers to it
 
-// The field of a member descriptor; TypeError for another object. `owner`: its type, for messages.
+// Returns the definition of a member descriptor; raises TypeError for other objects. `owner`: the
+// type that has the member, for messages.
 const PyMemberDef* member(PyObject* descriptor, const char* owner) {
   if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
     raise(PyExc_TypeError, "%s: expected a member descriptor for a field, found %R", owner,
@@ -33,19 +34,21 @@ const PyMemberDef* member(PyObject* descriptor, const char* owner) {
   return reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
 }
 
-// TypeError for a field that is not an object.
+// Raises TypeError if the field is not a PyObject*.
 void expect_object(PyObject* descriptor, const char* owner) {
   const PyMemberDef* field = member(descriptor, owner);
   if (field->type != T_OBJECT && field->type != T_OBJECT_EX) {
-    raise(PyExc_TypeError, "field %s of %s is not an object", field->name, owner);
+    raise(PyExc_TypeError, "expected an object as field %s of %s, found another type", field->name,
+          owner);
   }
 }
 
-// TypeError for a field that is not a bool.
+// Raises TypeError if the field is not a bool.
 void expect_bool(PyObject* descriptor, const char* owner) {
   const PyMemberDef* field = member(descriptor, owner);
   if (field->type != T_BOOL) {
-    raise(PyExc_TypeError, "field %s of %s is not a bool", field->name, owner);
+    raise(PyExc_TypeError, "expected a bool as field %s of %s, found another type", field->name,
+          owner);
   }
 }
 
@@ -80,7 +83,9 @@ void adopt_tables(PyObject* capsule) {
   const auto* tables = static_cast<const Tables*>(PyCapsule_GetPointer(capsule, kTablesCapsule));
   if (tables == nullptr) throw_python_error();
   if (tables->size != sizeof(Tables)) {
-    raise(PyExc_RuntimeError, "the extension modules were built from different sources");
+    raise(PyExc_RuntimeError,
+          "the extension modules of fxpress were built from different sources: install fxpress "
+          "again");
   }
   symbols = tables->symbols;
   names = tables->names;

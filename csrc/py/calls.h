@@ -18,7 +18,7 @@ inline PyObject* borrowed(const Ref& object) {
 // callable(*arguments); an argument is a PyObject* or a Ref.
 template <class... Arguments>
 Ref call(PyObject* callable, const Arguments&... arguments) {
-  PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may use the first slot
+  PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may write to the first slot
   return Ref::steal(PyObject_Vectorcall(
       callable, vector + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
@@ -26,7 +26,7 @@ Ref call(PyObject* callable, const Arguments&... arguments) {
 // object.name(*arguments)
 template <class... Arguments>
 Ref call_method(PyObject* object, PyObject* name, const Arguments&... arguments) {
-  PyObject* vector[] = {nullptr, object, borrowed(arguments)...};  // likewise
+  PyObject* vector[] = {nullptr, object, borrowed(arguments)...};  // see call()
   return Ref::steal(PyObject_VectorcallMethod(
       name, vector + 1, (1 + sizeof...(arguments)) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
@@ -44,7 +44,8 @@ inline bool is_equal(PyObject* a, PyObject* b) {
   return result != 0;
 }
 
-// isinstance(object, types), where `types` is a class or a tuple of classes. See also is_a().
+// isinstance(object, types), where `types` is a class or a tuple of classes. Unlike is_a(), may run
+// Python code.
 inline bool is_instance(PyObject* object, PyObject* types) {
   const int result = PyObject_IsInstance(object, types);
   check(result);
@@ -85,8 +86,8 @@ Ref make_tuple(size_t size, Make make) {
   return tuple;
 }
 
-// The items of a dict that does not change during the loop: `for (const auto& [key, value] :
-// DictRange(dict))`. Both are borrowed. See also DictItems.
+// The items of a dict that does not change during the loop, borrowed: `for (const auto& [key,
+// value] : DictRange(dict))`. DictItems allows changes.
 class DictRange {
  public:
   explicit DictRange(PyObject* dict) : dict_(dict) {}

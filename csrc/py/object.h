@@ -142,7 +142,8 @@ inline Ref new_tuple(std::span<PyObject* const> items) {
   return tuple;
 }
 
-// Stores the object of a role in its slot. May run twice, when the Python side is reloaded.
+// Stores a new reference to objects[role] in `slot`. May run twice, because the Python side may be
+// reloaded.
 inline void fill_slot(PyObject*& slot, PyObject* objects, const char* role) {
   PyObject* value = PyDict_GetItemString(objects, role);
   if (value == nullptr) raise(PyExc_KeyError, "native symbol '%s' is not defined", role);

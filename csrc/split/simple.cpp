@@ -44,7 +44,7 @@ std::vector<Ref> list_items(PyObject* iterable) {
 
 using NamedNodes = std::vector<std::pair<Ref, Ref>>;
 
-// A copy of a mapping {name: node} from the caller.
+// Lists a mapping {name: node} from the caller.
 NamedNodes named_nodes(PyObject* mapping) {
   const Ref dict = Ref::steal(PyDict_New());
   check(PyDict_Update(dict.get(), mapping));
@@ -74,7 +74,7 @@ class SimpleSplit {
   std::vector<PartitionId>& partition() { return partition_; }
   const std::vector<Ref>& ids() const { return ids_; }
 
-  // The partition of an id, a new one for a new id.
+  // Returns the partition of an id, a new one for a new id.
   PartitionId partition_of(PyObject* id) {
     const Ref next = Ref::steal(PyLong_FromSize_t(ids_.size()));
     PyObject* known = PyDict_SetDefault(index_.get(), id, next.get());
@@ -171,13 +171,7 @@ std::unique_ptr<Partitioning> find_dependencies(SimpleSplit& split) {
   return partitions;
 }
 
-Ref list_of(const std::vector<Ref>& items) {
-  Ref list = Ref::steal(PyList_New(0));
-  for (const Ref& item : items) check(PyList_Append(list.get(), item.get()));
-  return list;
-}
-
-// A partition in the result of detect_dependencies().
+// The description of a partition: its entries in the tables that detect_dependencies() returns.
 struct Described {
   Ref id;              // any object
   Ref graph;           // its Graph
@@ -235,7 +229,7 @@ void clone_partition(const SimpleSplit& split, fx::NameWriter& name_writer,
   writer.finish();
 }
 
-// Writes the base graph. Its values are looked up by the names of the original nodes.
+// Writes the base graph. Finds values by the names of the original nodes.
 class Stitcher {
  public:
   Stitcher(const SimpleSplit& split, PyObject* affix) : split_(split), affix_(affix) {}
@@ -258,7 +252,7 @@ class Stitcher {
     PyObject* node = dict_get(values_.get(), name);
     if (node == nullptr) {
       raise(PyExc_KeyError,
-            "%R is needed before the partition that computes it has run: "
+            "a partition needs %R before the partition that computes it has run: "
             "split_module_simple calls partitions in order of first appearance; use split_module",
             name);
     }
@@ -314,17 +308,20 @@ class Stitcher {
   CurrentMeta current_meta_;                // of the nodes that unpack outputs
 };
 
-// The empty graphs, the inputs, the outputs and the ids of the partitions, in torch's types.
+// Returns the empty graphs, the inputs, the outputs and the ids of the partitions, in torch's
+// types.
 std::array<Ref, 4> detect(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
   assign(split, node_to_partition, marks);
   const auto partitions = find_dependencies(split);
+  Ref ids =
+      make_list(split.ids().size(), [&](size_t i) { return Ref::borrow(split.ids()[i].get()); });
   Ref graphs = Ref::steal(PyDict_New());
   for (const Ref& id : split.ids()) {
     const Ref graph = call(fx::symbols.graph_type);
     check(PyDict_SetItem(graphs.get(), id.get(), graph.get()));
   }
   return {std::move(graphs), table_of(split, *partitions, &Partition::inputs),
-          table_of(split, *partitions, &Partition::outputs), list_of(split.ids())};
+          table_of(split, *partitions, &Partition::outputs), std::move(ids)};
 }
 
 Ref clone(SimpleSplit& split, std::span<const Described> partitions) {
@@ -347,7 +344,7 @@ Ref stitch(const SimpleSplit& split, PyObject* affix, std::span<const Described>
   return Stitcher(split, affix).run(partitions);
 }
 
-// The result of work(split, marks) on the graph of a module.
+// Returns work(split, marks). The marks are kept only if there is no error.
 template <class Work>
 Ref with_split(PyObject* module, Work work) {
   std::optional<SimpleSplit> split;

@@ -62,7 +62,8 @@ class PartitionWriter {
   }
 
  private:
-  // A partition in a region that an earlier partition has entered enters it again at its start.
+  // Repeats, at the start of the partition, the switches of the regions that began in an earlier
+  // one.
   void enter_state() {
     for (const auto* regions :
          {&context_.plan.assignment.autocast, &context_.plan.assignment.grad}) {
@@ -156,7 +157,8 @@ class PartitionWriter {
     return state_node(def, user);
   }
 
-  // The node that enters a region in this partition, for the exit that refers to it.
+  // Returns the node that enters the region of `enter` in this partition's graph. `user`: the exit
+  // node.
   PyObject* state_node(NodeId enter, NodeId user) const {
     if (context_.plan.assignment.partition[enter.value()] == partition_) {
       return clones_[enter.value()];
@@ -164,7 +166,7 @@ class PartitionWriter {
     for (const auto& [id, clone] : entered_) {
       if (id == enter) return clone;
     }
-    raise(PyExc_KeyError, "node %R, an argument of %R, is not in its partition",
+    raise(PyExc_KeyError, "node %R, an argument of %R, is not in the same partition",
           context_.node(enter), context_.node(user));
   }
 
@@ -176,12 +178,12 @@ class PartitionWriter {
 
   Context& context_;
   std::vector<PyObject*>& clones_;     // by node of the source; borrowed
-  const PartitionId partition_;        // the one being written
+  const PartitionId partition_;        // whose graph is written
   const std::vector<NodeId>& inputs_;  // of the partition, by slot
   fx::GraphWriter writer_;
   std::vector<PyObject*> input_nodes_;                 // by slot; borrowed
   std::vector<std::pair<NodeId, PyObject*>> entered_;  // regions that enter_state() has entered
-  fx::ModuleAttributes attributes_;                    // that the graph's nodes refer to
+  fx::ModuleAttributes attributes_;                    // the attributes that the graph mentions
 };
 
 class BaseWriter {
@@ -294,7 +296,7 @@ class BaseWriter {
   std::span<const Ref> submodules_;  // by partition
   fx::GraphWriter writer_;
   std::vector<PyObject*>& values_;   // by node of the source: its node in the base graph
-  fx::ModuleAttributes attributes_;  // that the base graph's nodes refer to
+  fx::ModuleAttributes attributes_;  // the attributes that the base graph mentions
   bool placeholders_done_ = false;   // with keep_original_order
   CurrentMeta current_meta_;         // of the nodes that unpack outputs
 };
