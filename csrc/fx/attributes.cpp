@@ -47,15 +47,10 @@ PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, Py
 // nn.Module.__setattr__ can decide this: `name` is in use, or `value` is neither a module nor
 // exactly a Parameter.
 PyObject* plain_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* value) {
-  PyObject* role = nullptr;
-  if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) {
-    role = names.module_dict_parameters;
-  } else if (is_module(value)) {
-    role = names.module_dict_modules;
-  } else {
-    return nullptr;
-  }
-  return free_table(module, module_dict, name, role);
+  const bool is_parameter = Py_IS_TYPE(value, as_type(symbols.parameter_type));
+  if (!is_parameter && !is_module(value)) return nullptr;
+  return free_table(module, module_dict, name,
+                    is_parameter ? names.module_dict_parameters : names.module_dict_modules);
 }
 
 bool is_plain_tensor(PyObject* value) {

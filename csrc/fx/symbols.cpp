@@ -24,32 +24,15 @@ constexpr const char* kTablesCapsule = "fxpress.tables";
 
 Tables shared_tables;  // borrows from `symbols` and `names`; the capsule refers to it
 
-// Returns the definition of a member descriptor; raises TypeError for other objects. `owner`: the
-// type that has the member, for messages.
-const PyMemberDef* member(PyObject* descriptor, const char* owner) {
-  if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
-    raise(PyExc_TypeError, "%s: expected a member descriptor for a field, found %R", owner,
-          descriptor);
+// Raises TypeError unless a descriptor is a member descriptor for a field of this type.
+void expect_field(PyObject* descriptor, bool is_bool) {
+  if (Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
+    const int type = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->type;
+    if (is_bool ? type == T_BOOL : type == T_OBJECT || type == T_OBJECT_EX) return;
   }
-  return reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
-}
-
-// Raises TypeError if the field is not a PyObject*.
-void expect_object(PyObject* descriptor, const char* owner) {
-  const PyMemberDef* field = member(descriptor, owner);
-  if (field->type != T_OBJECT && field->type != T_OBJECT_EX) {
-    raise(PyExc_TypeError, "expected an object as field %s of %s, found another type", field->name,
-          owner);
-  }
-}
-
-// Raises TypeError if the field is not a bool.
-void expect_bool(PyObject* descriptor, const char* owner) {
-  const PyMemberDef* field = member(descriptor, owner);
-  if (field->type != T_BOOL) {
-    raise(PyExc_TypeError, "expected a bool as field %s of %s, found another type", field->name,
-          owner);
-  }
+  raise(PyExc_TypeError,
+        "torch.fx.Node: expected a member descriptor for a field of type %s, found %R",
+        is_bool ? "bool" : "object", descriptor);
 }
 
 }  // namespace
@@ -68,8 +51,8 @@ void initialize_symbols(PyObject* objects) {
       symbols.node_name,      symbols.node_next,        symbols.node_op,     symbols.node_target,
       symbols.node_type_expr, symbols.node_users,
   };
-  for (PyObject* field : fields) expect_object(field, "torch.fx.Node");  // see field_of()
-  expect_bool(symbols.node_erased, "torch.fx.Node");
+  for (PyObject* field : fields) expect_field(field, false);  // see field_of()
+  expect_field(symbols.node_erased, true);
   Py_XSETREF(no_args, check(PyTuple_New(0)));
   Py_XSETREF(no_kwargs, call(symbols.immutable_dict_type).release());
 }

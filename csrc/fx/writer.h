@@ -43,16 +43,11 @@ class GraphWriter {
   template <class Replace>
   PyObject* copy(const NewNode& node, PyObject* original, Replace replace, Ref meta = {}) {
     inputs_.clear();
-    const auto substitute = [&](PyObject* def) {
-      PyObject* replacement = replace(def);
-      inputs_.push_back(replacement);
-      return replacement;
-    };
-    Ref args = mapper_.map(node_field(original, symbols.node_args).get(), substitute);
+    Ref args = map(node_field(original, symbols.node_args).get(), replace);
     if (!PyTuple_Check(args.get())) raise_not_copied(original, "args", "tuple", args.get());
     Ref kwargs = node_field(original, symbols.node_kwargs);
     if (!PyDict_Check(kwargs.get()) || PyDict_GET_SIZE(kwargs.get()) > 0) {
-      kwargs = mapper_.map(kwargs.get(), substitute);
+      kwargs = map(kwargs.get(), replace);
       if (!PyDict_Check(kwargs.get())) {
         raise_not_copied(original, "kwargs", "dict", kwargs.get());
       }
@@ -84,11 +79,7 @@ class GraphWriter {
   template <class Replace>
   PyObject* output(PyObject* value, Replace replace, core::StringId name = {}) {
     inputs_.clear();
-    Ref mapped = mapper_.map(value, [&](PyObject* def) {
-      PyObject* replacement = replace(def);
-      inputs_.push_back(replacement);
-      return replacement;
-    });
+    const Ref mapped = map(value, replace);
     Ref args = Ref::steal(PyTuple_Pack(1, mapped.get()));
     NewNode node = output_node();
     node.name = name;
@@ -117,6 +108,14 @@ class GraphWriter {
   static Ref copy_meta(PyObject* node);
 
  private:
+  // Maps arguments, and appends their new nodes to inputs_.
+  template <class Replace>
+  Ref map(PyObject* value, Replace& replace) {
+    return mapper_.map(value, [&](PyObject* def) {
+      inputs_.push_back(replace(def));
+      return inputs_.back();
+    });
+  }
   NewNode output_node();
   void register_name(PyObject* node, PyObject* name);
   void register_lookup(PyObject* node, core::Op op, PyObject* target);

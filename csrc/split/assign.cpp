@@ -91,9 +91,7 @@ std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
 
 PartitionMarks::~PartitionMarks() {
   if (nodes_.empty()) return;
-  // May run while an exception propagates, which must be preserved.
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
+  const pybind11::error_scope kept;  // for an exception that propagates
   const auto restore = [&](size_t node, PyObject* mark) {
     if (PyObject_GenericSetAttr(nodes_[node].get(), fx::names.fx_partition, mark) < 0)
       PyErr_Clear();
@@ -102,7 +100,6 @@ PartitionMarks::~PartitionMarks() {
     if (marked_[i]) restore(i, nullptr);
   }
   for (const auto& [node, mark] : previous_) restore(node, mark.get());
-  PyErr_Restore(type, value, traceback);
 }
 
 void PartitionMarks::watch(const std::vector<Ref>& nodes) {

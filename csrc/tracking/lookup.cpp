@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "py/instance_dict.h"
+#include "py/text.h"
 
 namespace fxpress::tracking {
 
@@ -28,7 +29,7 @@ struct Subscript {
   size_t end = 0;  // index after the bracket, in the path
 };
 
-// The subscript of a table that begins at `begin`.
+// Parses `._modules['k']`, or the same with another table, at `begin`.
 std::optional<Subscript> subscript_at(std::string_view path, size_t begin) {
   for (const std::string_view table : kTables) {
     if (path.compare(begin, table.size(), table) != 0) continue;
@@ -91,14 +92,9 @@ bool has_plain_tables(PyObject* ns, PyObject* names) {
 
 Ref path_without_tables(PyObject* path) {
   if (!PyUnicode_Check(path)) raise(PyExc_TypeError, "expected a str as a path, got %R", path);
-  // Keys may contain lone surrogates, which plain UTF-8 cannot encode.
-  const Ref bytes = Ref::steal(PyUnicode_AsEncodedString(path, "utf-8", "surrogatepass"));
-  const auto size = static_cast<size_t>(PyBytes_GET_SIZE(bytes.get()));
-  const std::string cleaned =
-      without_tables(std::string_view(PyBytes_AS_STRING(bytes.get()), size));
-  if (cleaned.size() == size) return Ref::borrow(path);
-  return Ref::steal(PyUnicode_DecodeUTF8(cleaned.data(), static_cast<Py_ssize_t>(cleaned.size()),
-                                         "surrogatepass"));
+  const Text text(path);
+  const std::string cleaned = without_tables(text.view());
+  return cleaned.size() == text.view().size() ? Ref::borrow(path) : new_text(cleaned);
 }
 
 }  // namespace fxpress::tracking
