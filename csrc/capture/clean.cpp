@@ -27,8 +27,7 @@ class StackCleaner {
   Ref module_stack(PyObject* stack) {
     Ref result = Ref::steal(PyDict_New());
     const Ref items = pairs_of(stack);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* item = PyList_GET_ITEM(items.get(), i);
+    for (PyObject* item : items_of(items.get())) {
       PyObject* key = PyTuple_GET_ITEM(item, 0);
       if (PyUnicode_Check(key) && utf8(key) == kRootEntry) continue;
       PyObject* entry = cleaned(PyTuple_GET_ITEM(item, 1), [&](PyObject* value) {

@@ -62,8 +62,7 @@ class BirthMeta {
         set(fx::names.autograd_backward, Py_True);
       }
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rules_.fields.get()); ++i) {
-      PyObject* field = PyTuple_GET_ITEM(rules_.fields.get(), i);
+    for (PyObject* field : items_of(rules_.fields.get())) {
       if (has_own && PyUnicode_Compare(field, fx::names.from_node) == 0) {
         set(field, note(node, own.get()).get());
       } else if (const Ref value = Ref::borrow(dict_get(current, field))) {

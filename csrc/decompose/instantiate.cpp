@@ -75,10 +75,8 @@ uint32_t number(PyObject* value) {
 std::vector<uint32_t> numbers(PyObject* list) {
   FXPRESS_CHECK(PyList_Check(list), "expected a list of numbers");
   std::vector<uint32_t> result;
-  result.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    result.push_back(number(PyList_GET_ITEM(list, i)));
-  }
+  result.reserve(items_of(list).size());
+  for (PyObject* item : items_of(list)) result.push_back(number(item));
   return result;
 }
 

@@ -242,9 +242,7 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
                              std::vector<PyObject*>& bound) {
   PyObject* args = guard.args.get();
   PyObject* kwargs = guard.kwargs.get();
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
-    bound.push_back(PyTuple_GET_ITEM(args, i));
-  }
+  bound.assign(items_of(args).begin(), items_of(args).end());
   if (enter.arg_names) {
     PyObject* list = enter.arg_names.get();
     const Py_ssize_t first = PyTuple_GET_SIZE(args);
@@ -291,8 +289,7 @@ void Builder::add_leave(Open& open, const NodeGuard& guard) {
   uint32_t detail = kNone;
   if (value != nullptr && PyTuple_CheckExact(value)) {
     ListArgument list{Expect::kNothing, false, {}};
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
-      PyObject* item = PyTuple_GET_ITEM(value, i);
+    for (PyObject* item : items_of(value)) {
       if (!is_node(item)) break;
       list.elements.push_back(Element{value_of(open, item), false, {}});
     }

@@ -66,8 +66,8 @@ void refresh_dict(ModuleRef& ref) {
                    dict_get(dict, names.run_with_interpreter) == Py_True;
 }
 
-// Returns the module that the parent has under the name or index of `ref`, borrowed. Null if there
-// is no such module, or if only Python can find it.
+// Returns the module that the parent has under the name or index of `ref`, borrowed. Null if it is
+// missing, or if only Python can find it.
 PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   if (ref.item != kNone) {
     PyObject* dict = borrowed_instance_dict(parent.module.get());
@@ -128,8 +128,8 @@ Forward forward_of(PyTypeObject* type) {
   const auto found = forwards().find(_PyType_Lookup(type, names.forward));
   if (found == forwards().end()) return Forward::kUnknown;
   // A subclass that inherits forward may override how arguments are bound.
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
-    PyObject* dict = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i))->tp_dict;
+  for (PyObject* base : items_of(type->tp_mro)) {
+    PyObject* dict = as_type(base)->tp_dict;
     if (dict == nullptr) continue;  // a static builtin type
     if (dict_get(dict, names.forward) != nullptr) break;
     if (dict_get(dict, names.positional) != nullptr) return Forward::kUnknown;

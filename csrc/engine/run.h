@@ -18,8 +18,6 @@ namespace fxpress::engine {
 // instructions up to there, a stretch. The next look-ahead sees all changes made by Python.
 //
 // A run is on the heap: callbacks refer to it, and the stack of a suspended greenlet is moved.
-//
-// A run is on the heap: callbacks refer to it, and the stack of a suspended greenlet is moved.
 class Run {
  public:
   // The plan must outlive the run. All members except native() require the GIL.

@@ -80,7 +80,6 @@ class Unlifter {
   Op op(uint32_t i) const { return read_.graph.ops[i]; }
   PyObject* node(uint32_t i) const { return read_.nodes[i]; }
   PyObject* target(uint32_t i) const { return read_.targets[read_.graph.targets[i]]; }
-  PyObject* lifted(uint32_t i) const { return lifted_[i]; }
   StringId name_id(PyObject* name) { return name_writer_.intern(utf8(name)); }
 
   // ---- reading ----
@@ -136,7 +135,7 @@ class Unlifter {
     }
     attribute_names_.resize(size());
     for (NodeId input : replaced_) {
-      PyObject* name = lifted(input.value());
+      PyObject* name = lifted_[input.value()];
       attribute_names_[input.value()] = names.table().create(names.candidate_for_target(name));
     }
   }
@@ -144,7 +143,7 @@ class Unlifter {
   void take_names() {
     for (StringId name : dropped_names_) writer_.take_name(name);
     for (uint32_t i = 0; i < size(); ++i) {
-      if (dead_[i] != 0 || lifted(i) != nullptr) writer_.take_name(names_[i]);
+      if (dead_[i] != 0 || lifted_[i] != nullptr) writer_.take_name(names_[i]);
     }
   }
 
@@ -160,8 +159,8 @@ class Unlifter {
     core::FlatMap inputs;
     for (uint32_t i = 0; i < size(); ++i) {
       if (op(i) != Op::kPlaceholder) continue;
-      if (lifted(i) != nullptr) {
-        state.assign(name_id(lifted(i)).value(), i);
+      if (lifted_[i] != nullptr) {
+        state.assign(name_id(lifted_[i]).value(), i);
       } else {
         const Ref name = fx::node_field(node(i), fx::symbols.node_name);
         inputs.insert(name_id(name.get()).value(), i);
@@ -221,7 +220,7 @@ class Unlifter {
   // ---- writing ----
 
   void write_node(uint32_t i) {
-    if (PyObject* name = lifted(i)) {
+    if (PyObject* name = lifted_[i]) {
       copies_[i] = writer_.leaf({Op::kGetAttr, name, {}, Py_None, attribute_names_[i]},
                                 Ref::borrow(fx::no_args), meta_of(i, true));
       return;

@@ -1,5 +1,6 @@
 #include "fx/attributes.h"
 
+#include <algorithm>
 #include <array>
 
 #include "fx/descriptors.h"
@@ -27,10 +28,7 @@ Ref fresh_container(PyObject* value) {
 }
 
 bool has_global_registration_hooks() {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(symbols.module_registration_hooks); ++i) {
-    if (is_true(PyTuple_GET_ITEM(symbols.module_registration_hooks, i))) return true;
-  }
-  return false;
+  return std::ranges::any_of(items_of(symbols.module_registration_hooks), is_true);
 }
 
 // Returns the table `role` if setattr() would only add `name` to it: the name is new to the module
@@ -223,7 +221,7 @@ Ref new_module(PyTypeObject* type) {
     call(init.get(), module);
     return module;
   }
-  // The values of a copied dict are not stored inline in the module, so the engine can watch it.
+  // A copied dict is not stored inline in the module, so the engine can watch it.
   const Ref dict = Ref::steal(PyDict_Copy(symbols.module_init_body));
   fill_fresh(dict.get(), symbols.module_init_body);
   return new_instance(reinterpret_cast<PyObject*>(type), dict.get());

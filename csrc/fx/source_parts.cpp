@@ -168,10 +168,7 @@ namespace {
 
 std::vector<std::string> texts(PyObject* list) {
   std::vector<std::string> result;
-  result.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    result.emplace_back(utf8(PyList_GET_ITEM(list, i)));
-  }
+  for (PyObject* text : items_of(list)) result.emplace_back(utf8(text));
   return result;
 }
 

@@ -21,7 +21,7 @@ constexpr char kLocalMark = '\x01';
 std::string without_marks(std::string_view marked);
 
 struct TextShape {
-  std::string key;                      // the text, with a number and a length for each local name
+  std::string key;                      // the text with number and length instead of local names
   std::vector<std::string_view> names;  // the local names by number; they point into the text
 };
 

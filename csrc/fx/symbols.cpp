@@ -1,6 +1,8 @@
 #include "fx/symbols.h"
 
-#include "core/check.h"
+#include <algorithm>
+#include <array>
+
 #include "py/calls.h"
 
 namespace fxpress::fx {
@@ -33,6 +35,12 @@ void expect_field(PyObject* descriptor, bool is_bool) {
   raise(PyExc_TypeError,
         "torch.fx.Node: expected a member descriptor for a field of type %s, found %R",
         is_bool ? "bool" : "object", descriptor);
+}
+
+// The names of ops, by value of core::Op; borrowed.
+std::array<PyObject*, 6> op_names() {
+  return {symbols.placeholder, symbols.get_attr,    symbols.call_function,
+          symbols.call_method, symbols.call_module, symbols.output};
 }
 
 }  // namespace
@@ -77,42 +85,18 @@ void adopt_tables(PyObject* capsule) {
 }
 
 core::Op parse_op(PyObject* op) {
-  using core::Op;
+  const auto known = op_names();
   // Ops are interned strings in practice, so identity is compared first.
-  struct NamedOp {
-    PyObject* name;  // borrowed from the symbol table
-    Op op;
-  };
-  const NamedOp entries[] = {
-      {symbols.call_function, Op::kCallFunction}, {symbols.placeholder, Op::kPlaceholder},
-      {symbols.get_attr, Op::kGetAttr},           {symbols.call_module, Op::kCallModule},
-      {symbols.call_method, Op::kCallMethod},     {symbols.output, Op::kOutput},
-  };
-  for (const NamedOp& entry : entries) {
-    if (entry.name == op) return entry.op;
+  auto found = std::ranges::find(known, op);
+  if (found == known.end()) {
+    found = std::ranges::find_if(known, [&](PyObject* name) { return is_equal(name, op); });
   }
-  for (const NamedOp& entry : entries) {
-    if (is_equal(entry.name, op)) return entry.op;
-  }
-  raise(PyExc_NotImplementedError, "node with unknown op %R", op);
+  if (found == known.end()) raise(PyExc_NotImplementedError, "node with unknown op %R", op);
+  return static_cast<core::Op>(found - known.begin());
 }
 
 PyObject* op_name(core::Op op) {
-  switch (op) {
-    case core::Op::kPlaceholder:
-      return symbols.placeholder;
-    case core::Op::kGetAttr:
-      return symbols.get_attr;
-    case core::Op::kCallFunction:
-      return symbols.call_function;
-    case core::Op::kCallMethod:
-      return symbols.call_method;
-    case core::Op::kCallModule:
-      return symbols.call_module;
-    case core::Op::kOutput:
-      return symbols.output;
-  }
-  FXPRESS_CHECK(false, "unknown op");
+  return op_names()[static_cast<size_t>(op)];
 }
 
 }  // namespace fxpress::fx

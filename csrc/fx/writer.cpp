@@ -22,11 +22,8 @@ void set(PyObject* object, PyObject* name, PyObject* value) {
 }
 
 bool is_part(PyObject* value) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(symbols.graph_part_types); ++i) {
-    PyObject* type = PyTuple_GET_ITEM(symbols.graph_part_types, i);
-    if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == type) return true;
-  }
-  return false;
+  return std::ranges::any_of(items_of(symbols.graph_part_types),
+                             [&](PyObject* type) { return Py_IS_TYPE(value, as_type(type)); });
 }
 
 // Copies an object whose type is in graph_part_types.
@@ -260,8 +257,7 @@ void GraphWriter::take_all_names() {
     return std::pair(PyUnicode_GET_LENGTH(name), std::string(utf8(name)));
   };
   std::vector<PyObject*> fresh;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.get()); ++i) {
-    PyObject* name = PyList_GET_ITEM(all.get(), i);
+  for (PyObject* name : items_of(all.get())) {
     if (!names_.table().is_used(names_.candidate(name))) fresh.push_back(name);
   }
   std::sort(fresh.begin(), fresh.end(),

@@ -87,12 +87,8 @@ void rebind(const Replacements& replacements, const std::vector<Ref>& tables) {
 }
 
 bool have_one_in_common(PyObject* tuple, PyObject* parts) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
-    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(parts); ++j) {
-      if (PyTuple_GET_ITEM(tuple, i) == PyTuple_GET_ITEM(parts, j)) return true;
-    }
-  }
-  return false;
+  const auto items = items_of(tuple);
+  return std::ranges::find_first_of(items, items_of(parts)) != items.end();
 }
 
 Replacements stand_ins(const Patches& patches) {
@@ -122,8 +118,7 @@ Ref ref(const py::handle& object) {
 
 void forget_keys(PyObject* dict, PyObject* parts) {
   const Ref keys = Ref::steal(PyDict_Keys(dict));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys.get()); ++i) {
-    PyObject* key = PyList_GET_ITEM(keys.get(), i);
+  for (PyObject* key : items_of(keys.get())) {
     if (!PyTuple_Check(key) || !have_one_in_common(key, parts)) continue;
     if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // another thread has removed it
   }

@@ -1,4 +1,4 @@
-// Wrappers of the C API that turn an error that CPython has set into a C++ exception.
+// Wrappers of the C API that throw an error of CPython as a C++ exception.
 #pragma once
 
 #include <cstddef>

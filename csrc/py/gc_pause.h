@@ -38,8 +38,6 @@ class Holds {
 //
 // Each of the two extension modules counts its pauses. Pauses in _aten end before the GIL is
 // released.
-//
-// Each extension module has its own count. The pauses of _aten end before the GIL is released.
 class GcPause {
  public:
   GcPause();

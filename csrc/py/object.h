@@ -132,6 +132,11 @@ inline Ref new_string(std::string_view text) {
   return Ref::steal(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
 }
 
+// The items of a tuple, or of a list that does not change meanwhile; borrowed.
+inline std::span<PyObject* const> items_of(PyObject* sequence) {
+  return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(PySequence_Fast_GET_SIZE(sequence))};
+}
+
 // A tuple of the objects.
 inline Ref new_tuple(std::span<PyObject* const> items) {
   Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));

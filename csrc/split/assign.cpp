@@ -1,5 +1,7 @@
 #include "split/assign.h"
 
+#include <algorithm>
+
 #include "core/flat_map.h"
 #include "core/graph.h"
 #include "core/string_pool.h"
@@ -81,9 +83,8 @@ std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
   const auto [it, added] = symbols_.try_emplace(def.value());
   if (added) it->second = free_symbols(node);
   if (!it->second) return result;
-  PyObject* list = it->second.get();
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    PyObject* binder = dict_get(binders_.get(), PyList_GET_ITEM(list, i));
+  for (PyObject* symbol : items_of(it->second.get())) {
+    PyObject* binder = dict_get(binders_.get(), symbol);
     if (binder != nullptr) result.emplace_back(PyLong_AsSize_t(binder));
   }
   return result;
@@ -234,11 +235,9 @@ class Assigner {
       result_.grad.push_back(new_region(id));
       grad_active_ = true;
     } else if (target == fx::symbols.enter_autocast) {
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) {
-        if (fx::is_node(PyTuple_GET_ITEM(args.get(), i))) {
-          raise(PyExc_AssertionError,
-                "Expected all args to be python constants, not Nodes, in node %R", self);
-        }
+      if (std::ranges::any_of(items_of(args.get()), fx::is_node)) {
+        raise(PyExc_AssertionError,
+              "Expected all args to be python constants, not Nodes, in node %R", self);
       }
       active_autocasts_.push_back(result_.autocast.size());
       result_.autocast.push_back(new_region(id));
@@ -274,9 +273,7 @@ class Assigner {
       const Ref sorted = Ref::steal(PySequence_List(region.ids.get()));
       check(PyList_Sort(sorted.get()));
       check(PyDict_SetItem(table.get(), node(region.enter), sorted.get()));
-      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(sorted.get()); ++i) {
-        region.partitions.push_back(by_name(PyList_GET_ITEM(sorted.get(), i), false));
-      }
+      for (PyObject* id : items_of(sorted.get())) region.partitions.push_back(by_name(id, false));
     }
     if (request_.debug == Py_None) return;
     Ref::steal(PyObject_CallFunction(request_.debug, "sO", message, table.get()));

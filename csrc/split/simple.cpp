@@ -17,9 +17,7 @@
 
 namespace fxpress::split {
 
-using core::NodeId;
 using core::Op;
-using core::PartitionId;
 
 namespace {
 
@@ -35,10 +33,7 @@ Ref new_default_dict() {
 std::vector<Ref> list_items(PyObject* iterable) {
   const Ref list = Ref::steal(PySequence_List(iterable));
   std::vector<Ref> result;
-  result.reserve(static_cast<size_t>(PyList_GET_SIZE(list.get())));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list.get()); ++i) {
-    result.push_back(Ref::borrow(PyList_GET_ITEM(list.get(), i)));
-  }
+  for (PyObject* item : items_of(list.get())) result.push_back(Ref::borrow(item));
   return result;
 }
 

@@ -11,9 +11,7 @@
 
 namespace fxpress::split {
 
-using core::NodeId;
 using core::Op;
-using core::PartitionId;
 
 namespace {
 

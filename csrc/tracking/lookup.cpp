@@ -14,10 +14,8 @@ namespace {
 
 Ref tuple_of_names(PyObject* names) {
   if (!PyTuple_Check(names)) raise(PyExc_TypeError, "expected a tuple of names, got %R", names);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
-    if (!PyUnicode_Check(PyTuple_GET_ITEM(names, i))) {
-      raise(PyExc_TypeError, "expected a str as a name, got %R", PyTuple_GET_ITEM(names, i));
-    }
+  for (PyObject* name : items_of(names)) {
+    if (!PyUnicode_Check(name)) raise(PyExc_TypeError, "expected a str as a name, got %R", name);
   }
   return Ref::borrow(names);
 }
@@ -72,8 +70,7 @@ Ref class_attribute(PyObject* type, PyObject* name) {
 bool has_empty_tables(PyObject* module, PyObject* names) {
   const Ref all = tuple_of_names(names);
   const Ref ns = instance_dict(module);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
-    PyObject* name = PyTuple_GET_ITEM(all.get(), i);
+  for (PyObject* name : items_of(all.get())) {
     if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return false;
     PyObject* table = readable_table(ns.get(), name);
     if (table == nullptr || PyDict_GET_SIZE(table) != 0) return false;
@@ -84,8 +81,8 @@ bool has_empty_tables(PyObject* module, PyObject* names) {
 bool has_plain_tables(PyObject* ns, PyObject* names) {
   const Ref all = tuple_of_names(names);
   if (!PyDict_Check(ns)) raise(PyExc_TypeError, "expected a dict as the namespace, got %R", ns);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
-    if (dict_table(ns, PyTuple_GET_ITEM(all.get(), i)) == nullptr) return false;
+  for (PyObject* name : items_of(all.get())) {
+    if (dict_table(ns, name) == nullptr) return false;
   }
   return true;
 }

@@ -11,11 +11,7 @@
 
 namespace fxpress::unflatten {
 
-using core::FrameId;
-using core::NodeId;
 using core::Op;
-using core::PlannedId;
-using core::StringId;
 
 FrameWriter::FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer)
     : plan_(plan),
@@ -25,8 +21,7 @@ FrameWriter::FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer)
 
 Ref FrameWriter::write(FrameId frame, Ref into, std::vector<Ref>& call_nodes) {
   argument_names_.clear();
-  fx::GraphWriter writer =
-      into ? fx::GraphWriter(names_, std::move(into)) : fx::GraphWriter(names_);
+  fx::GraphWriter writer(names_, into ? std::move(into) : fx::new_graph());
   name_nodes(writer, frame);
   for (PlannedId id : plan_.outline.order(frame)) {
     poll_signals(id.value());

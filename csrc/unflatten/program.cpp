@@ -15,9 +15,7 @@
 
 namespace fxpress::unflatten {
 
-using core::NodeId;
 using core::Op;
-using core::StringId;
 
 namespace {
 

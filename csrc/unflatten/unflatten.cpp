@@ -14,12 +14,7 @@
 
 namespace fxpress::unflatten {
 
-using core::FrameId;
-using core::ModuleId;
-using core::NodeId;
 using core::Op;
-using core::PlannedId;
-using core::StringId;
 
 namespace {
 

@@ -8,9 +8,6 @@
 
 namespace fxpress::unflatten {
 
-using core::FrameId;
-using core::ModuleId;
-
 namespace {
 
 class ModuleWriter {

@@ -17,8 +17,6 @@ using core::NodeId;
 // of these numbers, and in graph order for equal numbers.
 //
 // Requires that the users of `graph` are linked.
-//
-// Requires that the users of `graph` are linked.
 inline std::vector<uint32_t> last_moves(const core::Graph& graph,
                                         std::span<const NodeId> replaced) {
   std::vector<uint32_t> moves(graph.size(), 0);

@@ -7,11 +7,6 @@
 
 namespace fxpress::unflatten {
 
-using core::FlatMap;
-using core::ModuleId;
-using core::StringId;
-using core::StringPool;
-
 std::string_view without_call(std::string_view name) {
   return name.substr(0, name.find('@'));
 }

@@ -7,15 +7,7 @@
 
 namespace fxpress::unflatten {
 
-using core::FlatMap;
-using core::FrameId;
-using core::Graph;
-using core::ModuleId;
-using core::NodeId;
 using core::Op;
-using core::PlannedId;
-using core::StringId;
-using core::StringPool;
 
 namespace {
 
