@@ -97,10 +97,8 @@ class BirthMeta {
   void add_sequence(PyObject* meta, PyObject* current) const {
     const Ref zero = Ref::steal(PyLong_FromLong(0));
     const Ref depth = Ref::borrow(dict_get(current, fx::names.in_grad_fn));
-    const int is_backward = depth ? PyObject_RichCompareBool(depth.get(), zero.get(), Py_GT) : 0;
-    check(is_backward);
     Ref number;
-    if (is_backward != 0) {
+    if (depth && check(PyObject_RichCompareBool(depth.get(), zero.get(), Py_GT))) {
       const Ref numbers = Ref::borrow(dict_get(current, fx::names.grad_fn_seq_nr));
       if (!numbers) raise(PyExc_KeyError, "%U", fx::names.grad_fn_seq_nr);
       number = Ref::steal(PySequence_GetItem(numbers.get(), -1));

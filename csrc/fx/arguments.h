@@ -69,7 +69,6 @@ inline Ref returned_value(PyObject* output) {
   return Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
 }
 
-// Returns an immutable list of the values.
 inline Ref new_immutable_list(std::span<const Ref> values) {
   Ref result = call(symbols.immutable_list_type);
   for (const Ref& value : values) check(PyList_Append(result.get(), value.get()));

@@ -130,10 +130,6 @@ void list_children_with_code(PyObject* module, std::vector<Ref>& result) {
   }
 }
 
-void recompile(PyObject* module) {
-  call_method(module, names.recompile);
-}
-
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules) {
   const Ref type = make_torch_lazy_class("GraphModuleImpl");
   Ref module = new_module(as_type(type.get()));

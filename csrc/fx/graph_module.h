@@ -37,10 +37,6 @@ Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptio
 // code is deferred.
 void list_children_with_code(PyObject* module, std::vector<Ref>& result);
 
-// module.recompile(). Must not run in a GcPause, because it runs code generators of torch and
-// users.
-void recompile(PyObject* module);
-
 // torch.fx.passes.split_module._make_lite_graph_module: a _LazyGraphModule for a graph without
 // parameters, in eval mode. Its table of children is `modules`, a dict, or a new one for None.
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules);

@@ -17,7 +17,6 @@ namespace fxpress::fx {
 // attribute names that contain it are left to torch's generator.
 constexpr char kLocalMark = '\x01';
 
-// The text without the marks.
 std::string without_marks(std::string_view marked);
 
 struct TextShape {

@@ -75,6 +75,20 @@ class GraphWriter {
     return create(node, std::move(args), Ref::borrow(no_kwargs), {}, std::move(meta));
   }
 
+  // Appends a placeholder with the type annotation and a copy of the meta of `original`.
+  PyObject* placeholder_like(PyObject* original, PyObject* target, Ref args) {
+    const Ref type_expr = node_field(original, symbols.node_type_expr);
+    const NewNode node = {core::Op::kPlaceholder, target, names_.candidate_for_target(target),
+                          type_expr.get()};
+    return leaf(node, std::move(args), copy_meta(original));
+  }
+
+  // Appends a get_attr with a copy of the meta of `original`.
+  PyObject* get_attr_like(PyObject* original, PyObject* target) {
+    const NewNode node = {core::Op::kGetAttr, target, names_.candidate_for_target(target), Py_None};
+    return leaf(node, Ref::borrow(no_args), copy_meta(original));
+  }
+
   // Appends the output node; each node in `value` is replaced with `replace`. `name`: see NewNode.
   template <class Replace>
   PyObject* output(PyObject* value, Replace replace, core::StringId name = {}) {

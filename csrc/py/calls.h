@@ -32,34 +32,25 @@ Ref call_method(PyObject* object, PyObject* name, const Arguments&... arguments)
 }
 
 inline bool is_true(PyObject* object) {
-  const int result = PyObject_IsTrue(object);
-  check(result);
-  return result != 0;
+  return check(PyObject_IsTrue(object));
 }
 
 // Whether the objects are identical or compare equal.
 inline bool is_equal(PyObject* a, PyObject* b) {
-  const int result = PyObject_RichCompareBool(a, b, Py_EQ);
-  check(result);
-  return result != 0;
+  return check(PyObject_RichCompareBool(a, b, Py_EQ));
 }
 
 // isinstance(object, types), where `types` is a class or a tuple of classes. Unlike is_a(), may run
 // Python code.
 inline bool is_instance(PyObject* object, PyObject* types) {
-  const int result = PyObject_IsInstance(object, types);
-  check(result);
-  return result != 0;
+  return check(PyObject_IsInstance(object, types));
 }
 
 // value in container
 inline bool contains(PyObject* container, PyObject* value) {
-  const int result = PySequence_Contains(container, value);
-  check(result);
-  return result != 0;
+  return check(PySequence_Contains(container, value));
 }
 
-// The value of an int.
 inline long to_long(PyObject* object) {
   const long result = PyLong_AsLong(object);
   if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();

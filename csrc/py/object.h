@@ -27,8 +27,9 @@ inline PyObject* check(PyObject* result) {
   if (result == nullptr) throw_python_error();
   return result;
 }
-inline void check(int status) {
+inline bool check(int status) {
   if (status < 0) throw_python_error();
+  return status != 0;
 }
 
 // One owned reference, or null.
@@ -137,7 +138,6 @@ inline std::span<PyObject* const> items_of(PyObject* sequence) {
   return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(PySequence_Fast_GET_SIZE(sequence))};
 }
 
-// A tuple of the objects.
 inline Ref new_tuple(std::span<PyObject* const> items) {
   Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
   for (size_t i = 0; i < items.size(); ++i) {

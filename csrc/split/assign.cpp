@@ -284,9 +284,7 @@ class Assigner {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (!result_.partition[i].valid()) continue;
       Ref id = call_callback(nodes_[i].get());
-      const int falls = PyObject_RichCompareBool(highest.get(), id.get(), Py_GT);
-      check(falls);
-      if (falls == 1) {
+      if (check(PyObject_RichCompareBool(highest.get(), id.get(), Py_GT))) {
         raise(PyExc_AssertionError,
               "autocast or set_grad_enabled require monotonically increasing partitions: highest: "
               "%S, this node's: %S (node %R)",

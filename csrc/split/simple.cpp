@@ -29,7 +29,6 @@ Ref new_default_dict() {
   return call(fx::symbols.defaultdict, reinterpret_cast<PyObject*>(&PyDict_Type));
 }
 
-// The elements of any iterable.
 std::vector<Ref> list_items(PyObject* iterable) {
   const Ref list = Ref::steal(PySequence_List(iterable));
   std::vector<Ref> result;
@@ -192,11 +191,7 @@ void clone_partition(const SimpleSplit& split, fx::NameWriter& name_writer,
                      PyObject* environment) {
   fx::GraphWriter writer(name_writer, Ref::borrow(partition.graph.get()));
   for (const auto& [name, original] : partition.inputs) {
-    const Ref type_expr = fx::node_field(original.get(), fx::symbols.node_type_expr);
-    const fx::NewNode node = {Op::kPlaceholder, name.get(),
-                              name_writer.candidate_for_target(name.get()), type_expr.get()};
-    PyObject* clone =
-        writer.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(original.get()));
+    PyObject* clone = writer.placeholder_like(original.get(), name.get(), Ref::borrow(fx::no_args));
     check(PyDict_SetItem(environment, original.get(), clone));
   }
   const auto in_partition = [&](PyObject* def) {
@@ -258,12 +253,8 @@ class Stitcher {
     for (uint32_t i = 0; i < split_.graph().size(); ++i) {
       const NodeId id(i);
       if (split_.graph().ops[i] != Op::kPlaceholder) continue;
-      const Ref type_expr = split_.type_expr(id);
-      const fx::NewNode node = {Op::kPlaceholder, split_.target(id),
-                                name_writer_.candidate_for_target(split_.target(id)),
-                                type_expr.get()};
       PyObject* created =
-          writer_.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(split_.node(id)));
+          writer_.placeholder_like(split_.node(id), split_.target(id), Ref::borrow(fx::no_args));
       check(PyDict_SetItem(values_.get(), split_.name(id).get(), created));
     }
   }

@@ -15,8 +15,10 @@ using core::Op;
 
 namespace {
 
+// Makes all decisions and raises all errors that depend on the input; changes only the plan.
 class Planner {
  public:
+  // `plan` has the assignment and the source.
   Planner(PyObject* module, const SplitOptions& options, SplitPlan& plan)
       : module_(module), options_(options), plan_(plan) {}
 
@@ -196,16 +198,6 @@ class Planner {
   SplitPlan& plan_;  // under construction
 };
 
-// Makes all decisions and raises all errors that depend on the input; changes nothing.
-SplitPlan plan_split(PyObject* module, const SplitOptions& options, fx::ReadGraph source,
-                     Assignment assignment) {
-  SplitPlan plan;
-  plan.assignment = std::move(assignment);
-  plan.source = std::move(source);
-  Planner(module, options, plan).run();
-  return plan;
-}
-
 // Whether the graph that was read has the nodes that were assigned, and exactly its calls have a
 // partition.
 bool fits(const std::vector<Ref>& assigned, const Assignment& assignment,
@@ -234,18 +226,19 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
   const Ref graph = get_attr(module, fx::names.graph);
   const std::vector<Ref> nodes = fx::list_nodes(graph.get());
   PartitionMarks marks;
-  Assignment assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
   SplitPlan plan;
+  plan.assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
   WrittenSplit written;
   fx::on_unchanged(graph.get(), [&] {
-    fx::ReadGraph source = fx::read_graph(graph.get(), fx::InputOrder::kArguments);
-    if (!fits(nodes, assignment, source)) fx::raise_edited();
-    source.nodes.drop_index();
-    plan = plan_split(module, options, std::move(source), std::move(assignment));
+    plan.source = fx::read_graph(graph.get(), fx::InputOrder::kArguments);
+    if (!fits(nodes, plan.assignment, plan.source)) fx::raise_edited();
+    plan.source.nodes.drop_index();
+    Planner(module, options, plan).run();
     const GcPause pause;
     written = write_split(plan, options);
   });
-  for (const Ref& child : written.stale) fx::recompile(child.get());
+  // After the pause, because recompile() runs code generators of torch and users.
+  for (const Ref& child : written.stale) call_method(child.get(), fx::names.recompile);
   if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
   marks.keep();
   return std::move(written.result);

@@ -108,20 +108,13 @@ class PartitionWriter {
       const Ref name = context_.options.keep_original_input_name
                            ? fx::node_field(original, fx::symbols.node_name)
                            : Ref::steal(PyUnicode_FromFormat("arg_%zu", counter++));
-      const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
-      const fx::NewNode node = {Op::kPlaceholder, name.get(),
-                                context_.names.candidate_for_target(name.get()), type_expr.get()};
-      input_nodes_[slot] =
-          writer_.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(original));
+      input_nodes_[slot] = writer_.placeholder_like(original, name.get(), Ref::borrow(fx::no_args));
     }
     for (size_t slot = 0; slot < inputs_.size(); ++slot) {
       const NodeId id = inputs_[slot];
       if (!context_.is_module_attribute(id)) continue;
       PyObject* target = context_.target(id);
-      const fx::NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
-                                Py_None};
-      input_nodes_[slot] = writer_.leaf(node, Ref::borrow(fx::no_args),
-                                        fx::GraphWriter::copy_meta(context_.node(id)));
+      input_nodes_[slot] = writer_.get_attr_like(context_.node(id), target);
       attributes_.emplace_back(target, context_.attribute(id));
     }
   }
@@ -224,20 +217,14 @@ class BaseWriter {
     if (values_[id.value()] != nullptr) return;
     PyObject* original = context_.node(id);
     if (context_.graph().ops[id.value()] == Op::kPlaceholder) {
-      const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
       const Ref target = context_.options.keep_original_node_name
                              ? fx::node_field(original, fx::symbols.node_name)
                              : Ref::borrow(context_.target(id));
-      const fx::NewNode node = {Op::kPlaceholder, target.get(),
-                                context_.names.candidate_for_target(target.get()), type_expr.get()};
       values_[id.value()] =
-          writer_.leaf(node, default_value(original), fx::GraphWriter::copy_meta(original));
+          writer_.placeholder_like(original, target.get(), default_value(original));
     } else if (context_.graph().ops[id.value()] == Op::kGetAttr) {
       PyObject* target = context_.target(id);
-      const fx::NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
-                                Py_None};
-      values_[id.value()] =
-          writer_.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(original));
+      values_[id.value()] = writer_.get_attr_like(original, target);
       attributes_.emplace_back(target, context_.attribute(id));
     }
   }

@@ -12,12 +12,11 @@ namespace fxpress::tracking {
 
 namespace {
 
-Ref tuple_of_names(PyObject* names) {
+void expect_names(PyObject* names) {
   if (!PyTuple_Check(names)) raise(PyExc_TypeError, "expected a tuple of names, got %R", names);
   for (PyObject* name : items_of(names)) {
     if (!PyUnicode_Check(name)) raise(PyExc_TypeError, "expected a str as a name, got %R", name);
   }
-  return Ref::borrow(names);
 }
 
 constexpr std::array<std::string_view, 3> kTables = {"._modules[", "._parameters[", "._buffers["};
@@ -68,9 +67,9 @@ Ref class_attribute(PyObject* type, PyObject* name) {
 }
 
 bool has_empty_tables(PyObject* module, PyObject* names) {
-  const Ref all = tuple_of_names(names);
+  expect_names(names);
   const Ref ns = instance_dict(module);
-  for (PyObject* name : items_of(all.get())) {
+  for (PyObject* name : items_of(names)) {
     if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return false;
     PyObject* table = readable_table(ns.get(), name);
     if (table == nullptr || PyDict_GET_SIZE(table) != 0) return false;
@@ -79,9 +78,9 @@ bool has_empty_tables(PyObject* module, PyObject* names) {
 }
 
 bool has_plain_tables(PyObject* ns, PyObject* names) {
-  const Ref all = tuple_of_names(names);
+  expect_names(names);
   if (!PyDict_Check(ns)) raise(PyExc_TypeError, "expected a dict as the namespace, got %R", ns);
-  for (PyObject* name : items_of(all.get())) {
+  for (PyObject* name : items_of(names)) {
     if (dict_table(ns, name) == nullptr) return false;
   }
   return true;

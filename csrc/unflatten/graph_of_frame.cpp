@@ -352,8 +352,8 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
     keywords = plan_.signatures.calls[callee.signature].keywords;
   }
   const size_t positional = own.size() - keywords.size();
-  // The order of the inputs is torch's. torch inserts passed values one by one at the front of
-  // args, and the inputs grow at the end. In exported programs it later assigns all args again.
+  // The order of `inputs` is torch's: torch inserts passed values one by one at the front of args,
+  // but appends them to the inputs. For exported programs, it later assigns all args again.
   std::vector<PyObject*> inputs = own;
   if (plan_.program.is_exported) {
     inputs.insert(inputs.begin(), arguments.begin(), arguments.end());

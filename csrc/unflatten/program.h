@@ -41,17 +41,16 @@ struct CutStack {
 };
 
 struct FlatProgram {
-  fx::ReadGraph source;              // the program's graph, not changed
-  core::StringPool strings;          // names, paths, keys
-  std::vector<Ref> string_objects;   // by string; created by string()
-  core::Graph graph;                 // the source with added nodes: only ops and inputs
-  std::vector<core::NodeId> origin;  // by node: of the source
-  std::vector<FlatKind> kinds;       // by node
-  std::vector<uint8_t>
-      is_placed;           // by node: whether it belongs to the module of the node before it
-  std::vector<Ref> names;  // by node: the preferred name of its copies
+  fx::ReadGraph source;               // the program's graph, not changed
+  core::StringPool strings;           // names, paths, keys
+  std::vector<Ref> string_objects;    // by string; created by string()
+  core::Graph graph;                  // the source with added nodes: only ops and inputs
+  std::vector<core::NodeId> origin;   // by node: of the source
+  std::vector<FlatKind> kinds;        // by node
+  std::vector<uint8_t> is_placed;     // by node: is in the module of the node before it
+  std::vector<Ref> names;             // by node: the preferred name of its copies
   std::vector<core::NodeId> node_of;  // by name in the source, see node_named()
-  bool is_exported = false;           // returns a tuple that begins with the mutated values
+  bool is_exported = false;           // whether the outputs begin with the mutated values
   size_t skipped_outputs = 0;         // number of mutated values
   ModuleCallStacks scopes;            // distinct stacks
   std::vector<StackId> stacks;        // by node

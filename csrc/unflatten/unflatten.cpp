@@ -118,8 +118,7 @@ class FrameComparer {
       Ref held;  // the container
     };
     std::vector<DumpedContainer> stack;
-    std::vector<Ref>
-        known;  // containers that the trail records, owned so that no address is reused
+    std::vector<Ref> known;  // recorded containers, owned so that no address is reused
     fx::ArgTrail trail;
     const auto enter = [&](PyObject* item) {
       if (fx::is_node(item)) {

@@ -27,7 +27,6 @@ struct Signatures {
   std::vector<Ref> constants;        // by the ids in `calls`
 };
 
-// The classes of new modules.
 struct ModuleClasses {
   PyObject* interpreter;  // runs a graph
   PyObject* dispatcher;   // runs one of several modules

@@ -10,10 +10,10 @@ namespace fxpress::split {
 
 using core::PartitionId;
 
-// The topological order of torch.fx.passes.split_module. It keeps ready partitions on a stack:
-// first the partitions without a dependency in order of appearance; the last one pushed is popped
-// first. dependents[p] lists each partition that needs p once, in order of first use. If there are
-// cycles, the result lacks their partitions and all partitions that depend on them.
+// The topological order of torch.fx.passes.split_module. Ready partitions are on a stack: first all
+// partitions without a dependency, in order of appearance. The last one pushed is popped first.
+// dependents[p] lists each partition that needs p once, in order of first use. If there are cycles,
+// the result lacks their partitions and all partitions that depend on them.
 std::vector<PartitionId> partition_order(std::span<const std::vector<PartitionId>> dependents);
 
 // The partitions of one cycle, each followed by one that needs it; empty if there is no cycle.

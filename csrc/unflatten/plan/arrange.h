@@ -30,8 +30,8 @@ using core::StringPool;
 void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                  const std::vector<std::vector<StringId>>& targets);
 
-// Finds the modules that hold the state of a dotted name. Each call of a module is a module with
-// its parameters.
+// Finds the modules that hold the state of a dotted name. Each call of a module is a module that
+// shares its parameters.
 class StatePlaces {
  public:
   // A child "a@1" is a call of "a", unless a name in `names` is below "a@1".

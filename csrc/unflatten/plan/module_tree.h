@@ -35,7 +35,6 @@ std::string_view relative(std::string_view path, std::string_view prefix);
 // Every part of a dotted path without its call number: "a@1.b@2" -> "a.b".
 std::string without_calls(std::string_view path);
 
-// The path of the child `name` of `path`.
 StringId joined(StringPool& strings, StringId path, std::string_view name);
 
 class ModuleTree {
@@ -55,7 +54,6 @@ class ModuleTree {
   void set_child(ModuleId module, StringId name, ModuleId child);
   void remove_child(ModuleId module, StringId name);
 
-  // Makes `module` share the table of children of `other`.
   void share_children(ModuleId module, ModuleId other);
 
   // The number of the module's table of children, which several modules may share.
