@@ -8,6 +8,7 @@
 #include "py/containers.h"
 #include "py/gc_pause.h"
 #include "py/object_table.h"
+#include "py/text.h"
 
 namespace fxpress::capture {
 
@@ -16,17 +17,17 @@ namespace {
 constexpr std::string_view kRootEntry = "L__self____export_root";
 constexpr std::string_view kSelf = "L['self']";
 
-// Cleans stacks. Nodes of one module share the entries of their stacks; each is cleaned once.
+// Removes the module that Dynamo adds from stacks. Nodes of one module share the entries of their
+// stacks, so each entry is cleaned once.
 class StackCleaner {
  public:
   explicit StackCleaner(bool drop_self) : drop_self_(drop_self) {}
 
-  // A new dict.
+  // Returns a clean copy of an nn_module_stack.
   Ref module_stack(PyObject* stack) {
     Ref result = Ref::steal(PyDict_New());
     const Ref items = pairs_of(stack);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* item = PyList_GET_ITEM(items.get(), i);
+    for (PyObject* item : items_of(items.get())) {
       PyObject* key = PyTuple_GET_ITEM(item, 0);
       if (PyUnicode_Check(key) && utf8(key) == kRootEntry) continue;
       PyObject* entry = cleaned(PyTuple_GET_ITEM(item, 1), [&](PyObject* value) {
@@ -43,7 +44,7 @@ class StackCleaner {
     return result;
   }
 
-  // A new list.
+  // Returns a clean copy of a source_fn_stack.
   Ref function_stack(PyObject* stack) {
     Ref result = Ref::steal(PySequence_List(stack));
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(result.get()); ++i) {
@@ -78,18 +79,10 @@ Ref clean_name(PyObject* name) {
   if (!PyUnicode_Check(name)) {
     raise(PyExc_AttributeError, "expected a str as a name, got %s", Py_TYPE(name)->tp_name);
   }
-  Py_ssize_t size = 0;
-  const char* begin = PyUnicode_AsUTF8AndSize(name, &size);
-  if (begin == nullptr) {  // lone surrogates, which Dynamo never writes into a name
-    PyErr_Clear();
-    return Ref::borrow(name);
-  }
-  const std::string_view text(begin, static_cast<size_t>(size));
-  if (!mentions_export_root(text)) return Ref::borrow(name);
-  const std::string cleaned = without_export_root(text);
-  if (cleaned == text) return Ref::borrow(name);
-  return Ref::steal(
-      PyUnicode_FromStringAndSize(cleaned.data(), static_cast<Py_ssize_t>(cleaned.size())));
+  const Text text(name);
+  if (!mentions_export_root(text.view())) return Ref::borrow(name);
+  const std::string cleaned = without_export_root(text.view());
+  return cleaned == text.view() ? Ref::borrow(name) : new_text(cleaned);
 }
 
 void clean_stacks(PyObject* graph, bool drop_self) {

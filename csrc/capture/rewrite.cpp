@@ -26,13 +26,13 @@ bool is_set(PyObject* dict, PyObject* key) {
 Ref dict_of_meta(PyObject* node) {
   Ref meta = fx::node_field(node, fx::symbols.node_meta);
   if (!PyDict_Check(meta.get()))
-    raise(PyExc_TypeError, "expected a dict as the meta of node %R", node);
+    raise(PyExc_TypeError, "expected a dict as the meta of node %R, found %R", node, meta.get());
   return meta;
 }
 
 namespace {
 
-// Whether copy.copy() returns the same object.
+// Whether copy.copy() returns the object itself.
 bool is_atom(PyObject* value) {
   return value == Py_None || PyUnicode_CheckExact(value) || PyLong_CheckExact(value) ||
          PyBool_Check(value) || PyFloat_CheckExact(value) || PyTuple_CheckExact(value);
@@ -44,7 +44,7 @@ class BirthMeta {
   BirthMeta(const BirthRules& rules, PyObject* graph)
       : rules_(rules), graph_id_(Ref::steal(PyLong_FromVoidPtr(graph))) {}
 
-  // A new dict for the copy of a node of the graph.
+  // Returns the meta for the copy of a node of the graph, a new dict.
   Ref of(PyObject* node) {
     const Ref own = dict_of_meta(node);
     const bool has_own = PyDict_GET_SIZE(own.get()) > 0;
@@ -62,8 +62,7 @@ class BirthMeta {
         set(fx::names.autograd_backward, Py_True);
       }
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rules_.fields.get()); ++i) {
-      PyObject* field = PyTuple_GET_ITEM(rules_.fields.get(), i);
+    for (PyObject* field : items_of(rules_.fields.get())) {
       if (has_own && PyUnicode_Compare(field, fx::names.from_node) == 0) {
         set(field, note(node, own.get()).get());
       } else if (const Ref value = Ref::borrow(dict_get(current, field))) {
@@ -98,10 +97,8 @@ class BirthMeta {
   void add_sequence(PyObject* meta, PyObject* current) const {
     const Ref zero = Ref::steal(PyLong_FromLong(0));
     const Ref depth = Ref::borrow(dict_get(current, fx::names.in_grad_fn));
-    const int is_backward = depth ? PyObject_RichCompareBool(depth.get(), zero.get(), Py_GT) : 0;
-    check(is_backward);
     Ref number;
-    if (is_backward != 0) {
+    if (depth && check(PyObject_RichCompareBool(depth.get(), zero.get(), Py_GT))) {
       const Ref numbers = Ref::borrow(dict_get(current, fx::names.grad_fn_seq_nr));
       if (!numbers) raise(PyExc_KeyError, "%U", fx::names.grad_fn_seq_nr);
       number = Ref::steal(PySequence_GetItem(numbers.get(), -1));
@@ -120,11 +117,12 @@ class BirthMeta {
   fx::TargetTexts texts_;
 };
 
-size_t as_index(PyObject* number, size_t size, const char* what) {
+// Returns the number of a flat input, of which there are `count`.
+size_t input_number(PyObject* number, size_t count) {
   const Py_ssize_t index = PyNumber_AsSsize_t(number, PyExc_IndexError);
   if (index == -1 && PyErr_Occurred() != nullptr) throw_python_error();
-  if (index < 0 || static_cast<size_t>(index) >= size) {
-    raise(PyExc_IndexError, "%s %zd is out of range", what, index);
+  if (index < 0 || static_cast<size_t>(index) >= count) {
+    raise(PyExc_IndexError, "expected the number of an input below %zu, found %zd", count, index);
   }
   return static_cast<size_t>(index);
 }
@@ -162,13 +160,14 @@ class Rewriter {
                                 name_writer_.candidate(target.get()), Py_None};
       PyObject* meta = PyList_GET_ITEM(plan_.inputs.get(), i);
       if (!PyDict_Check(meta))
-        raise(PyExc_TypeError, "expected a dict as the meta of input %zd", i);
+        raise(PyExc_TypeError, "expected a dict as the meta of input %zd, found %R", i, meta);
       inputs_.push_back(writer_.leaf(node, Ref::borrow(fx::no_args), Ref::borrow(meta)));
       input_names_.push_back(fx::node_field(inputs_.back(), fx::symbols.node_name));
     }
   }
 
-  // A traced node gets a new name first and then the name of the original; both stay in use.
+  // Returns the name for the copy of the node named `original`. Like a tracer, first creates a name
+  // from `own`, which stays in use.
   StringId name_like(StringId own, PyObject* original) {
     const StringId first = name_writer_.table().create(own);
     const StringId wanted = name_writer_.candidate(original);
@@ -180,12 +179,13 @@ class Rewriter {
   PyObject* write_placeholder(uint32_t i) {
     const size_t number = placeholders_++;
     if (number >= static_cast<size_t>(PyList_GET_SIZE(plan_.places.get()))) {
-      raise(PyExc_ValueError, "the graph has more placeholders than the plan");
+      raise(PyExc_ValueError, "expected %zd placeholders in the captured graph, found more",
+            PyList_GET_SIZE(plan_.places.get()));
     }
     PyObject* place = PyList_GET_ITEM(plan_.places.get(), static_cast<Py_ssize_t>(number));
     const Ref name = fx::node_field(source_.nodes[i], fx::symbols.node_name);
     if (PyLong_Check(place)) {
-      const size_t input = as_index(place, inputs_.size(), "input");
+      const size_t input = input_number(place, inputs_.size());
       if (PyUnicode_Compare(input_names_[input].get(), name.get()) != 0) {
         const StringId made = name_writer_.table().create(name_writer_.candidate(name.get()));
         writer_.rename(inputs_[input], name_writer_.string(made));
@@ -193,8 +193,8 @@ class Rewriter {
       return inputs_[input];
     }
     if (PyUnicode_Check(place)) {
-      fx::NewNode node = {Op::kGetAttr, place, {}, Py_None};
-      node.name = name_like(name_writer_.candidate_for_target(place), name.get());
+      const StringId own = name_writer_.candidate_for_target(place);
+      const fx::NewNode node = {Op::kGetAttr, place, {}, Py_None, name_like(own, name.get())};
       return writer_.leaf(node, Ref::borrow(fx::no_args),
                           fx::GraphWriter::copy_meta(source_.nodes[i]));
     }
@@ -247,7 +247,7 @@ class Rewriter {
   void write_output() {
     const uint32_t last = static_cast<uint32_t>(source_.graph.size()) - 1;
     if (source_.graph.size() == 0 || source_.graph.ops[last] != Op::kOutput) {
-      raise(PyExc_ValueError, "the graph does not have an output node");
+      raise(PyExc_ValueError, "expected an output node at the end of the captured graph");
     }
     PyObject* old = source_.nodes[last];
     const Ref computed = fx::returned_value(old);
@@ -265,14 +265,14 @@ class Rewriter {
 
   Ref output_value(PyObject* planned, PyObject* computed) const {
     if (!PyTuple_Check(planned) || PyTuple_GET_SIZE(planned) != 2) {
-      raise(PyExc_TypeError, "expected a pair for each output, found %R", planned);
+      raise(PyExc_TypeError, "expected a pair (kind, value) for each output, found %R", planned);
     }
     PyObject* value = PyTuple_GET_ITEM(planned, 1);
     switch (static_cast<CapturedOutput>(to_long(PyTuple_GET_ITEM(planned, 0)))) {
       case CapturedOutput::kComputed:
         return Ref::steal(PyObject_GetItem(computed, value));
       case CapturedOutput::kInput:
-        return Ref::borrow(inputs_[as_index(value, inputs_.size(), "input")]);
+        return Ref::borrow(inputs_[input_number(value, inputs_.size())]);
       case CapturedOutput::kConstant:
         break;
     }
@@ -288,9 +288,9 @@ class Rewriter {
   fx::GraphWriter writer_;
   std::vector<PyObject*> copies_;  // by node of the captured graph; borrowed
   std::vector<PyObject*> inputs_;  // the placeholders of the flat inputs; borrowed
-  std::vector<Ref> input_names_;   // their names before write_placeholder() renames them
-  Ref renamed_;                    // dict: new target of a get_attr -> old one
-  size_t placeholders_ = 0;        // number of placeholders of the captured graph written so far
+  std::vector<Ref> input_names_;   // names of inputs_ before write_placeholder() changes them
+  Ref renamed_;                    // dict: new target of a get_attr -> its old target
+  size_t placeholders_ = 0;        // placeholders of the captured graph that were visited
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Rewrites the graph that Dynamo captured to the inputs and outputs of the user's callable.
+// Rewrites the graph that Dynamo captured so that its inputs and outputs are the flat inputs and
+// outputs of the user's callable.
 #pragma once
 
 #include <array>
@@ -7,22 +8,22 @@
 
 namespace fxpress::capture {
 
-// The rules by which torch's tracers preserve the meta of nodes: a copy gets some entries of the
-// original, and a note of the original.
+// The rules by which torch's tracers create the meta of a node's copy: the copy gets some entries
+// of the original's meta, and a note (fx/provenance.h) of the original.
 struct BirthRules {
   Ref fields;    // tuple: the entries that are copied, in order
-  Ref outer;     // dict: replaces the meta of nodes that have none
-  Ref sequence;  // autograd's sequence number; None: the number of the original
+  Ref outer;     // dict: used instead of an empty meta
+  Ref sequence;  // autograd's sequence number; None: use the original's number
   Ref overlay;   // dict: entries that override all others
   Ref marker;    // str that the stack traces of accumulated gradients contain
   Ref copy;      // copy.copy
   fx::ProvenanceRules provenance;
 };
 
-// Whether a dict has a value under a key that is true.
+// bool(dict.get(key)).
 bool is_set(PyObject* dict, PyObject* key);
 
-// The meta of a node; TypeError unless it is a dict.
+// Returns the meta of a node; raises TypeError unless it is a dict.
 Ref dict_of_meta(PyObject* node);
 
 struct RewritePlan {
@@ -34,7 +35,7 @@ struct RewritePlan {
   BirthRules birth;
 };
 
-// The sources of outputs of a captured callable, and Dynamo's names for them.
+// The sources of a callable's outputs, and Dynamo's names for them.
 enum class CapturedOutput : uint8_t {
   kComputed,  // value: its position among the outputs of the captured graph
   kInput,     // value: the flat input
@@ -42,9 +43,9 @@ enum class CapturedOutput : uint8_t {
 };
 inline constexpr std::array kCapturedOutputNames = {"graph_out", "input", "constant"};
 
-// A GraphModule with the nodes of `module` as torch.fx.Transformer would copy them, and the
-// attributes that they mention, whose names are cleaned by clean_name(). Its code is generated on
-// first access. KeyError, IndexError or ValueError for a plan that does not fit the graph.
+// Creates a GraphModule with the nodes of `module` as torch.fx.Transformer would copy them, and the
+// attributes that they mention, whose names clean_name() cleans. Its code is generated on first
+// access. Raises KeyError, IndexError or ValueError for a plan that does not fit the graph.
 Ref rewrite_captured(PyObject* module, const RewritePlan& plan);
 
 // ---- removing the module that Dynamo wraps around the callable from names ----
@@ -53,8 +54,8 @@ Ref rewrite_captured(PyObject* module, const RewritePlan& plan);
 // other types, because torch calls a method of str.
 Ref clean_name(PyObject* name);
 
-// Replaces the nn_module_stack and the source_fn_stack of all nodes by new containers with clean
-// names, without the entry of the wrapping module, and with `drop_self` without the entry of self.
+// Replaces the nn_module_stack and the source_fn_stack of all nodes by clean copies, without the
+// entry of the wrapping module; with `drop_self`, also without the entry of L['self'].
 void clean_stacks(PyObject* graph, bool drop_self);
 
 }  // namespace fxpress::capture

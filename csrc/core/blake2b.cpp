@@ -37,7 +37,7 @@ uint64_t little_endian(const uint8_t* bytes) {
   return word;
 }
 
-// seen: bytes of the message up to the end of this block.
+// `seen`: the number of message bytes up to the end of this block.
 void compress(State& state, const uint8_t* block, uint64_t seen, bool last) {
   std::array<uint64_t, 16> words;
   for (size_t i = 0; i < words.size(); ++i) words[i] = little_endian(block + 8 * i);
@@ -58,10 +58,10 @@ void compress(State& state, const uint8_t* block, uint64_t seen, bool last) {
   };
   for (size_t round = 0; round < kRounds; ++round) {
     const auto& order = kOrders[round % kOrders.size()];
-    for (size_t i = 0; i < 4; ++i) {  // the columns, then the diagonals
+    for (size_t i = 0; i < 4; ++i) {  // columns
       mix(i, i + 4, i + 8, i + 12, words[order[2 * i]], words[order[2 * i + 1]]);
     }
-    for (size_t i = 0; i < 4; ++i) {
+    for (size_t i = 0; i < 4; ++i) {  // diagonals
       mix(i, (i + 1) % 4 + 4, (i + 2) % 4 + 8, (i + 3) % 4 + 12, words[order[2 * i + 8]],
           words[order[2 * i + 9]]);
     }
@@ -73,7 +73,7 @@ void compress(State& state, const uint8_t* block, uint64_t seen, bool last) {
 
 Digest blake2b(std::span<const uint8_t> bytes) {
   State state = kStart;
-  state[0] ^= 0x01010000 ^ Digest {}.size();  // no key, a tree of one node, the size of the digest
+  state[0] ^= 0x01010000 ^ Digest {}.size();  // no key, one-node tree, digest size
   uint64_t seen = 0;
   for (; bytes.size() > kBlockBytes; bytes = bytes.subspan(kBlockBytes)) {
     seen += kBlockBytes;

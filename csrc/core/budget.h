@@ -1,4 +1,5 @@
-// The budget of reading one file. One object carries it through a load; threads do not share it.
+// Limits of memory and nesting while one file is read. Each load has one Budget; threads do not
+// share it.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,8 @@
 
 namespace fxpress::core {
 
-// A limit was reached: what() names the part of the file, `limit` a field of archive.Limits.
+// Thrown when a limit is reached. what() names the part of the file, `limit` the field of
+// archive.Limits.
 class LimitReached : public std::runtime_error {
  public:
   LimitReached(const char* reached, const std::string& place)
@@ -19,13 +21,13 @@ class LimitReached : public std::runtime_error {
   const char* limit;
 };
 
-// The lowest address of this thread's stack; 0 until find_stack_end() has run. constinit, because a
-// thread_local variable with a dynamic initializer is read through a function call.
+// The lowest address of this thread's stack; 0 until find_stack_end() has run. constinit avoids the
+// function call with which each read checks for a dynamic initializer.
 extern constinit thread_local uintptr_t stack_end;
 uintptr_t find_stack_end();
 
-// The part of the stack that is reserved for the calls of the innermost level, which create tensors
-// and expressions in Python.
+// Stack space reserved for the functions that the innermost level calls to create tensors and
+// expressions in Python.
 inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
 
 // The bytes of this thread's stack that a recursion may use.
@@ -51,7 +53,7 @@ class Budget {
  public:
   Budget(uint64_t memory, size_t depth) : memory_(memory), depth_(depth) {}
 
-  // Charges bytes that are about to be allocated, as an estimate.
+  // Charges an estimate of the bytes that the caller is about to allocate.
   void charge(uint64_t bytes) {
     if (bytes > memory_ - used_) reach_memory();
     used_ += bytes;
@@ -61,7 +63,7 @@ class Budget {
     if (count != 0 && each > (memory_ - used_) / count) reach_memory();
     used_ += count * each;
   }
-  // Raises the limit by `bytes`, for a file that turns out to be larger than was known.
+  // Raises the memory limit by `bytes`, for a file that proves larger than expected.
   void grow(uint64_t bytes) { memory_ += std::min(bytes, UINT64_MAX / 2 - memory_); }
   uint64_t used() const { return used_; }
   size_t depth() const { return depth_; }

@@ -21,9 +21,9 @@ constexpr bool is_name_part(char c) {
   return is_name_start(c) || is_digit(c);
 }
 
-// Words that are values.
+// Keywords that are constants.
 inline constexpr std::array<std::string_view, 3> kConstantWords = {"None", "True", "False"};
-// Other words that cannot be names.
+// All other keywords.
 inline constexpr std::array<std::string_view, 32> kKeywords = {
     "and",    "as",   "assert", "async",  "await",  "break",   "class",    "continue",
     "def",    "del",  "elif",   "else",   "except", "finally", "for",      "from",
@@ -37,8 +37,8 @@ inline bool is_keyword(std::string_view word) {
   return std::ranges::find(kKeywords, word) != kKeywords.end() || is_constant_word(word);
 }
 
-// Parses a text from its beginning. Throws Error where the text is not as expected. peek(), take(),
-// expect(), take_word() and name() skip spaces first.
+// Base class of parsers: consumes a text from its beginning, and throws Error at unexpected text.
+// peek(), take(), expect(), take_word() and name() skip spaces first.
 template <class Error>
 class Cursor {
  protected:

@@ -1,4 +1,4 @@
-// Worker threads of one call, which waits for them.
+// Worker threads that one call starts and waits for.
 #pragma once
 
 #include <unistd.h>
@@ -10,9 +10,9 @@
 
 namespace fxpress::core {
 
-// The data that the threads use must outlive the crew. Signal handlers and the user's code may run
-// in the waiting thread, and may fork. The child process does not have the threads, so it must not
-// join them.
+// The data that the threads use must outlive the crew. Signal handlers and user code may fork while
+// the call waits. The child process does not have the threads: there, join() throws and the
+// destructor leaks the thread handles.
 class Crew {
  public:
   Crew() = default;
@@ -30,22 +30,22 @@ class Crew {
   // Waits until the threads are done. Throws std::runtime_error in a forked child.
   void join() {
     check();
-    for (std::jthread& thread : threads_) thread.join();  // clear() alone would request a stop
+    for (std::jthread& thread : threads_) thread.join();  // ~jthread() would request a stop first
     threads_.clear();
   }
-  // Throws std::runtime_error in a forked child, which does not have the threads.
+  // Throws std::runtime_error in a forked child.
   void check() const {
     if (is_gone()) {
       throw std::runtime_error(
-          "the process was forked while threads worked for this call: in the "
-          "child it cannot go on");
+          "the process was forked while this call used worker threads, which the child process "
+          "does "
+          "not have: repeat the call in the child");
     }
   }
 
  private:
   bool is_gone() const { return !threads_.empty() && getpid() != process_; }
-  // Leaks the handles: in a forked child they can be neither joined nor freed.
-  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks)
+  // Leaks the handles, because a forked child can neither join nor free them.
   void leave() { new std::vector<std::jthread>(std::exchange(threads_, {})); }
 
   pid_t process_ = getpid();

@@ -8,6 +8,7 @@
 
 namespace fxpress::core {
 
+// Maps 64-bit keys to 32-bit values.
 class FlatMap {
  public:
   static constexpr uint32_t kAbsent = 0xffffffffu;
@@ -27,7 +28,7 @@ class FlatMap {
     }
   }
 
-  // Stores `value`, which must not be kAbsent, unless `key` is present.
+  // Stores `value`, which must not be kAbsent, if `key` is absent.
   struct Inserted {
     uint32_t value;  // the value stored under the key after the call
     bool added;      // false when the key was present before
@@ -44,7 +45,7 @@ class FlatMap {
     return {value, true};
   }
 
-  // Stores `value`, which must not be kAbsent, and replaces a value that `key` has.
+  // Stores `value`, which must not be kAbsent, and replaces the present value of `key`.
   void assign(uint64_t key, uint32_t value) {
     if (insert(key, value).added) return;
     size_t slot = hash(key) & mask_;
@@ -80,6 +81,7 @@ class FlatMap {
   size_t size_ = 0;          // keys stored
 };
 
+// A set of positions in an array of the caller, who hashes and compares the elements.
 class PositionTable {
  public:
   static constexpr uint32_t kAbsent = 0xffffffffu;
@@ -94,13 +96,13 @@ class PositionTable {
   bool full() const { return 2 * (size_ + 1) > slots_.size(); }
   size_t size() const { return size_; }
 
-  // The position with this hash for which is_same(position) is true, or kAbsent.
+  // The stored position for which is_same(position) is true, or kAbsent. `hash`: of the element.
   template <class F>
   uint32_t find(uint64_t hash, F&& is_same) const {
     return slots_[probe(hash, is_same)];
   }
 
-  // Stores the position unless find() would return one; returns the stored one. Requires !full().
+  // Stores `position` if find() finds none. Returns the stored position. Requires !full().
   template <class F>
   uint32_t insert(uint64_t hash, uint32_t position, F&& is_same) {
     uint32_t& slot = slots_[probe(hash, is_same)];

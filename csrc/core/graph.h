@@ -56,7 +56,7 @@ struct Graph {
     return {items.data() + begin[node.value()], begin[node.value() + 1] - begin[node.value()]};
   }
 
-  // Calls use(def, user) once for each pair, users in graph order.
+  // Calls use(def, user) once for each node and each of its users, in the graph order of the users.
   template <class F>
   void for_each_use(std::vector<uint32_t>& last_user, F use) const {
     for (uint32_t user = 0; user < size(); ++user) {

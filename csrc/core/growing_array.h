@@ -41,18 +41,18 @@ class GrowingArray {
     capacity_ = capacity;
   }
   void append(const T& value, size_t count) {
-    make_room(count);
+    ensure_capacity_for(count);
     std::fill_n(data_ + size_, count, value);
     size_ += count;
   }
-  void append(std::span<const T> values) {  // of another array
-    make_room(values.size());
+  void append(std::span<const T> values) {  // must belong to another array
+    ensure_capacity_for(values.size());
     std::copy(values.begin(), values.end(), data_ + size_);
     size_ += values.size();
   }
 
  private:
-  void make_room(size_t count) {
+  void ensure_capacity_for(size_t count) {
     if (count > capacity_ - size_) reserve(std::max(size_ + count, capacity_ + capacity_ / 2));
   }
   void swap(GrowingArray& other) noexcept {

@@ -9,8 +9,8 @@ namespace fxpress::core {
 
 namespace {
 
-constexpr size_t kMaxDigits = 18;   // of a number that is represented by its value
-constexpr int64_t kFirstLong = -2;  // a longer one is represented by kFirstLong - id of its digits
+constexpr size_t kMaxDigits = 18;   // longer numbers are stored as text in the pool
+constexpr int64_t kFirstLong = -2;  // kFirstLong - i: the number whose text has id i
 
 bool is_legal(std::string_view text) {
   return !text.empty() && !is_digit(text.front()) &&

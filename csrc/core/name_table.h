@@ -27,19 +27,20 @@ class NameTable {
   void begin_graph();
 
   // Creates a name from `candidate`: each run of characters outside of [0-9a-zA-Z_] becomes one
-  // underscore, and a number is added or raised until the name is free. `exempt`: a forbidden
-  // candidate is allowed (the builtin itself is being named).
+  // underscore, and a number is added or raised until the name is free. `exempt`: allows a
+  // forbidden candidate, because the object to name is that builtin.
   StringId create(StringId candidate, bool exempt = false);
 
   // Returns `candidate` after the replacement of illegal characters.
   StringId legal(StringId candidate) { return parse(candidate).candidate; }
 
-  // Sets how `raw` is parsed. For text outside of ASCII, which may have digits that only Python's
-  // regular expressions recognize. `number` is a result of number(), or kNoNumber without a suffix.
+  // Sets the result of parsing `raw`. Called for text outside of ASCII, in which Python's regular
+  // expressions recognize further digits. `number` is a result of number(), or kNoNumber without a
+  // suffix.
   void define(StringId raw, StringId candidate, StringId base, int64_t number);
 
   // The base names whose counts have changed since forget_changes() or begin_graph(), in the order
-  // of first appearance.
+  // of first change.
   std::span<const StringId> changed_bases() const { return changed_; }
   int64_t count(StringId base) const { return counts_[base.value()]; }
   void forget_changes();
@@ -47,8 +48,8 @@ class NameTable {
   // Whether create() has returned this name in the current namespace.
   bool is_used(StringId name) const;
 
-  // Convert decimal digits to a number and back. A number of more than 18 digits, which torch
-  // counts like any other, is negative: it encodes the id of its digits in the pool.
+  // Convert decimal digits to an encoded number and back. A number of more than 18 digits, which
+  // torch counts like any other, is encoded as a negative value: the id of its digits in the pool.
   int64_t number(std::string_view digits);
   std::string digits(int64_t number) const;
 

@@ -1,5 +1,5 @@
-// Functions that the extension module with libtorch exports, in capsules, to the one without
-// libtorch: they read and create tensors.
+// Types of the functions that the extension module _aten, which links libtorch, exports in capsules
+// to _native, which does not. The functions read and create tensors.
 #pragma once
 
 #include <cstddef>

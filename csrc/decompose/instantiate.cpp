@@ -25,8 +25,8 @@ using core::StringId;
 
 namespace {
 
-// The last underscore of a name that is followed by a digit, and the number after it; npos and 0 if
-// there is none. As in torch, the name may continue after the number.
+// The last underscore of a name that a digit follows, and the number after it; npos and 0 if there
+// is none. As in torch, other characters may follow the number.
 struct Suffix {
   size_t at = std::string_view::npos;  // of the underscore
   unsigned long number = 0;
@@ -75,14 +75,12 @@ uint32_t number(PyObject* value) {
 std::vector<uint32_t> numbers(PyObject* list) {
   FXPRESS_CHECK(PyList_Check(list), "expected a list of numbers");
   std::vector<uint32_t> result;
-  result.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    result.push_back(number(PyList_GET_ITEM(list, i)));
-  }
+  result.reserve(items_of(list).size());
+  for (PyObject* item : items_of(list)) result.push_back(number(item));
   return result;
 }
 
-// The names of the helper's methods and of an instance's fields.
+// Names of methods of the helper, and of fields of an Instance in Python.
 struct Words {
   Ref call = word("node"), made_of = word("template"), inputs = word("inputs");
   Ref storages = word("storages"), first = word("first");
@@ -98,8 +96,8 @@ struct Instance {
   Ref call;                      // the node of the old graph
   Ref made_of;                   // the template
   const Recipe* recipe;          // read from the template
-  std::vector<uint32_t> inputs;  // numbers of its inputs; kNoNode: no node computes that input
-  Ref storages;                  // list: storages of inputs, then its own
+  std::vector<uint32_t> inputs;  // numbers of the nodes of its inputs; kNoNode: there is no node
+  Ref storages;                  // list: storages of its inputs, then of its nodes
   uint32_t first;                // number of its first node
 
   uint32_t number_of(int32_t value) const {
@@ -138,9 +136,9 @@ class Instantiator {
   void read_instance(PyObject* source) {
     Ref made_of = get_attr(source, words_.made_of.get());
     const auto key = reinterpret_cast<uintptr_t>(made_of.get());
-    const auto [place, added] = known_.insert(key, static_cast<uint32_t>(recipes_.size()));
+    const auto [index, added] = known_.insert(key, static_cast<uint32_t>(recipes_.size()));
     if (added) recipes_.push_back(std::make_unique<Recipe>(made_of.get(), names_));
-    const Recipe* recipe = recipes_[place].get();
+    const Recipe* recipe = recipes_[index].get();
     counts_ |= recipe->counts();
     instances_.push_back({get_attr(source, words_.call.get()), std::move(made_of), recipe,
                           numbers(get_attr(source, words_.inputs.get()).get()),
@@ -158,14 +156,14 @@ class Instantiator {
         if (nodes[i].is_impure) live = 1;
         if (live == 0) continue;
         for (const int32_t used : nodes[i].uses) {
-          const uint32_t place = instance->number_of(used);
-          if (place != kNoNode) live_.at(place) = 1;
+          const uint32_t id = instance->number_of(used);
+          if (id != kNoNode) live_.at(id) = 1;
         }
       }
     }
   }
 
-  // All nodes that need a number share the first node that computes it.
+  // Replaces nodes that compute a number (a size) by the first node that computes it.
   void share_numbers() {
     same_as_.resize(nodes_.size());
     for (uint32_t i = 0; i < same_as_.size(); ++i) same_as_[i] = i;
@@ -182,42 +180,42 @@ class Instantiator {
     }
   }
 
-  void share_number(const Instance& instance, const RecipeNode& node, uint32_t place) {
+  void share_number(const Instance& instance, const RecipeNode& node, uint32_t id) {
     const auto expression = static_cast<uint32_t>(node.number);
-    if (place < readers_end_) {
-      computed_.emplace(expression, place);
+    if (id < readers_end_) {
+      computed_.emplace(expression, id);
       return;
     }
-    if (live_[place] == 0) return;
+    if (live_[id] == 0) return;
     if (node.is_needed && !node.uses.empty() &&
         instance.number_of(node.uses[0]) < first_computed()) {
-      same_as_[place] = instance.number_of(node.uses[0]);  // the input itself
-      live_[place] = 0;
+      same_as_[id] = instance.number_of(node.uses[0]);  // the input itself
+      live_[id] = 0;
       return;
     }
     auto known = computed_.find(expression);
     if (known == computed_.end() && node.parts > 0) {
-      compute_parts(instance, node, place);
+      compute_parts(instance, node, id);
       known = computed_.find(expression);
     }
     const bool read_from_dead = node.read != kNothing &&
                                 live_[instance.number_of(node.read)] == 0 &&
                                 instance.number_of(node.read) >= first_computed();
     if (read_from_dead || (known == computed_.end() && node.is_needed)) {
-      ask(words_.missing, instance.call.get());
+      call_helper(words_.missing, instance.call.get());
     }
     if (known == computed_.end()) {
-      computed_.emplace(expression, place);
+      computed_.emplace(expression, id);
       return;
     }
-    same_as_[place] = known->second;
-    live_[place] = 0;
+    same_as_[id] = known->second;
+    live_[id] = 0;
     live_[known->second] = 1;
   }
 
-  // Computes the size of a tensor that the program computes from sizes of the program's inputs.
-  void compute_parts(const Instance& instance, const RecipeNode& node, uint32_t place) {
-    for (uint32_t i = place - static_cast<uint32_t>(node.parts); i < place; ++i) {
+  // Makes live the nodes before `node` that compute its number from sizes of the program's inputs.
+  void compute_parts(const Instance& instance, const RecipeNode& node, uint32_t id) {
+    for (uint32_t i = id - static_cast<uint32_t>(node.parts); i < id; ++i) {
       live_[i] = 1;
       share_number(instance, instance.recipe->nodes()[i - instance.first], i);
     }
@@ -225,8 +223,9 @@ class Instantiator {
 
   uint32_t first_computed() const { return static_cast<uint32_t>(PyList_GET_SIZE(request_.names)); }
 
-  // Dead nodes take names, and the numbers in later names depend on them. Dead numbers are not
-  // known here; `_graphs/decompose/names.py` renames the nodes of programs with symbolic sizes.
+  // Dead nodes take names, on which the numbers in later names depend. Dead nodes that compute
+  // numbers take no names here; `_graphs/decompose/names.py` renames the nodes of programs with
+  // symbolic sizes.
   void name_all() {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
       raw_.push_back(names_.table().create(names_.intern("arg" + std::to_string(i) + "_1")));
@@ -259,20 +258,20 @@ class Instantiator {
     const std::vector<RecipeNode>& nodes = instance.recipe->nodes();
     Ref source;  // created for the first live node
     for (size_t i = 0; i < nodes.size(); ++i) {
-      const size_t place = instance.first + i;
-      if (live_[place] == 0) continue;
-      if (!source) source = ask(words_.source, instance.call.get());
-      const std::string_view raw = names_.text(raw_[place]);
+      const size_t id = instance.first + i;
+      if (live_[id] == 0) continue;
+      if (!source) source = call_helper(words_.source, instance.call.get());
+      const std::string_view raw = names_.text(raw_[id]);
       const std::string_view last = renamer_.node(raw);
-      const StringId name = last == raw ? raw_[place] : names_.intern(last);
+      const StringId name = last == raw ? raw_[id] : names_.intern(last);
       const fx::NewNode made{Op::kCallFunction, nodes[i].target.get(), name, Py_None, name};
       const auto replace = [&](PyObject* original) {
         return nodes_[same_as_[instance.number_of(instance.recipe->number_of(original))]];
       };
-      nodes_[place] =
+      nodes_[id] =
           writer_.copy(made, nodes[i].original.get(), replace, meta_of(nodes[i], instance, source));
     }
-    if (counts_) ask(words_.count, instance.made_of.get());
+    if (counts_) call_helper(words_.count, instance.made_of.get());
   }
 
   Ref meta_of(const RecipeNode& node, const Instance& instance, const Ref& source) {
@@ -304,7 +303,7 @@ class Instantiator {
       case MetaKind::kSequence:
         return Ref::borrow(request_.sequence);
       case MetaKind::kCounted:
-        return ask(words_.counted, item.value.get());
+        return call_helper(words_.counted, item.value.get());
     }
     FXPRESS_CHECK(false, "an item of meta has an unknown type");
     return {};
@@ -320,10 +319,10 @@ class Instantiator {
   Ref copied(PyObject* value) {
     if (PyDict_CheckExact(value)) return Ref::steal(PyDict_Copy(value));
     if (PyTuple_CheckExact(value) || PyUnicode_CheckExact(value)) return Ref::borrow(value);
-    return ask(words_.copied, value);
+    return call_helper(words_.copied, value);
   }
 
-  Ref ask(const Ref& method, PyObject* argument) {
+  Ref call_helper(const Ref& method, PyObject* argument) {
     return call_method(request_.helper, method.get(), argument);
   }
 
@@ -352,16 +351,16 @@ class Instantiator {
   Renamer renamer_;
   Values values_;
   core::FlatMap known_;                           // address of a template -> its recipe
-  std::vector<std::unique_ptr<Recipe>> recipes_;  // of the program
+  std::vector<std::unique_ptr<Recipe>> recipes_;  // by index in known_
   std::vector<Instance> instances_;               // in order
   std::vector<char> live_;                        // by number
   std::vector<StringId> raw_;                     // the first name, by number; the output's last
-  std::vector<StringId> taken_;                   // names of dead nodes before the instances
+  std::vector<StringId> taken_;                   // names that dead nodes before the instances take
   std::vector<PyObject*> nodes_;                  // by number; borrowed, null for dead ones
   std::vector<uint32_t> same_as_;                 // by number: the node that replaces it, or itself
   std::unordered_map<uint32_t, uint32_t> computed_;  // expression -> the node that computes it
   uint32_t readers_end_ = 0;                         // end of the nodes that read symbols
-  bool counts_ = false;                              // whether calls of functions are counted
+  bool counts_ = false;                              // whether a recipe counts calls of functions
 };
 
 }  // namespace

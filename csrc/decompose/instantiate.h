@@ -1,4 +1,4 @@
-// Writes the graph of a decomposed program from a plan: instantiates a template for each call.
+// Writes the graph of a decomposed program: for each call, the nodes that a template describes.
 #pragma once
 
 #include <string>
@@ -9,14 +9,15 @@
 
 namespace fxpress::decompose {
 
-// Gives nodes unused final names, by the rules of torch's naming of placeholders. A returned name
-// is valid until the next call.
+// Finds unused final names for nodes, by the rules of torch's naming of placeholders. A returned
+// name is valid until the next call.
 class Renamer {
  public:
-  // The name of a placeholder that prefers `name`. A number at the end of `name` is part of it.
+  // Returns the name of a placeholder that prefers `name`. A number at the end of `name` is not
+  // replaced.
   std::string_view placeholder(std::string_view name);
 
-  // The name of another node, which keeps its name unless it is taken.
+  // Returns the name of another node: `name` unless it is taken.
   std::string_view node(std::string_view name);
 
  private:
@@ -28,14 +29,14 @@ class Renamer {
   core::TextSet used_;                    // names taken
 };
 
-// All borrowed.
+// All members are borrowed.
 struct InstantiationRequest {
   PyObject* graph;      // an empty torch.fx.Graph
   PyObject* names;      // list of str: of the placeholders
-  PyObject* metas;      // list of dict: of the placeholders, to own
+  PyObject* metas;      // list of dict: of the placeholders, which take them over
   PyObject* taken;      // list of str: candidates for names of dead nodes before the instances
   PyObject* instances;  // list of fxpress._graphs.decompose.plan.Instance
-  PyObject* sizes;      // list of int: by placeholder, the expression that it is; -1: none
+  PyObject* sizes;      // list of int: by placeholder, the number of its expression; -1: none
   PyObject* readers;    // int: how many nodes of the first instance read symbols of placeholders
   PyObject* roots;      // list of int: the nodes that the program returns
   PyObject* size;       // int: how many nodes the trace has, including placeholders

@@ -18,10 +18,10 @@ Ref field(PyObject* object, const char* name) {
   return Ref::steal(PyObject_GetAttrString(object, name));
 }
 
-PyObject* item(const Ref& tuple, Py_ssize_t place) {
-  FXPRESS_CHECK(PyTuple_Check(tuple.get()) && place < PyTuple_GET_SIZE(tuple.get()),
+PyObject* item(const Ref& tuple, Py_ssize_t index) {
+  FXPRESS_CHECK(PyTuple_Check(tuple.get()) && index < PyTuple_GET_SIZE(tuple.get()),
                 "expected a longer tuple as a field of a template");
-  return PyTuple_GET_ITEM(tuple.get(), place);
+  return PyTuple_GET_ITEM(tuple.get(), index);
 }
 
 int32_t value_number(PyObject* value) {
@@ -109,9 +109,9 @@ Recipe::Recipe(PyObject* source, fx::NameWriter& names) {
 }
 
 int32_t Recipe::number_of(PyObject* original) const {
-  const uint32_t place = numbers_.find(reinterpret_cast<uintptr_t>(original));
-  FXPRESS_CHECK(place != core::FlatMap::kAbsent, "a template refers to a node outside of it");
-  return values_[place];
+  const uint32_t index = numbers_.find(reinterpret_cast<uintptr_t>(original));
+  FXPRESS_CHECK(index != core::FlatMap::kAbsent, "a template refers to a node outside of it");
+  return values_[index];
 }
 
 }  // namespace fxpress::decompose

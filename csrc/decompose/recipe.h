@@ -1,4 +1,4 @@
-// A template, read into arrays: the nodes that one call adds to a graph.
+// A template, read into arrays: the nodes that a decomposed call adds to a graph.
 #pragma once
 
 #include <cstdint>
@@ -36,23 +36,23 @@ struct ValueSpec {
   Ref constant;                               // of kConstant
   Ref shape, strides, dtype, device, offset;  // of kTensor
   Py_ssize_t storage = 0;                     // its index in the instance's storages
-  bool is_whole = false;                      // a new tensor of these sizes fills such a storage
-  Ref pattern;                                // a tensor of these sizes, if they are symbolic
-  std::vector<ValueSpec> parts;               // of a list or tuple
+  bool is_whole = false;         // whether a new tensor of these sizes fills the storage
+  Ref pattern;                   // a tensor with these sizes if they are symbolic, else None
+  std::vector<ValueSpec> parts;  // of a list or tuple
 };
 
 struct RecipeNode {
   Ref target;
   Ref original;               // the node of the recorded trace, for its arguments
-  core::StringId candidate;   // the name that its name is derived from
+  core::StringId candidate;   // from which its name is derived
   bool is_impure;             // whether it stays without users
-  std::vector<int32_t> uses;  // values: -1, -2… inputs, 0, 1… nodes
+  std::vector<int32_t> uses;  // the values it uses: -1, -2… inputs, 0, 1… nodes
   std::vector<MetaItem> meta;
   ValueSpec value;
-  int32_t number;  // the expression of a number; kNoNumber: the node is not a number
-  bool is_needed;  // whether it refers to a number that another node computes
-  int32_t parts;   // how many nodes before it compute the number if no earlier node does
-  int32_t read;    // the value that the trace read such a number from; kNothing: none
+  int32_t number;  // of the expression it computes; kNoNumber: it computes no number
+  bool is_needed;  // whether it stands for a number that another node computes
+  int32_t parts;   // how many nodes before it compute the number if it is not known
+  int32_t read;    // the value from which the trace read the number; kNothing: none
 };
 
 inline constexpr int32_t kNoNumber = -1;

@@ -67,7 +67,6 @@ Ref Values::like_first(const ValueSpec& spec, PyObject* storage, bool fills_stor
   return fake;
 }
 
-// A tensor on the meta device.
 Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage, bool fills_storage) {
   Ref real;
   if (spec.pattern.get() != Py_None) {

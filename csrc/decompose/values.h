@@ -1,4 +1,5 @@
-// Creates the values of instantiated nodes: separate fake tensors, which may share storages.
+// Creates the values of instantiated nodes: fake tensors, which may share storages, and containers
+// of values.
 #pragma once
 
 #include <deque>
@@ -20,7 +21,7 @@ class Values {
   Ref make(const ValueSpec& spec, PyObject* storages);
 
  private:
-  // The first tensor of a spec; later tensors are copies of it.
+  // The first tensor of a spec, from which later tensors are copied.
   struct First {
     Ref fake;
     bool fills_storage;  // whether its storage was created with it

@@ -12,8 +12,8 @@ namespace fxpress::engine {
 
 namespace {
 
-// A plan of this length inlines no more modules. If each level of modules calls the next one twice,
-// every level doubles the plan.
+// A longer plan inlines no more modules. If each level of modules calls the next one twice, every
+// level doubles the plan.
 constexpr size_t kMaxInstructions = 500'000;
 
 bool is_op(PyObject* op, PyObject* name) {
@@ -59,7 +59,9 @@ Builder::NodeRange Builder::add_nodes(PyObject* graph) {
   const auto begin = static_cast<uint32_t>(plan_->nodes.size());
   const auto own = [](PyObject* node, PyObject* descriptor) {
     PyObject* field = node_field(node, descriptor);
-    if (field == nullptr) raise(PyExc_AttributeError, "a field of node %R is missing", node);
+    if (field == nullptr)
+      raise(PyExc_AttributeError, "node %R: expected a value in each field, found none in %R", node,
+            reinterpret_cast<PyDescrObject*>(descriptor)->d_name);
     return Ref::borrow(field);
   };
   const fx::Symbols& at = fx::symbols;
@@ -88,7 +90,9 @@ void Builder::add_node(Open& open, const NodeGuard& guard) {
   } else if (is_op(op, fx::symbols.call_module)) {
     const uint32_t call = open.node - 1;
     if (try_inline(open, guard)) return;
-    define(open, node, emit(open, Kind::kModule, plan_->nodes[call]));  // `guard` may be invalid
+    define(open, node,
+           emit(open, Kind::kModule,
+                plan_->nodes[call]));  // try_inline() may have invalidated `guard`
   } else if (is_op(op, fx::symbols.call_method)) {
     define(open, node, emit(open, Kind::kMethod, guard));
   } else if (is_op(op, fx::symbols.placeholder)) {
@@ -130,8 +134,7 @@ uint32_t Builder::add_load(Open& open, const NodeGuard& guard) {
     load.name = Ref::steal(name);
     load.owner = dot < 0 ? from : find_module(from, path.get());
   }
-  plan_->loads.push_back(std::move(load));
-  return emit(open, Kind::kLoad, guard, static_cast<uint32_t>(plan_->loads.size() - 1));
+  return emit(open, Kind::kLoad, guard, append(plan_->loads, std::move(load)));
 }
 
 void Builder::add_call_function(Open& open, const NodeGuard& guard) {
@@ -154,16 +157,14 @@ uint32_t Builder::emit(const Open& open, Kind kind, const NodeGuard& guard, uint
     }
   }
   made.uses_end = static_cast<uint32_t>(plan_->uses.size());
-  const auto index = static_cast<uint32_t>(plan_->instructions.size());
-  plan_->instructions.push_back(made);
+  const uint32_t index = append(plan_->instructions, made);
   const bool boxed = kind == Kind::kBoxed || kind == Kind::kGetItem || kind == Kind::kInt;
   if (!boxed) plan_->events.push_back(index);
   return index;
 }
 
 uint32_t Builder::new_value(uint32_t definition, bool fixed) {
-  values_.push_back(Value{definition, kNone, fixed});
-  return static_cast<uint32_t>(values_.size() - 1);
+  return append(values_, Value{definition, kNone, fixed});
 }
 
 void Builder::define(Open& open, PyObject* node, uint32_t instruction, bool fixed) {
@@ -223,10 +224,9 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
       inner.env[inside.node.get()] = value_of(open, argument);
       continue;
     }
-    plan_->objects.push_back(Ref::borrow(argument));
-    Open constant{open.frame, 0, 0, kNone, nullptr, {}};
+    const Open constant{open.frame, 0, 0, kNone, nullptr, {}};
     const uint32_t made =
-        emit(constant, Kind::kConstant, inside, static_cast<uint32_t>(plan_->objects.size() - 1));
+        emit(constant, Kind::kConstant, inside, append(plan_->objects, Ref::borrow(argument)));
     define(inner, inside.node.get(), made, true);
   }
   plan_->enters.push_back(std::move(enter));
@@ -237,14 +237,12 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
 }
 
 // Finds the node or constant for each placeholder of the callee. Returns false if Python must make
-// the call: InterpreterModule.forward handles the other cases and their errors.
+// the call, because only InterpreterModule.forward handles its arguments or their errors.
 bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& enter,
                              std::vector<PyObject*>& bound) {
   PyObject* args = guard.args.get();
   PyObject* kwargs = guard.kwargs.get();
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
-    bound.push_back(PyTuple_GET_ITEM(args, i));
-  }
+  bound.assign(items_of(args).begin(), items_of(args).end());
   if (enter.arg_names) {
     PyObject* list = enter.arg_names.get();
     const Py_ssize_t first = PyTuple_GET_SIZE(args);
@@ -275,8 +273,8 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   });
 }
 
-// Whether an instruction of the inlined graph sets the value when it runs, not ahead of it. Then
-// the value's slot can hold the call's result if Python makes the call.
+// Whether an instruction of the inlined graph sets the value when it runs, not the look-ahead. If
+// so, the value's slot can also hold the result of a call that Python makes.
 bool Builder::is_made_in(const Open& open, uint32_t value) const {
   if (value == kNone || values_[value].definition == kNone || values_[value].fixed) return false;
   return values_[value].definition > enter_instructions_[open.enter];
@@ -287,18 +285,16 @@ void Builder::add_leave(Open& open, const NodeGuard& guard) {
   Open& caller = stack_[stack_.size() - 2];
   PyObject* args = guard.args.get();
   PyObject* value = PyTuple_GET_SIZE(args) == 0 ? nullptr : PyTuple_GET_ITEM(args, 0);
-  // kNone: Python builds the output, which has another structure.
+  // kNone: the output is neither a node nor a tuple of nodes, so Python builds it.
   uint32_t detail = kNone;
   if (value != nullptr && PyTuple_CheckExact(value)) {
     ListArgument list{Expect::kNothing, false, {}};
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
-      PyObject* item = PyTuple_GET_ITEM(value, i);
+    for (PyObject* item : items_of(value)) {
       if (!is_node(item)) break;
       list.elements.push_back(Element{value_of(open, item), false, {}});
     }
     if (list.elements.size() == static_cast<size_t>(PyTuple_GET_SIZE(value))) {
-      detail = static_cast<uint32_t>(plan_->lists.size());
-      plan_->lists.push_back(std::move(list));
+      detail = append(plan_->lists, std::move(list));
     }
   } else if (value != nullptr && is_node(value)) {
     if (const uint32_t made = value_of(open, value); is_made_in(open, made)) {
@@ -308,10 +304,9 @@ void Builder::add_leave(Open& open, const NodeGuard& guard) {
       caller.env[plan_->frames[open.frame].call] = made;
       return;
     }
-    detail = static_cast<uint32_t>(plan_->lists.size());
     ListArgument single{Expect::kTensor, false, {}};  // not kNothing: the value, not a tuple
     single.elements.push_back(Element{value_of(open, value), false, {}});
-    plan_->lists.push_back(std::move(single));
+    detail = append(plan_->lists, std::move(single));
   }
   const uint32_t instruction = emit(open, Kind::kLeave, guard, detail);
   if (detail != kNone) plan_->events.pop_back();  // runs without Python
@@ -369,12 +364,12 @@ uint32_t Builder::dispatched_module(uint32_t dispatcher, Enter& enter) {
   enter.dispatcher = dispatcher;
   enter.call_index = static_cast<uint32_t>(index);
   enter.call_count = static_cast<uint32_t>(count);
-  const std::pair place(dispatcher, enter.call_index);
-  const auto child = dispatched_.find(place);
+  const std::pair key(dispatcher, enter.call_index);
+  const auto child = dispatched_.find(key);
   if (child != dispatched_.end()) return child->second;
   PyObject* callee = PyList_GET_ITEM(calls, index);
   const uint32_t made = add_module(callee, dispatcher, nullptr, enter.call_index);
-  dispatched_.emplace(place, made);
+  dispatched_.emplace(key, made);
   return made;
 }
 
@@ -393,8 +388,7 @@ uint32_t Builder::add_module(PyObject* module, uint32_t parent, PyObject* name, 
   if (name != nullptr) ref.name = Ref::borrow(name);
   ref.item = item;
   refresh(ref);
-  plan_->modules.push_back(std::move(ref));
-  return static_cast<uint32_t>(plan_->modules.size() - 1);
+  return append(plan_->modules, std::move(ref));
 }
 
 }  // namespace fxpress::engine

@@ -27,9 +27,7 @@ std::pair<Expect, bool> expected(const c10::TypePtr& type) {
     case c10::TypeKind::NumberType:
       return {Expect::kNumber, false};
     case c10::TypeKind::ListType: {
-      const Expect element = expected(type->castRaw<c10::ListType>()->getElementType()).first;
-      const bool optional =
-          type->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::OptionalType;
+      const auto [element, optional] = expected(type->castRaw<c10::ListType>()->getElementType());
       if (optional) return {Expect::kNothing, false};
       if (element == Expect::kTensor) return {Expect::kTensorList, false};
       if (element == Expect::kInt) return {Expect::kIntList, false};
@@ -87,12 +85,12 @@ uint32_t Builder::value_of(const Open& open, PyObject* node) const {
   return found == open.env.end() ? kNone : found->second;
 }
 
-// Whether a call of the target only calls an operator through the dispatcher: it is an OpOverload
-// and the class is not patched.
+// Whether the target is an OpOverload of the class that torch defines, so that a call of it only
+// calls an operator through the dispatcher.
 bool Builder::calls_overload(PyObject* target) {
   PyTypeObject* type = Py_TYPE(target);
   if (reinterpret_cast<PyObject*>(type) != fx::symbols.op_overload_type) return false;
-  refuse(type);  // the plan is rebuilt if the class is patched
+  refuse(type);  // rebuilds the plan if the class is patched later
   return _PyType_Lookup(type, names.dunder_call) == symbols.op_overload_call;
 }
 
@@ -135,10 +133,8 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
 
   const auto begin = static_cast<uint32_t>(plan_->arguments.size());
   plan_->arguments.insert(plan_->arguments.end(), resolved.begin(), resolved.end());
-  plan_->boxed.push_back(
-      BoxedCall{*op, begin, static_cast<uint32_t>(plan_->arguments.size()), numbers});
-  const uint32_t instruction =
-      emit(open, Kind::kBoxed, guard, static_cast<uint32_t>(plan_->boxed.size() - 1));
+  const BoxedCall call{*op, begin, static_cast<uint32_t>(plan_->arguments.size()), numbers};
+  const uint32_t instruction = emit(open, Kind::kBoxed, guard, append(plan_->boxed, call));
   if (may_run_python(schema.operator_name())) {
     plan_->instructions[instruction].runs_python = true;
     plan_->events.push_back(instruction);
@@ -193,15 +189,13 @@ std::optional<Argument> Builder::resolve_list(const Open& open, const c10::Argum
       return std::nullopt;
     }
   }
-  plan_->lists.push_back(std::move(list));
   return Argument{Argument::Form::kList, element, false, false,
-                  static_cast<uint32_t>(plan_->lists.size() - 1)};
+                  append(plan_->lists, std::move(list))};
 }
 
 Argument Builder::constant(c10::IValue value) {
-  plan_->constants.push_back(std::move(value));
   return Argument{Argument::Form::kConstant, Expect::kNothing, false, false,
-                  static_cast<uint32_t>(plan_->constants.size() - 1)};
+                  append(plan_->constants, std::move(value))};
 }
 
 bool Builder::try_item(Open& open, const NodeGuard& guard) {
@@ -216,9 +210,7 @@ bool Builder::try_item(Open& open, const NodeGuard& guard) {
   }
   item.slot = value_of(open, PyTuple_GET_ITEM(args, 0));
   if (item.slot == kNone) return false;
-  plan_->items.push_back(item);
-  define(open, guard.node.get(),
-         emit(open, Kind::kGetItem, guard, static_cast<uint32_t>(plan_->items.size() - 1)));
+  define(open, guard.node.get(), emit(open, Kind::kGetItem, guard, append(plan_->items, item)));
   return true;
 }
 
@@ -241,9 +233,7 @@ bool Builder::try_int(Open& open, const NodeGuard& guard) {
       return false;
     }
   }
-  plan_->ints.push_back(call);
-  define(open, guard.node.get(),
-         emit(open, Kind::kInt, guard, static_cast<uint32_t>(plan_->ints.size() - 1)));
+  define(open, guard.node.get(), emit(open, Kind::kInt, guard, append(plan_->ints, call)));
   return true;
 }
 

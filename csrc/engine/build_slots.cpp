@@ -9,7 +9,7 @@ namespace fxpress::engine {
 // so a run needs only as many slots as there are live values at one time.
 void Builder::assign_slots() {
   find_last_uses();
-  note_dying();
+  find_dying();
   std::vector<uint32_t> slots(values_.size(), kNone);
   std::vector<uint32_t> free;
   uint32_t count = 0;
@@ -91,8 +91,8 @@ void Builder::find_last_uses() {
   }
 }
 
-// Marks the last occurrence of each value in the last instruction that reads it: that argument is
-// moved out of the slot.
+// Marks the last occurrence of each value in the last instruction that reads the value: the
+// instruction moves this argument out of its slot.
 void Builder::mark_moves(const Instruction& instruction) {
   std::vector<uint32_t> ending;
   for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
@@ -124,9 +124,9 @@ void Builder::mark_moves(const Instruction& instruction) {
   }
 }
 
-// Collects, for every Enter, the outer values whose last use is in the inlined part. If Python
-// makes the call, they are freed after it.
-void Builder::note_dying() {
+// Collects for every Enter the values that were defined outside, and whose last use is in the
+// inlined part. If Python makes the call, these values are freed after it.
+void Builder::find_dying() {
   for (uint32_t value = 0; value < values_.size(); ++value) {
     const Value& known = values_[value];
     if (known.last_use == kNone) continue;

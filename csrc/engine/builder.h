@@ -23,13 +23,13 @@ class Builder {
   std::unique_ptr<Plan> build();
 
  private:
-  // A graph that is being visited: the root's, or an inlined one.
+  // A graph that is being visited: the root's graph or an inlined one.
   struct Open {
-    uint32_t frame;                               // of its instructions
-    uint32_t node;                                // the next one, index in plan_->nodes
-    uint32_t nodes_end;                           // after its last one
-    uint32_t enter;                               // its Enter; kNone for the root's
-    PyObject* root;                               // the graph's root node, borrowed
+    uint32_t frame;      // the frame of its instructions
+    uint32_t node;       // the next node, as an index in plan_->nodes
+    uint32_t nodes_end;  // the index after its last node
+    uint32_t enter;      // index in plan_->enters; kNone for the root's graph
+    PyObject* root;      // the graph's root node, borrowed
     std::unordered_map<PyObject*, uint32_t> env;  // node -> value
   };
 
@@ -37,7 +37,7 @@ class Builder {
   struct Value {
     uint32_t definition;  // instruction that sets it; kNone: an argument of the run
     uint32_t last_use;    // kNone: never read
-    bool fixed;           // set ahead of its instruction, so no other value uses its slot
+    bool fixed;           // set by the look-ahead, so no other value uses its slot
   };
 
   // The range of a graph's nodes in plan_->nodes.
@@ -45,6 +45,13 @@ class Builder {
     uint32_t begin;
     uint32_t end;
   };
+
+  // Appends an item to a table of the plan, and returns its index.
+  template <class T>
+  static uint32_t append(std::vector<T>& table, T item) {
+    table.push_back(std::move(item));
+    return static_cast<uint32_t>(table.size() - 1);
+  }
 
   // build.cpp
   NodeRange add_nodes(PyObject* graph);
@@ -67,8 +74,8 @@ class Builder {
   uint32_t add_module(PyObject* module, uint32_t parent, PyObject* name, uint32_t item);
 
   // build_calls.cpp
-  // Where an argument contains nodes: it is a node, it is a tuple or list with nodes as items, or
-  // nodes may be anywhere in it.
+  // Where an argument contains nodes: the argument is a node, it is a tuple or list whose items may
+  // be nodes, or nodes may be anywhere in it.
   enum class Nodes : uint8_t { kNoNode, kSelf, kItems, kDeeper };
   Nodes nodes_in(PyObject* argument);
   bool calls_overload(PyObject* target);
@@ -86,7 +93,7 @@ class Builder {
   void assign_slots();
   void find_last_uses();
   void mark_moves(const Instruction& instruction);
-  void note_dying();
+  void find_dying();
 
   std::unique_ptr<Plan> plan_;
   std::vector<Open> stack_;
@@ -95,10 +102,9 @@ class Builder {
   std::vector<uint32_t> frame_enters_;                 // by frame: index of its Enter, or kNone
   std::unordered_map<PyObject*, NodeRange> ranges_;    // graph -> its nodes
   std::unordered_map<PyObject*, int64_t> next_calls_;  // dispatcher -> its next call
-  // parent -> name -> module, and dispatcher, index -> module
-  std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;
-  std::vector<ArgCursor> walk_;  // for nodes_in()
+  std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;  // by parent
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;  // by dispatcher and index
+  std::vector<ArgCursor> walk_;                                   // for nodes_in()
 };
 
 }  // namespace fxpress::engine

@@ -18,7 +18,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// Whether the object contains a tensor that may override the call.
+// Whether the object is or contains a tensor that is not plain, and so may override the call.
 bool has_unusual_tensor(PyObject* object) {
   if (PyTuple_Check(object) || PyList_Check(object)) {
     PyObject** items = PySequence_Fast_ITEMS(object);
@@ -32,11 +32,10 @@ bool has_unusual_tensor(PyObject* object) {
 std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObject* object,
                                           bool numbers_as_tensors) {
   if (has_unusual_tensor(object)) return std::nullopt;
-  // torch converts a number in each call. An operator that writes to the argument, or returns a
-  // view of it, must not get the tensor of an earlier run.
+  // torch converts a number anew in each call. An operator that writes to the argument, or returns
+  // a view of it, must not get the tensor of an earlier run.
   if (argument.alias_info() != nullptr && !THPVariable_Check(object)) return std::nullopt;
-  // A number passed as a tensor is converted here. The tensor must not be fake, nor an inference
-  // tensor, which autograd cannot save.
+  // The tensor of a number must not be fake, nor an inference tensor, which autograd cannot save.
   const c10::InferenceMode ordinary(false);
   const c10::impl::ForceDispatchKeyGuard no_modes(c10::default_included_set,
                                                   c10::default_excluded_set);
@@ -63,8 +62,8 @@ void call_with_numbers(const c10::OperatorHandle& op, c10::Stack& stack) {
 }
 
 Ref value_to_object(c10::IValue value) {
-  // Elements are converted one by one, because torch needs the type of an entire tuple, and an
-  // undefined tensor has no type.
+  // Elements are converted one by one: for an entire tuple, torch needs the types of its elements,
+  // and an undefined tensor has none.
   if (value.isTuple()) {
     const auto& elements = value.toTupleRef().elements();
     return make_tuple(elements.size(), [&](size_t i) { return value_to_object(elements[i]); });

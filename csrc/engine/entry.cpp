@@ -26,24 +26,24 @@ PyTypeObject* plan_type = nullptr;  // owned, held until the process ends
 template <class Visit>
 int visit_objects(const Plan& plan, Visit visit) {
   int status = 0;
-  const auto look = [&](const Ref& ref) {
+  const auto visit_ref = [&](const Ref& ref) {
     if (status == 0 && ref) status = visit(ref.get());
   };
-  look(plan.graph);
+  visit_ref(plan.graph);
   for (const ModuleRef& module : plan.modules) {
-    look(module.module);
-    look(module.name);
+    visit_ref(module.module);
+    visit_ref(module.name);
   }
-  for (const Refusal& refusal : plan.refusals) look(refusal.type);
-  for (const Load& load : plan.loads) look(load.name);
-  for (const Ref& object : plan.objects) look(object);
+  for (const Refusal& refusal : plan.refusals) visit_ref(refusal.type);
+  for (const Load& load : plan.loads) visit_ref(load.name);
+  for (const Ref& object : plan.objects) visit_ref(object);
   for (const Enter& enter : plan.enters) {
-    look(enter.graph);
-    look(enter.arg_names);
+    visit_ref(enter.graph);
+    visit_ref(enter.arg_names);
   }
   for (const NodeGuard& guard : plan.nodes) {
     for (const Ref* ref : {&guard.node, &guard.op, &guard.target, &guard.args, &guard.kwargs}) {
-      look(*ref);
+      visit_ref(*ref);
     }
   }
   return status;
@@ -69,7 +69,7 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Copies and pickles of a graph get None instead of the plan, and build their own.
+// A copy or pickle of a graph gets None instead of the plan, and its next run builds a plan.
 PyObject* reduce(PyObject*, PyObject*) {
   return Py_BuildValue("(O())", reinterpret_cast<PyObject*>(Py_TYPE(Py_None)));
 }
@@ -80,7 +80,8 @@ PyMethodDef methods[] = {
 };
 
 PyType_Slot slots[] = {
-    {Py_tp_doc, const_cast<char*>("A graph's instructions; made and used by run().")},
+    {Py_tp_doc,
+     const_cast<char*>("The instructions of a graph, which run() creates and executes.")},
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(clear)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
@@ -125,8 +126,8 @@ bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
   return true;
 }
 
-// Holds a plan during a run. The plan refers to its root module only during runs: copies of a
-// module share the graph, and a plan must not keep the copy that ran last alive.
+// Holds a plan during a run. The plan refers to its root module only during runs, because copies of
+// a module share the graph: the plan would keep the copy that ran last alive.
 class Lease {
  public:
   Lease(Ref owner, PyObject* module) : owner_(std::move(owner)), plan_(plan_of(owner_.get())) {
@@ -144,11 +145,11 @@ class Lease {
   Plan& plan() const { return *plan_; }
 
  private:
-  Ref owner_;   // the plan object; while it is held, the collector does not clear the plan
+  Ref owner_;   // the plan object, which the collector does not clear meanwhile
   Plan* plan_;  // null when moved from
 };
 
-// The graph's plan, built if there is none or if it is no longer valid.
+// Returns the graph's plan. Builds it if it is missing or no longer valid.
 Lease plan_for(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(graph);
   Ref known = Ref::borrow(dict_get(dict.get(), names.plan));
@@ -181,7 +182,7 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
       raise(PyExc_TypeError, "run() expects a module, a graph and a tuple of arguments");
     }
     const Lease lease = plan_for(args[0], args[1]);
-    // Empties a list, as Interpreter.boxed_run does, so that only the run holds the arguments.
+    // Empties a list, as Interpreter.boxed_run does, so that the run can free arguments early.
     Ref arguments = Ref::steal(PySequence_Tuple(args[2]));
     if (PyList_Check(args[2])) check(PyList_SetSlice(args[2], 0, PY_SSIZE_T_MAX, nullptr));
     return std::make_unique<Run>(lease.plan())->execute(std::move(arguments)).release();

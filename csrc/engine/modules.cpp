@@ -9,7 +9,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// function -> its category; functions are held until the process ends.
+// forward function -> its category. Functions are held until the process ends.
 std::unordered_map<PyObject*, Forward>& forwards() {
   static auto* table = new std::unordered_map<PyObject*, Forward>;
   return *table;
@@ -60,14 +60,14 @@ void refresh_dict(ModuleRef& ref) {
     ref.hooks[i] = readable_table(dict, const_cast<PyObject*>(hooks[i]));
     ref.plain_dict = ref.plain_dict && ref.hooks[i] != nullptr;
   }
-  // finalize() sets the argument names last. graph_module may be absent, because it is created on
-  // use.
+  // InterpreterModule.finalize() sets arg_names last. graph_module may be absent, because it is
+  // created on use.
   ref.interprets = !lacks(names.arg_names) && dict_get(dict, names.graph_module) != Py_None &&
                    dict_get(dict, names.run_with_interpreter) == Py_True;
 }
 
-// The module that the parent holds under the name or index of `ref`, borrowed. Null: there is none,
-// or only Python can find it.
+// Returns the module that the parent has under the name or index of `ref`, borrowed. Null if it is
+// missing, or if only Python can find it.
 PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   if (ref.item != kNone) {
     PyObject* dict = borrowed_instance_dict(parent.module.get());
@@ -128,8 +128,8 @@ Forward forward_of(PyTypeObject* type) {
   const auto found = forwards().find(_PyType_Lookup(type, names.forward));
   if (found == forwards().end()) return Forward::kUnknown;
   // A subclass that inherits forward may override how arguments are bound.
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
-    PyObject* dict = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i))->tp_dict;
+  for (PyObject* base : items_of(type->tp_mro)) {
+    PyObject* dict = as_type(base)->tp_dict;
     if (dict == nullptr) continue;  // a static builtin type
     if (dict_get(dict, names.forward) != nullptr) break;
     if (dict_get(dict, names.positional) != nullptr) return Forward::kUnknown;
@@ -158,7 +158,8 @@ PyObject* plain_children(const ModuleRef& ref, PyObject* name) {
 bool in_place(Plan& plan, uint32_t index) {
   ModuleRef& ref = plan.modules[index];
   if (ref.checked == plan.walk) return ref.in_place;
-  // Recurses only as deep as one target has dots: callers of this module are checked already.
+  // The recursion is as deep as one target has dots, because callers of this module are checked
+  // already.
   const bool found =
       ref.parent == kNone ||
       (in_place(plan, ref.parent) && find_child(ref, plan.modules[ref.parent]) == ref.module.get());
@@ -302,8 +303,7 @@ void CallCounters::end() {
 }
 
 void CallCounters::write_back() {
-  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &value, &traceback);
+  const pybind11::error_scope kept;
   for (const auto& [dispatcher, counter] : counters_) {
     if (counter.index == counter.stored) continue;
     try {
@@ -312,7 +312,6 @@ void CallCounters::write_back() {
       PyErr_Clear();
     }
   }
-  PyErr_Restore(type, value, traceback);
 }
 
 CallCounters* CallCounters::current() {

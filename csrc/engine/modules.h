@@ -1,5 +1,5 @@
 // The modules of a plan: versions of dicts, counters of dispatched calls, and checks that a module
-// is unchanged and may be inlined. All functions but CallCounters::set() require the GIL.
+// is unchanged and may be inlined. All functions except CallCounters::set() require the GIL.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,16 @@ void watch_dicts();
 // number is the version of every watched dict.
 uint64_t dict_changes();
 
-// The version of a dict; 0: it has none, and its content must not be cached. Two dicts may have the
-// same version, so caches must also record the dict.
+// The version of a dict. 0: the dict has no version, and its content must not be cached. Two dicts
+// may have the same version, so caches must also record the dict.
 uint64_t dict_version(PyObject* dict);
 
-// Whether a dict is unchanged since it had the version. If dicts are watched, `dict` may be freed.
+// Whether a dict is unchanged since it had the version. When dicts are watched, `dict` may be a
+// freed dict.
 bool is_version(PyObject* dict, uint64_t version);
 
-// Invalidates all values cached from dicts. Called if an object has another `__dict__`, which is
-// not a change of a watched dict.
+// Invalidates all values cached from dicts. Called if an object has another `__dict__` than before,
+// which is not a change of a watched dict.
 void forget_dicts();
 
 // Counters of dispatched calls, kept for each run.
@@ -41,8 +42,8 @@ class CallCounters {
   };
   using OfRun = std::unique_ptr<CallCounters, End>;
 
-  // Begins a run in this thread. The last run that ends writes the counters back and ignores
-  // errors.
+  // Begins a run in this thread. When the last run ends, the counters are written back; errors are
+  // ignored.
   static OfRun begin();
   // The counters of this thread; null outside runs.
   static CallCounters* current();
@@ -63,29 +64,30 @@ class CallCounters {
   void write_back();
 
   std::unordered_map<PyObject*, Counter> counters_;  // by dispatcher
-  size_t runs_ = 0;                                  // that use them
+  size_t runs_ = 0;                                  // runs that use the counters
 };
 
-// The attribute itself; -1 if it is not an int.
+// The counter in the dispatcher's attribute; -1 if it is not an int.
 int64_t stored_call(PyObject* dispatcher);
 void store_call(PyObject* dispatcher, int64_t index);
 
 // The functions below run no Python code.
 
-// Registers how modules behave whose `forward` is this function.
+// Registers the behaviour of modules whose class has this `forward`.
 void register_forward(PyObject* function, Forward kind);
 
-// How the class's forward was registered.
+// The behaviour that is registered for the class's forward.
 Forward forward_of(PyTypeObject* type);
 
-// The version of a class, which changes with the class and its bases; assigned if it has none.
+// The version of a class, which changes with the class and its bases. Assigns a version if the
+// class has none.
 unsigned int current_version(PyTypeObject* type);
 
-// Updates the cached half of a ModuleRef.
+// Updates the cached members of a ModuleRef.
 void refresh(ModuleRef& ref);
 
-// The dict of a module's children, if `getattr` looks `name` up in it; null if it finds `name`
-// elsewhere. The cache of `ref` must be up to date.
+// The dict of a module's children, if getattr() searches it for `name`; null if getattr() finds
+// `name` elsewhere. The cache of `ref` must be up to date.
 PyObject* plain_children(const ModuleRef& ref, PyObject* name);
 
 // Whether the module's path from the root still leads to this module; if so, refreshes it.
@@ -100,10 +102,10 @@ bool same_nodes(const Plan& plan, PyObject* root, uint32_t begin, uint32_t end);
 // The root node of a graph, borrowed; null when it has none.
 PyObject* graph_root(PyObject* graph);
 
-// A module's attribute as nn.Module finds it, borrowed; null if only Python can find it.
+// Returns a module's attribute as nn.Module finds it, borrowed; null if only Python can find it.
 PyObject* plain_attribute(Plan& plan, Load& load);
 
-// The index of the next call of each dispatcher after the calls that look_ahead() has checked.
+// By dispatcher: the index of the next call after the calls that look_ahead() has checked.
 using CallsAhead = std::unordered_map<PyObject*, int64_t>;
 
 // Whether the callee may run inline at this point of the run. Sets plan.stale if the plan must be

@@ -11,7 +11,7 @@ namespace {
 // Interval of the checks for Ctrl-C.
 constexpr int64_t kPollMilliseconds = 40;
 
-// Reads a clock that costs a few ns and has a resolution of about 4 ms.
+// Reads a clock with a resolution of about 4 ms, which costs a few ns.
 int64_t coarse_milliseconds() {
 #ifdef CLOCK_MONOTONIC_COARSE
   constexpr clockid_t kClock = CLOCK_MONOTONIC_COARSE;
@@ -60,8 +60,8 @@ bool floor_divide(int64_t a, int64_t b, int64_t& quotient, int64_t& remainder) {
 
 }  // namespace
 
-// Executes instructions up to the limit. Stops before one that only Python can handle (`blocked_`),
-// and after one that may have run Python code. May release the GIL.
+// Executes instructions up to the limit. Stops before an instruction that only Python can handle
+// (`blocked_`), and after an instruction that may have run Python code. May release the GIL.
 void Run::native(uint32_t limit) {
   while (ip_ < limit) {
     const Instruction& instruction = plan_.instructions[ip_];
@@ -71,7 +71,7 @@ void Run::native(uint32_t limit) {
     }
     if (instruction.kind == Kind::kBoxed && (++ticks_ & 3) == 0 && overdue()) {
       acquire();
-      check(PyErr_CheckSignals());  // an exception names the node just run
+      check(PyErr_CheckSignals());  // an exception names the node that ran last
       ran_python_ = true;
     }
     ++ip_;
@@ -189,9 +189,9 @@ bool Run::boxed(const Instruction& instruction) {
   }
 
   release();
-  // Another thread may have destroyed the operator's library before the call (as in torch, it still
-  // can during the call). Only this operator is checked: Python destroys its libraries at exit, and
-  // threads that still run then must not stop for Python.
+  // Another thread may have destroyed the operator's library before this call. (It can do so during
+  // the call, too, as in torch.) Other operators are not checked: Python destroys its libraries at
+  // exit, when threads that still run must not wait for Python.
   if (has_gone(call.op, plan_.operators)) return false;
   stack_.clear();
   for (const Argument* argument = begin; argument != end; ++argument) {
@@ -264,20 +264,23 @@ bool Run::get_item(const Instruction& instruction) {
   const GetItem& item = plan_.items[instruction.detail];
   Slot& container = slots_[item.slot];
   if (container.state != State::kNative && container.state != State::kForeign) return false;
+  const auto index_in = [&](size_t size) {
+    const int64_t index = item.index < 0 ? item.index + static_cast<int64_t>(size) : item.index;
+    const bool is_valid = 0 <= index && index < static_cast<int64_t>(size);
+    return is_valid ? std::optional(static_cast<size_t>(index)) : std::nullopt;
+  };
   c10::IValue value;
   if (container.value.isTuple()) {
     const auto& elements = container.value.toTupleRef().elements();
-    const auto size = static_cast<int64_t>(elements.size());
-    const int64_t index = item.index < 0 ? item.index + size : item.index;
-    if (index < 0 || index >= size) return false;
-    value = elements[static_cast<size_t>(index)];
+    const std::optional<size_t> index = index_in(elements.size());
+    if (!index) return false;
+    value = elements[*index];
     if (is_mutable(value)) return false;
   } else if (container.value.isTensorList()) {
     const auto elements = container.value.toTensorList();
-    const auto size = static_cast<int64_t>(elements.size());
-    const int64_t index = item.index < 0 ? item.index + size : item.index;
-    if (index < 0 || index >= size) return false;
-    value = elements.get(static_cast<size_t>(index));
+    const std::optional<size_t> index = index_in(elements.size());
+    if (!index) return false;
+    value = elements.get(*index);
   } else {
     return false;
   }

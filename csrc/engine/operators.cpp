@@ -15,10 +15,10 @@ namespace fxpress::engine {
 
 namespace {
 
-// A removed operator. The list, last one first, is never freed, so that any thread can read it
-// without a lock, also in the child of a fork.
+// A removed operator. The list begins with the last one. It is never freed, so that any thread,
+// also in the child of a fork, can read it without a lock.
 struct Gone {
-  size_t op;        // its id_of(); a later operator may have the same
+  size_t op;        // its id_of(), which a later operator may have, too
   uint64_t number;  // counts removals from 1
   const Gone* before;
 };
@@ -41,8 +41,9 @@ class Listener final : public c10::OpRegistrationListener {
 
 constexpr std::string_view kNamespace = "aten::";
 
-// The content of torch's set of kernels when it was last read. A set has no version. A change keeps
-// both numbers only if equally many kernels are added and removed and the table is rebuilt between.
+// The content of torch's set of kernels in Python when it was last read. A set has no version, so
+// the two sizes detect changes. They miss a change only if equally many kernels are added and
+// removed and the hash table is rebuilt in between.
 struct Table {
   Py_ssize_t used = -1;                   // number of kernels
   Py_ssize_t filled = -1;                 // number of table entries in use, including deleted ones
@@ -50,8 +51,8 @@ struct Table {
   std::unordered_set<std::string> names;  // operators of aten, without the namespace
 };
 
-// Reads "aten/add.Tensor/CPU", "aten/exp/CPU": namespace, operator, key. Skips kernels for meta
-// tensors, of which torch has hundreds: they compute shapes.
+// Reads entries such as "aten/add.Tensor/CPU" and "aten/exp/CPU": namespace, operator, dispatch
+// key. Skips torch's hundreds of kernels for meta tensors, which only compute shapes.
 std::unordered_set<std::string> read(PyObject* kernels) {
   std::unordered_set<std::string> names;
   const Ref iterator = Ref::steal(PyObject_GetIter(kernels));

@@ -1,5 +1,5 @@
-// Operators that were removed, for example with a destroyed `torch.library.Library`, and operators
-// that may run Python code if they are called through the dispatcher.
+// Finds operators that were removed, for example with a destroyed `torch.library.Library`, and
+// operators that may run Python code when the dispatcher calls them.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,23 +18,24 @@ void watch_operators();
 // The number of operators removed so far.
 uint64_t operators_gone();
 
-// Whether the operator was removed since operators_gone() was `since`: its handle is invalid then.
+// Whether the operator was removed since operators_gone() returned `since`. If so, its handle is
+// invalid.
 bool has_gone(const c10::OperatorHandle& op, uint64_t since);
 
 // The operator of an OpOverload; nullopt if the dispatcher does not have it.
 std::optional<c10::OperatorHandle> find_operator(PyObject* overload);
 
-// Returns the callee that a call of an OpOverload must use. Once an operator was removed, this is
-// the OpOverload registered under its name now, because calling an OpOverload whose operator was
-// removed ends the process. Raises RuntimeError if there is none. Returns other callees unchanged.
+// Returns the callee to use instead of an OpOverload. Calling an OpOverload whose operator was
+// removed ends the process. So once any operator was removed, this is the OpOverload that is
+// registered under the name now; RuntimeError if there is none. Returns other callees unchanged.
 Ref living_callee(PyObject* callee);
 
 // A number that changes when kernels in Python are added or removed; never 0. Requires the GIL, as
 // do find_operator, living_callee and may_run_python.
 uint64_t kernels_version();
 
-// Whether the operator may run Python code. An operator of aten does if a kernel in Python is
-// registered for it. Operators of other namespaces (custom operators, prims) always may.
+// Whether the operator may run Python code: an operator of aten does if it has a kernel in Python,
+// and operators of other namespaces (custom operators, prims) always may.
 bool may_run_python(const c10::OperatorName& name);
 
 }  // namespace fxpress::engine

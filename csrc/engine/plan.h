@@ -1,5 +1,6 @@
-// A plan of a graph: flat instructions, including the ones of inlined submodules. build.cpp builds
-// it, the graph holds it (entry.h), and all threads that run the graph share it.
+// A plan of a graph: flat instructions, including instructions of inlined submodules. Builder
+// creates it, the graph's `__dict__` holds it (entry.h), and all threads that run the graph share
+// it.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,7 +19,7 @@ enum class Kind : uint8_t {
   kConstant,  // an argument of an inlined submodule that is not a node
   kEnter,     // call_module that is inlined: its nodes follow
   kLeave,     // output of an inlined submodule
-  kPass,      // likewise, if the submodule computed the value, which keeps its slot
+  kPass,      // output of an inlined submodule, whose value keeps its slot
   kBoxed,     // an operator through the dispatcher
   kGetItem,   // operator.getitem with a constant index
   kInt,       // arithmetic of two ints
@@ -38,18 +39,18 @@ enum class IntOp : uint8_t {
 struct Use {
   PyObject* node;  // borrowed from the arguments of the instruction's node
   uint32_t slot;   // of its value
-  bool last;       // the last use: the value is freed
+  bool last;       // whether this is the last use, after which the value is freed
 };
 
 struct Instruction {
   Kind kind;            // the operation
-  bool runs_python;     // a kBoxed whose kernel may run Python: checks are repeated after it
+  bool runs_python;     // a kBoxed that may run Python: checks are repeated after it
   uint32_t frame;       // of its node
   uint32_t guard;       // the node, index in `nodes`
   uint32_t out;         // slot of the result; kNone if it is not read
   uint32_t uses_begin;  // its range in `uses`
   uint32_t uses_end;
-  uint32_t detail;  // index in the table for `kind`
+  uint32_t detail;  // index in the table of the plan for `kind`
 };
 
 // The type that a value must have to be passed to an operator without conversion.
@@ -61,10 +62,10 @@ enum class Expect : uint8_t {
   kNumber,
   kTensorList,
   kIntList,
-  kNothing,  // never: the Python call converts
+  kNothing,  // no type: only a call from Python can pass it
 };
 
-// An element of a list of which some elements are nodes.
+// An element of a list argument that contains nodes.
 struct Element {
   uint32_t slot;         // kNone: a constant
   bool move;             // last use of the slot
@@ -119,7 +120,7 @@ inline bool is_dispatcher(Forward kind) {
   return kind == Forward::kDispatcher || kind == Forward::kCounting;
 }
 
-// A module that the plan uses, by its path from the root. The members from `checked` on are a
+// A module that the plan uses, found by its path from the root. The members from `checked` on are a
 // cache, valid for the recorded versions of dicts and types, and written under the GIL.
 struct ModuleRef {
   Ref module;                   // the object that was found; for the root, set during runs only
@@ -197,10 +198,11 @@ struct Frame {
 struct Placeholder {
   PyObject* node;  // borrowed from `nodes`
   uint32_t slot;   // kNone if it is not read
-  bool rest;       // a starred one, bound to the remaining arguments
+  bool rest;       // whether it is starred, and gets the remaining arguments
 };
 
-// A class that a decision of the plan depends on, such as not to inline a module, and its version.
+// A class, with its version, on which a decision of the plan depends, such as not to inline a
+// module.
 struct Refusal {
   Ref type;
   unsigned int version;
@@ -214,7 +216,7 @@ struct Plan {
   uint64_t operators = 0;                 // operators_gone() before it was built
   uint32_t runs = 0;                      // number of active runs
   bool stale = false;                     // an inlined part has changed
-  std::vector<Refusal> refusals;          // the plan is rebuilt if one of these classes changes
+  std::vector<Refusal> refusals;          // classes whose change makes the plan invalid
   uint32_t walk = 0;                      // number of the last look-ahead
   uint32_t slots = 0;                     // number of slots of a run
   std::vector<Placeholder> placeholders;  // of the root's graph

@@ -15,8 +15,8 @@ namespace fxpress::engine {
 
 namespace {
 
-// Instructions to look ahead: the first after a value that needed Python, doubled with each stretch
-// that needs none, up to the second.
+// The number of instructions to look ahead: kShortWindow after a value that needed Python, doubled
+// after each stretch that needed none, up to kLongWindow.
 constexpr uint32_t kShortWindow = 8;
 constexpr uint32_t kLongWindow = 1U << 20;
 
@@ -76,7 +76,7 @@ Ref Run::execute(Ref args) {
 void Run::bind(PyObject* args) {
   PyObject** items = PySequence_Fast_ITEMS(args);
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(args);
-  const bool held = Py_REFCNT(args) > 1;  // else only the run holds them, and frees them early
+  const bool held = Py_REFCNT(args) > 1;  // otherwise the run frees them early
   Py_ssize_t next = 0;
   for (const Placeholder& placeholder : plan_.placeholders) {
     if (placeholder.rest) {
@@ -87,7 +87,7 @@ void Run::bind(PyObject* args) {
     } else if (next < count) {
       bind_one(placeholder, items[next++], held);
     } else {
-      // The default, or the error for a missing argument.
+      // Returns the default, or raises the error for a missing argument.
       Ref value;
       try {
         value = cpython::call(symbols.missing_argument, placeholder.node);
@@ -110,7 +110,7 @@ void Run::bind_one(const Placeholder& placeholder, PyObject* value, bool held) {
 void Run::go() {
   const auto end = static_cast<uint32_t>(plan_.instructions.size());
   while (!done_ && ip_ < end) {
-    // Between C functions the interpreter neither checks for signals nor lets other threads run.
+    // The interpreter checks for signals and switches threads only between byte codes.
     if (overdue()) {
       check(PyErr_CheckSignals());
       release();
@@ -137,7 +137,7 @@ void Run::go() {
   }
 }
 
-void Run::look_around() {
+void Run::check_modes() {
   meta_ = dict_get(symbols.traceback_globals, names.preserve_meta) == Py_True;
   const bool tracing = is_jit_tracing();
   inline_ok_ = !meta_ && !tracing && !is_profiled() && !has_global_hooks();
@@ -148,7 +148,7 @@ void Run::look_around() {
 
 Run::Stretch Run::look_ahead() {
   forget_ahead();
-  look_around();
+  check_modes();
   ran_python_ = false;
   ++plan_.walk;
   ahead_.clear();
@@ -171,7 +171,8 @@ Run::Stretch Run::look_ahead() {
   return stretch;
 }
 
-// Reads an attribute ahead, or checks an inlined module; false if the instruction needs Python.
+// Reads an attribute ahead, or checks an inlined module. Returns false if the instruction needs
+// Python.
 bool Run::preload(uint32_t index) {
   const Instruction& instruction = plan_.instructions[index];
   switch (instruction.kind) {
@@ -192,19 +193,20 @@ bool Run::preload(uint32_t index) {
   }
 }
 
-// Sets the value of a later instruction. Frees nothing: that could run Python code, which could
-// change objects that look_ahead() has borrowed.
+// Sets the value of a later instruction. Frees nothing, because that could run Python code, which
+// could change objects that look_ahead() has borrowed.
 void Run::read_ahead(const Instruction& instruction, Ref value) {
   if (instruction.out == kNone) return;
   Slot& slot = slots_[instruction.out];  // empty: no other value uses it
   store_object(slot, std::move(value));
   read_ahead_.push_back(static_cast<uint32_t>(&instruction - plan_.instructions.data()));
-  // A tensor whose second reference is dropped releases its Python object, for which torch acquires
-  // the GIL. This third reference is dropped while the GIL is held, not in the stretch.
+  // When the second reference to a tensor is dropped, the tensor releases its Python object, for
+  // which torch acquires the GIL. The third reference, in held_, is dropped while the GIL is held,
+  // not in the stretch.
   if (slot.state == State::kNative && slot.value.isTensor()) held_.push_back(slot.value);
 }
 
-// Drops values that were read ahead and not reached, because Python may change their sources.
+// Drops values that were read ahead and not reached, because Python may change the attributes.
 void Run::forget_ahead() {
   for (; !read_ahead_.empty() && read_ahead_.back() >= ip_; read_ahead_.pop_back()) {
     drop(slots_[plan_.instructions[read_ahead_.back()].out]);

@@ -14,8 +14,8 @@
 namespace fxpress::engine {
 
 // A run repeats two phases. With the GIL, it looks ahead to the next instruction that needs Python:
-// it reads attributes and checks inlined modules up to there. Without the GIL, it executes this
-// stretch. The next look-ahead sees all changes made by Python.
+// it reads attributes and checks inlined modules up to there. Without the GIL, it executes the
+// instructions up to there, a stretch. The next look-ahead sees all changes made by Python.
 //
 // A run is on the heap: callbacks refer to it, and the stack of a suspended greenlet is moved.
 class Run {
@@ -31,7 +31,7 @@ class Run {
 
  private:
   struct Stretch {
-    uint32_t limit;  // the first instruction after it
+    uint32_t limit;  // the first instruction after the stretch
     bool boundary;   // the instruction at `limit` needs Python
   };
 
@@ -39,7 +39,7 @@ class Run {
   void bind(PyObject* args);
   void bind_one(const Placeholder& placeholder, PyObject* value, bool held);
   void go();
-  void look_around();
+  void check_modes();
   Stretch look_ahead();
   bool preload(uint32_t index);
   void read_ahead(const Instruction& instruction, Ref value);
@@ -68,7 +68,6 @@ class Run {
   Ref map_tuple(const Instruction& instruction, PyObject* args);
   Ref map_dict(const Instruction& instruction, PyObject* kwargs);
   Ref value_of(const Instruction& instruction, PyObject* node);
-  void free_uses(const Instruction& instruction);
   static PyObject* map_callback(PyObject* self, PyObject* node);
 
   const NodeGuard& guard_of(const Instruction& instruction) const {
@@ -99,7 +98,7 @@ class Run {
   c10::Stack stack_;                   // arguments and results of the current operator
   std::vector<uint32_t> read_ahead_;   // instructions of the stretch whose values were read ahead
   std::vector<c10::IValue> held_;      // attributes of the stretch, see read_ahead()
-  std::vector<c10::IValue> inputs_;    // arguments that the caller holds, likewise
+  std::vector<c10::IValue> inputs_;    // arguments that the caller holds, see read_ahead()
   CallsAhead ahead_;                   // see may_enter()
   PyThreadState* released_ = nullptr;  // set while the GIL is not held
   Ref result_;                         // set by the output

@@ -24,14 +24,14 @@ struct Slot {
 };
 
 // Whether operators treat the tensor as a plain one: its Python object, if any, is exactly a Tensor
-// or a Parameter, and it does not have the Python key. Does not need the GIL, because a tensor
-// keeps its object alive.
+// or a Parameter, and it does not have the Python dispatch key. Does not need the GIL, because a
+// tensor keeps its object alive.
 bool is_plain(const at::Tensor& tensor);
 
-// kNative or kForeign, for a result of an operator.
+// The state of an operator's result: kNative or kForeign.
 State classify(const c10::IValue& value);
 
-// Whether Python may change the value; all its uses must then be the same object.
+// Whether Python may change the value. If so, all its uses must get the same Python object.
 bool is_mutable(const c10::IValue& value);
 
 // Stores an object; tensors, None and numbers become native. The slot must be empty.
@@ -47,7 +47,8 @@ inline void store_value(Slot& slot, c10::IValue&& value) {
   slot.value = std::move(value);
 }
 
-// The value as a Python object. The slot keeps the object of a container, which Python may change.
+// Returns the value as a Python object. The slot keeps the object of a list or dict, which Python
+// may change.
 Ref to_object(Slot& slot);
 
 }  // namespace fxpress::engine

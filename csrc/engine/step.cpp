@@ -1,18 +1,10 @@
 #include "engine/convert.h"
 #include "engine/operators.h"
 #include "engine/run.h"
+#include "py/arg_cursor.h"
 #include "py/calls.h"
 
 namespace fxpress::engine {
-
-namespace {
-
-bool is_container(PyObject* argument) {
-  return PyTuple_Check(argument) || PyList_Check(argument) || PyDict_Check(argument) ||
-         PySlice_Check(argument);
-}
-
-}  // namespace
 
 // Executes one instruction as torch.fx.Interpreter does.
 void Run::step() {
@@ -48,7 +40,10 @@ void Run::step() {
             call(instruction, guard_of(instruction).target.get(), positional.get(), keywords.get());
     }
   }
-  free_uses(instruction);
+  drop_last(instruction);
+  if (instruction.kind == Kind::kEnter) {
+    for (const uint32_t slot : plan_.enters[instruction.detail].dying) drop(slots_[slot]);
+  }
   if (instruction.kind == Kind::kOutput) {
     result_ = std::move(value);
     done_ = true;
@@ -69,19 +64,19 @@ Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, 
 Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
   const Ref module = load(instruction);
   PyObject* callee = module.get();
-  // A dispatcher that reads the engine's count (Forward::kCounting) needs none of this.
+  // A Forward::kCounting dispatcher reads the engine's count, and needs nothing of the following.
   const bool dispatches = forward_of(Py_TYPE(callee)) == Forward::kDispatcher;
   const int64_t index = dispatches ? scope_->next(callee) : -1;
   if (index < 0) return call(instruction, callee, args, kwargs);
-  // The dispatcher's forward counts in an attribute, which is set to the run's count for the call.
+  // The dispatcher's forward counts in an attribute. Set the attribute to the run's count for the
+  // call.
   struct Count {
     CallCounters& scope;
     PyObject* dispatcher;
     int64_t index;
     int64_t stored = stored_call(dispatcher);
     ~Count() {
-      PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
-      PyErr_Fetch(&type, &error, &traceback);
+      const pybind11::error_scope kept;
       try {
         const int64_t counted = stored_call(dispatcher);
         if (counted != index) scope.set(dispatcher, counted);
@@ -89,7 +84,6 @@ Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* k
       } catch (const pybind11::error_already_set&) {
         PyErr_Clear();
       }
-      PyErr_Restore(type, error, traceback);
     }
   } count{*scope_, callee, index};
   store_call(callee, index);
@@ -115,7 +109,7 @@ Ref Run::load(const Instruction& instruction) {
   return call(instruction, symbols.fetch_attr, args.get(), nullptr);
 }
 
-// The value of a node as a Python object.
+// Returns the value of a node as a Python object.
 Ref Run::value_of(const Instruction& instruction, PyObject* node) {
   // Nodes are nearly always looked up in the order of the uses.
   const uint32_t count = instruction.uses_end - instruction.uses_begin;
@@ -135,16 +129,16 @@ PyObject* Run::map_callback(PyObject* self, PyObject* node) {
   if (run == nullptr) return nullptr;
   try {
     return run->value_of(run->plan_.instructions[run->ip_], node).release();
-  } catch (...) {  // must not pass through the Python frames between here and the run
+  } catch (...) {  // C++ exceptions must not pass through the frames of map_arg
     set_python_error(std::current_exception());
     return nullptr;
   }
 }
 
-// An argument with its nodes replaced by values.
+// Returns an argument with its nodes replaced by values.
 Ref Run::map(const Instruction& instruction, PyObject* argument) {
   if (is_node(argument)) return value_of(instruction, argument);
-  if (!is_container(argument)) return Ref::borrow(argument);
+  if (arg_kind(argument) == ArgKind::kLeaf) return Ref::borrow(argument);
   static PyMethodDef method = {"load_arg", map_callback, METH_O, nullptr};
   const Ref self = Ref::steal(PyCapsule_New(this, nullptr, nullptr));
   const Ref callback = Ref::steal(PyCFunction_New(&method, self.get()));
@@ -160,7 +154,7 @@ Ref Run::map_tuple(const Instruction& instruction, PyObject* args) {
   });
 }
 
-// Keyword arguments for a call; empty if there are none.
+// Returns keyword arguments for a call; an empty Ref if there are none.
 Ref Run::map_dict(const Instruction& instruction, PyObject* kwargs) {
   if (PyDict_GET_SIZE(kwargs) == 0) return Ref();
   Ref mapped = Ref::steal(PyDict_New());
@@ -169,13 +163,6 @@ Ref Run::map_dict(const Instruction& instruction, PyObject* kwargs) {
     check(PyDict_SetItem(mapped.get(), items.key(), item.get()));
   }
   return mapped;
-}
-
-void Run::free_uses(const Instruction& instruction) {
-  drop_last(instruction);
-  if (instruction.kind == Kind::kEnter) {
-    for (const uint32_t slot : plan_.enters[instruction.detail].dying) drop(slots_[slot]);
-  }
 }
 
 }  // namespace fxpress::engine

@@ -1,4 +1,4 @@
-// Python objects that only the engine uses, looked up once per process. All names, and objects that
+// Python objects that only the engine uses, looked up once per process. Names, and objects that
 // other components use too, are in the tables of fx.
 #pragma once
 
@@ -18,7 +18,7 @@ struct Symbols {
 
 extern Symbols symbols;  // owned references, held until the process ends
 
-// Fills the table, and adopts `tables` of fx; called once by the Python side while it is imported.
+// Fills the table, and adopts `tables` of fx; called by the Python side while it is imported.
 void initialize_symbols(PyObject* objects, PyObject* tables);
 
 // A field of a node, borrowed from the node; null if it was never set.

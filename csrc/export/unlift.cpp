@@ -23,7 +23,8 @@ namespace {
 
 constexpr uint32_t kNever = core::FlatMap::kAbsent;
 
-// New users come after the users that moved; the output is created last.
+// Positions in a table of users, see last_moves(): new copy_ nodes come after all users that moved,
+// and the output is the last user.
 constexpr uint32_t kWriteMove = kNever - 2;
 constexpr uint32_t kOutputMove = kNever - 1;
 
@@ -56,7 +57,7 @@ class Unlifter {
     for (uint32_t i = 0; i < size(); ++i) {
       poll_signals(i);
       if (op(i) == Op::kOutput) {
-        write_writes();
+        write_copy_nodes();
         write_output(i);
       } else if (dead_[i] == 0) {
         write_node(i);
@@ -70,7 +71,7 @@ class Unlifter {
  private:
   struct OutputWrite {
     uint32_t input;            // node of the source that is written to
-    PyObject* value;           // leaf of the output; borrowed
+    PyObject* value;           // the written leaf of the output; borrowed
     StringId name;             // of the copy_ node
     PyObject* made = nullptr;  // the copy_ node; borrowed
   };
@@ -79,7 +80,6 @@ class Unlifter {
   Op op(uint32_t i) const { return read_.graph.ops[i]; }
   PyObject* node(uint32_t i) const { return read_.nodes[i]; }
   PyObject* target(uint32_t i) const { return read_.targets[read_.graph.targets[i]]; }
-  PyObject* lifted(uint32_t i) const { return lifted_[i]; }
   StringId name_id(PyObject* name) { return name_writer_.intern(utf8(name)); }
 
   // ---- reading ----
@@ -103,8 +103,8 @@ class Unlifter {
     }
   }
 
-  // The origin of a node has the same name; the origin of an input has the same target, because
-  // copying may rename inputs.
+  // Finds the origins of nodes in source_.origin, for notes. The origin of an input has the same
+  // target, because copying may rename inputs; other origins have the node's name.
   void find_origins() {
     origins_ = fx::list_nodes(source_.origin.get());
     for (uint32_t k = 0; k < origins_.size(); ++k) {
@@ -131,19 +131,19 @@ class Unlifter {
     }
     for (Py_ssize_t k = 0; k < PyList_GET_SIZE(source_.taken.get()); ++k) {
       const StringId name = names.candidate(PyList_GET_ITEM(source_.taken.get(), k));
-      if (!names.table().is_used(name)) given_away_.push_back(names.table().create(name));
+      if (!names.table().is_used(name)) dropped_names_.push_back(names.table().create(name));
     }
     attribute_names_.resize(size());
     for (NodeId input : replaced_) {
-      PyObject* name = lifted(input.value());
+      PyObject* name = lifted_[input.value()];
       attribute_names_[input.value()] = names.table().create(names.candidate_for_target(name));
     }
   }
 
   void take_names() {
-    for (StringId name : given_away_) writer_.take_name(name);
+    for (StringId name : dropped_names_) writer_.take_name(name);
     for (uint32_t i = 0; i < size(); ++i) {
-      if (dead_[i] != 0 || lifted(i) != nullptr) writer_.take_name(names_[i]);
+      if (dead_[i] != 0 || lifted_[i] != nullptr) writer_.take_name(names_[i]);
     }
   }
 
@@ -159,8 +159,8 @@ class Unlifter {
     core::FlatMap inputs;
     for (uint32_t i = 0; i < size(); ++i) {
       if (op(i) != Op::kPlaceholder) continue;
-      if (lifted(i) != nullptr) {
-        state.assign(name_id(lifted(i)).value(), i);
+      if (lifted_[i] != nullptr) {
+        state.assign(name_id(lifted_[i]).value(), i);
       } else {
         const Ref name = fx::node_field(node(i), fx::symbols.node_name);
         inputs.insert(name_id(name.get()).value(), i);
@@ -183,7 +183,7 @@ class Unlifter {
       const StringId candidate = name_writer_.candidate_for_target(fx::symbols.copy_);
       writes_.push_back({into, value, name_writer_.table().create(candidate)});
     }
-    given_away_.push_back(
+    dropped_names_.push_back(
         name_writer_.table().create(name_writer_.candidate_for_target(fx::symbols.output)));
   }
 
@@ -219,21 +219,15 @@ class Unlifter {
 
   // ---- writing ----
 
-  fx::NewNode new_node(Op op, PyObject* target, PyObject* type_expr, StringId name) const {
-    fx::NewNode node = {op, target, {}, type_expr};
-    node.name = name;
-    return node;
-  }
-
   void write_node(uint32_t i) {
-    if (PyObject* name = lifted(i)) {
-      copies_[i] = writer_.leaf(new_node(Op::kGetAttr, name, Py_None, attribute_names_[i]),
+    if (PyObject* name = lifted_[i]) {
+      copies_[i] = writer_.leaf({Op::kGetAttr, name, {}, Py_None, attribute_names_[i]},
                                 Ref::borrow(fx::no_args), meta_of(i, true));
       return;
     }
     const Ref type_expr = fx::node_field(node(i), fx::symbols.node_type_expr);
     copies_[i] = writer_.copy_node(
-        new_node(op(i), target(i), type_expr.get(), names_[i]), read_, NodeId(i),
+        {op(i), target(i), {}, type_expr.get(), names_[i]}, read_, NodeId(i),
         [&](NodeId def) { return copy_of(def.value()); }, meta_of(i, false));
   }
 
@@ -251,7 +245,7 @@ class Unlifter {
     return copy_of(id);
   }
 
-  // A leaf of the output with the nodes of the new graph, which are appended to `inputs`.
+  // Maps a leaf of the output to the new graph. Appends the mapped nodes to `inputs`.
   Ref value_of(PyObject* leaf, std::vector<PyObject*>& inputs) {
     return mapper_.map(leaf, [&](PyObject* def) {
       inputs.push_back(copy_of(def));
@@ -259,20 +253,19 @@ class Unlifter {
     });
   }
 
-  void write_writes() {
+  void write_copy_nodes() {
     for (OutputWrite& write : writes_) {
       std::vector<PyObject*> inputs = {copy_of(write.input)};
       const Ref value = value_of(write.value, inputs);
       Ref args = Ref::steal(PyTuple_Pack(2, inputs[0], value.get()));
-      write.made =
-          writer_.create(new_node(Op::kCallFunction, fx::symbols.copy_, Py_None, write.name),
-                         std::move(args), Ref::borrow(fx::no_kwargs), inputs, {});
+      write.made = writer_.create({Op::kCallFunction, fx::symbols.copy_, {}, Py_None, write.name},
+                                  std::move(args), Ref::borrow(fx::no_kwargs), inputs, {});
       moves_of_new_.insert(ObjectTable::key(write.made), kWriteMove);
       if (fx::is_node(write.value)) written_as_[write.value] = write.made;
     }
   }
 
-  // Returns the copy_ node of the last write instead of a value that is written.
+  // A value that is written is returned as the copy_ node of its last write.
   void write_output(uint32_t i) {
     std::vector<PyObject*> inputs;
     std::vector<Ref> values;
@@ -289,8 +282,8 @@ class Unlifter {
     const Ref all = take_as_tuple(values);
     Ref args = Ref::steal(PyTuple_Pack(1, all.get()));
     PyObject* made =
-        writer_.create(new_node(Op::kOutput, fx::symbols.output, Py_None, names_[i]),
-                       std::move(args), Ref::borrow(fx::no_kwargs), inputs, meta_of(i, true));
+        writer_.create({Op::kOutput, fx::symbols.output, {}, Py_None, names_[i]}, std::move(args),
+                       Ref::borrow(fx::no_kwargs), inputs, meta_of(i, true));
     moves_of_new_.insert(ObjectTable::key(made), kOutputMove);
   }
 
@@ -334,7 +327,7 @@ class Unlifter {
   core::FlatMap nodes_by_name_;            // name of another node -> likewise
   std::vector<StringId> names_;            // by node of the source: the name of its copy
   std::vector<StringId> attribute_names_;  // by node of the source, if it is in replaced_
-  std::vector<StringId> given_away_;       // names that are in use without a node of the result
+  std::vector<StringId> dropped_names_;    // names in use that no node of the result has
   std::vector<OutputWrite> writes_;        // in the order of the outputs
   std::vector<PyObject*> returned_;        // leaves of the output; borrowed
   std::unordered_map<PyObject*, PyObject*> written_as_;  // node of the source -> its last write

@@ -2,8 +2,8 @@
 //
 // torch.fx declares args as a tuple and kwargs as a dict, but stores any object: a list that was
 // assigned to node.args stays a list, and None or a number is accepted too. torch.fx copies the
-// arguments of a new node, but lists in them can be changed afterwards. So arguments may share
-// parts, which makes the number of paths exponential, or contain themselves.
+// arguments of a new node, but other code can change lists in them afterwards. So an argument may
+// contain itself, or share parts, and then the number of paths through it is exponential.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@
 
 namespace fxpress::fx {
 
-// The positional arguments as a tuple; a list is copied into one. TypeError for any other type,
-// with which torch fails too.
+// Returns the positional arguments as a tuple, copied if they are a list. Raises TypeError for
+// other types, which torch does not support either.
 inline Ref args_of(PyObject* node) {
   Ref args = node_field(node, symbols.node_args);
   if (PyTuple_Check(args.get())) return args;
@@ -27,7 +27,7 @@ inline Ref args_of(PyObject* node) {
         Py_TYPE(args.get()));
 }
 
-// The keyword arguments; TypeError when they are not a dict.
+// Returns the keyword arguments. Raises TypeError when they are not a dict.
 inline Ref kwargs_of(PyObject* node) {
   Ref kwargs = node_field(node, symbols.node_kwargs);
   if (PyDict_Check(kwargs.get())) return kwargs;
@@ -35,34 +35,40 @@ inline Ref kwargs_of(PyObject* node) {
         Py_TYPE(kwargs.get()));
 }
 
-// A field of a node in which torch keeps a dict (users, inputs); TypeError when other code has
-// replaced the dict by an object of another type.
+// Returns a field of a node that is a dict in torch (users, _input_nodes). Raises TypeError when
+// other code has stored an object of another type in it.
 inline Ref dict_field(PyObject* node, PyObject* descriptor) {
   Ref dict = node_field(node, descriptor);
   if (PyDict_Check(dict.get())) return dict;
-  raise(PyExc_TypeError, "expected a dict as a table of node %R, found %R", node,
-        Py_TYPE(dict.get()));
+  raise(PyExc_TypeError, "expected a dict as the field %R of node %R, found %R",
+        reinterpret_cast<PyDescrObject*>(descriptor)->d_name, node, Py_TYPE(dict.get()));
 }
 
-// torch too can copy a node only if its args are a tuple and its kwargs a dict: AssertionError.
+// node.meta.get(key). Empty when the meta does not have the key, or is not a dict.
+inline Ref find_meta(PyObject* node, PyObject* key) {
+  const Ref meta = node_field(node, symbols.node_meta);
+  return PyDict_Check(meta.get()) ? Ref::borrow(dict_get(meta.get(), key)) : Ref();
+}
+
+// Raises AssertionError, like torch, for a node whose args are not a tuple, or whose kwargs are not
+// a dict.
 [[noreturn]] inline void raise_not_copied(PyObject* node, const char* field, const char* expected,
                                           PyObject* value) {
-  raise(PyExc_AssertionError, "the %s of node %R must be a %s for it to be copied, not %R", field,
-        node, expected, Py_TYPE(value));
+  raise(PyExc_AssertionError, "cannot copy node %R: expected a %s as its %s, found %R", node,
+        expected, field, Py_TYPE(value));
 }
 
-// Returns the value that an output node returns, its first argument. Raises IndexError when it has
-// none.
+// Returns the value that an output node returns, its first argument. Raises IndexError when the
+// node has no argument.
 inline Ref returned_value(PyObject* output) {
   const Ref args = args_of(output);
   if (PyTuple_GET_SIZE(args.get()) == 0) {
     raise(PyExc_IndexError,
-          "output node %R does not have an argument: a graph returns the first one", output);
+          "output node %R has no argument: expected the value that the graph returns", output);
   }
   return Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
 }
 
-// An immutable list of the values.
 inline Ref new_immutable_list(std::span<const Ref> values) {
   Ref result = call(symbols.immutable_list_type);
   for (const Ref& value : values) check(PyList_Append(result.get(), value.get()));
@@ -71,12 +77,13 @@ inline Ref new_immutable_list(std::span<const Ref> values) {
 
 // ---- walks ----
 
-// Detects containers that a walk reaches again. Nearly all arguments are small, so it records
-// containers only once a walk is long or deep.
+// Detects containers that a walk over arguments reaches a second time. Records containers only in
+// long or deep walks, because nearly all arguments are small.
 class ArgTrail {
  public:
-  // Called before a container is opened inside of `open` others, which container_at(i) returns.
-  // Returns false when it was walked before. ValueError when it contains itself.
+  // Called before the walk descends into `container`. `open`: the number of containers around it,
+  // which container_at(i) returns. Returns false if the walk has left the same container before.
+  // Raises ValueError if the container contains itself.
   template <class At>
   bool enter(PyObject* container, size_t open, At container_at) {
     constexpr size_t kFreeSteps = 1024;
@@ -84,15 +91,15 @@ class ArgTrail {
     if (++steps_ <= kFreeSteps && open < kFreeDepth) return true;
     if (!known_) {
       known_ = std::make_unique<SeenContainers>();
-      for (size_t i = 0; i < open; ++i) note(container_at(i));
+      for (size_t i = 0; i < open; ++i) record(container_at(i));
     }
-    return note(container);
+    return record(container);
   }
   void leave(PyObject* container) {
     if (known_) (*known_)[container] = false;
   }
-  // Whether containers are recorded: the walk may reach a container again after leaving it.
-  bool notes() const { return known_ != nullptr; }
+  // Whether enter() may return false.
+  bool is_recording() const { return known_ != nullptr; }
   // Called before the next walk.
   void clear() {
     steps_ = 0;
@@ -100,11 +107,11 @@ class ArgTrail {
   }
 
  private:
-  using SeenContainers = std::unordered_map<PyObject*, bool>;  // whether a container is open
+  using SeenContainers = std::unordered_map<PyObject*, bool>;  // whether the walk is inside
 
-  bool note(PyObject* container) {
-    const auto [place, is_new] = known_->try_emplace(container, true);
-    if (!is_new && place->second) {
+  bool record(PyObject* container) {
+    const auto [entry, is_new] = known_->try_emplace(container, true);
+    if (!is_new && entry->second) {
       raise(PyExc_ValueError, "an argument of a node contains itself: a %s",
             Py_TYPE(container)->tp_name);
     }
@@ -117,8 +124,8 @@ class ArgTrail {
 
 // Calls visit(node) for every node in `root`, in the order of torch.fx.map_arg: it descends into
 // tuples, lists, dict values and slices; other objects are leaves. Does not recurse. The nodes of a
-// shared part are visited at least once.
-// `visit` must run no Python code unless it raises: the walk holds no references.
+// shared part are visited at least once. `visit` must not run Python code, except to raise an
+// error: the walk holds no references.
 template <class Visit>
 void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
   ArgTrail trail;
@@ -148,9 +155,9 @@ void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
 }
 
 // Rebuilds `root` as torch.fx.map_arg does: lists become immutable lists, dicts immutable dicts,
-// named tuples keep their class. `replace(node)` is called for every node in visiting order (at
-// least once for a node of a shared part) and returns the borrowed replacement. Parts that are
-// immutable already and do not change are shared with the original. Does not recurse.
+// named tuples keep their class. `replace(node)` returns the borrowed replacement; it is called for
+// every node in the order of visit_nodes(), at least once for a node of a shared part. Immutable
+// parts without a change are shared with the original. Does not recurse.
 class ArgMapper {
  public:
   template <class Replace>
@@ -177,7 +184,7 @@ class ArgMapper {
         value = finish(inner);
         PyObject* container = inner.cursor.container;
         trail_.leave(container);
-        if (trail_.notes()) {
+        if (trail_.is_recording()) {
           made_.insert_or_assign(container,
                                  MappedContainer{std::move(inner.held), Ref::borrow(value.get())});
         }
@@ -191,17 +198,17 @@ class ArgMapper {
   }
 
  private:
-  // Holds its container: named tuples and keys of dicts run Python code, which may remove a
-  // container from the one around it.
+  // A container whose children are being mapped. Owns the container, because creating named tuples
+  // and hashing dict keys run Python code, which may remove it from its parent.
   struct OpenContainer {
-    ArgCursor cursor;         // of its next child
+    ArgCursor cursor;         // at the next child
     Ref held;                 // the container
-    Ref key{};                // of the child being built
-    std::vector<Ref> values;  // mapped children so far
+    Ref key{};                // of the child being mapped
+    std::vector<Ref> values;  // the children that are mapped
     std::vector<Ref> keys{};  // their keys, for dicts
   };
   struct MappedContainer {
-    Ref container;  // held, so that no other object gets its address
+    Ref container;  // owned, so that no other object gets its address
     Ref value;      // the mapped container
   };
 
@@ -225,7 +232,7 @@ class ArgMapper {
 
   std::vector<OpenContainer> open_;  // outermost first
   ArgTrail trail_;
-  std::unordered_map<PyObject*, MappedContainer> made_;  // containers that the trail records
+  std::unordered_map<PyObject*, MappedContainer> made_;  // by container, if the trail records
 };
 
 }  // namespace fxpress::fx

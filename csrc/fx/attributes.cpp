@@ -1,5 +1,6 @@
 #include "fx/attributes.h"
 
+#include <algorithm>
 #include <array>
 
 #include "fx/descriptors.h"
@@ -12,7 +13,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// The tables of nn.Module's registered values, in the order in which it searches them.
+// The names of nn.Module's tables, in the order in which nn.Module.__getattr__ searches them.
 std::array<PyObject*, 3> table_names() {
   return {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules};
 }
@@ -27,14 +28,11 @@ Ref fresh_container(PyObject* value) {
 }
 
 bool has_global_registration_hooks() {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(symbols.module_registration_hooks); ++i) {
-    if (is_true(PyTuple_GET_ITEM(symbols.module_registration_hooks, i))) return true;
-  }
-  return false;
+  return std::ranges::any_of(items_of(symbols.module_registration_hooks), is_true);
 }
 
-// Returns the table of that role when a name can be stored there without nn.Module's code: the name
-// is new to the module and its class, and no registration hook is set. Returns null otherwise.
+// Returns the table `role` if setattr() would only add `name` to it: the name is new to the module
+// and its class, and no registration hook is set. Returns null otherwise.
 PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* role) {
   if (PyUnicode_GET_LENGTH(name) == 0 || has_global_registration_hooks()) return nullptr;
   if (is_taken_by_class(Py_TYPE(module), name)) return nullptr;
@@ -43,21 +41,17 @@ PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, Py
   return all_lack(table_names(), name, table) ? table(role) : nullptr;
 }
 
-// The table that setattr(module, name, value) would write to, for an exact Parameter or a module
-// and a free name. Null: nn.Module.__setattr__ has to decide.
+// Returns the table to which setattr(module, name, value) would write. Returns null if only
+// nn.Module.__setattr__ can decide this: `name` is in use, or `value` is neither a module nor
+// exactly a Parameter.
 PyObject* plain_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* value) {
-  PyObject* role = nullptr;
-  if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) {
-    role = names.module_dict_parameters;
-  } else if (is_module(value)) {
-    role = names.module_dict_modules;
-  } else {
-    return nullptr;
-  }
-  return free_table(module, module_dict, name, role);
+  const bool is_parameter = Py_IS_TYPE(value, as_type(symbols.parameter_type));
+  if (!is_parameter && !is_module(value)) return nullptr;
+  return free_table(module, module_dict, name,
+                    is_parameter ? names.module_dict_parameters : names.module_dict_modules);
 }
 
-bool is_tensor_but_no_parameter(PyObject* value) {
+bool is_plain_tensor(PyObject* value) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) return false;
   return is_instance(value, symbols.tensor_type) && !is_instance(value, symbols.parameter_type);
 }
@@ -68,15 +62,15 @@ void set_member(PyObject* owner, PyObject* name, PyObject* value) {
   PyObject* plain = dict ? plain_table(owner, dict.get(), name, value) : nullptr;
   if (plain != nullptr) {
     check(PyDict_SetItem(plain, name, value));
-  } else if (is_tensor_but_no_parameter(value)) {
+  } else if (is_plain_tensor(value)) {
     call_method(owner, names.register_buffer, name, value);
   } else {
     check(PyObject_SetAttr(owner, name, value));
   }
 }
 
-// getattr(object, name), or an empty Ref when there is no such attribute. Finds members of ordinary
-// modules without nn.Module.__getattr__, which is Python code.
+// Returns getattr(object, name), or an empty Ref when the attribute does not exist. Finds members
+// of ordinary modules without calling nn.Module.__getattr__, which is Python code.
 Ref find_member(PyObject* object, PyObject* name) {
   PyTypeObject* type = Py_TYPE(object);
   if (is_module(object) && _PyType_Lookup(type, name) == nullptr &&
@@ -111,7 +105,7 @@ PyObject* AttributePaths::owner(std::string_view path, bool make) {
   const size_t dot = path.rfind('.');
   if (dot == std::string_view::npos) return root_.get();
   if (last_ != nullptr && path.substr(0, dot) == last_path_) return last_;
-  // Walk back to the longest prefix that is known, then forward from there.
+  // Find the longest known prefix, then walk forward from it.
   size_t known = dot;
   PyObject* object = nullptr;
   for (;;) {
@@ -220,19 +214,16 @@ void fill_fresh(PyObject* target, PyObject* body) {
 }
 
 Ref new_module(PyTypeObject* type) {
-  // A replaced nn.Module.__init__ (by Dynamo, or for deferred initialization) is called.
+  // Dynamo and deferred initialization replace nn.Module.__init__; the replacement is called.
   if (_PyType_Lookup(as_type(symbols.module_type), names.dunder_init) != symbols.module_init) {
     const Ref init = get_attr(symbols.module_type, names.dunder_init);
     Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
     call(init.get(), module);
     return module;
   }
-  // A copied dict has all keys at once, and its values are not inline: the engine can watch it.
+  // A copied dict is not stored inline in the module, so the engine can watch it.
   const Ref dict = Ref::steal(PyDict_Copy(symbols.module_init_body));
-  for (const auto& [key, value] : DictRange(symbols.module_init_body)) {
-    const Ref container = fresh_container(value);
-    if (container) check(PyDict_SetItem(dict.get(), key, container.get()));
-  }
+  fill_fresh(dict.get(), symbols.module_init_body);
   return new_instance(reinterpret_cast<PyObject*>(type), dict.get());
 }
 

@@ -19,39 +19,38 @@ Ref new_module(PyTypeObject* type);
 void register_parameter(PyObject* module, PyObject* name, PyObject* value);
 void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool persistent);
 
-// Copies the entries of `body` into `target`: new empty containers for containers; shares the rest.
+// Copies the entries of `body` into `target`. New empty containers replace containers; other values
+// are shared.
 void fill_fresh(PyObject* target, PyObject* body);
 
-// Resolves dotted paths from one root and caches the objects on the way, so that the ten thousand
-// parameters of a model do not look up their common prefixes each time. Other code must not replace
-// attributes below the root during its use.
+// Resolves dotted paths from one root. Caches the objects on the way, so that common prefixes of
+// the paths are looked up once. Other code must not replace attributes below the root meanwhile.
 class AttributePaths {
  public:
   explicit AttributePaths(PyObject* root) : root_(Ref::borrow(root)) {}
 
-  // The attribute at the path; AttributeError "Node target ... not found!".
+  // Returns the attribute at the path. Raises AttributeError "Node target ... not found!".
   Ref resolve(PyObject* path);
 
   // Sets the attribute at the path like torch.fx.graph_module._assign_attr: creates missing modules
   // on the way, and registers a tensor that is not a Parameter as a buffer.
   void assign(PyObject* path, PyObject* value);
 
-  // Whether an object on the way to `path` is shared with another root: everything below it is
-  // shared too.
+  // Whether both roots have the same module on the way to `path`, and so share everything below it.
   bool shares_owner(PyObject* other_root, PyObject* path);
 
  private:
-  // The object that owns the last part of `path`; `make`: creates missing modules. Null when there
-  // is none.
+  // Returns the object whose attribute is the last part of `path`, or null. `make`: creates missing
+  // modules.
   PyObject* owner(std::string_view path, bool make);
   PyObject* child(PyObject* parent, std::string_view prefix, std::string_view name, bool make);
   PyObject* atom(std::string_view name);
 
   Ref root_;                     // where paths start
-  core::TextMap<Ref> prefixes_;  // path -> object, for inner parts
+  core::TextMap<Ref> prefixes_;  // path of a module -> the module
   core::TextMap<Ref> atoms_;     // part of a path -> Python string
-  std::string last_path_;        // prefix of the last call: successive paths often share it
-  PyObject* last_ = nullptr;     // its object, held by prefixes_
+  std::string last_path_;        // prefix of the last call, which the next path often shares
+  PyObject* last_ = nullptr;     // the object at last_path_, owned by prefixes_
 };
 
 }  // namespace fxpress::fx

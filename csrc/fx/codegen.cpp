@@ -24,18 +24,15 @@ using core::StringId;
 
 namespace {
 
-// Thrown for a graph that torch's generator has to write.
+// Thrown for a graph whose source torch's generator has to write.
 struct NotPlain {};
 
 constexpr int kMaxDepth = 100;                      // of nested arguments
-constexpr size_t kMostArguments = size_t{1} << 26;  // in all; shared parts count each time
+constexpr size_t kMostArguments = size_t{1} << 26;  // in all, counted whenever one is written
 
 bool is_identifier(std::string_view text) {
-  const auto is_word = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
-  };
-  if (std::all_of(text.begin(), text.end(), is_word)) {
-    return !text.empty() && !(text[0] >= '0' && text[0] <= '9');
+  if (std::all_of(text.begin(), text.end(), core::is_name_part)) {
+    return !text.empty() && !core::is_digit(text[0]);
   }
   const Ref string = new_string(text);
   return PyUnicode_IsIdentifier(string.get()) == 1;
@@ -66,7 +63,7 @@ class Generator {
   }
 
  private:
-  // Names that every source can use: inf, nan, torch, device, ...
+  // Adds the globals of every generated source: inf, nan, torch, device, ...
   void add_base_globals() {
     const Ref base = call(symbols.base_globals);
     globals_ = Ref::steal(PyDict_Copy(base.get()));
@@ -97,7 +94,7 @@ class Generator {
     body_ += name;
   }
 
-  // The global name of `object` in the source, added if it is new.
+  // Returns the name of `object` among the globals; adds the object under a name like `wish`.
   std::string global_name(PyObject* object, const std::string& wish) {
     if (PyObject* known = dict_get(global_names_.get(), object)) return std::string(utf8(known));
     const StringId candidate = names_.table().legal(names_.intern(wish));
@@ -147,16 +144,13 @@ class Generator {
     body_ += close;
   }
 
-  void append_slice(PyObject* object, int depth, bool nested) {
-    append_sequence(object, "slice(", ")",
-                    [&](PyObject* part) { append_argument(part, depth + 1, nested); });
-  }
-
-  // `in_dict`: inside of a dict, where torch writes the plain repr of all objects.
+  // `in_dict`: whether a dict contains the object. torch writes the contents of dicts by repr().
   void append_argument(PyObject* object, int depth = 0, bool in_dict = false) {
     if (depth > kMaxDepth) throw NotPlain();
     if (++arguments_ > kMostArguments) {
-      raise(PyExc_ValueError, "the nodes of the graph have too many arguments to generate code");
+      raise(PyExc_ValueError,
+            "cannot generate code: the arguments of the graph's nodes have more than %zu items",
+            kMostArguments);
     }
     if (is_node(object)) {
       append_node(object);
@@ -177,7 +171,7 @@ class Generator {
         append_sequence(object, "[", "]", item);
         return;
       case ArgKind::kSlice:
-        append_slice(object, depth, in_dict);
+        append_sequence(object, "slice(", ")", item);
         return;
       case ArgKind::kDict:
         append_dict(object, depth);
@@ -249,8 +243,8 @@ class Generator {
     }
   }
 
-  // Appends attribute access along a dotted path to the expression that starts at `start` in body_;
-  // parts that Python does not accept after a dot need getattr().
+  // Appends access to the attributes of a dotted path, for the expression that starts at `start` in
+  // body_. Writes getattr() for names that Python's syntax does not allow after a dot.
   void append_path(size_t start, std::string_view path) {
     for (size_t at = 0;;) {
       const size_t dot = path.find('.', at);
@@ -361,7 +355,7 @@ class Generator {
       has_unmarked_parameters_ = true;
     }
     if (PyTuple_GET_SIZE(args) > 0) {
-      // The signature has the default value, which is written like an argument.
+      // The default value, written like an argument, belongs to the signature.
       std::string body = std::move(body_);
       body_.clear();
       append_argument(PyTuple_GET_ITEM(args, 0));
@@ -405,35 +399,32 @@ class Generator {
     note_wrapped(node, function);
   }
 
-  // Whether the node, or its function, names arguments that are freed before the call.
+  // Whether the node, or its function, lists arguments that the generated code frees before the
+  // call.
   static bool has_boxes(PyObject* node, PyObject* target) {
-    const Ref meta = node_field(node, symbols.node_meta);
-    Ref indices;
-    if (PyDict_Check(meta.get())) {
-      indices = Ref::borrow(dict_get(meta.get(), names.boxed_arg_indices));
-    }
+    Ref indices = find_meta(node, names.boxed_arg_indices);
     if (!indices) indices = find_attr(target, names.target_boxed_arg_indices);
     return indices && is_true(indices.get());
   }
 
-  // getattr(x, "name") is written as x.name.
+  // Whether getattr(*args) can be written as x.name.
   static bool is_attribute_access(PyObject* args) {
     if (PyTuple_GET_SIZE(args) != 2) return false;
     PyObject* name = PyTuple_GET_ITEM(args, 1);
     return PyUnicode_Check(name) && PyUnicode_IsIdentifier(name) == 1;
   }
 
-  // The generated source wraps functions again that torch.fx.wrap had made leaves.
+  // Records functions that torch.fx.wrap had marked as leaves; the generated source marks them
+  // again.
   void note_wrapped(PyObject* node, const std::string& function) {
-    const Ref meta = node_field(node, symbols.node_meta);
-    PyObject* mark = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.is_wrapped) : nullptr;
-    if (mark == nullptr) return;
-    if (is_true(mark) && std::find(wrapped_.begin(), wrapped_.end(), function) == wrapped_.end()) {
+    const Ref mark = find_meta(node, names.is_wrapped);
+    if (!mark || !is_true(mark.get())) return;
+    if (std::find(wrapped_.begin(), wrapped_.end(), function) == wrapped_.end()) {
       wrapped_.push_back(function);
     }
   }
 
-  // Sets values to None after their last use, so that later statements can use their memory.
+  // Sets values to None after their last use, to free their memory.
   void end_statement(NodeId id, PyObject* node) {
     const auto begin = dying_.dead.begin() + dying_.begin[id.value()];
     const auto end = dying_.dead.begin() + dying_.begin[id.value() + 1];
@@ -451,7 +442,7 @@ class Generator {
   // ---- assembly ----
 
   PythonSource assemble() {
-    // torch adds this comment to statements to number the lines, so the text must not contain it.
+    // torch appends this comment to statements in order to number the lines.
     if (body_.find("# COUNTER: ") != std::string::npos) throw NotPlain();
     std::string wrap;
     for (const std::string& function : wrapped_) {
@@ -467,8 +458,8 @@ class Generator {
     const auto prologue_start = static_cast<Py_ssize_t>(newlines(wrap)) + 4;
     Ref shape = Ref::borrow(Py_None);
     Ref locals = Ref::borrow(no_args);
-    const bool bare = !has_unmarked_parameters_ && !has_defaults_ && wrapped_.empty();
-    const std::optional<TextShape> described = bare ? text_shape(marked) : std::nullopt;
+    const bool is_bare = !has_unmarked_parameters_ && !has_defaults_ && wrapped_.empty();
+    const std::optional<TextShape> described = is_bare ? text_shape(marked) : std::nullopt;
     if (described) {
       const std::string& key = described->key;
       shape =
@@ -527,10 +518,10 @@ class Generator {
     }
   }
 
-  std::optional<TreeInputs> tree_;        // how inputs are flattened; empty: they are parameters
+  std::optional<TreeInputs> tree_;        // how inputs are flattened; empty: not flattened
   ReadGraph source_;                      // the graph; inputs as in Node.all_input_nodes
-  core::LastUses dying_;                  // values that no later node uses
-  NameWriter names_;                      // one namespace for nodes and globals
+  core::LastUses dying_;                  // by node: values that no later node uses
+  NameWriter names_;                      // the namespace of nodes and globals
   std::vector<StringId> node_names_;      // by node; assigned when first written
   Ref globals_;                           // dict: name -> object
   Ref global_names_;                      // dict: object -> name
@@ -543,7 +534,7 @@ class Generator {
   bool has_unmarked_parameters_ = false;  // *args or **kwargs: their names are not marked
 };
 
-// Whether a code generator has its default state, in which it writes the same text as Generator.
+// Whether a code generator has its default state, in which torch writes the same text as Generator.
 // `entries`: the number of attributes in that state.
 bool is_untouched(PyObject* codegen, Py_ssize_t entries) {
   const Ref state = instance_dict(codegen);

@@ -10,15 +10,15 @@ namespace fxpress::fx {
 struct PythonSource {
   Ref text;                   // str: the entire function
   Ref globals;                // dict: global name in the text -> object
-  Ref line_numbers;           // dict: line -> position of its node, or None
+  Ref line_numbers;           // dict: line -> position of its node in the graph, or None
   Py_ssize_t prologue_start;  // line of `def` in the text
-  Ref shape;                  // bytes: equal for texts that differ only in local names of equal
-                              // length and so can share compiled code; None: not shareable
+  Ref shape;                  // bytes: a key of compiled code. Texts of one shape differ only in
+                              // local names of equal length. None: the code is not shareable
   Ref locals;                 // tuple of str: the local names, by their number in the shape
 };
 
-// nullopt for a graph that torch's generator has to write: its generator is of another class or
-// customized, or it has type annotations or arguments of types that need globals.
+// Returns nullopt for a graph that torch's generator has to write: its generator is customized or
+// of another class, or it has type annotations or arguments whose types need globals.
 std::optional<PythonSource> generate_source(PyObject* graph);
 
 }  // namespace fxpress::fx

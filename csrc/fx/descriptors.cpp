@@ -14,7 +14,7 @@ PyObject* computed_attribute_type = nullptr;  // owned, until the process ends
 
 // An instance of either descriptor type.
 struct AttributeDescriptor {
-  PyObject_HEAD PyObject* name;  // the attribute; owned
+  PyObject_HEAD PyObject* name;  // of the attribute; owned
   PyObject* compute;             // (instance) -> value; owned, null in a DeferredAttribute
 };
 
@@ -74,7 +74,7 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Whether the tables of symbols are filled; sets RuntimeError if not.
+// Whether initialize_symbols() has run; sets RuntimeError if not.
 bool has_tables() {
   if (symbols.materialize != nullptr) return true;
   PyErr_SetString(PyExc_RuntimeError, "import fxpress.unflatten before this attribute is used");
@@ -83,8 +83,8 @@ bool has_tables() {
 
 // ---- ComputedAttribute ----
 
-// Finds `name` in nn.Module's tables, which may be of any subclass of dict, in an instance's
-// __dict__. Returns a value like value_in_dict().
+// Finds `name` in the tables of parameters, buffers and children in a module's __dict__, which may
+// be of any subclass of dict. Returns a value like value_in_dict().
 PyObject* registered(PyObject* dict, PyObject* name) {
   for (PyObject* role :
        {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
@@ -106,7 +106,8 @@ PyObject* computed(PyObject* self, PyObject* dict, PyObject* instance) {
   const auto compute = Ref::borrow(as_descriptor(self)->compute);
   PyObject* made = PyObject_CallOneArg(compute.get(), instance);
   if (made == nullptr) return nullptr;
-  // Threads may compute at the same time: all of them return the value that is stored first.
+  // Several threads may compute a value at the same time. All return the value that is stored
+  // first.
   PyObject* value = PyDict_SetDefault(dict, name_of(self), made);
   Py_XINCREF(value);
   Py_DECREF(made);
@@ -141,8 +142,9 @@ bool materialize(PyObject* owner) {
   return done != nullptr;
 }
 
-// A value that other code has stored in the instance's __dict__ takes precedence, as it does over
-// the function that replaces the descriptor. A new reference, or null with or without an error.
+// Returns the value that other code has stored in the instance's __dict__. Like an ordinary
+// instance attribute, it takes precedence over the class. Null with or without an error, like
+// value_in_dict().
 PyObject* own_value(PyObject* self, PyObject* instance) {
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) {
@@ -154,9 +156,9 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
   return value;
 }
 
-// Whether the class still has the descriptor after materialize(): while the module is constructed
-// and registration hooks read it, in a copy of the class's namespace, and when a buffer gets the
-// name of a descriptor. Then the attribute does not exist.
+// Whether the class has the descriptor even after materialize(). It does in three cases: a
+// registration hook reads the attribute while the module is constructed, the class is a copy, or a
+// buffer has the descriptor's name. Then the attribute does not exist.
 bool still_deferred(PyObject* self, PyObject* owner) {
   return _PyType_Lookup(as_type(owner), name_of(self)) == self;
 }

@@ -9,8 +9,9 @@ namespace fxpress::fx {
 
 namespace {
 
-// The function of the extension with libtorch, or null when it is not available. Cached once found.
-core::FakeLike part_with_libtorch() {
+// Returns the function of the extension _aten, or null when _aten is not available. Cached once
+// found.
+core::FakeLike find_fake_like() {
   static core::FakeLike found = nullptr;
   if (found != nullptr) return found;
   const Ref capsule = call(symbols.fake_like);
@@ -21,16 +22,12 @@ core::FakeLike part_with_libtorch() {
   return found;
 }
 
-bool protects_data(PyObject* attributes) {
-  return is_true(call(symbols.protects_data, attributes).get());
-}
-
 }  // namespace
 
 FakeMaker::FakeMaker(PyObject* device, Ref attributes)
     : device_(Ref::borrow(device)),
       attributes_(std::move(attributes)),
-      protects_(protects_data(attributes_.get())) {}
+      protects_(is_true(call(symbols.protects_data, attributes_).get())) {}
 
 Ref FakeMaker::make(PyObject* real, bool requires_grad) const {
   PyObject* parts[] = {symbols.fake_tensor_type, real, requires_grad ? Py_True : Py_False, Py_True,
@@ -38,19 +35,19 @@ Ref FakeMaker::make(PyObject* real, bool requires_grad) const {
   Ref fake = Ref::steal(
       PyObject_Vectorcall(symbols.make_subclass, parts, 3, symbols.make_subclass_keywords));
   if (protects_) call(symbols.protect_data, fake);
-  give_attributes(fake.get());
+  set_attributes(fake.get());
   return fake;
 }
 
 Ref FakeMaker::like(PyObject* fake, PyObject* storage) const {
-  const core::FakeLike make_like = part_with_libtorch();
+  const core::FakeLike make_like = find_fake_like();
   if (make_like == nullptr) return {};
   Ref made = Ref::steal(static_cast<PyObject*>(make_like(fake, storage, protects_)));
-  give_attributes(made.get());
+  set_attributes(made.get());
   return made;
 }
 
-void FakeMaker::give_attributes(PyObject* fake) const {
+void FakeMaker::set_attributes(PyObject* fake) const {
   const Ref own = Ref::steal(PyDict_Copy(attributes_.get()));
   check(set_instance_dict(fake, own.get()));
 }

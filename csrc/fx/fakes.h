@@ -12,16 +12,16 @@ class FakeMaker {
   //   attributes: dict of the attributes of all fake tensors of the mode on that device.
   FakeMaker(PyObject* device, Ref attributes);
 
-  // A fake tensor in the storage of `real`, a tensor on the meta device.
+  // Creates a fake tensor in the storage of `real`, a tensor on the meta device.
   Ref make(PyObject* real, bool requires_grad) const;
 
-  // Another fake tensor with the class, sizes, strides, offset, dtype, device and requires_grad of
-  // `fake`, in `storage`; null means a new storage of the same size. An empty Ref when the
-  // extension with libtorch is not available.
+  // Creates a fake tensor in `storage` with the class, sizes, strides, offset, dtype, device and
+  // requires_grad of `fake`. A null `storage` means a new storage of the same size. Returns an
+  // empty Ref when the extension _aten is not available.
   Ref like(PyObject* fake, PyObject* storage) const;
 
  private:
-  void give_attributes(PyObject* fake) const;
+  void set_attributes(PyObject* fake) const;
 
   Ref device_;
   Ref attributes_;

@@ -22,16 +22,12 @@ Ref make_class(PyObject* base, PyObject* namespace_of_class, const char* class_n
   return call(reinterpret_cast<PyObject*>(Py_TYPE(base)), name, bases, body);
 }
 
-Ref make_deferred_class(PyObject* base) {
-  return make_class(base, symbols.deferred_body, "GraphModule");
-}
-
 Ref make_torch_lazy_class(const char* class_name) {
   return make_class(symbols.lazy_graph_module_type, symbols.lazy_graph_module_body, class_name);
 }
 
-// Targets with fewer dots first, so that assigning "a" does not remove "a.b". Each target once,
-// with the value that is listed last, as in the dict that torch fills.
+// Sorts targets with fewer dots first, so that assigning "a" does not remove "a.b". Lists each
+// target once, with its last value, as in the dict that torch fills.
 ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   ModuleAttributes result;
   core::TextViewMap<size_t> position;
@@ -52,7 +48,7 @@ ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   return result;
 }
 
-// Adds the attributes that GraphModule.__init__ adds to an nn.Module, from the graph on.
+// Sets the graph, and the attributes that GraphModule.__init__ sets after the graph.
 void adopt_graph(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(module);
   check(PyDict_SetItem(dict.get(), symbols.own_graph, graph));
@@ -60,7 +56,7 @@ void adopt_graph(PyObject* module, PyObject* graph) {
   check(PyObject_SetAttr(graph, names.owning_module, module));
 }
 
-// A GraphModule for a graph; `fill(paths)` sets the attributes that the graph mentions.
+// Creates a GraphModule for a graph. `fill(paths)` sets the attributes that the graph mentions.
 template <class Fill>
 Ref new_graph_module(const Ref& type, PyObject* graph, Fill fill) {
   Ref module = new_module(as_type(type.get()));
@@ -72,7 +68,7 @@ Ref new_graph_module(const Ref& type, PyObject* graph, Fill fill) {
 
 template <class Fill>
 Ref new_deferred_module(PyObject* base, PyObject* graph, Fill fill) {
-  const Ref type = make_deferred_class(base);
+  const Ref type = make_class(base, symbols.deferred_body, "GraphModule");
   Ref module = new_graph_module(type, graph, fill);
   const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
   check(PyObject_SetAttr(type.get(), symbols.pending, weak.get()));
@@ -90,7 +86,7 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
              : new_graph_module(make_torch_lazy_class("GraphModule"), graph, fill);
 }
 
-// Copies attributes in the order of the nodes, except below a module that is shared already.
+// Copies attributes in the order of the nodes, except below a module that both modules share.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options) {
   AttributePaths from(root);
   PyObject* base = options.base == nullptr ? symbols.graph_module_type : options.base;
@@ -98,7 +94,7 @@ Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptio
     return table == nullptr ? nullptr : dict_get(table, target.get());
   };
   Ref module = new_deferred_module(base, graph, [&](AttributePaths& paths) {
-    std::vector<std::pair<Ref, PyObject*>> later;  // target, and its target in the root
+    std::vector<std::pair<Ref, PyObject*>> later;  // target in the graph, target in the root
     for (const Ref& node : list_nodes(graph)) {
       const core::Op op = parse_op(node_field(node.get(), symbols.node_op).get());
       if (op != core::Op::kGetAttr && op != core::Op::kCallModule) continue;
@@ -132,10 +128,6 @@ void list_children_with_code(PyObject* module, std::vector<Ref>& result) {
     if (_PyType_Lookup(Py_TYPE(child), symbols.pending) != nullptr) continue;
     result.push_back(Ref::borrow(child));
   }
-}
-
-void recompile(PyObject* module) {
-  call_method(module, names.recompile);
 }
 
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules) {

@@ -14,33 +14,31 @@ namespace fxpress::fx {
 using ModuleAttributes = std::vector<std::pair<PyObject*, PyObject*>>;
 
 enum class CodeMode : uint8_t {
-  kDeferred,   // DeferredAttribute descriptors: an ordinary class after the first access
-  kTorchLazy,  // torch.fx._lazy_graph_module._LazyGraphModule
+  kDeferred,   // the first access of a DeferredAttribute generates the code
+  kTorchLazy,  // by torch.fx._lazy_graph_module._LazyGraphModule
 };
 
-// Creates the module of torch.fx.GraphModule(dict(attributes), graph) without calling recompile().
-// An attribute that the graph mentions twice may be listed twice.
+// Creates torch.fx.GraphModule(dict(attributes), graph) without calling recompile(). `attributes`
+// may list an attribute twice.
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode);
 
 struct GraphModuleOptions {
   PyObject* base = nullptr;     // the class to derive from; null: torch.fx.GraphModule
   PyObject* values = nullptr;   // dict: target -> value, which overrides the attribute of the root
-  PyObject* renamed = nullptr;  // dict: target -> its target in the root
+  PyObject* renamed = nullptr;  // dict: target in the graph -> target in the root
 };
 
-// Creates the module of torch.fx.GraphModule(root, graph) without generating code: attributes that
-// the graph mentions come from `root`. Renamed attributes come after the others.
+// Creates torch.fx.GraphModule(root, graph) without generating code: the attributes that the graph
+// mentions are copied from `root`, renamed ones last.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options = {});
 
-// Appends the direct children of a new GraphModule that need a recompile(), as torch's constructor
-// does, because their graphs may have been edited. Skips children whose code is deferred.
+// Appends the direct children of a new GraphModule that the caller has to recompile(), because
+// their graphs may have been edited. torch's constructor recompiles them too. Skips children whose
+// code is deferred.
 void list_children_with_code(PyObject* module, std::vector<Ref>& result);
 
-// module.recompile(). Runs torch's and the user's code generators; must not run in a GcPause.
-void recompile(PyObject* module);
-
-// torch.fx.passes.split_module._make_lite_graph_module: a torch-lazy module for a graph without
-// parameters, in eval mode, with `modules` (a dict to adopt, or None) as its children.
+// torch.fx.passes.split_module._make_lite_graph_module: a _LazyGraphModule for a graph without
+// parameters, in eval mode. Its table of children is `modules`, a dict, or a new one for None.
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules);
 
 }  // namespace fxpress::fx

@@ -36,8 +36,9 @@ std::string snake_case(std::string_view text) {
 
 }  // namespace
 
-// The tables of the last call, for reuse: small calls would spend most time on reading the names
-// that torch forbids. Requires the GIL. Never freed: at exit, Python ends before static objects.
+// Returns the cached tables of the last call. Without them, small calls would spend most of their
+// time on reading the names that torch forbids. Requires the GIL. Never freed, because Python ends
+// before static objects are destroyed.
 std::unique_ptr<NameWriter::Tables>& NameWriter::spare(Forbidden forbidden) {
   static auto* spares = new std::unique_ptr<Tables>[2];
   return spares[static_cast<size_t>(forbidden)];

@@ -1,4 +1,4 @@
-// Node names: a native name table, and the Python strings of its names.
+// Creates node names natively, and the Python strings of the names.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace fxpress::fx {
 
-// Serves every graph that one call writes. Each distinct name is one Python string.
+// Names the nodes of all graphs that one call writes. Each distinct name is one Python string.
 class NameWriter {
  public:
   enum class Forbidden : uint8_t {
@@ -22,16 +22,16 @@ class NameWriter {
   NameWriter(const NameWriter&) = delete;
   NameWriter& operator=(const NameWriter&) = delete;
 
-  // Starts an empty namespace. May invalidate all earlier ids: a call that writes a million nodes
-  // into small graphs must not keep a million names.
+  // Starts an empty namespace. Invalidates all earlier ids if there are many, so that a call that
+  // writes a million nodes into small graphs does not keep a million names.
   void begin_graph();
 
   core::NameTable& table() { return tables_->names; }
 
-  // The candidate for a node that calls `target`, by the rule of Graph._target_to_str.
+  // The candidate for the name of a node that calls `target`, by the rule of Graph._target_to_str.
   core::StringId candidate_for_target(PyObject* target);
 
-  // The same for a target that is an ASCII text.
+  // The same for a target that is an ASCII string.
   core::StringId candidate_for_text(std::string_view target);
 
   // `name` itself as a candidate.

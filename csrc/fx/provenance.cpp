@@ -9,13 +9,13 @@ namespace fxpress::fx {
 namespace {
 
 Ref note(const ProvenanceRules& rules, PyObject* info, PyObject* earlier) {
-  const Ref said = Ref::steal(PyDict_Copy(rules.attributes.get()));
-  const Ref action = Ref::steal(PySequence_List(check(dict_get(said.get(), names.action))));
-  check(PyDict_SetItem(said.get(), names.action, action.get()));
-  check(PyDict_SetItem(said.get(), names.node_info, info));
-  check(PyDict_SetItem(said.get(), names.from_node, earlier));
+  const Ref attributes = Ref::steal(PyDict_Copy(rules.attributes.get()));
+  const Ref action = Ref::steal(PySequence_List(check(dict_get(attributes.get(), names.action))));
+  check(PyDict_SetItem(attributes.get(), names.action, action.get()));
+  check(PyDict_SetItem(attributes.get(), names.node_info, info));
+  check(PyDict_SetItem(attributes.get(), names.from_node, earlier));
   Ref list = Ref::steal(PyList_New(1));
-  PyList_SET_ITEM(list.get(), 0, new_instance(rules.source_type.get(), said.get()).release());
+  PyList_SET_ITEM(list.get(), 0, new_instance(rules.source_type.get(), attributes.get()).release());
   return list;
 }
 

@@ -1,4 +1,5 @@
-// Notes of the node from which another one was created: torch.fx.traceback.NodeSource.
+// Creates torch.fx.traceback.NodeSource objects, here called notes. A note records the node from
+// which another node was created.
 #pragma once
 
 #include <utility>
@@ -8,7 +9,7 @@
 
 namespace fxpress::fx {
 
-// How a pass writes its notes.
+// The classes and the common content of the notes that a pass creates.
 struct ProvenanceRules {
   Ref source_type;  // the class of a note
   Ref info_type;    // the class of a note's node_info
@@ -16,18 +17,18 @@ struct ProvenanceRules {
   Ref keep;         // copies the notes of earlier passes: copy.deepcopy, or list to share them
 };
 
-// The data of a note about a node. Borrowed.
+// The node that a note records. Borrowed.
 struct NotedNode {
   PyObject* name;
   PyObject* target;    // as text
   PyObject* graph_id;  // int
-  PyObject* earlier;   // notes that the node has, or null
+  PyObject* earlier;   // the notes in the node's meta, or null
 };
 
-// A list with one note.
+// A list with one note, for the "from_node" of a node's meta.
 Ref note_of(const ProvenanceRules& rules, const NotedNode& node);
 
-// A list with one note, for a node that was made from no other node.
+// The same for a node that was not created from another node.
 Ref note_of_none(const ProvenanceRules& rules);
 
 // Caches the texts of targets: most nodes share their targets, and str() of a function is slow.
@@ -46,9 +47,9 @@ class Provenance {
   explicit Provenance(ProvenanceRules rules) : rules_(std::move(rules)) {}
 
   // A list with the note of a node with this name and target, of the graph with this id.
-  //   earlier: notes that the node has, or None.
+  //   earlier: the notes in the node's meta, or None.
   Ref note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier);
-  // A list with one note, for a node that was made from no other node.
+  // The same for a node that was not created from another node.
   Ref note_of_none() const { return fx::note_of_none(rules_); }
 
  private:

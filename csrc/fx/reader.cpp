@@ -123,8 +123,9 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
 
 namespace {
 
-// Whether a function begins or ends vmap or jvp: Node.is_impure() is false for such calls.
-bool nests(PyObject* function) {
+// Whether a function begins or ends vmap or jvp. torch keeps its calls, although Node.is_impure()
+// is false for them.
+bool is_nesting(PyObject* function) {
   return PyFunction_Check(function) && contains(symbols.nesting_functions, function);
 }
 
@@ -138,7 +139,7 @@ std::vector<uint8_t> find_dead_nodes(const ReadGraph& source) {
   for (size_t i = graph.size(); i-- > 0;) {
     if (uses[i] > 0 || graph.ops[i] == Op::kPlaceholder || graph.ops[i] == Op::kOutput) continue;
     if (is_true(call_method(source.nodes[i], names.is_impure).get())) continue;
-    if (graph.ops[i] == Op::kCallFunction && nests(source.targets[graph.targets[i]])) continue;
+    if (graph.ops[i] == Op::kCallFunction && is_nesting(source.targets[graph.targets[i]])) continue;
     dead[i] = 1;
     for (NodeId def : graph.inputs_of(NodeId(i))) --uses[def.value()];
   }

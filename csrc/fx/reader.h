@@ -19,13 +19,12 @@ struct ReadGraph {
 };
 
 enum class InputOrder : uint8_t {
-  kArguments,   // every mention, in the order of map_arg over args and kwargs; of an output only
-                // the first argument, which the graph returns
+  kArguments,   // every mention, in the order of map_arg over args and kwargs; in an output node
+                // only mentions in the first argument, which the graph returns
   kInputNodes,  // each input once, in the order of Node.all_input_nodes
 };
 
-// Callbacks, hooks, signal handlers, methods of objects in a graph and other threads may edit a
-// graph during a call.
+// Raised when other code has edited the graph during the call.
 [[noreturn]] inline void raise_edited() {
   raise(PyExc_RuntimeError,
         "graph was modified during the call, by a callback, a hook, a signal handler or another "
@@ -33,8 +32,8 @@ enum class InputOrder : uint8_t {
 }
 
 // Calls visit(node) for each node of the linked ring that starts and ends at `root`. visit() must
-// run no Python code, so that the ring does not change during the walk. Raises an error when the
-// links lead into the ring of another graph or into a cycle without the root, which never end.
+// not run Python code, which might change the ring. Calls raise_edited() when the links lead into
+// the ring of another graph or into a cycle without the root, where the walk would not end.
 template <class Visit>
 void walk_nodes(PyObject* root, Visit visit) {
   const Ref root_op = node_field(root, symbols.node_op);
@@ -51,7 +50,7 @@ void walk_nodes(PyObject* root, Visit visit) {
   }
 }
 
-// The nodes of a graph, erased ones left out: owned references.
+// Returns owned references to the nodes of a graph that are not erased.
 std::vector<Ref> list_nodes(PyObject* graph);
 
 // Reads the graph. KeyError when an argument is a node that is not in the graph; IndexError, with
@@ -80,8 +79,8 @@ class Snapshot {
   std::vector<Fields> nodes_;  // in order
 };
 
-// Calls work(), which reads the graph. If the graph has changed afterwards, raises the error of
-// raise_edited() instead of an Exception of work().
+// Calls work(), which reads the graph. If the graph has changed meanwhile, calls raise_edited(),
+// even when work() has thrown an Exception.
 template <class Work>
 void on_unchanged(PyObject* graph, Work work) {
   const Snapshot before(graph);
@@ -94,7 +93,8 @@ void on_unchanged(PyObject* graph, Work work) {
   if (!before.is_current()) raise_edited();
 }
 
-// Returns the inputs of a node, as they were read, one by one to a walk over its current arguments.
+// Yields the inputs of a node, as they were read, one by one during a walk over its current
+// arguments. Calls raise_edited() when the arguments have changed since.
 template <class Id>
 class InputCursor {
  public:
@@ -104,7 +104,7 @@ class InputCursor {
     if (at_ == inputs_.size()) raise_edited();
     return inputs_[at_++];
   }
-  // The same; raises the error of raise_edited() unless the input is `node`. `nodes`: by id.
+  // The same; calls raise_edited() if the input is not `node`. `nodes`: by id.
   Id next(const ObjectTable& nodes, PyObject* node) {
     const Id id = next();
     if (nodes[id.value()] != node) raise_edited();

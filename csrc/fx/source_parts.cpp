@@ -17,7 +17,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// Longer texts have no shape: keys are cached, and the key of a huge text is unlikely to recur.
+// Longer texts have no shape: a cache holds the keys, and a huge text is unlikely to recur.
 constexpr size_t kMaxText = size_t{1} << 16;
 
 // Whether a name may contain the character. A table, because every character of a text is tested.
@@ -39,9 +39,10 @@ std::string_view word_at(std::string_view text, size_t begin) {
   return text.substr(begin, end - begin);
 }
 
+// Numbers the local names in a text, in order of first appearance.
 class LocalNames {
  public:
-  // The number of a name, counted in order of first appearance.
+  // The number of a name, a new number for a new name.
   size_t number(std::string_view name) {
     const auto [it, added] = numbers_.emplace(name, order_.size());
     if (added) {
@@ -67,9 +68,9 @@ class LocalNames {
   std::array<bool, 1024> seen_{};        // by trait: whether a name has it
 };
 
-// Whether an unmarked word is also the name of a local: a placeholder may have the name of a global
-// (`torch`, `max`), and the repr of an argument may be the name of a value (symbolic sizes). Such a
-// word refers to the local, but would not in a text of the same shape with other local names.
+// Whether a word without a mark is the name of a local, too. A placeholder may have the name of a
+// global (`torch`, `max`), and the repr of a symbolic size may be the name of a value. In a text of
+// the same shape with other local names, the word would not refer to the local.
 bool mentions_local(std::string_view marked, const LocalNames& names) {
   for (size_t at = 0; at < marked.size();) {
     if (marked[at] == kLocalMark) {
@@ -119,7 +120,7 @@ std::optional<TextShape> text_shape(std::string_view marked) {
     shape.key += kLocalMark;
     shape.key += std::to_string(locals.number(name));
     shape.key += ':';
-    shape.key += std::to_string(name.size());  // columns of the compiled code depend on it
+    shape.key += std::to_string(name.size());  // determines the columns in compiled code
     at = mark + 1 + name.size();
   }
   if (mentions_local(marked, locals)) return {};
@@ -129,7 +130,7 @@ std::optional<TextShape> text_shape(std::string_view marked) {
 
 namespace {
 
-// Whether a function lives as long as the process, so that a cache may own it.
+// Whether a function exists until the process ends, so that a cache may own it.
 bool is_permanent(PyObject* target) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(target));
   if (type == symbols.op_overload_type) return true;
@@ -146,7 +147,7 @@ TargetKind kind_of(std::string_view name) {
   raise(PyExc_ValueError, "unknown type of target: %s", std::string(name).c_str());
 }
 
-TargetText ask(PyObject* target) {
+TargetText query_target(PyObject* target) {
   const Ref answer = call(symbols.describe_target, target);
   const char* kind = nullptr;
   PyObject* text = nullptr;
@@ -159,18 +160,15 @@ TargetText ask(PyObject* target) {
 const TargetText& describe_target(PyObject* target) {
   static auto* permanent = new ObjectMap<TargetText>();
   static auto* last = new TargetText();
-  if (!is_permanent(target)) return *last = ask(target);
-  return permanent->get(target, [&] { return ask(target); });
+  if (!is_permanent(target)) return *last = query_target(target);
+  return permanent->get(target, [&] { return query_target(target); });
 }
 
 namespace {
 
 std::vector<std::string> texts(PyObject* list) {
   std::vector<std::string> result;
-  result.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    result.emplace_back(utf8(PyList_GET_ITEM(list, i)));
-  }
+  for (PyObject* text : items_of(list)) result.emplace_back(utf8(text));
   return result;
 }
 

@@ -1,4 +1,4 @@
-// Parts of generated source: local names, functions, inputs that are flattened by a tree spec.
+// Parts of generated source: local names, functions, and inputs that a tree spec flattens.
 #pragma once
 
 #include <optional>
@@ -13,20 +13,19 @@ namespace fxpress::fx {
 
 // ---- local names ----
 
-// Precedes each local name in a text under construction. A repr cannot contain it; torch's
-// generator writes graphs with attribute names that contain it.
+// Precedes each local name in a text under construction. A repr cannot contain it. Graphs with
+// attribute names that contain it are left to torch's generator.
 constexpr char kLocalMark = '\x01';
 
-// The text without the marks.
 std::string without_marks(std::string_view marked);
 
 struct TextShape {
-  std::string key;                      // numbers and lengths in place of the local names
+  std::string key;                      // the text with number and length instead of local names
   std::vector<std::string_view> names;  // the local names by number; they point into the text
 };
 
-// Texts with equal keys, and their compiled code, differ only in local names. nullopt for a text in
-// which a local name has another use too, or which is too long to cache.
+// Texts with equal keys, and their compiled code, differ only in local names. Returns nullopt for a
+// text in which a word without a mark is the name of a local, or which is too long to cache.
 std::optional<TextShape> text_shape(std::string_view marked);
 
 // ---- functions ----
@@ -40,12 +39,13 @@ enum class TargetKind : uint8_t {
 };
 
 struct TargetText {
-  TargetKind kind;   // how to read the text
+  TargetKind kind;
   std::string text;  // see TargetKind
 };
 
-// Applies torch's rules. Results for operators and built-in functions are cached for the rest of
-// the process; other functions, whose names may change, are described each time.
+// Describes by torch's rules how source refers to a function. Results for operators and built-in
+// functions are cached until the process ends. Names of other functions may change, so their
+// results are not cached.
 const TargetText& describe_target(PyObject* target);
 
 // ---- inputs ----
@@ -54,16 +54,16 @@ const TargetText& describe_target(PyObject* target);
 struct TreeInputs {
   std::vector<std::string> parameters;  // of the function, without `self`
   std::vector<std::string> positional;  // parameters that are flattened by position
-  bool has_keywords;                    // the spec describes (args, kwargs)
+  bool has_keywords;                    // whether the spec describes (args, kwargs) or only args
   std::vector<std::pair<std::string, std::string>> keywords;  // key and parameter
-  bool builds_outputs;                                        // there is a spec of the outputs
+  bool builds_outputs;  // whether there is a spec of the outputs
 };
 
-// How a code generator flattens inputs. nullopt when torch's generator has to write the code.
+// Returns how a code generator flattens inputs, or nullopt when torch's generator has to write the
+// code.
 std::optional<TreeInputs> read_tree_inputs(PyObject* codegen);
 
-// The `def` line, and the line that flattens the inputs into `values`, which are marked local
-// names.
+// Returns the `def` line, and the line that flattens the inputs into `values`, marked local names.
 std::string tree_prologue(const TreeInputs& inputs, const std::vector<std::string>& values);
 
 }  // namespace fxpress::fx

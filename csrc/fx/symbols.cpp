@@ -1,6 +1,8 @@
 #include "fx/symbols.h"
 
-#include "core/check.h"
+#include <algorithm>
+#include <array>
+
 #include "py/calls.h"
 
 namespace fxpress::fx {
@@ -13,7 +15,7 @@ PyObject* no_kwargs = nullptr;
 namespace {
 
 struct Tables {
-  size_t size;  // of a Tables
+  size_t size;  // sizeof(Tables), to detect an extension that was built from other sources
   Symbols symbols;
   Names names;
   PyObject* no_args;
@@ -22,31 +24,23 @@ struct Tables {
 
 constexpr const char* kTablesCapsule = "fxpress.tables";
 
-Tables shared_tables;  // referenced by the capsule; symbols and names own the objects
+Tables shared_tables;  // borrows from `symbols` and `names`; the capsule refers to it
 
-// The field of a member descriptor; TypeError for another object. `owner`: its type, for messages.
-const PyMemberDef* member(PyObject* descriptor, const char* owner) {
-  if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
-    raise(PyExc_TypeError, "%s: expected a member descriptor for a field, found %R", owner,
-          descriptor);
+// Raises TypeError unless a descriptor is a member descriptor for a field of this type.
+void expect_field(PyObject* descriptor, bool is_bool) {
+  if (Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
+    const int type = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->type;
+    if (is_bool ? type == T_BOOL : type == T_OBJECT || type == T_OBJECT_EX) return;
   }
-  return reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
+  raise(PyExc_TypeError,
+        "torch.fx.Node: expected a member descriptor for a field of type %s, found %R",
+        is_bool ? "bool" : "object", descriptor);
 }
 
-// TypeError for a field that is not an object.
-void expect_object(PyObject* descriptor, const char* owner) {
-  const PyMemberDef* field = member(descriptor, owner);
-  if (field->type != T_OBJECT && field->type != T_OBJECT_EX) {
-    raise(PyExc_TypeError, "field %s of %s is not an object", field->name, owner);
-  }
-}
-
-// TypeError for a field that is not a bool.
-void expect_bool(PyObject* descriptor, const char* owner) {
-  const PyMemberDef* field = member(descriptor, owner);
-  if (field->type != T_BOOL) {
-    raise(PyExc_TypeError, "field %s of %s is not a bool", field->name, owner);
-  }
+// The names of ops, by value of core::Op; borrowed.
+std::array<PyObject*, 6> op_names() {
+  return {symbols.placeholder, symbols.get_attr,    symbols.call_function,
+          symbols.call_method, symbols.call_module, symbols.output};
 }
 
 }  // namespace
@@ -65,8 +59,8 @@ void initialize_symbols(PyObject* objects) {
       symbols.node_name,      symbols.node_next,        symbols.node_op,     symbols.node_target,
       symbols.node_type_expr, symbols.node_users,
   };
-  for (PyObject* field : fields) expect_object(field, "torch.fx.Node");  // see field_of()
-  expect_bool(symbols.node_erased, "torch.fx.Node");
+  for (PyObject* field : fields) expect_field(field, false);  // see field_of()
+  expect_field(symbols.node_erased, true);
   Py_XSETREF(no_args, check(PyTuple_New(0)));
   Py_XSETREF(no_kwargs, call(symbols.immutable_dict_type).release());
 }
@@ -80,7 +74,9 @@ void adopt_tables(PyObject* capsule) {
   const auto* tables = static_cast<const Tables*>(PyCapsule_GetPointer(capsule, kTablesCapsule));
   if (tables == nullptr) throw_python_error();
   if (tables->size != sizeof(Tables)) {
-    raise(PyExc_RuntimeError, "the extension modules were built from different sources");
+    raise(PyExc_RuntimeError,
+          "the extension modules of fxpress were built from different sources: install fxpress "
+          "again");
   }
   symbols = tables->symbols;
   names = tables->names;
@@ -89,42 +85,18 @@ void adopt_tables(PyObject* capsule) {
 }
 
 core::Op parse_op(PyObject* op) {
-  using core::Op;
+  const auto known = op_names();
   // Ops are interned strings in practice, so identity is compared first.
-  struct NamedOp {
-    PyObject* name;  // borrowed from the symbol table
-    Op op;
-  };
-  const NamedOp entries[] = {
-      {symbols.call_function, Op::kCallFunction}, {symbols.placeholder, Op::kPlaceholder},
-      {symbols.get_attr, Op::kGetAttr},           {symbols.call_module, Op::kCallModule},
-      {symbols.call_method, Op::kCallMethod},     {symbols.output, Op::kOutput},
-  };
-  for (const NamedOp& entry : entries) {
-    if (entry.name == op) return entry.op;
+  auto found = std::ranges::find(known, op);
+  if (found == known.end()) {
+    found = std::ranges::find_if(known, [&](PyObject* name) { return is_equal(name, op); });
   }
-  for (const NamedOp& entry : entries) {
-    if (is_equal(entry.name, op)) return entry.op;
-  }
-  raise(PyExc_NotImplementedError, "node with unknown op %R", op);
+  if (found == known.end()) raise(PyExc_NotImplementedError, "node with unknown op %R", op);
+  return static_cast<core::Op>(found - known.begin());
 }
 
 PyObject* op_name(core::Op op) {
-  switch (op) {
-    case core::Op::kPlaceholder:
-      return symbols.placeholder;
-    case core::Op::kGetAttr:
-      return symbols.get_attr;
-    case core::Op::kCallFunction:
-      return symbols.call_function;
-    case core::Op::kCallMethod:
-      return symbols.call_method;
-    case core::Op::kCallModule:
-      return symbols.call_module;
-    case core::Op::kOutput:
-      return symbols.output;
-  }
-  FXPRESS_CHECK(false, "unknown op");
+  return op_names()[static_cast<size_t>(op)];
 }
 
 }  // namespace fxpress::fx

@@ -31,8 +31,8 @@ extern PyObject* no_kwargs;  // an empty immutable dict, shared by every node wi
 // Fills the tables; called by the Python side during its import.
 void initialize_symbols(PyObject* objects);
 
-// A capsule with the tables of this extension module. Another module copies them by adopt_tables();
-// RuntimeError when it was built from other sources.
+// A capsule with the tables of this extension module. The other module copies them by
+// adopt_tables(), which raises RuntimeError when the two were built from different sources.
 Ref make_tables_capsule();
 void adopt_tables(PyObject* capsule);
 
@@ -47,8 +47,8 @@ inline bool is_erased(PyObject* node) {
   return *reinterpret_cast<char*>(field_of(node, symbols.node_erased)) != 0;
 }
 
-// A field of a node. The descriptor handles other types than torch.fx.Node, and fields that were
-// never set: TypeError, AttributeError.
+// Returns a field of a node. For other types than torch.fx.Node, and for fields that were never
+// set, calls the descriptor, which may raise TypeError or AttributeError.
 inline Ref node_field(PyObject* node, PyObject* descriptor) {
   if (Py_IS_TYPE(node, as_type(symbols.node_type))) {
     if (PyObject* value = *field_of(node, descriptor)) return Ref::borrow(value);

@@ -22,13 +22,11 @@ void set(PyObject* object, PyObject* name, PyObject* value) {
 }
 
 bool is_part(PyObject* value) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(symbols.graph_part_types); ++i) {
-    PyObject* type = PyTuple_GET_ITEM(symbols.graph_part_types, i);
-    if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == type) return true;
-  }
-  return false;
+  return std::ranges::any_of(items_of(symbols.graph_part_types),
+                             [&](PyObject* type) { return Py_IS_TYPE(value, as_type(type)); });
 }
 
+// Copies an object whose type is in graph_part_types.
 Ref fresh_part(PyObject* original) {
   Ref part = new_object(reinterpret_cast<PyObject*>(Py_TYPE(original)));
   const Ref attributes = instance_dict(original);
@@ -38,8 +36,8 @@ Ref fresh_part(PyObject* original) {
   return part;
 }
 
-// Copies an attribute of an empty graph. Containers in the table of symbols are empty, and parts
-// have only such attributes.
+// Copies `value`, an attribute of an empty graph or of a part of the graph. Its containers are
+// empty.
 Ref fresh(PyObject* value) {
   if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
   if (PyDict_Check(value)) return call_method(value, names.copy);
@@ -47,7 +45,7 @@ Ref fresh(PyObject* value) {
   return is_part(value) ? fresh_part(value) : Ref::borrow(value);
 }
 
-// The sentinel node, before the first node and after the last one.
+// Creates the sentinel node that is before the first node and after the last one.
 Ref fresh_root(PyObject* original, PyObject* graph) {
   PyTypeObject* type = as_type(symbols.node_type);
   Ref root = Ref::steal(type->tp_new(type, no_args, nullptr));
@@ -64,7 +62,7 @@ Ref fresh_root(PyObject* original, PyObject* graph) {
 }  // namespace
 
 Ref new_graph() {
-  // A replaced Graph.__init__, or one that sets unknown attributes, is called.
+  // graph_init is None if Graph.__init__ sets unknown attributes. Other code may replace __init__.
   if (_PyType_Lookup(as_type(symbols.graph_type), names.dunder_init) != symbols.graph_init) {
     return call(symbols.graph_type);
   }
@@ -174,7 +172,7 @@ void GraphWriter::register_lookup(PyObject* node, Op op, PyObject* target) {
   check(PyDict_SetItem(bucket, node, Py_None));
 }
 
-// Functions that are equal but not identical (bound methods) share an entry, by the dict's rules.
+// Functions that are equal but not identical (bound methods) share an entry, as in any dict.
 Ref GraphWriter::lookup_bucket(Op op, PyObject* target) {
   const Ref key = Ref::steal(PyTuple_Pack(2, op_name(op), target));
   const Ref fresh = Ref::steal(PyDict_New());
@@ -251,16 +249,15 @@ void GraphWriter::take_names_of_added_nodes() {
   for (auto name = added.rbegin(); name != added.rend(); ++name) take(name->get());
 }
 
-// For names that other code has created by renaming a node, or without a node. Takes them in an
-// order in which each base gets its highest number last.
+// Called when other code has renamed nodes, or created names without nodes. Takes short names
+// first, so that each base gets its highest number last.
 void GraphWriter::take_all_names() {
   const Ref all = Ref::steal(PySequence_List(used_names_.get()));
   const auto rank = [](PyObject* name) {
     return std::pair(PyUnicode_GET_LENGTH(name), std::string(utf8(name)));
   };
   std::vector<PyObject*> fresh;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.get()); ++i) {
-    PyObject* name = PyList_GET_ITEM(all.get(), i);
+  for (PyObject* name : items_of(all.get())) {
     if (!names_.table().is_used(names_.candidate(name))) fresh.push_back(name);
   }
   std::sort(fresh.begin(), fresh.end(),

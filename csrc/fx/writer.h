@@ -1,4 +1,4 @@
-// Creates graphs, and appends nodes to them and to all tables that torch keeps of nodes.
+// Creates graphs. Appends nodes to a graph and to all of its tables.
 #pragma once
 
 #include <span>
@@ -16,15 +16,15 @@ namespace fxpress::fx {
 Ref new_graph();
 
 struct NewNode {
-  core::Op op;               // of the node
+  core::Op op;
   PyObject* target;          // str or callable
   core::StringId candidate;  // the preferred name
-  PyObject* type_expr;       // its annotation, or None
-  core::StringId name{};     // the name, if it is fixed; invalid: created from the candidate
+  PyObject* type_expr;       // type annotation, or None
+  core::StringId name{};     // a fixed name; invalid: created from the candidate
 };
 
-// Appends to one empty graph. create() writes the tables of the graph with each node; finish() adds
-// the counts that are known only at the end. All pointers are borrowed: the graph owns its nodes.
+// Appends nodes to one empty graph. create() adds a node to the graph's tables; finish() sets the
+// counts that are known only at the end. All pointers are borrowed: the graph owns its nodes.
 class GraphWriter {
  public:
   // Writes into a new torch.fx.Graph(), or into `graph`, which must have no nodes.
@@ -33,26 +33,21 @@ class GraphWriter {
 
   PyObject* graph() const { return graph_.get(); }
 
-  // Appends a node: `args` is a tuple, `kwargs` an immutable dict, `inputs` the nodes that they
-  // mention, in visiting order. `meta` is a dict that the node takes over, or empty.
+  // Appends a node. `args`: a tuple. `kwargs`: an immutable dict. `inputs`: the nodes in args and
+  // kwargs, in visiting order. `meta`: a dict that the node takes over, or empty.
   PyObject* create(const NewNode& node, Ref args, Ref kwargs, std::span<PyObject* const> inputs,
                    Ref meta);
 
-  // Appends a copy of `original`: `replace(node)` returns the borrowed node of this graph for an
-  // input. `meta`: the meta of the copy; empty: a copy of the original's meta.
+  // Appends a copy of `original`. `replace(node)` returns the borrowed node of this graph for an
+  // input. `meta`: the meta of the copy; if empty, a copy of the original's meta.
   template <class Replace>
   PyObject* copy(const NewNode& node, PyObject* original, Replace replace, Ref meta = {}) {
     inputs_.clear();
-    const auto substitute = [&](PyObject* def) {
-      PyObject* replacement = replace(def);
-      inputs_.push_back(replacement);
-      return replacement;
-    };
-    Ref args = mapper_.map(node_field(original, symbols.node_args).get(), substitute);
+    Ref args = map(node_field(original, symbols.node_args).get(), replace);
     if (!PyTuple_Check(args.get())) raise_not_copied(original, "args", "tuple", args.get());
     Ref kwargs = node_field(original, symbols.node_kwargs);
     if (!PyDict_Check(kwargs.get()) || PyDict_GET_SIZE(kwargs.get()) > 0) {
-      kwargs = mapper_.map(kwargs.get(), substitute);
+      kwargs = map(kwargs.get(), replace);
       if (!PyDict_Check(kwargs.get())) {
         raise_not_copied(original, "kwargs", "dict", kwargs.get());
       }
@@ -63,8 +58,8 @@ class GraphWriter {
     return create(node, std::move(args), std::move(kwargs), inputs_, std::move(meta));
   }
 
-  // The same for a node of a graph that was read, with an error if it was edited since.
-  // `copy_of(id)` returns the borrowed node of this graph for an input.
+  // The same for node `id` of `source`; calls raise_edited() if the node was edited after it was
+  // read. `copy_of(id)` returns the borrowed node of this graph for an input.
   template <class CopyOf>
   PyObject* copy_node(const NewNode& node, const ReadGraph& source, core::NodeId id, CopyOf copy_of,
                       Ref meta = {}) {
@@ -80,24 +75,37 @@ class GraphWriter {
     return create(node, std::move(args), Ref::borrow(no_kwargs), {}, std::move(meta));
   }
 
-  // Appends the output: `value` is mapped with `replace`. `name`: see NewNode.
+  // Appends a placeholder with the type annotation and a copy of the meta of `original`.
+  PyObject* placeholder_like(PyObject* original, PyObject* target, Ref args) {
+    const Ref type_expr = node_field(original, symbols.node_type_expr);
+    const NewNode node = {core::Op::kPlaceholder, target, names_.candidate_for_target(target),
+                          type_expr.get()};
+    return leaf(node, std::move(args), copy_meta(original));
+  }
+
+  // Appends a get_attr with a copy of the meta of `original`.
+  PyObject* get_attr_like(PyObject* original, PyObject* target) {
+    const NewNode node = {core::Op::kGetAttr, target, names_.candidate_for_target(target), Py_None};
+    return leaf(node, Ref::borrow(no_args), copy_meta(original));
+  }
+
+  // Appends the output node; each node in `value` is replaced with `replace`. `name`: see NewNode.
   template <class Replace>
   PyObject* output(PyObject* value, Replace replace, core::StringId name = {}) {
     inputs_.clear();
-    Ref mapped = mapper_.map(value, [&](PyObject* def) {
-      PyObject* replacement = replace(def);
-      inputs_.push_back(replacement);
-      return replacement;
-    });
+    const Ref mapped = map(value, replace);
     Ref args = Ref::steal(PyTuple_Pack(1, mapped.get()));
     NewNode node = output_node();
     node.name = name;
     return create(node, std::move(args), Ref::borrow(no_kwargs), inputs_, {});
   }
+  // Appends value[index].
   PyObject* getitem(PyObject* value, size_t index, Ref meta);
+  // Appends an output node that returns the tuple of `values`, or their only value.
   PyObject* output_of(std::span<PyObject* const> values, bool as_tuple);
 
-  // Gives a node a name that was created in this graph's namespace; its old name stays in use.
+  // Sets the name of a node to a name that was created in this graph's namespace. The old name
+  // stays in use.
   void rename(PyObject* node, PyObject* name);
 
   // Marks a name as in use in this graph, for a node that no longer exists.
@@ -106,14 +114,22 @@ class GraphWriter {
   // Writes the namespace's counts and the graph's length. The graph is complete afterwards.
   void finish();
 
-  // Continues after finish(): appends at the graph's insert point, and avoids names that other code
-  // has used since.
+  // Prepares for more nodes after finish(): appends at the graph's insert point, and avoids names
+  // that other code has used meanwhile.
   void resume();
 
   // node.meta.copy()
   static Ref copy_meta(PyObject* node);
 
  private:
+  // Maps arguments, and appends their new nodes to inputs_.
+  template <class Replace>
+  Ref map(PyObject* value, Replace& replace) {
+    return mapper_.map(value, [&](PyObject* def) {
+      inputs_.push_back(replace(def));
+      return inputs_.back();
+    });
+  }
   NewNode output_node();
   void register_name(PyObject* node, PyObject* name);
   void register_lookup(PyObject* node, core::Op op, PyObject* target);
@@ -124,7 +140,7 @@ class GraphWriter {
 
   NameWriter& names_;  // shared by the graphs of one call
   Ref graph_;          // the graph being written
-  Ref root_;           // its sentinel node: appending is inserting before it
+  Ref root_;           // the sentinel node, before which nodes are appended
   Ref insert_;         // inserts nodes at the graph's insert point; empty: at the end
   Ref obj_to_name_;    // the namespace's three tables
   Ref used_names_;
@@ -137,7 +153,7 @@ class GraphWriter {
   ArgMapper mapper_;
   std::vector<PyObject*> inputs_;  // of the node being copied; borrowed
   Py_ssize_t length_ = 0;          // nodes written since finish()
-  Py_ssize_t named_ = 0;           // entries of obj_to_name_ whose names are taken in names_
+  Py_ssize_t named_ = 0;           // entries of obj_to_name_ whose names are used in names_
   Py_ssize_t used_ = 0;            // names in used_names_ at the last finish()
 };
 

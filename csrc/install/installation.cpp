@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "py/calls.h"
+#include "py/text.h"
 
 namespace fxpress::install {
 
@@ -19,22 +20,14 @@ namespace {
 // The old value of a name -> its new value; borrowed.
 using Replacements = std::unordered_map<PyObject*, PyObject*>;
 
-constexpr std::string_view kOurs = "fxpress";
-
 bool is_ours(PyObject* name) {
   if (name == nullptr || !PyUnicode_Check(name)) return false;
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(name, &size);
-  if (text == nullptr) {  // lone surrogates
-    PyErr_Clear();
-    return false;
-  }
-  const std::string_view view(text, static_cast<size_t>(size));
-  return view.substr(0, kOurs.size()) == kOurs &&
-         (view.size() == kOurs.size() || view[kOurs.size()] == '.');
+  const Text text(name);
+  return text.view() == "fxpress" || text.view().starts_with("fxpress.");
 }
 
-// The namespace of a value of sys.modules; empty when it is not a module, or a module of fxpress.
+// The namespace of a value of sys.modules; empty if it is not a module, or if it is a module of
+// fxpress.
 Ref namespace_of(PyObject* key, PyObject* module) {
   // Tests the type, because an object may override __class__.
   if (PyType_IsSubtype(Py_TYPE(module), &PyModule_Type) == 0) return {};
@@ -49,7 +42,7 @@ Ref namespace_of(PyObject* key, PyObject* module) {
   return names;
 }
 
-// A name and its new value.
+// A name in a namespace, and its new value.
 struct Change {
   Ref names;
   Ref name;
@@ -77,8 +70,8 @@ void replace_keys(PyObject* table, const Replacements& replacements) {
 
 // Rebinds each name that refers to a replaced object in the namespaces of sys.modules, except in
 // modules of fxpress, and replaces the keys of the tables. Runs no Python code, so that other
-// threads, signal handlers and forked children see all changes or none. The caller must keep the
-// objects alive.
+// threads, signal handlers and forked children see all changes or none. The caller must hold
+// references to the objects.
 void rebind(const Replacements& replacements, const std::vector<Ref>& tables) {
   if (replacements.empty()) return;
   std::vector<Change> changes;
@@ -94,12 +87,8 @@ void rebind(const Replacements& replacements, const std::vector<Ref>& tables) {
 }
 
 bool have_one_in_common(PyObject* tuple, PyObject* parts) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
-    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(parts); ++j) {
-      if (PyTuple_GET_ITEM(tuple, i) == PyTuple_GET_ITEM(parts, j)) return true;
-    }
-  }
-  return false;
+  const auto items = items_of(tuple);
+  return std::ranges::find_first_of(items, items_of(parts)) != items.end();
 }
 
 Replacements stand_ins(const Patches& patches) {
@@ -129,8 +118,7 @@ Ref ref(const py::handle& object) {
 
 void forget_keys(PyObject* dict, PyObject* parts) {
   const Ref keys = Ref::steal(PyDict_Keys(dict));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys.get()); ++i) {
-    PyObject* key = PyList_GET_ITEM(keys.get(), i);
+  for (PyObject* key : items_of(keys.get())) {
     if (!PyTuple_Check(key) || !have_one_in_common(key, parts)) continue;
     if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // another thread has removed it
   }

@@ -1,5 +1,5 @@
-// The installation: replaces objects of torch under all names in modules at once, and counts the
-// open leases, which share the replacements.
+// Replaces objects of torch under all their names in modules at once. Counts the open leases, which
+// share the replacements.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,7 +13,8 @@
 
 namespace fxpress::install {
 
-// Removes the keys of a dict that are tuples with one of the parts in them, by identity.
+// Removes the keys of a dict that are tuples and contain an object of the tuple `parts`, by
+// identity.
 void forget_keys(PyObject* dict, PyObject* parts);
 
 // An object of torch and its replacement.
@@ -24,19 +25,20 @@ struct Patch {
 
 struct Patches {
   std::vector<Patch> patches;
-  // Dicts in which a stand-in also replaces its original as a key.
+  // Dicts in which the stand-in also replaces the original as a key.
   std::vector<Ref> tables;
-  // Called when names have changed. Built-in functions without arguments, which run no Python code.
+  // Called after names have changed: built-in functions without arguments, which run no Python
+  // code.
   std::vector<Ref> callbacks;
 };
 
 // One install() or one `with installed()`.
 struct Lease {
-  Ref policy;      // a str
-  bool is_scoped;  // held by a context manager, and released only by it
+  Ref policy;      // str: the value of on_unsupported
+  bool is_scoped;  // whether a context manager holds and releases it
 };
 
-// Changes run no Python code: other threads, signal handlers and forked children see all of a
+// Changes run no Python code, so other threads, signal handlers and forked children see all of a
 // change or nothing.
 class Installation {
  public:
@@ -47,7 +49,7 @@ class Installation {
   // The newest lease that is not held by a context manager, or null.
   const Lease* newest() const;
 
-  // The policy in force, borrowed; null while nothing is replaced.
+  // The policy of the newest lease, borrowed; null while nothing is replaced.
   PyObject* policy() const;
   size_t count() const { return leases_.size(); }
 
@@ -82,7 +84,7 @@ class InstalledBlock {
 
  private:
   pybind11::object owner_;
-  Installation* installation_;  // held by owner_
+  Installation* installation_;  // the object in owner_
   pybind11::object prepare_;
   pybind11::object decorate_;
   const Lease* lease_ = nullptr;  // while the block runs

@@ -52,8 +52,8 @@ struct ArgCursor {
   }
 };
 
-// The next object of a depth-first walk: the next child of the innermost open container. Containers
-// without further children are closed. Null at the end.
+// Returns the next child of the innermost container in the stack `open`, after removing containers
+// without further children. Null when the stack is empty.
 inline PyObject* next_inside(std::vector<ArgCursor>& open) {
   while (!open.empty()) {
     if (PyObject* child = open.back().next()) return child;

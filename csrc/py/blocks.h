@@ -1,6 +1,6 @@
 // Context managers that change state of the process: the garbage collector, torch's names,
 // attributes. Entering and leaving runs no byte code, so that a signal handler that raises (Ctrl-C)
-// cannot interrupt either of them half way.
+// cannot interrupt them half way.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -23,8 +23,8 @@ class HeldBlock {
   std::optional<Held> held_;  // while the block runs
 };
 
-// A context manager that calls `begin` on entry, and `end` on exit with the result of `begin`. Only
-// with built-in functions does no byte code run.
+// A context manager that calls `begin` on entry, and `end` on exit with the result of `begin`. Both
+// must be built-in functions, because a Python function runs byte code.
 class Block {
  public:
   Block(pybind11::object begin, pybind11::object end)

@@ -1,4 +1,4 @@
-// Wrappers of the C API that turn an error that CPython has set into a C++ exception.
+// Wrappers of the C API that throw an error of CPython as a C++ exception.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ inline PyObject* borrowed(const Ref& object) {
 // callable(*arguments); an argument is a PyObject* or a Ref.
 template <class... Arguments>
 Ref call(PyObject* callable, const Arguments&... arguments) {
-  PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may use the first slot
+  PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may write to the first slot
   return Ref::steal(PyObject_Vectorcall(
       callable, vector + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
@@ -26,39 +26,31 @@ Ref call(PyObject* callable, const Arguments&... arguments) {
 // object.name(*arguments)
 template <class... Arguments>
 Ref call_method(PyObject* object, PyObject* name, const Arguments&... arguments) {
-  PyObject* vector[] = {nullptr, object, borrowed(arguments)...};  // likewise
+  PyObject* vector[] = {nullptr, object, borrowed(arguments)...};  // see call()
   return Ref::steal(PyObject_VectorcallMethod(
       name, vector + 1, (1 + sizeof...(arguments)) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
 
 inline bool is_true(PyObject* object) {
-  const int result = PyObject_IsTrue(object);
-  check(result);
-  return result != 0;
+  return check(PyObject_IsTrue(object));
 }
 
 // Whether the objects are identical or compare equal.
 inline bool is_equal(PyObject* a, PyObject* b) {
-  const int result = PyObject_RichCompareBool(a, b, Py_EQ);
-  check(result);
-  return result != 0;
+  return check(PyObject_RichCompareBool(a, b, Py_EQ));
 }
 
-// isinstance(object, types), where `types` is a class or a tuple of classes. See also is_a().
+// isinstance(object, types), where `types` is a class or a tuple of classes. Unlike is_a(), may run
+// Python code.
 inline bool is_instance(PyObject* object, PyObject* types) {
-  const int result = PyObject_IsInstance(object, types);
-  check(result);
-  return result != 0;
+  return check(PyObject_IsInstance(object, types));
 }
 
 // value in container
 inline bool contains(PyObject* container, PyObject* value) {
-  const int result = PySequence_Contains(container, value);
-  check(result);
-  return result != 0;
+  return check(PySequence_Contains(container, value));
 }
 
-// The value of an int.
 inline long to_long(PyObject* object) {
   const long result = PyLong_AsLong(object);
   if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
@@ -85,8 +77,8 @@ Ref make_tuple(size_t size, Make make) {
   return tuple;
 }
 
-// The items of a dict that does not change during the loop: `for (const auto& [key, value] :
-// DictRange(dict))`. Both are borrowed. See also DictItems.
+// The items of a dict that does not change during the loop, borrowed: `for (const auto& [key,
+// value] : DictRange(dict))`. DictItems allows changes.
 class DictRange {
  public:
   explicit DictRange(PyObject* dict) : dict_(dict) {}

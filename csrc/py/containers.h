@@ -42,12 +42,11 @@ inline Ref new_instance(PyObject* type,
   return object;
 }
 
-// The items of a mapping whose class may override items(): a new list of pairs. ValueError when
-// items() returns something else.
+// Lists the items of a mapping whose class may override items(), as a new list of pairs. Raises
+// ValueError when items() returns other objects than pairs.
 inline Ref pairs_of(PyObject* mapping) {
   Ref items = Ref::steal(PyMapping_Items(mapping));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-    PyObject* item = PyList_GET_ITEM(items.get(), i);
+  for (PyObject* item : items_of(items.get())) {
     if (PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 2) continue;
     raise(PyExc_ValueError, "expected pairs as the items of a %R, found %R", Py_TYPE(mapping),
           item);

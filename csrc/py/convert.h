@@ -18,7 +18,8 @@ inline pybind11::object borrow_or_none(PyObject* object) {
   return pybind11::reinterpret_borrow<pybind11::object>(object == nullptr ? Py_None : object);
 }
 
-// The names of an enum's members, in their order. Python finds its own members by these names.
+// The names of a C++ enum's members, in order. Python code looks up the members of its enum by
+// them.
 inline pybind11::tuple texts(std::span<const char* const> names) {
   pybind11::tuple result(names.size());
   for (size_t i = 0; i < names.size(); ++i) result[i] = pybind11::str(names[i]);

@@ -10,15 +10,15 @@ namespace fxpress::cpython {
 namespace {
 
 Holds pauses;
-// The start of the first pause. The initializer, zero, cannot throw.
+// The time at which the first of the current pauses began. The initializer, zero, cannot throw.
 std::chrono::steady_clock::time_point since;  // NOLINT(bugprone-throwing-static-initialization)
 constexpr std::chrono::seconds kLongest{10};
 
 Holds rare;
 
-// The number of young objects that starts a collection.
-constexpr long kRare = 100'000;
-constexpr long kNever = std::numeric_limits<int>::max();
+// First thresholds: a collection starts after this number of new objects.
+constexpr long kRare = 100'000;                           // while `rare` has holds
+constexpr long kNever = std::numeric_limits<int>::max();  // while `pauses` has holds
 
 PyObject* usual = nullptr;          // thresholds that other code has set; owned; null if `ours` is
 PyObject* ours = nullptr;           // the thresholds that replace them; owned
@@ -39,7 +39,7 @@ Ref with_first(PyObject* thresholds, long first) {
 }
 
 // Sets the first threshold to at least `least` objects, or restores the usual one if `least` is 0.
-// If other code has set thresholds in the meantime, those become the usual ones.
+// If other code has set thresholds in the meantime, these become the usual ones.
 void set_least(long least) {
   if (get_threshold == nullptr) find_functions();
   Ref now = call(get_threshold);
@@ -56,8 +56,8 @@ void set_least(long least) {
   Py_XSETREF(ours, wanted.release());
 }
 
-// Called by constructors and destructors: an error, such as MemoryError, is reported as unraisable.
-// set_least() throws only Python errors.
+// Called by constructors and destructors, so errors, such as MemoryError, are reported as
+// unraisable. set_least() throws only Python errors.
 void update(bool is_paused) noexcept {  // NOLINT(bugprone-exception-escape)
   const pybind11::error_scope kept;
   try {

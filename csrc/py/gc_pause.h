@@ -9,9 +9,9 @@
 
 namespace fxpress::cpython {
 
-// Counts holds of threads: the state that they hold is on from the first hold to the end of the
-// last. All members require the GIL. Holds are identified by number, not by address, because
-// greenlets move their stacks.
+// Counts the holds of a state that all threads share. The state is on while there is at least one
+// hold. All members require the GIL. Numbers identify the holds, because greenlets move their
+// stacks and so change addresses.
 class Holds {
  public:
   int count() const { return static_cast<int>(threads_.size()); }
@@ -29,14 +29,15 @@ class Holds {
 };
 
 // Pauses the collector in all threads. It resumes when the last pause ends, or, after ten seconds
-// of overlapping pauses, when any pause ends. The pause sets the collector's thresholds, so that
-// gc.disable() and gc.enable() of other code keep their effect. It is not held across the split
-// callback, nor while files are read. Foreign code that runs while objects are created runs under
-// it: registration hooks of nn.Module, a replaced nn.Module.__init__, the copy() of a meta of
-// another class; while a program is read also unpickling, where it is allowed, functions that are
+// of overlapping pauses, when any pause ends. A pause sets the collector's thresholds, so that
+// gc.disable() and gc.enable() of other code keep their effect. No pause is held during the split
+// callback or while files are read. These functions of users may run during a pause: registration
+// hooks of nn.Module, a replaced nn.Module.__init__, and copy() of a meta that is not a dict. While
+// a program is read, further ones are unpickling, where it is allowed, functions that are
 // registered for pytrees, and torch's verifier.
 //
-// Each extension module has its own count. The pauses of _aten end before the GIL is released.
+// Each of the two extension modules counts its pauses. Pauses in _aten end before the GIL is
+// released.
 class GcPause {
  public:
   GcPause();
@@ -52,8 +53,8 @@ class GcPause {
 int gc_pauses();
 
 // Raises the collector's first threshold in all threads. Nearly all objects that a trace creates
-// are live until the graph is done, so that most collections would free nothing; some objects are
-// garbage, so that a pause would not do.
+// are live until the graph is done, so most collections would free nothing. The other objects are
+// garbage, which a GcPause would not free.
 class RareCollections {
  public:
   RareCollections();

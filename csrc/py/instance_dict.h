@@ -1,6 +1,6 @@
 // Reads the __dict__ of an instance, even if its class overrides the attribute __dict__, and the
-// tables of parameters, buffers, children and hooks in the __dict__ of a module. The callers pass
-// the names that torch uses for the tables.
+// tables of parameters, buffers, children and hooks in a module's __dict__. The callers pass
+// torch's names of the tables.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,11 @@ inline Ref instance_dict(PyObject* instance) {
   return Ref::steal(PyObject_GenericGetDict(instance, nullptr));
 }
 
-// Functions for descriptors of instance attributes. They do not throw, because the slots of a type
-// must not.
+// The next two functions serve as slots of descriptor types. They do not throw, because CPython
+// calls slots from C.
 
-// A value of a dict as a new reference; null with an error, or without one when it is absent. The
-// comparison of keys may run Python code.
+// A new reference to a value of a dict. Null without an error when the key is absent; null with an
+// error when a comparison of keys, which may run Python code, fails.
 inline PyObject* value_in_dict(PyObject* dict, PyObject* name) {
   PyObject* value = PyDict_GetItemWithError(dict, name);
   Py_XINCREF(value);
@@ -52,7 +52,7 @@ inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
 }
 
 // Finds the value of a name in the first table that has the name; borrowed. Returns null when no
-// table has the name, or when a table is missing, which only Python code can handle. The tables are
+// table has the name, or when a table is missing, which only Python code can handle. `tables` are
 // in the order of nn.Module.__getattr__: parameters, buffers, children. table_of(table) returns a
 // dict or null.
 template <class Tables, class TableOf = std::identity>

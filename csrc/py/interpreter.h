@@ -9,7 +9,8 @@
 
 namespace fxpress::cpython {
 
-// While the interpreter finalizes, blocks the thread, which must not use Python, forever.
+// Blocks the thread forever once the interpreter finalizes, because the thread must not use Python
+// then.
 inline void wait_if_finalizing() {
 #if PY_VERSION_HEX >= 0x030D0000
   const bool is_finalizing = Py_IsFinalizing() != 0;
@@ -35,7 +36,8 @@ class AcquiredGil {
   PyGILState_STATE state_ = ensure();
 };
 
-// Gets an attribute. Returns 1; 0, with null and no error, when it is absent; -1 with an error.
+// Gets an attribute. Returns 1 if it is present; 0 without an error and a null result if it is
+// absent; -1 with an error.
 inline int optional_attr(PyObject* object, PyObject* name, PyObject** result) {
 #if PY_VERSION_HEX >= 0x030D0000
   return PyObject_GetOptionalAttr(object, name, result);
@@ -51,9 +53,9 @@ inline PyObject* borrowed_instance_dict(PyObject* instance) {
   return dict == nullptr ? nullptr : *dict;
 }
 
-// Sets the __dict__ of a new object: 0, or -1 with an error. In 3.13, after
-// PyObject_GenericSetDict, attribute access still uses the inline values of the object, which are
-// empty, and does not find the entries of the dict.
+// Sets the __dict__ of a new object. Returns 0, or -1 with an error. PyObject_GenericSetDict does
+// not suffice in 3.13: attribute access still uses the object's inline values, which are empty, and
+// does not find the entries of the dict.
 inline int set_instance_dict(PyObject* object, PyObject* dict) {
 #if PY_VERSION_HEX >= 0x030D0000
   if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) {
@@ -63,8 +65,8 @@ inline int set_instance_dict(PyObject* object, PyObject* dict) {
   return PyObject_GenericSetDict(object, dict, nullptr);
 }
 
-// Whether a dict counts its changes. The count is deprecated in 3.12 and gone in 3.13; both
-// releases notify watchers of a dict instead.
+// Whether dicts count their changes in ma_version_tag, which 3.12 deprecates and 3.13 removes. From
+// 3.12 on, watchers of a dict are notified of its changes instead.
 #if PY_VERSION_HEX < 0x030C0000
 constexpr bool kDictsCount = true;
 
@@ -100,8 +102,8 @@ inline int watch_changes(void (*changes)()) {
   return watcher;
 }
 
-// Starts to watch a dict; returns whether it is watched. A __dict__ whose values are stored inline
-// in its object is not, because 3.13 changes them without a notification.
+// Starts to watch a dict; returns whether it is watched. Does not watch a __dict__ whose values are
+// stored inline in its object, because 3.13 changes them without a notification.
 inline bool watch_dict(int watcher, PyObject* dict) {
   if (watcher < 0 || reinterpret_cast<PyDictObject*>(dict)->ma_values != nullptr) return false;
   if (PyDict_Watch(watcher, dict) == 0) return true;

@@ -27,8 +27,9 @@ inline PyObject* check(PyObject* result) {
   if (result == nullptr) throw_python_error();
   return result;
 }
-inline void check(int status) {
+inline bool check(int status) {
   if (status < 0) throw_python_error();
+  return status != 0;
 }
 
 // One owned reference, or null.
@@ -132,7 +133,11 @@ inline Ref new_string(std::string_view text) {
   return Ref::steal(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
 }
 
-// A tuple of the objects.
+// The items of a tuple, or of a list that does not change meanwhile; borrowed.
+inline std::span<PyObject* const> items_of(PyObject* sequence) {
+  return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(PySequence_Fast_GET_SIZE(sequence))};
+}
+
 inline Ref new_tuple(std::span<PyObject* const> items) {
   Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
   for (size_t i = 0; i < items.size(); ++i) {
@@ -142,7 +147,8 @@ inline Ref new_tuple(std::span<PyObject* const> items) {
   return tuple;
 }
 
-// Stores the object of a role in its slot. May run twice, when the Python side is reloaded.
+// Stores a new reference to objects[role] in `slot`. May run twice, because the Python side may be
+// reloaded.
 inline void fill_slot(PyObject*& slot, PyObject* objects, const char* role) {
   PyObject* value = PyDict_GetItemString(objects, role);
   if (value == nullptr) raise(PyExc_KeyError, "native symbol '%s' is not defined", role);

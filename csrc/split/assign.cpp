@@ -1,5 +1,7 @@
 #include "split/assign.h"
 
+#include <algorithm>
+
 #include "core/flat_map.h"
 #include "core/graph.h"
 #include "core/string_pool.h"
@@ -25,15 +27,13 @@ Ref submodule_name(PyObject* partition) {
 
 namespace {
 
-// node.meta.get("example_value"), or an empty Ref for None.
+// node.meta.get("example_value"); empty for None.
 Ref example_value(PyObject* node) {
-  const Ref meta = fx::node_field(node, fx::symbols.node_meta);
-  PyObject* value =
-      PyDict_Check(meta.get()) ? dict_get(meta.get(), fx::names.example_value) : nullptr;
-  return value == Py_None ? Ref() : Ref::borrow(value);
+  Ref value = fx::find_meta(node, fx::names.example_value);
+  return value.get() == Py_None ? Ref() : std::move(value);
 }
 
-// Whether the value is an ordinary tensor of static sizes. Sizes of subclasses are not compared.
+// Whether the value is a tensor of static sizes. False for subclasses, whose sizes are not read.
 bool has_static_shape(PyObject* value) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
   if (type != fx::symbols.fake_tensor_type && type != fx::symbols.tensor_type &&
@@ -83,9 +83,8 @@ std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
   const auto [it, added] = symbols_.try_emplace(def.value());
   if (added) it->second = free_symbols(node);
   if (!it->second) return result;
-  PyObject* list = it->second.get();
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    PyObject* binder = dict_get(binders_.get(), PyList_GET_ITEM(list, i));
+  for (PyObject* symbol : items_of(it->second.get())) {
+    PyObject* binder = dict_get(binders_.get(), symbol);
     if (binder != nullptr) result.emplace_back(PyLong_AsSize_t(binder));
   }
   return result;
@@ -93,9 +92,7 @@ std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
 
 PartitionMarks::~PartitionMarks() {
   if (nodes_.empty()) return;
-  // May run while an exception propagates, which must be preserved.
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
+  const pybind11::error_scope kept;  // for an exception that propagates
   const auto restore = [&](size_t node, PyObject* mark) {
     if (PyObject_GenericSetAttr(nodes_[node].get(), fx::names.fx_partition, mark) < 0)
       PyErr_Clear();
@@ -104,7 +101,6 @@ PartitionMarks::~PartitionMarks() {
     if (marked_[i]) restore(i, nullptr);
   }
   for (const auto& [node, mark] : previous_) restore(node, mark.get());
-  PyErr_Restore(type, value, traceback);
 }
 
 void PartitionMarks::watch(const std::vector<Ref>& nodes) {
@@ -157,7 +153,7 @@ class Assigner {
  private:
   PyObject* node(NodeId id) const { return nodes_[id.value()].get(); }
 
-  Ref ask(PyObject* for_node) const { return call(request_.callback, for_node); }
+  Ref call_callback(PyObject* for_node) const { return call(request_.callback, for_node); }
 
   void visit(NodeId id) {
     PyObject* self = node(id);
@@ -165,7 +161,7 @@ class Assigner {
     const Op op = fx::parse_op(fx::node_field(self, fx::symbols.node_op).get());
     if (!is_call(op)) return;
 
-    const PartitionId partition = partition_of(ask(self).get());
+    const PartitionId partition = partition_of(call_callback(self).get());
     result_.partition[id.value()] = partition;
     PyObject* name = result_.partition_names[partition.value()].get();
     if (request_.debug != Py_None) {
@@ -184,7 +180,7 @@ class Assigner {
     for (size_t region : active_autocasts_) add_to(result_.autocast[region], self);
   }
 
-  // Partitions are distinguished by str(id). For plain ints, the usual ids, the string is cached.
+  // str(id) identifies a partition. For plain ints, the usual ids, by_number_ avoids the str().
   PartitionId partition_of(PyObject* id) {
     int overflow = 1;
     long long number = 0;
@@ -204,10 +200,11 @@ class Assigner {
     const core::StringId string = names_.intern(utf8(name.get()));
     if (string.value() == known) {
       if (!may_add) {
-        raise(PyExc_KeyError,
-              "partition %U was returned for a node inside an autocast or grad region only: the "
-              "callback must return the same id in each call for a node",
-              name.get());
+        raise(
+            PyExc_KeyError,
+            "the callback returned partition %U only in a later call for a node of an autocast or "
+            "grad region: it must return the same id in each call for a node",
+            name.get());
       }
       result_.partition_names.push_back(std::move(name));
     }
@@ -215,7 +212,7 @@ class Assigner {
   }
 
   void add_to(StateRegion& region, PyObject* self) const {
-    check(PySet_Add(region.ids.get(), ask(self).get()));
+    check(PySet_Add(region.ids.get(), call_callback(self).get()));
   }
 
   StateRegion new_region(NodeId enter) const {
@@ -238,11 +235,9 @@ class Assigner {
       result_.grad.push_back(new_region(id));
       grad_active_ = true;
     } else if (target == fx::symbols.enter_autocast) {
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) {
-        if (fx::is_node(PyTuple_GET_ITEM(args.get(), i))) {
-          raise(PyExc_AssertionError,
-                "Expected all args to be python constants, not Nodes, in node %R", self);
-        }
+      if (std::ranges::any_of(items_of(args.get()), fx::is_node)) {
+        raise(PyExc_AssertionError,
+              "Expected all args to be python constants, not Nodes, in node %R", self);
       }
       active_autocasts_.push_back(result_.autocast.size());
       result_.autocast.push_back(new_region(id));
@@ -267,20 +262,18 @@ class Assigner {
       active_autocasts_.erase(active_autocasts_.begin() + static_cast<std::ptrdiff_t>(i));
       return;
     }
-    raise(PyExc_KeyError, "node %R leaves the autocast region of %R, which is not open", node(exit),
-          enter);
+    raise(PyExc_KeyError, "node %R exits autocast for %R, which is not the node of an open region",
+          node(exit), enter);
   }
 
-  // Called when all regions of a type are known: sorts the ids that the callback returned in each.
+  // Called when all regions are known: fills their `partitions` in the order of the callback's ids.
   void close(std::vector<StateRegion>& regions, const char* message) {
     const Ref table = Ref::steal(PyDict_New());
     for (StateRegion& region : regions) {
       const Ref sorted = Ref::steal(PySequence_List(region.ids.get()));
       check(PyList_Sort(sorted.get()));
       check(PyDict_SetItem(table.get(), node(region.enter), sorted.get()));
-      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(sorted.get()); ++i) {
-        region.partitions.push_back(by_name(PyList_GET_ITEM(sorted.get(), i), false));
-      }
+      for (PyObject* id : items_of(sorted.get())) region.partitions.push_back(by_name(id, false));
     }
     if (request_.debug == Py_None) return;
     Ref::steal(PyObject_CallFunction(request_.debug, "sO", message, table.get()));
@@ -290,10 +283,8 @@ class Assigner {
     Ref highest = Ref::steal(PyLong_FromLong(-1));
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (!result_.partition[i].valid()) continue;
-      Ref id = ask(nodes_[i].get());
-      const int falls = PyObject_RichCompareBool(highest.get(), id.get(), Py_GT);
-      check(falls);
-      if (falls == 1) {
+      Ref id = call_callback(nodes_[i].get());
+      if (check(PyObject_RichCompareBool(highest.get(), id.get(), Py_GT))) {
         raise(PyExc_AssertionError,
               "autocast or set_grad_enabled require monotonically increasing partitions: highest: "
               "%S, this node's: %S (node %R)",
@@ -304,13 +295,13 @@ class Assigner {
   }
 
   const AssignRequest& request_;
-  const std::vector<Ref>& nodes_;  // of the graph, in order
+  const std::vector<Ref>& nodes_;  // all nodes of the graph, in order
   PartitionMarks& marks_;
   Assignment result_;
   core::StringPool names_;                // partition names; a name's id is its partition's id
   core::FlatMap by_number_;               // int returned by the callback -> partition
   std::vector<size_t> active_autocasts_;  // open regions, in order of entry
-  bool grad_active_ = false;              // whether a grad region has begun; it is the last one
+  bool grad_active_ = false;              // whether result_.grad has an open region, its last one
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The first phase of a split, in which the user's callback assigns nodes to partitions, and the
-// rules that split_module and split_module_simple share: names of partitions, symbols, marks.
+// The first phase of a split, in which the user's callback assigns nodes to partitions, and code
+// that split_module and split_module_simple share: names of partitions, symbols, marks.
 #pragma once
 
 #include <span>
@@ -18,7 +18,8 @@ enum class BinderRule : uint8_t {
   kAnySymbolic,    // split_module_simple: the example value has a symbolic expression
 };
 
-// Symbols in the shapes of values: a partition that gets a tensor also needs their binders.
+// Finds binders: nodes whose value is a symbol. A partition that gets a tensor also needs the
+// binders of the symbols in the tensor's shape.
 class SymbolBinders {
  public:
   explicit SymbolBinders(BinderRule rule);
@@ -26,10 +27,10 @@ class SymbolBinders {
   // Called in graph order: the first node whose example value is a bare symbol binds the symbol.
   void visit(core::NodeId id, PyObject* node);
 
-  // The binders of the free symbols in a value's example, in the order of str(symbol). Leaves out
-  // symbols that no node binds; torch's split_module raises a KeyError for them. The symbols of a
-  // value are computed once. With kAnySymbolic they are computed only after a binder was visited,
-  // because torch does not read example values before that, and some cannot be read.
+  // Returns the binders of the free symbols in a value's example, in the order of str(symbol).
+  // Leaves out symbols without a binder, for which torch's split_module raises a KeyError. The
+  // symbols of a value are computed once. With kAnySymbolic they are computed only after a binder
+  // was visited, because torch does not read example values before that, and some cannot be read.
   std::vector<core::NodeId> needed_by(core::NodeId def, PyObject* node);
 
  private:
@@ -41,10 +42,10 @@ class SymbolBinders {
   std::unordered_map<uint32_t, Ref> symbols_;  // by value: sorted list of symbols, or empty
 };
 
-// "0", or "pp_0" with an affix: the text that identifies a partition.
+// The text that identifies a partition: "0", or "pp_0" with an affix.
 Ref partition_name(PyObject* id, PyObject* affix);
 
-// "submod_0": the attribute of the split module for the partition "0".
+// The attribute of the split module for partition "0": "submod_0".
 Ref submodule_name(PyObject* partition);
 
 // Sets `_fx_partition` on nodes of a graph. The destructor restores the old values unless keep()
@@ -67,12 +68,12 @@ class PartitionMarks {
   std::vector<std::pair<size_t, Ref>> previous_;  // marks of an earlier split, by node
 };
 
-// The nodes between an autocast or grad-mode switch and its end, in all partitions.
+// The nodes, in all partitions, from an autocast or grad-mode switch to its end.
 struct StateRegion {
-  core::NodeId enter;                         // the node that switches
-  core::NodeId exit;                          // the node that ends an autocast region
-  Ref ids;                                    // set of the callback's results for its nodes
-  std::vector<core::PartitionId> partitions;  // the partitions of `ids`, sorted by id
+  core::NodeId enter;  // the node that switches the state
+  core::NodeId exit;   // the node that ends an autocast region; invalid for grad mode
+  Ref ids;             // set of the callback's results for its nodes
+  std::vector<core::PartitionId> partitions;  // the partitions of `ids`, in the order of the ids
 };
 
 struct Assignment {
@@ -91,16 +92,16 @@ struct AssignRequest {
   PyObject* debug;     // logger.debug, or None
 };
 
-// `nodes`: of the graph, in order. Calls the callback once for each node that can be in a
-// partition, in graph order. Autocast and grad regions need further calls, like
-// torch.fx.passes.split_module.
+// Calls the callback once for each node that can be in a partition, in graph order. Autocast and
+// grad regions need further calls, like torch.fx.passes.split_module. `nodes`: all nodes of the
+// graph.
 Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
                              PartitionMarks& marks);
 
 // Whether a node belongs to a partition: not a placeholder, a get_attr or the output.
 bool is_call(core::Op op);
 
-// Whether a function changes global state: autocast or grad mode.
+// Whether a function switches autocast or grad mode, which are global state.
 bool is_global_state_target(PyObject* target);
 
 }  // namespace fxpress::split

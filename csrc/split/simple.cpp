@@ -17,9 +17,7 @@
 
 namespace fxpress::split {
 
-using core::NodeId;
 using core::Op;
-using core::PartitionId;
 
 namespace {
 
@@ -31,20 +29,16 @@ Ref new_default_dict() {
   return call(fx::symbols.defaultdict, reinterpret_cast<PyObject*>(&PyDict_Type));
 }
 
-// The elements of any iterable.
 std::vector<Ref> list_items(PyObject* iterable) {
   const Ref list = Ref::steal(PySequence_List(iterable));
   std::vector<Ref> result;
-  result.reserve(static_cast<size_t>(PyList_GET_SIZE(list.get())));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list.get()); ++i) {
-    result.push_back(Ref::borrow(PyList_GET_ITEM(list.get(), i)));
-  }
+  for (PyObject* item : items_of(list.get())) result.push_back(Ref::borrow(item));
   return result;
 }
 
 using NamedNodes = std::vector<std::pair<Ref, Ref>>;
 
-// A copy of a mapping {name: node} from the caller.
+// Lists a mapping {name: node} from the caller.
 NamedNodes named_nodes(PyObject* mapping) {
   const Ref dict = Ref::steal(PyDict_New());
   check(PyDict_Update(dict.get(), mapping));
@@ -74,7 +68,7 @@ class SimpleSplit {
   std::vector<PartitionId>& partition() { return partition_; }
   const std::vector<Ref>& ids() const { return ids_; }
 
-  // The partition of an id, a new one for a new id.
+  // Returns the partition of an id, a new one for a new id.
   PartitionId partition_of(PyObject* id) {
     const Ref next = Ref::steal(PyLong_FromSize_t(ids_.size()));
     PyObject* known = PyDict_SetDefault(index_.get(), id, next.get());
@@ -171,13 +165,7 @@ std::unique_ptr<Partitioning> find_dependencies(SimpleSplit& split) {
   return partitions;
 }
 
-Ref list_of(const std::vector<Ref>& items) {
-  Ref list = Ref::steal(PyList_New(0));
-  for (const Ref& item : items) check(PyList_Append(list.get(), item.get()));
-  return list;
-}
-
-// A partition in the result of detect_dependencies().
+// The description of a partition: its entries in the tables that detect_dependencies() returns.
 struct Described {
   Ref id;              // any object
   Ref graph;           // its Graph
@@ -203,11 +191,7 @@ void clone_partition(const SimpleSplit& split, fx::NameWriter& name_writer,
                      PyObject* environment) {
   fx::GraphWriter writer(name_writer, Ref::borrow(partition.graph.get()));
   for (const auto& [name, original] : partition.inputs) {
-    const Ref type_expr = fx::node_field(original.get(), fx::symbols.node_type_expr);
-    const fx::NewNode node = {Op::kPlaceholder, name.get(),
-                              name_writer.candidate_for_target(name.get()), type_expr.get()};
-    PyObject* clone =
-        writer.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(original.get()));
+    PyObject* clone = writer.placeholder_like(original.get(), name.get(), Ref::borrow(fx::no_args));
     check(PyDict_SetItem(environment, original.get(), clone));
   }
   const auto in_partition = [&](PyObject* def) {
@@ -235,7 +219,7 @@ void clone_partition(const SimpleSplit& split, fx::NameWriter& name_writer,
   writer.finish();
 }
 
-// Writes the base graph. Its values are looked up by the names of the original nodes.
+// Writes the base graph. Finds values by the names of the original nodes.
 class Stitcher {
  public:
   Stitcher(const SimpleSplit& split, PyObject* affix) : split_(split), affix_(affix) {}
@@ -258,7 +242,7 @@ class Stitcher {
     PyObject* node = dict_get(values_.get(), name);
     if (node == nullptr) {
       raise(PyExc_KeyError,
-            "%R is needed before the partition that computes it has run: "
+            "a partition needs %R before the partition that computes it has run: "
             "split_module_simple calls partitions in order of first appearance; use split_module",
             name);
     }
@@ -269,12 +253,8 @@ class Stitcher {
     for (uint32_t i = 0; i < split_.graph().size(); ++i) {
       const NodeId id(i);
       if (split_.graph().ops[i] != Op::kPlaceholder) continue;
-      const Ref type_expr = split_.type_expr(id);
-      const fx::NewNode node = {Op::kPlaceholder, split_.target(id),
-                                name_writer_.candidate_for_target(split_.target(id)),
-                                type_expr.get()};
       PyObject* created =
-          writer_.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(split_.node(id)));
+          writer_.placeholder_like(split_.node(id), split_.target(id), Ref::borrow(fx::no_args));
       check(PyDict_SetItem(values_.get(), split_.name(id).get(), created));
     }
   }
@@ -314,17 +294,20 @@ class Stitcher {
   CurrentMeta current_meta_;                // of the nodes that unpack outputs
 };
 
-// The empty graphs, the inputs, the outputs and the ids of the partitions, in torch's types.
+// Returns the empty graphs, the inputs, the outputs and the ids of the partitions, in torch's
+// types.
 std::array<Ref, 4> detect(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
   assign(split, node_to_partition, marks);
   const auto partitions = find_dependencies(split);
+  Ref ids =
+      make_list(split.ids().size(), [&](size_t i) { return Ref::borrow(split.ids()[i].get()); });
   Ref graphs = Ref::steal(PyDict_New());
   for (const Ref& id : split.ids()) {
     const Ref graph = call(fx::symbols.graph_type);
     check(PyDict_SetItem(graphs.get(), id.get(), graph.get()));
   }
   return {std::move(graphs), table_of(split, *partitions, &Partition::inputs),
-          table_of(split, *partitions, &Partition::outputs), list_of(split.ids())};
+          table_of(split, *partitions, &Partition::outputs), std::move(ids)};
 }
 
 Ref clone(SimpleSplit& split, std::span<const Described> partitions) {
@@ -347,7 +330,7 @@ Ref stitch(const SimpleSplit& split, PyObject* affix, std::span<const Described>
   return Stitcher(split, affix).run(partitions);
 }
 
-// The result of work(split, marks) on the graph of a module.
+// Returns work(split, marks). The marks are kept only if there is no error.
 template <class Work>
 Ref with_split(PyObject* module, Work work) {
   std::optional<SimpleSplit> split;

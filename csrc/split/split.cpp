@@ -11,14 +11,14 @@
 
 namespace fxpress::split {
 
-using core::NodeId;
 using core::Op;
-using core::PartitionId;
 
 namespace {
 
+// Makes all decisions and raises all errors that depend on the input; changes only the plan.
 class Planner {
  public:
+  // `plan` has the assignment and the source.
   Planner(PyObject* module, const SplitOptions& options, SplitPlan& plan)
       : module_(module), options_(options), plan_(plan) {}
 
@@ -27,7 +27,9 @@ class Planner {
     plan_.partitions->finish();
     order_partitions();
     resolve_attributes();
-    name_submodules();
+    for (const Ref& name : plan_.assignment.partition_names) {
+      plan_.submodule_names.push_back(submodule_name(name.get()));
+    }
   }
 
  private:
@@ -53,7 +55,7 @@ class Planner {
         }
         continue;
       }
-      // Each partition has its own switches of global state, so their arguments are never inputs.
+      // Each partition repeats the switches of global state, so their arguments are not inputs.
       if (!partition[i].valid() || is_global_state_target(target(user))) continue;
       for (size_t k = 0; k < inputs.size(); ++k) {
         const NodeId def = inputs[k];
@@ -75,8 +77,8 @@ class Planner {
     }
   }
 
-  // With switches of grad mode, partitions are called in graph order: a symbol that is bound later
-  // does not exist yet, as in the source.
+  // With switches of grad mode, partitions are called in graph order. A symbol that a later
+  // partition binds does not exist yet, as in the source.
   bool is_called_after(PartitionId owner, PartitionId user) const {
     return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
   }
@@ -101,16 +103,16 @@ class Planner {
     plan_.order = partition_order(dependents);
     if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
     // A switch of grad mode affects all later calls, so such graphs must be called in graph order.
-    // check_monotonic() ensures that partition ids do not decrease, so that this order can run
-    // unless a node precedes one that it uses.
+    // check_monotonic() ensures that partition ids do not decrease, so this order fails only if a
+    // node uses a later node.
     if (!options_.keep_original_order && plan_.assignment.grad.empty()) return;
     for (uint32_t p = 0; p < dependents.size(); ++p) {
       plan_.order[p] = PartitionId(p);
       for (PartitionId user : dependents[p]) {
         if (user.value() > p) continue;
         raise(PyExc_KeyError,
-              "partition %R appears before %R but needs a value of it: %s needs partitions whose "
-              "order of appearance is an order in which they can run",
+              "partition %R appears before %R but uses a value of it: with %s, a partition can use "
+              "only values of partitions that appear before it",
               partition_name(user), partition_name(PartitionId(p)),
               options_.keep_original_order ? "keep_original_order=True"
                                            : "a graph with switches of grad mode");
@@ -127,12 +129,12 @@ class Planner {
     }
     path += utf8(partition_name(cycle.front()));
     raise(PyExc_RuntimeError,
-          "cycle exists between partitions! (%s): the callback must not put a node between two "
-          "others of one partition that depend on it into another one",
+          "cycle exists between partitions! (%s, where each partition needs a value of the one "
+          "before): the callback must assign the nodes without a cycle",
           path.c_str());
   }
 
-  // Resolves attributes before anything is created, so that a missing one changes nothing.
+  // Runs before anything is created, so that a missing attribute changes nothing.
   void resolve_attributes() {
     const std::vector<bool> needed = needed_get_attrs();
     fx::AttributePaths paths(module_);
@@ -143,12 +145,11 @@ class Planner {
       if (graph().ops[i] == Op::kGetAttr && needed[i]) {
         PyObject* value = (plan_.attribute(id).value = paths.resolve(target(id))).get();
         if (!fx::is_module(value)) continue;
-        // Bodies of higher-order operators keep their path in each partition that uses them.
-        for (NodeId user : users_of(id)) {
+        // A body of a higher-order operator keeps its path in each partition that uses it.
+        if (graph().user_begin.empty()) plan_.source.graph.link_users();
+        for (NodeId user : graph().users_of(id)) {
           const PartitionId p = plan_.assignment.partition[user.value()];
-          if (p.valid()) {
-            taken[p.value()].emplace(utf8(target(id)), value);
-          }
+          if (p.valid()) taken[p.value()].emplace(utf8(target(id)), value);
         }
       }
     }
@@ -162,14 +163,8 @@ class Planner {
     }
   }
 
-  std::vector<NodeId> users_of(NodeId def) {
-    if (graph().user_begin.empty()) plan_.source.graph.link_users();
-    const auto users = graph().users_of(def);
-    return {users.begin(), users.end()};
-  }
-
-  // "a.b" becomes "a_b", with a number if another module of the partition has that name, where
-  // torch would call the wrong module.
+  // "a.b" becomes "a_b". A number is added if another module of the partition has that name; torch
+  // would call the wrong module.
   static std::string flat_name(PyObject* target, PyObject* value, core::TextMap<PyObject*>& taken) {
     std::string flat(utf8(target));
     for (char& c : flat) {
@@ -183,7 +178,7 @@ class Planner {
     }
   }
 
-  // By node: whether a get_attr node is written. With keep_original_order only the used ones are.
+  // By node: whether a get_attr node is written. With keep_original_order, only used nodes are.
   std::vector<bool> needed_get_attrs() const {
     const bool all = !options_.keep_original_order || plan_.order.empty();
     std::vector<bool> needed(graph().size(), all);
@@ -198,33 +193,18 @@ class Planner {
     return needed;
   }
 
-  void name_submodules() {
-    for (const Ref& name : plan_.assignment.partition_names) {
-      plan_.submodule_names.push_back(submodule_name(name.get()));
-    }
-  }
-
   PyObject* module_;  // holds the attributes
   const SplitOptions& options_;
   SplitPlan& plan_;  // under construction
 };
 
-// Makes all decisions and raises all errors of the input; changes nothing.
-SplitPlan plan_split(PyObject* module, const SplitOptions& options, fx::ReadGraph source,
-                     Assignment assignment) {
-  SplitPlan plan;
-  plan.assignment = std::move(assignment);
-  plan.source = std::move(source);
-  Planner(module, options, plan).run();
-  return plan;
-}
-
-// Whether `asked`, the nodes that were assigned, are the nodes of the graph, and exactly its calls
-// have a partition.
-bool fits(const std::vector<Ref>& asked, const Assignment& assignment, const fx::ReadGraph& read) {
-  bool same = asked.size() == read.nodes.size();
-  for (size_t i = 0; same && i < asked.size(); ++i) {
-    same = asked[i].get() == read.nodes[i] &&
+// Whether the graph that was read has the nodes that were assigned, and exactly its calls have a
+// partition.
+bool fits(const std::vector<Ref>& assigned, const Assignment& assignment,
+          const fx::ReadGraph& read) {
+  bool same = assigned.size() == read.nodes.size();
+  for (size_t i = 0; same && i < assigned.size(); ++i) {
+    same = assigned[i].get() == read.nodes[i] &&
            assignment.partition[i].valid() == is_call(read.graph.ops[i]);
   }
   return same;
@@ -246,18 +226,19 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
   const Ref graph = get_attr(module, fx::names.graph);
   const std::vector<Ref> nodes = fx::list_nodes(graph.get());
   PartitionMarks marks;
-  Assignment assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
   SplitPlan plan;
+  plan.assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
   WrittenSplit written;
   fx::on_unchanged(graph.get(), [&] {
-    fx::ReadGraph source = fx::read_graph(graph.get(), fx::InputOrder::kArguments);
-    if (!fits(nodes, assignment, source)) fx::raise_edited();
-    source.nodes.drop_index();
-    plan = plan_split(module, options, std::move(source), std::move(assignment));
+    plan.source = fx::read_graph(graph.get(), fx::InputOrder::kArguments);
+    if (!fits(nodes, plan.assignment, plan.source)) fx::raise_edited();
+    plan.source.nodes.drop_index();
+    Planner(module, options, plan).run();
     const GcPause pause;
     written = write_split(plan, options);
   });
-  for (const Ref& child : written.stale) fx::recompile(child.get());
+  // After the pause, because recompile() runs code generators of torch and users.
+  for (const Ref& child : written.stale) call_method(child.get(), fx::names.recompile);
   if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
   marks.keep();
   return std::move(written.result);

@@ -30,14 +30,15 @@ struct SplitOptions {
 struct SplitPlan {
   Assignment assignment;                     // from the callback
   fx::ReadGraph source;                      // the graph, flat
-  std::unique_ptr<Partitioning> partitions;  // their inputs and outputs
-  std::vector<core::PartitionId> order;      // in which the base graph calls them
+  std::unique_ptr<Partitioning> partitions;  // inputs and outputs of the partitions
+  std::vector<core::PartitionId> order;      // in which the base graph calls the partitions
   std::vector<Ref> submodule_names;          // by partition: "submod_0", ...
 
-  // The object that a get_attr or call_module node names. A graph has few such nodes.
+  // The object that a get_attr or call_module node names. A graph has few such nodes, so they are
+  // stored in a map.
   struct Attribute {
     Ref value;   // the object
-    Ref target;  // call_module: its name in its partition
+    Ref target;  // call_module: the object's name in the partition's module
   };
   core::FlatMap attribute_index;      // node -> position in attributes
   std::vector<Attribute> attributes;  // by position in attribute_index
@@ -53,9 +54,9 @@ struct SplitPlan {
   }
 };
 
-// The meta of the nodes that unpack a partition's outputs. torch traces these nodes, so that they
-// have meta under torch.fx.traceback.preserve_node_meta. torch's function runs once for each call
-// of split_module, when the first such node is created.
+// The meta of the getitem nodes that unpack a partition's outputs. torch traces these nodes, so
+// they have meta under torch.fx.traceback.preserve_node_meta. symbols.current_node_meta runs once
+// for each call of split_module, when the first such node is created.
 class CurrentMeta {
  public:
   // A new dict, or empty.

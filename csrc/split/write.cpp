@@ -10,9 +10,7 @@
 
 namespace fxpress::split {
 
-using core::NodeId;
 using core::Op;
-using core::PartitionId;
 
 namespace {
 
@@ -62,7 +60,8 @@ class PartitionWriter {
   }
 
  private:
-  // A partition in a region that an earlier partition has entered enters it again at its start.
+  // Repeats, at the start of the partition, the switches of the regions that began in an earlier
+  // one.
   void enter_state() {
     for (const auto* regions :
          {&context_.plan.assignment.autocast, &context_.plan.assignment.grad}) {
@@ -109,20 +108,13 @@ class PartitionWriter {
       const Ref name = context_.options.keep_original_input_name
                            ? fx::node_field(original, fx::symbols.node_name)
                            : Ref::steal(PyUnicode_FromFormat("arg_%zu", counter++));
-      const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
-      const fx::NewNode node = {Op::kPlaceholder, name.get(),
-                                context_.names.candidate_for_target(name.get()), type_expr.get()};
-      input_nodes_[slot] =
-          writer_.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(original));
+      input_nodes_[slot] = writer_.placeholder_like(original, name.get(), Ref::borrow(fx::no_args));
     }
     for (size_t slot = 0; slot < inputs_.size(); ++slot) {
       const NodeId id = inputs_[slot];
       if (!context_.is_module_attribute(id)) continue;
       PyObject* target = context_.target(id);
-      const fx::NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
-                                Py_None};
-      input_nodes_[slot] = writer_.leaf(node, Ref::borrow(fx::no_args),
-                                        fx::GraphWriter::copy_meta(context_.node(id)));
+      input_nodes_[slot] = writer_.get_attr_like(context_.node(id), target);
       attributes_.emplace_back(target, context_.attribute(id));
     }
   }
@@ -156,7 +148,8 @@ class PartitionWriter {
     return state_node(def, user);
   }
 
-  // The node that enters a region in this partition, for the exit that refers to it.
+  // Returns the node that enters the region of `enter` in this partition's graph. `user`: the exit
+  // node.
   PyObject* state_node(NodeId enter, NodeId user) const {
     if (context_.plan.assignment.partition[enter.value()] == partition_) {
       return clones_[enter.value()];
@@ -164,7 +157,7 @@ class PartitionWriter {
     for (const auto& [id, clone] : entered_) {
       if (id == enter) return clone;
     }
-    raise(PyExc_KeyError, "node %R, an argument of %R, is not in its partition",
+    raise(PyExc_KeyError, "node %R, an argument of %R, is not in the same partition",
           context_.node(enter), context_.node(user));
   }
 
@@ -176,12 +169,12 @@ class PartitionWriter {
 
   Context& context_;
   std::vector<PyObject*>& clones_;     // by node of the source; borrowed
-  const PartitionId partition_;        // the one being written
+  const PartitionId partition_;        // whose graph is written
   const std::vector<NodeId>& inputs_;  // of the partition, by slot
   fx::GraphWriter writer_;
   std::vector<PyObject*> input_nodes_;                 // by slot; borrowed
   std::vector<std::pair<NodeId, PyObject*>> entered_;  // regions that enter_state() has entered
-  fx::ModuleAttributes attributes_;                    // that the graph's nodes refer to
+  fx::ModuleAttributes attributes_;                    // the attributes that the graph mentions
 };
 
 class BaseWriter {
@@ -224,20 +217,14 @@ class BaseWriter {
     if (values_[id.value()] != nullptr) return;
     PyObject* original = context_.node(id);
     if (context_.graph().ops[id.value()] == Op::kPlaceholder) {
-      const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
       const Ref target = context_.options.keep_original_node_name
                              ? fx::node_field(original, fx::symbols.node_name)
                              : Ref::borrow(context_.target(id));
-      const fx::NewNode node = {Op::kPlaceholder, target.get(),
-                                context_.names.candidate_for_target(target.get()), type_expr.get()};
       values_[id.value()] =
-          writer_.leaf(node, default_value(original), fx::GraphWriter::copy_meta(original));
+          writer_.placeholder_like(original, target.get(), default_value(original));
     } else if (context_.graph().ops[id.value()] == Op::kGetAttr) {
       PyObject* target = context_.target(id);
-      const fx::NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
-                                Py_None};
-      values_[id.value()] =
-          writer_.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(original));
+      values_[id.value()] = writer_.get_attr_like(original, target);
       attributes_.emplace_back(target, context_.attribute(id));
     }
   }
@@ -294,7 +281,7 @@ class BaseWriter {
   std::span<const Ref> submodules_;  // by partition
   fx::GraphWriter writer_;
   std::vector<PyObject*>& values_;   // by node of the source: its node in the base graph
-  fx::ModuleAttributes attributes_;  // that the base graph's nodes refer to
+  fx::ModuleAttributes attributes_;  // the attributes that the base graph mentions
   bool placeholders_done_ = false;   // with keep_original_order
   CurrentMeta current_meta_;         // of the nodes that unpack outputs
 };

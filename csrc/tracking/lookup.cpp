@@ -6,19 +6,17 @@
 #include <string_view>
 
 #include "py/instance_dict.h"
+#include "py/text.h"
 
 namespace fxpress::tracking {
 
 namespace {
 
-Ref tuple_of_names(PyObject* names) {
+void expect_names(PyObject* names) {
   if (!PyTuple_Check(names)) raise(PyExc_TypeError, "expected a tuple of names, got %R", names);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
-    if (!PyUnicode_Check(PyTuple_GET_ITEM(names, i))) {
-      raise(PyExc_TypeError, "expected a str as a name, got %R", PyTuple_GET_ITEM(names, i));
-    }
+  for (PyObject* name : items_of(names)) {
+    if (!PyUnicode_Check(name)) raise(PyExc_TypeError, "expected a str as a name, got %R", name);
   }
-  return Ref::borrow(names);
 }
 
 constexpr std::array<std::string_view, 3> kTables = {"._modules[", "._parameters[", "._buffers["};
@@ -28,7 +26,7 @@ struct Subscript {
   size_t end = 0;  // index after the bracket, in the path
 };
 
-// The subscript of a table that begins at `begin`.
+// Parses `._modules['k']`, or the same with another table, at `begin`.
 std::optional<Subscript> subscript_at(std::string_view path, size_t begin) {
   for (const std::string_view table : kTables) {
     if (path.compare(begin, table.size(), table) != 0) continue;
@@ -69,10 +67,9 @@ Ref class_attribute(PyObject* type, PyObject* name) {
 }
 
 bool has_empty_tables(PyObject* module, PyObject* names) {
-  const Ref all = tuple_of_names(names);
+  expect_names(names);
   const Ref ns = instance_dict(module);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
-    PyObject* name = PyTuple_GET_ITEM(all.get(), i);
+  for (PyObject* name : items_of(names)) {
     if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return false;
     PyObject* table = readable_table(ns.get(), name);
     if (table == nullptr || PyDict_GET_SIZE(table) != 0) return false;
@@ -81,24 +78,19 @@ bool has_empty_tables(PyObject* module, PyObject* names) {
 }
 
 bool has_plain_tables(PyObject* ns, PyObject* names) {
-  const Ref all = tuple_of_names(names);
+  expect_names(names);
   if (!PyDict_Check(ns)) raise(PyExc_TypeError, "expected a dict as the namespace, got %R", ns);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
-    if (dict_table(ns, PyTuple_GET_ITEM(all.get(), i)) == nullptr) return false;
+  for (PyObject* name : items_of(names)) {
+    if (dict_table(ns, name) == nullptr) return false;
   }
   return true;
 }
 
 Ref path_without_tables(PyObject* path) {
   if (!PyUnicode_Check(path)) raise(PyExc_TypeError, "expected a str as a path, got %R", path);
-  // Keys may contain lone surrogates, which plain UTF-8 cannot encode.
-  const Ref bytes = Ref::steal(PyUnicode_AsEncodedString(path, "utf-8", "surrogatepass"));
-  const auto size = static_cast<size_t>(PyBytes_GET_SIZE(bytes.get()));
-  const std::string cleaned =
-      without_tables(std::string_view(PyBytes_AS_STRING(bytes.get()), size));
-  if (cleaned.size() == size) return Ref::borrow(path);
-  return Ref::steal(PyUnicode_DecodeUTF8(cleaned.data(), static_cast<Py_ssize_t>(cleaned.size()),
-                                         "surrogatepass"));
+  const Text text(path);
+  const std::string cleaned = without_tables(text.view());
+  return cleaned.size() == text.view().size() ? Ref::borrow(path) : new_text(cleaned);
 }
 
 }  // namespace fxpress::tracking

@@ -1,5 +1,5 @@
-// Looks names up in a module without running code of the module's class, and shortens paths of
-// modules to the form that users write.
+// Looks names up in a module without running code of the module's class. Shortens paths of modules
+// to the form that users write.
 #pragma once
 
 #include "py/object.h"
@@ -10,15 +10,15 @@ namespace fxpress::tracking {
 // none. TypeError if `type` is not a class.
 Ref class_attribute(PyObject* type, PyObject* name);
 
-// Whether each of these names is, in the module's own namespace, an empty plain dict or
-// OrderedDict, and is not an attribute of the module's class, which would hide it.
+// Whether each of `names` is an empty plain dict or OrderedDict in the module's __dict__, and is
+// not an attribute of the module's class, which would hide it.
 bool has_empty_tables(PyObject* module, PyObject* names);
 
-// Whether all of these values of the namespace are plain dicts.
+// Whether each of `names` is a plain dict in the namespace `ns`.
 bool has_plain_tables(PyObject* ns, PyObject* names);
 
-// The path with every `._modules['k']`, `._parameters['k']` and `._buffers['k']`, in single or
-// double quotes, replaced by `.k`. Keys that contain a quote or `]` are not replaced.
+// Returns the path with each `._modules['k']`, `._parameters['k']` and `._buffers['k']`, in single
+// or double quotes, replaced by `.k`. Keys that contain a quote or `]` are not replaced.
 Ref path_without_tables(PyObject* path);
 
 }  // namespace fxpress::tracking

@@ -11,11 +11,7 @@
 
 namespace fxpress::unflatten {
 
-using core::FrameId;
-using core::NodeId;
 using core::Op;
-using core::PlannedId;
-using core::StringId;
 
 FrameWriter::FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer)
     : plan_(plan),
@@ -25,8 +21,7 @@ FrameWriter::FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer)
 
 Ref FrameWriter::write(FrameId frame, Ref into, std::vector<Ref>& call_nodes) {
   argument_names_.clear();
-  fx::GraphWriter writer =
-      into ? fx::GraphWriter(names_, std::move(into)) : fx::GraphWriter(names_);
+  fx::GraphWriter writer(names_, into ? std::move(into) : fx::new_graph());
   name_nodes(writer, frame);
   for (PlannedId id : plan_.outline.order(frame)) {
     poll_signals(id.value());
@@ -43,7 +38,7 @@ Ref FrameWriter::write(FrameId frame, Ref into, std::vector<Ref>& call_nodes) {
 }
 
 // Names depend on the order in which torch creates nodes, which is not their order in the graph,
-// and on nodes that it erases later.
+// and on nodes that torch erases later.
 void FrameWriter::name_nodes(fx::GraphWriter& writer, FrameId frame) {
   for (PlannedId id : plan_.outline.frames[frame.value()].created) {
     name_[id.value()] = names_.table().create(candidate(id));
@@ -51,7 +46,7 @@ void FrameWriter::name_nodes(fx::GraphWriter& writer, FrameId frame) {
   }
 }
 
-// The target of a node that calls no function.
+// Returns the target of a node that does not call a function.
 Ref FrameWriter::own_target(PlannedId id) const {
   const PlannedNode& node = planned(id);
   const core::StringPool& strings = plan_.program.strings;
@@ -93,13 +88,11 @@ StringId FrameWriter::candidate(PlannedId id) {
       return names_.candidate(name.get());
     }
     case Planned::kCall: {
-      // The call was named before calls were merged.
+      // The name is the one that the call had before merge_calls() changed its target.
       const CallFrame& callee = plan_.outline.frames[node.index];
       const std::string_view caller = strings.text(plan_.outline.frames[node.frame.value()].path);
-      const size_t skip = caller.empty() ? 0 : caller.size() + 1;
-      const std::string_view called = strings.text(callee.call_name).substr(skip);
-      const bool is_ascii =
-          std::all_of(called.begin(), called.end(), [](char c) { return core::is_ascii(c); });
+      const std::string_view called = relative(strings.text(callee.call_name), caller);
+      const bool is_ascii = std::all_of(called.begin(), called.end(), core::is_ascii);
       return is_ascii ? names_.candidate_for_text(called)
                       : names_.candidate_for_target(new_string(called).get());
     }
@@ -145,9 +138,8 @@ Ref FrameWriter::meta_of(NodeId source) const {
 }
 
 Ref FrameWriter::value_of(NodeId source) const {
-  const Ref meta = fx::node_field(plan_.program.original(source), fx::symbols.node_meta);
-  PyObject* value = PyDict_Check(meta.get()) ? dict_get(meta.get(), fx::names.val) : nullptr;
-  return Ref::borrow(value == nullptr ? Py_None : value);
+  Ref value = fx::find_meta(plan_.program.original(source), fx::names.val);
+  return value ? std::move(value) : Ref::borrow(Py_None);
 }
 
 Ref FrameWriter::value_meta(Ref value) const {
@@ -178,7 +170,7 @@ PyObject* FrameWriter::write_node(fx::GraphWriter& writer, PlannedId id) {
     case Planned::kRecompute: {
       PyObject* copy = plan_.program.kinds[node.source.value()] == FlatKind::kOriginal
                            ? write_copy(writer, id)
-                           : write_write(writer, id);
+                           : write_added(writer, id);
       adjust_meta(copy, id);
       return copy;
     }
@@ -241,8 +233,8 @@ PyObject* FrameWriter::write_copy(fx::GraphWriter& writer, PlannedId id) {
   return made;
 }
 
-// A node that unflatten adds in order to write a value in place.
-PyObject* FrameWriter::write_write(fx::GraphWriter& writer, PlannedId id) {
+// Writes a node that read_program() has added: a write, or a detach or clone for a write.
+PyObject* FrameWriter::write_added(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
   const FlatKind kind = plan_.program.kinds[node.source.value()];
   PyObject* function = kind == FlatKind::kWrite    ? fx::symbols.copy_
@@ -360,8 +352,8 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
     keywords = plan_.signatures.calls[callee.signature].keywords;
   }
   const size_t positional = own.size() - keywords.size();
-  // torch inserts passed values one by one in front of the other inputs. When it sinks state, it
-  // sets all inputs at once.
+  // The order of `inputs` is torch's: torch inserts passed values one by one at the front of args,
+  // but appends them to the inputs. For exported programs, it later assigns all args again.
   std::vector<PyObject*> inputs = own;
   if (plan_.program.is_exported) {
     inputs.insert(inputs.begin(), arguments.begin(), arguments.end());
@@ -380,7 +372,7 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
     kwargs = call(fx::symbols.immutable_dict_type, dict);
   }
 
-  // The meta of a preserved call has no value: the items of its flattened result have them.
+  // A preserved call does not have `val`; the items of its flattened result have it.
   Ref meta;
   if (callee.signature != CallFrame::kNoSignature) {
     meta = Ref::steal(PyDict_New());

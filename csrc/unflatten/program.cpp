@@ -15,9 +15,7 @@
 
 namespace fxpress::unflatten {
 
-using core::NodeId;
 using core::Op;
-using core::StringId;
 
 namespace {
 
@@ -28,19 +26,18 @@ class MetaReader {
 
   void run() {
     program_.root_type = Ref::borrow(Py_None);
-    program_.custom_meta.emplace_back();  // 0 is taken
+    program_.custom_meta.emplace_back();  // number 0 means none
     for (uint32_t i = 0; i < program_.graph.size(); ++i) {
       poll_signals(i);
-      const Ref meta = fx::node_field(program_.original(NodeId(i)), fx::symbols.node_meta);
-      program_.stacks.push_back(stack(NodeId(i), meta.get()));
-      program_.custom.push_back(custom(meta.get()));
+      program_.stacks.push_back(stack(NodeId(i)));
+      program_.custom.push_back(custom(program_.original(NodeId(i))));
     }
   }
 
  private:
-  // The number of the node's custom meta: one for each distinct value.
-  uint32_t custom(PyObject* meta) {
-    const Ref value = find_item(meta, fx::names.custom);
+  // Returns the number of a node's custom meta. Equal values have one number.
+  uint32_t custom(PyObject* node) {
+    const Ref value = fx::find_meta(node, fx::names.custom);
     if (!value || !is_true(value.get())) return 0;
     for (uint32_t number = 1; number < program_.custom_meta.size(); ++number) {
       PyObject* known = program_.custom_meta[number].get();
@@ -50,10 +47,10 @@ class MetaReader {
     return static_cast<uint32_t>(program_.custom_meta.size() - 1);
   }
 
-  StackId stack(NodeId id, PyObject* meta) {
+  StackId stack(NodeId id) {
     if (program_.is_placed[id.value()] != 0) return OutlineSource::kInherits;
     PyObject* node = program_.original(id);
-    Ref stack = find_item(meta, fx::names.nn_module_stack);
+    Ref stack = fx::find_meta(node, fx::names.nn_module_stack);
     if (!stack || stack.get() == Py_None) return {};
     if (!PyDict_Check(stack.get())) {
       raise(PyExc_ValueError, "expected a dict as nn_module_stack of node %R, found %R", node,
@@ -64,13 +61,15 @@ class MetaReader {
     scopes_.clear();
     bool begins_with_marker = false;
     for (DictItems items(stack.get()); items.next();) {
-      if (scopes_.empty()) begins_with_marker = is_empty_marker(items.key());
+      if (scopes_.empty()) {
+        begins_with_marker = is_equal(items.key(), fx::symbols.empty_nn_module_stack);
+      }
       scopes_.push_back(known_scope(node, items.key(), items.value()));
     }
     const auto same = [](const ModuleCall& a, const ModuleCall& b) {
       return a.same_call(b) && a.key == b.key;
     };
-    // Most nodes have the stack of the node before them.
+    // Most nodes have the same stack as the node before them.
     const bool is_last =
         std::equal(scopes_.begin(), scopes_.end(), last_scopes_.begin(), last_scopes_.end(), same);
     if (!is_last && program_.is_exported) cut(id, node, stack.get());
@@ -82,34 +81,25 @@ class MetaReader {
     return last_;
   }
 
-  // Nodes of one module share the objects in their stacks.
+  // Reads an entry of a stack. Cached by identity, because nodes of one module share these objects.
   const ModuleCall& known_scope(PyObject* node, PyObject* key, PyObject* value) {
     const auto hash = reinterpret_cast<uintptr_t>(key) * 31 + reinterpret_cast<uintptr_t>(value);
-    const auto [place, added] = places_.insert(hash, static_cast<uint32_t>(known_.size()));
+    const auto [index, added] = index_.insert(hash, static_cast<uint32_t>(known_.size()));
     if (added) {
       known_.push_back({Ref::borrow(key), Ref::borrow(value), scope(node, key, value)});
-    } else if (known_[place].key.get() != key || known_[place].value.get() != value) {
+    } else if (known_[index].key.get() != key || known_[index].value.get() != value) {
       other_ = scope(node, key, value);
       return other_;
     }
-    return known_[place].scope;
+    return known_[index].scope;
   }
 
-  // A dict in the order of `mapping`: PyDict_Next does not follow the order of an OrderedDict.
+  // Copies an OrderedDict into a dict, because PyDict_Next does not follow its order.
   static Ref in_order(PyObject* mapping) {
     const Ref items = Ref::steal(PyMapping_Items(mapping));
     Ref dict = Ref::steal(PyDict_New());
     check(PyDict_MergeFromSeq2(dict.get(), items.get(), 1));
     return dict;
-  }
-
-  static Ref find_item(PyObject* meta, PyObject* key) {
-    if (!PyDict_Check(meta)) return {};
-    return Ref::borrow(dict_get(meta, key));
-  }
-
-  static bool is_empty_marker(PyObject* key) {
-    return is_equal(key, fx::symbols.empty_nn_module_stack);
   }
 
   ModuleCall scope(PyObject* node, PyObject* key, PyObject* value) {
@@ -120,8 +110,8 @@ class MetaReader {
     }
     ModuleCall scope;
     const std::string_view text = utf8(key);
-    // A key without "@<number>" means the first call. Names of modules may contain an @ too, for
-    // example after an unflattened module was exported again: there the key ends with the name.
+    // A key without "@<number>" means the first call. After an unflattened module was exported
+    // again, names of modules contain an @, too. The key then ends with the path.
     const std::string_view module = text.substr(0, text.rfind('@'));
     const std::string_view path = utf8(PyTuple_GET_ITEM(value, 0));
     const bool is_name = path.find('@') != std::string_view::npos && text.ends_with(path);
@@ -173,12 +163,12 @@ class MetaReader {
   struct KnownCall {
     Ref key;           // of nn_module_stack
     Ref value;         // likewise
-    ModuleCall scope;  // read from both
+    ModuleCall scope;  // parsed from both
   };
 
   FlatProgram& program_;
-  std::vector<KnownCall> known_;         // entries of stacks that were read
-  core::FlatMap places_;                 // hash of both addresses -> index in known_
+  std::vector<KnownCall> known_;         // entries of stacks that were parsed
+  core::FlatMap index_;                  // hash of both addresses -> index in known_
   ModuleCall other_;                     // an entry whose hash collided
   std::vector<ModuleCall> last_scopes_;  // the stack that was read last, after its cut
   StackId last_;                         // its id
@@ -212,7 +202,7 @@ class ProgramReader {
     }
   }
 
-  // Raises the errors that torch raises for such arguments while it copies the graph.
+  // Raises the errors that torch raises for such a node while it copies the graph.
   static void expect_arguments(PyObject* node) {
     const Ref args = fx::node_field(node, fx::symbols.node_args);
     if (!PyTuple_Check(args.get())) fx::raise_not_copied(node, "args", "tuple", args.get());
@@ -242,13 +232,15 @@ class ProgramReader {
     PyObject* values = PyTuple_GET_ITEM(args.get(), 0);
     const Py_ssize_t count = PySequence_Check(values) ? PySequence_Size(values) : -1;
     if (count < static_cast<Py_ssize_t>(mutations_.size())) {
-      raise(PyExc_AssertionError, "the graph returns fewer values than its signature mutates");
+      raise(PyExc_AssertionError,
+            "the graph returns fewer values than its signature mutates: expected at least %zu",
+            mutations_.size());
     }
     program_.skipped_outputs = mutations_.size();
   }
 
-  // torch works on a copy of the graph. Copying adds a number to nodes named like a builtin. The
-  // modules have the names of the copy, and the signature has the original names.
+  // torch works on a copy of the graph, in which a number is added to names of builtins. The
+  // modules use the names of the copy, and the signature uses the original names.
   void read_names() {
     namespace_.begin_graph();
     for (uint32_t i = 0; i < source_.size(); ++i) {
@@ -266,8 +258,8 @@ class ProgramReader {
     return namespace_.table().create(namespace_.candidate_for_target(target));
   }
 
-  // Writes are named in the order of the outputs. A write is placed after its value and after the
-  // last node that reads the old value, directly or through a view.
+  // Names writes in the order of the outputs. A write follows its value and the last node that
+  // reads the old value, directly or through a view.
   void group_mutations() {
     if (mutations_.empty()) return;
     std::unordered_map<uint32_t, NodeId> placeholders;  // name -> node of the source
@@ -298,7 +290,7 @@ class ProgramReader {
       PlannedWrite& write = writes[i];
       const bool is_input = source_.ops[write.value.value()] == Op::kPlaceholder;
       if (!aliases[write.value.value()].empty() && !snapshots_.contains(write.value.value())) {
-        // The value may change with a write, as when buffers are swapped.
+        // A write may change the value before it is read, as when buffers are swapped.
         snapshots_.emplace(write.value.value(), name_for(fx::symbols.clone));
       }
       if (mutations_[i].target == WriteTarget::kParameter) {
@@ -380,8 +372,8 @@ class ProgramReader {
       program_.graph.inputs.push_back(value);
       const NodeId written =
           add_node(Op::kCallFunction, write.value, FlatKind::kWrite, write.name, is_late);
-      // Later users read the written buffer. They do not read a written parameter: its write is
-      // hidden from autograd.
+      // Later users read the written buffer. Users of a parameter's new value read that value
+      // instead, because the write through detach() is hidden from autograd.
       if (!is_parameter && !is_late) value_[write.value.value()] = written;
     }
   }
@@ -403,7 +395,7 @@ class ProgramReader {
   std::vector<uint8_t> dead_;                                       // by node of the source
   std::vector<StringId> source_names_;                              // by node of the source
   std::vector<StringId> copied_names_;                              // likewise, in namespace_
-  std::unordered_map<uint32_t, std::vector<PlannedWrite>> writes_;  // by node: after it
+  std::unordered_map<uint32_t, std::vector<PlannedWrite>> writes_;  // by the node that they follow
   std::map<uint32_t, StringId> snapshots_;            // values to save -> name of the clone
   std::unordered_map<uint32_t, NodeId> snapshot_of_;  // saved values -> node of the program
   std::vector<NodeId> value_ = std::vector<NodeId>(source_.size());  // source -> program

@@ -1,5 +1,5 @@
-// Reads an exported program for unflatten: its flat graph with the writes in place, and the stack
-// of modules of every node.
+// Reads an exported program for unflatten: its flat graph, with the writes that its signature
+// describes, and the stack of modules of each node.
 #pragma once
 
 #include <string>
@@ -14,18 +14,18 @@ namespace fxpress::unflatten {
 
 enum class WriteTarget : uint8_t { kBufferOrInput, kParameter };
 
-// One of the first outputs of an exported graph: a new value of something that was passed in.
+// One of the leading outputs of an exported graph: the new value of a parameter, buffer or input.
 struct Mutation {
-  WriteTarget target;  // what is written to
-  std::string input;   // the placeholder's name
+  WriteTarget target;
+  std::string input;  // the placeholder's name
 };
 
 struct Mutations {
   const std::vector<Mutation>& outputs;
-  PyObject* may_alias;  // (node) -> bool: a result of it may be, or view, an argument
+  PyObject* may_alias;  // (node) -> bool: a result of the node may be, or view, an argument
 };
 
-// The origin of a node of the program.
+// How a node of the program relates to its origin, a node of the source.
 enum class FlatKind : uint8_t {
   kOriginal,  // a copy of its origin
   kWrite,     // copy_(input, origin), added after its origin
@@ -41,16 +41,16 @@ struct CutStack {
 };
 
 struct FlatProgram {
-  fx::ReadGraph source;               // as the program has it
+  fx::ReadGraph source;               // the program's graph, not changed
   core::StringPool strings;           // names, paths, keys
   std::vector<Ref> string_objects;    // by string; created by string()
-  core::Graph graph;                  // ops and inputs; ids are positions in this program
+  core::Graph graph;                  // the source with added nodes: only ops and inputs
   std::vector<core::NodeId> origin;   // by node: of the source
   std::vector<FlatKind> kinds;        // by node
-  std::vector<uint8_t> is_placed;     // by node: belongs to the module of the node before it
+  std::vector<uint8_t> is_placed;     // by node: is in the module of the node before it
   std::vector<Ref> names;             // by node: the preferred name of its copies
   std::vector<core::NodeId> node_of;  // by name in the source, see node_named()
-  bool is_exported = false;           // returns a tuple that begins with the mutated values
+  bool is_exported = false;           // whether the outputs begin with the mutated values
   size_t skipped_outputs = 0;         // number of mutated values
   ModuleCallStacks scopes;            // distinct stacks
   std::vector<StackId> stacks;        // by node
@@ -61,7 +61,7 @@ struct FlatProgram {
   std::vector<Ref> types;                        // classes of modules, by the numbers in scopes
   Ref root_type;                                 // class of the root, or None
 
-  // The Python string, borrowed. Names like "weight" are used by many modules.
+  // The Python string, borrowed. Created once, because many modules have names such as "weight".
   PyObject* string(core::StringId id) {
     if (string_objects.size() <= id.value()) string_objects.resize(strings.size());
     Ref& object = string_objects[id.value()];
@@ -78,9 +78,9 @@ struct FlatProgram {
   }
 };
 
-// Fills an empty program. `drop_dead_code`: leave out nodes without effect or user. `is_exported`:
-// the graph comes from torch.export: cut stacks that do not nest, and skip the mutated outputs.
-// Raises torch's AssertionError for a graph without a single output.
+// Fills an empty program. `drop_dead_code`: leaves out nodes without effect or user. `is_exported`:
+// whether the graph comes from torch.export; if so, cuts stacks that do not nest, and skips the
+// mutated outputs. Raises torch's AssertionError for a graph without a single output.
 void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutations,
                   bool is_exported, bool drop_dead_code);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// The entry of a name in a table that grows with the pool of names.
+// Returns table[name]. Adds entries with the value `missing` as needed.
 template <class T>
 T& entry(std::vector<T>& table, StringId name, T missing) {
   if (table.size() <= name.value()) table.resize(name.value() + 1, missing);
@@ -38,7 +38,7 @@ ProgramState::ProgramState(const HeldState& held) : values_(Ref::borrow(held.val
 }
 
 void ProgramState::read_specs(PyObject* specs) {
-  const Ref list = Ref::steal(PySequence_Fast(specs, "input_specs is not a sequence"));
+  const Ref list = Ref::steal(PySequence_Fast(specs, "expected a sequence as input_specs"));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
     read_spec(PySequence_Fast_GET_ITEM(list.get(), i));
   }
@@ -75,8 +75,8 @@ uint32_t ProgramState::find(const std::vector<uint32_t>& table, StringId name,
                             const char* what) const {
   if (name.value() < table.size() && table[name.value()] != kNone) return table[name.value()];
   raise(PyExc_KeyError,
-        "%R: the signature of the program names this %s, but its state does not have it",
-        new_string(strings_.text(name)).get(), what);
+        "the signature of the program names the %s %R, which its state does not have", what,
+        new_string(strings_.text(name)).get());
 }
 
 void ProgramState::copy(StringId name, StateRole role, uint32_t value, uint32_t group) {
@@ -91,8 +91,8 @@ void ProgramState::copy(StringId name, StateRole role, uint32_t value, uint32_t 
   if (role != StateRole::kConstant) entry<uint8_t>(is_assigned_, name, 0) = 1;
 }
 
-// Restores parameters and buffers that the graph does not use as well: they may be other names of
-// tensors that it uses. Values that share nothing with tensors of the graph need no copy.
+// Also assigns parameters and buffers that the graph does not use, because they may be other names
+// of tensors that it uses. Values that share nothing with tensors of the graph need no copy.
 void ProgramState::plan(const HeldState& held) {
   for (auto& table : copy_of_) table.assign(held.groups.size(), kNone);
   std::vector<uint8_t> is_used[2];  // by group: as a buffer, as a parameter
@@ -134,7 +134,8 @@ void ProgramState::plan(const HeldState& held) {
   }
 }
 
-// Collects all names of the state that a placeholder passes, the names of inputs first.
+// Collects all names of the state that each placeholder passes, beginning with the names in the
+// specs.
 void ProgramState::plan_targets(const HeldState& held) {
   group_names_.resize(held.groups.size());
   std::vector<uint8_t> is_known;  // by name

@@ -1,4 +1,4 @@
-// The state of an exported program: the value that each module gets, and the values to be copied.
+// Decides which values the modules of an exported program hold, and which values are copied.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace fxpress::unflatten {
 
-// The role of a value that a module holds. A transient buffer is not part of the state dict.
+// A value's role in its module. A transient buffer is not in the state dict.
 enum class StateRole : uint8_t { kParameter, kBuffer, kTransientBuffer, kConstant };
 
 // A name of the program's state, and the value that it gets.
@@ -20,24 +20,24 @@ struct NamedState {
   PyObject* value;  // borrowed
 };
 
-// The values that a program holds by name, in two tables. Values of one group are the same object,
-// or tensors with the same storage and view. Groups are numbered from 0 over both tables.
+// A program's state dict and constants. Values of one group are the same object, or tensors with
+// the same storage and view. Groups are numbered from 0 over both tables.
 struct HeldState {
-  PyObject* names;               // list of str: of the state dict, then of the constants
-  PyObject* values;              // list, likewise
-  size_t constants_begin;        // where the constants begin
-  std::vector<uint32_t> groups;  // likewise, by value
+  PyObject* names;               // list of str: names in the state dict, then in the constants
+  PyObject* values;              // list, by position in `names`
+  size_t constants_begin;        // position of the first constant
+  std::vector<uint32_t> groups;  // by position in `names`
   PyObject* specs;               // the input specs of the signature
-  PyObject* check_constant;      // (name, value) -> None: raises for a value no graph can hold
+  PyObject* check_constant;      // (name, value) -> None: raises for values that graphs cannot hold
   bool copies_unused;            // also copy values that share nothing with an input
 };
 
-// Decides, in the order in which torch assigns state, which name gets which value. A group has one
-// copy, or two if it is used both as a parameter and otherwise.
+// Assigns values to names in torch's order. A group has one copy, or two if it is used both as a
+// parameter and otherwise.
 class ProgramState {
  public:
-  // Raises KeyError if the specs name state that the program does not have, AssertionError for
-  // specs and constants that an export does not write.
+  // Raises KeyError if the specs name state that the program does not have; AssertionError for
+  // specs and constants that torch.export does not write.
   explicit ProgramState(const HeldState& held);
 
   // The values to copy, and which of the copies are parameters.

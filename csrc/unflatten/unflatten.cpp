@@ -14,12 +14,7 @@
 
 namespace fxpress::unflatten {
 
-using core::FrameId;
-using core::ModuleId;
-using core::NodeId;
 using core::Op;
-using core::PlannedId;
-using core::StringId;
 
 namespace {
 
@@ -28,9 +23,9 @@ void append_number(std::string& out, uint64_t number) {
   out += ' ';
 }
 
-// Decides whether two calls of a module have the same graph. Compares everything that torch's
-// textual dump of a graph shows: ops, functions, attributes, arguments. Calls must also be of the
-// same modules and run the same graphs, which torch's dump does not show.
+// Decides whether two calls of a module have the same graph. Compares what torch's textual dump of
+// a graph shows (ops, functions, attributes, arguments), and for calls in the graph also the module
+// and its graph.
 class FrameComparer {
  public:
   explicit FrameComparer(const UnflattenPlan& plan) : plan_(plan) {}
@@ -39,7 +34,7 @@ class FrameComparer {
     if (graph_of_.empty()) {
       graph_of_.resize(plan_.outline.frames.size());
       position_.resize(plan_.outline.nodes.size());
-      // Frames of callers come before frames of callees.
+      // The frames of callees come after their callers' frames, and are dumped first.
       for (size_t i = graph_of_.size(); i-- > 1;) dump(FrameId(i));
     }
     return graph_of_[a.value()] == graph_of_[b.value()];
@@ -117,13 +112,13 @@ class FrameComparer {
   }
 
   void dump_arguments(PyObject* object, fx::InputCursor<PlannedId>& inputs, std::string& out) {
-    // str() runs Python code, which may remove a container from the one around it.
+    // Owns a container, because str() runs Python code, which may remove it from its parent.
     struct DumpedContainer {
       ArgCursor cursor;
       Ref held;  // the container
     };
     std::vector<DumpedContainer> stack;
-    std::vector<Ref> known;  // containers noted by the trail, held so no address is reused
+    std::vector<Ref> known;  // recorded containers, owned so that no address is reused
     fx::ArgTrail trail;
     const auto enter = [&](PyObject* item) {
       if (fx::is_node(item)) {
@@ -152,7 +147,7 @@ class FrameComparer {
       if (!child) {
         out += ')';
         trail.leave(stack.back().cursor.container);
-        if (trail.notes()) known.push_back(std::move(stack.back().held));
+        if (trail.is_recording()) known.push_back(std::move(stack.back().held));
         stack.pop_back();
         continue;
       }
@@ -164,7 +159,7 @@ class FrameComparer {
   static void dump_text(PyObject* object, std::string& out) {
     const Ref text = Ref::steal(PyObject_Str(object));
     const std::string_view characters = utf8(text.get());
-    append_number(out, characters.size());  // the dump stays unambiguous
+    append_number(out, characters.size());  // keeps the dump unambiguous
     out += PyUnicode_Check(object) != 0 ? '"' : ' ';
     out += characters;
   }
@@ -209,8 +204,8 @@ class Unflattener {
     }
   }
 
-  // Assigns each get_attr's value to the module that reads it; a body of a higher-order operator
-  // becomes a child of that module.
+  // Assigns the value of each get_attr to the module that reads it. A body of a higher-order
+  // operator becomes a child of the module.
   void move_attributes() {
     for (const CallFrame& frame : outline_.frames) {
       for (NodeId node : frame.get_attrs) {
@@ -219,9 +214,9 @@ class Unflattener {
         if (is_instance(value.get(), fx::symbols.module_type)) {
           const StringId id = strings().intern(utf8(name));
           const ModuleId known = tree_.child(frame.module, id);
-          const ModuleId given = known.valid() ? known : tree_.add();
-          tree_.set_child(frame.module, id, given);
-          given_.emplace_back(given, Ref::borrow(value.get()));
+          const ModuleId body = known.valid() ? known : tree_.add();
+          tree_.set_child(frame.module, id, body);
+          existing_.emplace_back(body, Ref::borrow(value.get()));
         } else {
           state_of(frame.module)
               .push_back({strings().intern(utf8(name)), StateRole::kConstant, value.get()});
@@ -294,7 +289,7 @@ class Unflattener {
 
   UnflattenPlan plan() {
     return {program_,     signatures_, tree_,        outline_,        state_,
-            state_group_, given_,      dispatchers_, source_.classes, source_.run_with_interpreter};
+            state_group_, existing_,   dispatchers_, source_.classes, source_.run_with_interpreter};
   }
 
  private:
@@ -303,7 +298,7 @@ class Unflattener {
     return state_[module.value()];
   }
 
-  // Each is (call name, inputs, outputs, number of positional arguments, keywords, in_spec,
+  // A signature is (call name, inputs, outputs, number of positional arguments, keywords, in_spec,
   // out_spec).
   void read_signatures() {
     for (const pybind11::handle source : pybind11::handle(source_.signatures)) {
@@ -320,7 +315,7 @@ class Unflattener {
     }
   }
 
-  // Each is (name, None) or ("", (constant,)).
+  // A leaf is (name, None) or ("", (constant,)).
   std::vector<SignatureLeaf> read_leaves(const pybind11::handle& sources) {
     std::vector<SignatureLeaf> leaves;
     for (const pybind11::handle source : sources) {
@@ -352,7 +347,8 @@ class Unflattener {
            PyUnicode_CompareWithASCIIString(module.get(), "_operator") == 0;
   }
 
-  // export splits weights that are tensor subclasses into inner tensors before all modules.
+  // Whether a node gets an inner tensor of a weight. torch.export splits weights that are tensor
+  // subclasses into their inner tensors, outside of all modules.
   bool is_inner_tensor(NodeId node) const {
     if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
     return contains(source_.parts, program_.target(node));
@@ -370,11 +366,12 @@ class Unflattener {
     PyObject* node = error.node.valid() ? program_.original(error.node) : Py_None;
     switch (error.fault) {
       case OutlineFault::kNoStack:
-        raise(PyExc_RuntimeError,
-              "Unable to find nn_module_stack for node %R: unflatten needs to know the module that "
-              "every node was traced in, unless one module alone uses it; passes that add nodes "
-              "must copy meta['nn_module_stack']",
-              node);
+        raise(
+            PyExc_RuntimeError,
+            "Unable to find nn_module_stack for node %R: unflatten needs it to find the module of "
+            "the node, unless a single module uses the node. Passes that add nodes must copy "
+            "meta['nn_module_stack']",
+            node);
       case OutlineFault::kNotBelowRoot:
         raise(PyExc_RuntimeError,
               "nn_module_stack of node %R does not begin with the root module: %R", node,
@@ -390,22 +387,21 @@ class Unflattener {
             error.what(), node);
       case OutlineFault::kCannotPass:
         raise(PyExc_RuntimeError,
-              "Could not run remap_input() on node %R: module '%s' needs its value and has a "
-              "preserved signature that does not pass it",
+              "Could not run remap_input() on node %R: module '%s' needs its value, which the "
+              "preserved signature of the module does not pass",
               node, error.what());
       case OutlineFault::kMissingOutput:
         raise(PyExc_RuntimeError,
-              "Could not find output node %R: module '%s' has a preserved signature and returns a "
-              "value that it neither computes nor gets passed",
+              "Could not find output node %R: the preserved signature of module '%s' returns its "
+              "value, which the module neither computes nor receives",
               node, error.what());
     }
     FXPRESS_CHECK(false, "unknown type of error");
   }
 
   static Ref stack_of(PyObject* node) {
-    const Ref meta = fx::node_field(node, fx::symbols.node_meta);
-    PyObject* stack = dict_get(meta.get(), fx::names.nn_module_stack);
-    return Ref::borrow(stack == nullptr ? Py_None : stack);
+    Ref stack = fx::find_meta(node, fx::names.nn_module_stack);
+    return stack ? std::move(stack) : Ref::borrow(Py_None);
   }
 
   const UnflattenSource& source_;
@@ -417,7 +413,7 @@ class Unflattener {
   std::vector<std::vector<ModuleState>> state_;          // by module
   std::vector<Ref> attributes_;                          // values that state_ borrows
   core::FlatMap state_group_;                            // see UnflattenPlan
-  std::vector<std::pair<ModuleId, Ref>> given_;          // bodies of higher-order operators
+  std::vector<std::pair<ModuleId, Ref>> existing_;       // bodies of higher-order operators
   std::vector<Dispatcher> dispatchers_;
 };
 

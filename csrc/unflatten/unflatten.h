@@ -1,4 +1,4 @@
-// Builds the tree of modules that an exported program's flat graph was traced from.
+// Rebuilds the tree of modules from which an exported program's flat graph was traced.
 #pragma once
 
 #include <string>
@@ -8,16 +8,17 @@
 
 namespace fxpress::unflatten {
 
-// The dict that python/fxpress/_graphs/unflatten/source.py makes. Objects are borrowed.
+// The contents of the dict that python/fxpress/_graphs/unflatten/source.py builds. Objects are
+// borrowed.
 struct UnflattenSource {
   PyObject* graph;      // the flat graph
   PyObject* owner;      // the module whose attributes its get_attr nodes name
-  PyObject* may_alias;  // (node) -> bool: a result of it may be, or view, an argument
+  PyObject* may_alias;  // (node) -> bool: a result of the node may be, or view, an argument
   PyObject* parts;      // frozenset: targets that return an inner tensor of a subclass
   std::vector<Mutation> mutations;
   PyObject* signatures;                     // of preserved calls: list of tuples
-  std::vector<std::string> with_signature;  // call names with one, the root's included
-  const ProgramState* state = nullptr;      // filled; null: the program has none
+  std::vector<std::string> with_signature;  // call names that have a signature, with the root's
+  const ProgramState* state = nullptr;      // after fill(); null: the program has no state
   std::vector<std::string> paths;           // the original modules, in order
   ModuleClasses classes;
   bool run_with_interpreter;
@@ -53,7 +54,7 @@ struct Outlined {
   std::vector<OutlinedAttribute> attributes;
 };
 
-// Only outlines, into `root`: sinks, merges and sorts nothing.
+// Builds the modules into `root` without their state. Does not merge calls or sort children.
 Outlined outline_submodules(const UnflattenSource& source, PyObject* root);
 
 }  // namespace fxpress::unflatten

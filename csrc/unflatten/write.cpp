@@ -8,9 +8,6 @@
 
 namespace fxpress::unflatten {
 
-using core::FrameId;
-using core::ModuleId;
-
 namespace {
 
 class ModuleWriter {
@@ -34,7 +31,7 @@ class ModuleWriter {
 
   WrittenModules run() {
     result_.modules[plan_.outline.root.value()] = Ref::borrow(root_);
-    for (auto& [module, object] : plan_.given) {
+    for (auto& [module, object] : plan_.existing) {
       result_.modules[module.value()] = Ref::borrow(object.get());
     }
     fill(plan_.outline.root);
@@ -49,7 +46,7 @@ class ModuleWriter {
  private:
   PyObject* object(ModuleId module) const { return result_.modules[module.value()].get(); }
 
-  // The module's object, created by the first call.
+  // Returns the module's object; the first call creates it.
   PyObject* make(ModuleId module) {
     Ref& known = result_.modules[module.value()];
     if (known) return known.get();
@@ -90,20 +87,16 @@ class ModuleWriter {
     }
     if (!is_root) {
       check(PyDict_SetItem(dict, fx::names.graph, graph.get()));
-      const uint32_t type = plan_.outline.module_type[module.value()];
-      check(
-          PyDict_SetItem(dict, fx::names.ty,
-                         type == ModuleCall::kNoType ? Py_None : plan_.program.types[type].get()));
+      set_type(dict, module);
       check(PyDict_SetItem(dict, fx::names.run_with_interpreter,
                            plan_.run_with_interpreter ? Py_True : Py_False));
       check(PyObject_SetAttr(graph.get(), fx::names.owning_module, object(module)));
     }
     if (!frame.valid()) return;
     if (!is_root) {
-      const Ref arguments = Ref::steal(PyList_New(0));
-      for (const Ref& name : frames_.argument_names()) {
-        check(PyList_Append(arguments.get(), name.get()));
-      }
+      const std::vector<Ref>& known = frames_.argument_names();
+      const Ref arguments =
+          make_list(known.size(), [&](size_t i) { return Ref::borrow(known[i].get()); });
       check(PyDict_SetItem(dict, fx::names.arg_names, arguments.get()));
     }
     const auto& specs = plan_.outline.frames[frame.value()].specs;
@@ -115,18 +108,23 @@ class ModuleWriter {
     }
   }
 
+  // Stores the class of the original module, or None.
+  void set_type(PyObject* dict, ModuleId module) {
+    const uint32_t type = plan_.outline.module_type[module.value()];
+    const bool is_known = type != ModuleCall::kNoType;
+    check(PyDict_SetItem(dict, fx::names.ty, is_known ? plan_.program.types[type].get() : Py_None));
+  }
+
   void fill_dispatcher(PyObject* dict, const Dispatcher& dispatcher) {
-    const Ref calls = Ref::steal(PyList_New(0));
-    for (ModuleId call : dispatcher.calls) check(PyList_Append(calls.get(), make(call)));
-    const uint32_t type = plan_.outline.module_type[dispatcher.calls.front().value()];
-    check(PyDict_SetItem(dict, fx::names.ty,
-                         type == ModuleCall::kNoType ? Py_None : plan_.program.types[type].get()));
+    const Ref calls = make_list(dispatcher.calls.size(),
+                                [&](size_t i) { return Ref::borrow(make(dispatcher.calls[i])); });
+    set_type(dict, dispatcher.calls.front());
     check(PyDict_SetItem(dict, fx::names.call_modules, calls.get()));
     const Ref zero = Ref::steal(PyLong_FromLong(0));
     check(PyDict_SetItem(dict, fx::names.num_calls, zero.get()));
   }
 
-  // Modules that share a table of children share the dict.
+  // Modules that share a table of children in the tree share the dict.
   void add_children(ModuleId module, PyObject* dict) {
     PyObject* children = dict_get(dict, fx::names.module_dict_modules);
     Ref& known = children_[plan_.tree.table_of(module)];
@@ -139,7 +137,7 @@ class ModuleWriter {
         check(PyDict_SetItem(mine.get(), key, make(child)));
       }
     } else {
-      if (stands_for_calls(module)) {
+      if (is_first_call(module)) {
         for (const auto& [name, child] : plan_.tree.children(module)) {
           check_free(module, dict, plan_.program.string(name));
         }
@@ -157,9 +155,10 @@ class ModuleWriter {
           name, path_of(module).c_str(), Py_TYPE(object(module))->tp_name);
   }
 
-  // The calls of a dispatcher share its tables, but their attributes and classes take other names.
-  // Names are checked against the first call, on behalf of all calls.
-  bool stands_for_calls(ModuleId module) const {
+  // Whether the module is the first call of a dispatcher. The calls share the dispatcher's tables,
+  // but their classes and attributes have other names. So names in the tables are checked again for
+  // the first call, on behalf of all calls.
+  bool is_first_call(ModuleId module) const {
     const auto found = dispatched_by_.find(module.value());
     return found != dispatched_by_.end() &&
            dispatcher_of_.at(found->second)->calls.front() == module;
@@ -186,7 +185,7 @@ class ModuleWriter {
     const bool has_parameters =
         dispatched != dispatched_by_.end() &&
         share(parameters_, dispatched->second, dict, fx::names.module_dict_parameters);
-    const bool checks_shared = stands_for_calls(module);
+    const bool checks_shared = is_first_call(module);
     for (const ModuleState& state : plan_.state[holder.value()]) {
       const bool is_buffer =
           state.role == StateRole::kBuffer || state.role == StateRole::kTransientBuffer;
@@ -229,8 +228,8 @@ class ModuleWriter {
     return "";
   }
 
-  // Gives the module the group's table and returns true; if the group has none, makes the module's
-  // table the group's and returns false.
+  // Replaces the module's table by the group's and returns true. If the group does not have a table
+  // yet, it gets the module's, and the result is false.
   static bool share(std::unordered_map<uint32_t, Ref>& tables, uint32_t group, PyObject* dict,
                     PyObject* name) {
     const auto [it, added] = tables.try_emplace(group);
@@ -263,11 +262,11 @@ class ModuleWriter {
   fx::NameWriter names_;
   FrameWriter frames_;
   WrittenModules result_;
-  std::vector<ModuleId> open_;                                     // made, but not filled
+  std::vector<ModuleId> open_;                                     // created, but not filled
   std::vector<Ref> children_;                                      // by table of children: the dict
   std::unordered_map<uint32_t, const Dispatcher*> dispatcher_of_;  // by module
   std::unordered_map<uint32_t, uint32_t> dispatched_by_;  // call or dispatcher -> dispatcher
-  std::unordered_map<uint32_t, Ref> buffers_;             // by group of modules: their tables
+  std::unordered_map<uint32_t, Ref> buffers_;  // and the next two: tables by group of modules
   std::unordered_map<uint32_t, Ref> transient_;
   std::unordered_map<uint32_t, Ref> parameters_;
 };

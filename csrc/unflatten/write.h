@@ -1,4 +1,5 @@
-// Builds modules from an outline. Graphs, children and state are created once, in their final form.
+// Creates modules from an outline. Graphs, children and state are created once, in their final
+// form.
 #pragma once
 
 #include <string>
@@ -26,7 +27,6 @@ struct Signatures {
   std::vector<Ref> constants;        // by the ids in `calls`
 };
 
-// The classes of new modules.
 struct ModuleClasses {
   PyObject* interpreter;  // runs a graph
   PyObject* dispatcher;   // runs one of several modules
@@ -40,13 +40,13 @@ struct UnflattenPlan {
   Outline& outline;
   std::vector<std::vector<ModuleState>>& state;  // by module
   const core::FlatMap& state_group;  // module -> the module whose state it shares, or kAbsent
-  std::vector<std::pair<core::ModuleId, Ref>>& given;  // modules of the tree that exist already
+  std::vector<std::pair<core::ModuleId, Ref>>& existing;  // modules that are not created
   std::vector<Dispatcher>& dispatchers;
   ModuleClasses classes;
   bool run_with_interpreter;  // RUN_WITH_INTERPRETER of new modules
 };
 
-// A written module and its graph's calls.
+// The written modules, and the calls in their graphs.
 struct WrittenModules {
   std::vector<Ref> modules;     // by module id; empty if not reachable from the root
   std::vector<Ref> call_nodes;  // by frame: the call_module node, or empty
@@ -64,7 +64,7 @@ class FrameWriter {
   // nodes in `call_nodes`, by frame.
   Ref write(core::FrameId frame, Ref into, std::vector<Ref>& call_nodes);
 
-  // Targets of the placeholders of the graph written last.
+  // The targets of the placeholders of the graph that was written last.
   const std::vector<Ref>& argument_names() const { return argument_names_; }
 
  private:
@@ -74,7 +74,7 @@ class FrameWriter {
 
   PyObject* write_node(fx::GraphWriter& writer, core::PlannedId id);
   PyObject* write_copy(fx::GraphWriter& writer, core::PlannedId id);
-  PyObject* write_write(fx::GraphWriter& writer, core::PlannedId id);
+  PyObject* write_added(fx::GraphWriter& writer, core::PlannedId id);
   PyObject* write_call(fx::GraphWriter& writer, core::PlannedId id);
   PyObject* write_output(fx::GraphWriter& writer, core::PlannedId id);
   PyObject* write_root_output(fx::GraphWriter& writer, core::PlannedId id);

@@ -81,6 +81,6 @@ def test_a_field_that_is_no_member() -> None:
     command = [sys.executable, "-c", _PROPERTY]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert (
-        "TypeError: torch.fx.Node: expected a member descriptor for a field, found <property"
-        in done.stderr
+        "TypeError: torch.fx.Node: expected a member descriptor for a field of type object, found "
+        "<property" in done.stderr
     )

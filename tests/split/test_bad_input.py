@@ -44,7 +44,7 @@ def test_cycle_between_partitions() -> None:
         module,
         {a: 0, b: 1, c: 0}.__getitem__,
         RuntimeError,
-        r"cycle exists between partitions! \((0 -> 1 -> 0|1 -> 0 -> 1)\)",
+        r"cycle exists between partitions! \((0 -> 1 -> 0|1 -> 0 -> 1), where",
     )
 
 
@@ -98,7 +98,7 @@ def test_exit_without_enter() -> None:
     x = graph.placeholder("x")
     graph.call_function(torch.amp._exit_autocast, (x,))
     graph.output(x)
-    assert_refused(GraphModule({}, graph), lambda n: 0, KeyError, "not open")
+    assert_refused(GraphModule({}, graph), lambda n: 0, KeyError, "not the node of an open")
 
 
 @pytest.mark.parametrize("args", [(), (1,), (True, False)])
@@ -173,7 +173,7 @@ def test_arguments_of_a_mode_in_a_list() -> None:
     x.args = []
     with pytest.raises(AssertionError):
         torch_split_module(module, None, lambda node: 0)
-    assert_refused(module, lambda n: 0, AssertionError, "args of node _enter_autocast")
+    assert_refused(module, lambda n: 0, AssertionError, "_enter_autocast: expected a tuple")
 
 
 def test_callback_that_edits_the_graph() -> None:

@@ -67,10 +67,10 @@ ExpressionId CommonSubexpressions::add_variable(ExpressionId id) {
 }
 
 ExpressionId CommonSubexpressions::part(std::string_view text) {
-  // A printed expression has more parentheses than the text that it was parsed from.
+  // A printed expression has more parentheses than the text from which it was parsed.
   const int max_open = 3 * Expressions::kMaxDepth;
   if (const auto parsed = expressions_.parse(text, max_open)) return *parsed;
-  // Otherwise identified by its text, which cannot be the text of a constant.
+  // A text that is not covered is stored as a constant; no constant has such a text.
   return expressions_.make(ExpressionKind::kConstant, text, {});
 }
 

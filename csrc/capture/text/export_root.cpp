@@ -1,6 +1,6 @@
 #include "capture/text/export_root.h"
 
-#include <cctype>
+#include "core/characters.h"
 
 namespace fxpress::capture {
 
@@ -10,13 +10,9 @@ constexpr std::string_view kRoot = "_export_root";
 constexpr std::string_view kOwner = "L['self'].";
 constexpr std::string_view kFlatOwner = "self___";
 
-bool continues_identifier(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
-}
-
 bool ends_with_owner(std::string_view text) {
   return text.ends_with(kOwner) && (text.size() == kOwner.size() ||
-                                    !continues_identifier(text[text.size() - kOwner.size() - 1]));
+                                    !core::is_name_part(text[text.size() - kOwner.size() - 1]));
 }
 
 // Dynamo replaces "L['self']." or, in names of objects in containers, "self']." by underscores.
@@ -41,7 +37,7 @@ std::string without_export_root(std::string_view name) {
     const char next = end < name.size() ? name[end] : '\0';
     const bool is_attribute = next == '_' && ends_with_flat_owner(before);
     const bool is_qualified = next == '.' && at == 0;
-    const bool is_source = !continues_identifier(next) && ends_with_owner(before);
+    const bool is_source = !core::is_name_part(next) && ends_with_owner(before);
     const bool is_ours = is_attribute || is_qualified || is_source;
     result += name.substr(done, (is_ours ? at : end) - done);
     if (is_source && at != 0) result.pop_back();  // the dot

@@ -6,7 +6,7 @@
 
 namespace fxpress::capture {
 
-// The name without that module, which is the attribute `_export_root` of `self`: in attribute names
+// Returns the name without that module, the attribute `_export_root` of `self`, in attribute names
 // ("L__self____export_root_x"), sources ("L['self']._export_root.x") and qualified names
 // ("_export_root.x"). Does not change a user's name that contains "_export_root" elsewhere.
 std::string without_export_root(std::string_view name);

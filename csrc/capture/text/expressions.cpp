@@ -33,7 +33,7 @@ struct BinaryOperator {
   std::string_view text;
   int precedence;
 };
-// An operator that is a prefix of another one comes after it.
+// An operator comes after the operators of which it is a prefix.
 constexpr std::array kBinary = {
     BinaryOperator{"<<", 12},    BinaryOperator{">>", 12}, BinaryOperator{"//", 14},
     BinaryOperator{"|", kBitOr}, BinaryOperator{"^", 10},  BinaryOperator{"&", 11},
@@ -42,8 +42,9 @@ constexpr std::array kBinary = {
 };
 constexpr std::array<std::string_view, 6> kCompare = {"==", "!=", "<=", ">=", "<", ">"};
 
-constexpr size_t kMaxDigits = 600;  // the lowest limit that Python can be set to is 640
+constexpr size_t kMaxDigits = 600;  // sys.set_int_max_str_digits() allows 640 and more
 
+// Thrown for a text that is not covered.
 struct NotCovered {};
 
 int precedence_of(std::string_view binary) {
@@ -53,7 +54,7 @@ int precedence_of(std::string_view binary) {
   return found->precedence;
 }
 
-// Calls each(text) for the texts that join_text() has joined.
+// Calls each(text) for the texts that join_text() has joined by commas.
 template <class Each>
 void for_each_text(std::string_view joined, Each&& each) {
   while (!joined.empty()) {
@@ -69,16 +70,15 @@ void join_text(std::string& joined, std::string_view text) {
 }
 
 // Parses one expression. Throws NotCovered.
-class ExpressionParser {
+class ExpressionParser : core::Cursor<NotCovered> {
  public:
   ExpressionParser(Expressions& expressions, std::string_view text, int max_open)
-      : expressions_(expressions), rest_(text), max_open_(max_open) {}
+      : Cursor(text), expressions_(expressions), max_open_(max_open) {}
 
-  ExpressionId whole() {
+  ExpressionId parse() {
     if (rest_.empty() || rest_.front() == ' ') throw NotCovered();  // an IndentationError in Python
     const ExpressionId result = test();
-    skip_spaces();
-    if (!rest_.empty()) throw NotCovered();
+    if (peek() != '\0' || !rest_.empty()) throw NotCovered();
     // A string alone would be a docstring, which ast.unparse prints differently.
     const Expressions::Expression& made = expressions_[result];
     if (made.kind == ExpressionKind::kConstant && !is_name_part(made.text.front()))
@@ -139,7 +139,7 @@ class ExpressionParser {
     skip_spaces();
     for (const std::string_view text : kCompare) {
       if (!rest_.starts_with(text) || rest_.starts_with("<<") || rest_.starts_with(">>")) continue;
-      rest_.remove_prefix(text.size());
+      skip(text.size());
       return text;
     }
     return {};
@@ -154,7 +154,7 @@ class ExpressionParser {
           std::find_if(kBinary.begin(), kBinary.end(),
                        [&](const BinaryOperator& each) { return rest_.starts_with(each.text); });
       if (found == kBinary.end() || found->precedence < precedence) return left;
-      rest_.remove_prefix(found->text.size());
+      skip(found->text.size());
       if (rest_.starts_with('=')) throw NotCovered();
       const ExpressionId sides[] = {left, binary(found->precedence + 1)};
       left = make(ExpressionKind::kBinary, found->text, sides);
@@ -162,10 +162,8 @@ class ExpressionParser {
   }
 
   ExpressionId factor() {
-    skip_spaces();
-    if (!rest_.empty() && std::string_view("-+~").find(rest_.front()) != std::string_view::npos) {
-      const std::string_view sign = rest_.substr(0, 1);
-      rest_.remove_prefix(1);
+    if (const char next = peek(); next == '-' || next == '+' || next == '~') {
+      const std::string_view sign = take_characters(1);
       open();
       const ExpressionId operand = factor();
       --open_;
@@ -174,7 +172,7 @@ class ExpressionParser {
     const ExpressionId base = primary();
     skip_spaces();
     if (!rest_.starts_with("**")) return base;
-    rest_.remove_prefix(2);
+    skip(2);
     if (rest_.starts_with('=')) throw NotCovered();
     open();
     const ExpressionId power = factor();
@@ -186,15 +184,11 @@ class ExpressionParser {
   ExpressionId primary() {
     ExpressionId result = atom();
     for (;;) {
-      skip_spaces();
       if (take('.')) {
         const bool of_number = expressions_[result].kind == ExpressionKind::kConstant &&
                                expressions_[result].text.find_first_of("'\"") != 0;
-        skip_spaces();
         const std::string_view attribute = name();
-        if (of_number || is_keyword(attribute)) {
-          throw NotCovered();
-        }
+        if (of_number || is_keyword(attribute)) throw NotCovered();
         result = make(ExpressionKind::kAttribute, attribute, {&result, 1});
       } else if (take('(')) {
         result = call(result);
@@ -209,7 +203,7 @@ class ExpressionParser {
   ExpressionId call(ExpressionId function) {
     Parts parts = {function};
     std::string keywords;
-    for (skip_spaces(); !take(')'); skip_spaces()) {
+    while (!take(')')) {
       if (parts.size() > 1) expect(',');
       skip_spaces();
       if (const std::string_view keyword = keyword_of_argument(); !keyword.empty()) {
@@ -233,18 +227,17 @@ class ExpressionParser {
       return {};
     }
     if (is_keyword(name)) throw NotCovered();
-    rest_.remove_prefix(sign + 1);
+    skip(sign + 1);
     return name;
   }
 
   ExpressionId subscript(ExpressionId object) {
     Parts items = {test()};
     bool is_tuple = false;
-    for (skip_spaces(); !take(']'); skip_spaces()) {
+    while (!take(']')) {
       expect(',');
       is_tuple = true;
-      skip_spaces();
-      if (!rest_.starts_with(']')) items.push_back(test());
+      if (peek() != ']') items.push_back(test());
     }
     const ExpressionId parts[] = {object,
                                   is_tuple ? make(ExpressionKind::kTuple, {}, items) : items[0]};
@@ -252,9 +245,7 @@ class ExpressionParser {
   }
 
   ExpressionId atom() {
-    skip_spaces();
-    if (rest_.empty()) throw NotCovered();
-    const char first = rest_.front();
+    const char first = peek();
     if (is_name_start(first)) {
       const std::string_view word = name();
       const bool is_constant = is_constant_word(word);
@@ -270,10 +261,8 @@ class ExpressionParser {
   }
 
   ExpressionId parenthesized() {
-    skip_spaces();
     if (take(')')) return make(ExpressionKind::kTuple, {}, {});
     const ExpressionId first = test();
-    skip_spaces();
     if (take(')')) return first;
     expect(',');
     Parts parts = {first};
@@ -284,23 +273,21 @@ class ExpressionParser {
 
   Parts items(char end) {
     Parts parts;
-    for (skip_spaces(); !take(end); skip_spaces()) {
+    while (!take(end)) {
       parts.push_back(test());
-      skip_spaces();
-      if (!rest_.starts_with(end)) expect(',');
+      if (peek() != end) expect(',');
     }
     return parts;
   }
 
   // Parses a number whose repr() is its text: an integer, or a decimal fraction of few digits.
   ExpressionId number() {
-    size_t end = 0;
-    while (end < rest_.size() && is_digit(rest_[end])) ++end;
+    size_t end = end_of_digits(0);
     const std::string_view whole = rest_.substr(0, end);
     if (whole.size() > 1 && whole.front() == '0') throw NotCovered();
     if (end < rest_.size() && rest_[end] == '.') {
-      const size_t point = end++;
-      while (end < rest_.size() && is_digit(rest_[end])) ++end;
+      const size_t point = end;
+      end = end_of_digits(point + 1);
       const std::string_view fraction = rest_.substr(point + 1, end - point - 1);
       const bool is_short = whole.size() + fraction.size() <= 15;
       const bool is_small = whole == "0" && fraction.starts_with("000");
@@ -309,9 +296,7 @@ class ExpressionParser {
     }
     if (end < rest_.size() && (is_name_part(rest_[end]) || rest_[end] == '.')) throw NotCovered();
     if (whole.size() > kMaxDigits) throw NotCovered();
-    const std::string_view text = rest_.substr(0, end);
-    rest_.remove_prefix(end);
-    return make(ExpressionKind::kConstant, text, {});
+    return make(ExpressionKind::kConstant, take_characters(end), {});
   }
 
   // Parses a plain string, and returns it in the quotes of repr().
@@ -321,44 +306,17 @@ class ExpressionParser {
     const std::string_view inside = rest_.substr(1, end - 1);
     const bool is_plain = std::all_of(inside.begin(), inside.end(),
                                       [](char c) { return c >= ' ' && c <= '~' && c != '\\'; });
-    rest_.remove_prefix(end + 1);
-    skip_spaces();
-    const bool others_follow = !rest_.empty() && (rest_[0] == '\'' || rest_[0] == '"');
+    skip(end + 1);
+    const bool others_follow = peek() == '\'' || peek() == '"';
     if (!is_plain || others_follow) throw NotCovered();
     const std::string quotes = inside.find('\'') != std::string_view::npos ? "\"" : "'";
     return make(ExpressionKind::kConstant, quotes + std::string(inside) + quotes, {});
-  }
-
-  std::string_view name() {
-    size_t end = 0;
-    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
-    if (end == 0 || is_digit(rest_[0])) throw NotCovered();
-    const std::string_view result = rest_.substr(0, end);
-    rest_.remove_prefix(end);
-    return result;
   }
 
   // Whether the expression ends here.
   bool is_at_end() {
     skip_spaces();
     return rest_.empty() || rest_[0] == ')' || rest_[0] == ']' || rest_[0] == ',';
-  }
-
-  void skip_spaces() { rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size())); }
-  bool take(char c) {
-    if (!rest_.starts_with(c)) return false;
-    rest_.remove_prefix(1);
-    return true;
-  }
-  void expect(char c) {
-    if (!take(c)) throw NotCovered();
-  }
-  bool take_word(std::string_view word) {
-    skip_spaces();
-    if (!rest_.starts_with(word)) return false;
-    if (rest_.size() > word.size() && is_name_part(rest_[word.size()])) return false;
-    rest_.remove_prefix(word.size());
-    return true;
   }
 
   void open() {
@@ -373,7 +331,6 @@ class ExpressionParser {
   }
 
   Expressions& expressions_;
-  std::string_view rest_;  // the part of the text that is not parsed yet
   const int max_open_;
   int open_ = 0;  // depth of open brackets, prefix operators and powers
 };
@@ -528,7 +485,7 @@ class Printer {
 
 std::optional<ExpressionId> Expressions::parse(std::string_view text, int max_open) {
   try {
-    return ExpressionParser(*this, text, max_open).whole();
+    return ExpressionParser(*this, text, max_open).parse();
   } catch (const NotCovered&) {
     return std::nullopt;
   }

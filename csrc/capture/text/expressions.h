@@ -33,7 +33,7 @@ enum class ExpressionKind : uint8_t {
 // A table of expressions; equal expressions have one id.
 class Expressions {
  public:
-  static constexpr int kMaxDepth = 100;  // Python parses deeper expressions, with its limits
+  static constexpr int kMaxDepth = 100;  // deeper expressions are not covered
 
   struct Expression {
     ExpressionKind kind;
@@ -42,8 +42,8 @@ class Expressions {
     std::vector<ExpressionId> in;  // its parts, in the order of the source
   };
 
-  // Returns nullopt for a text that is not an expression, or not covered. A text that is nested
-  // deeper than `max_open` is not covered.
+  // Returns nullopt for a text that is not an expression, or is not covered, or is nested deeper
+  // than `max_open`.
   std::optional<ExpressionId> parse(std::string_view text, int max_open = kMaxDepth);
   // Returns the text of ast.unparse, on one line.
   std::string print(ExpressionId id) const;
@@ -55,25 +55,28 @@ class Expressions {
 
  private:
   std::deque<Expression> expressions_;  // by id
-  core::TextMap<ExpressionId> ids_;     // by kind, parts and text, as bytes
+  core::TextMap<ExpressionId> ids_;     // key: bytes of kind, parts and text
   std::string key_;                     // a buffer of make(), reused by all calls
 };
 
-// Replaces common parts of several Python expressions by variables. Parts are attributes, calls and
-// subscripts; inner parts get their variables first.
+// Replaces parts that occur several times in Python expressions by variables. Parts are attributes,
+// calls and subscripts. Inner parts get their variables first.
 class CommonSubexpressions {
  public:
-  // Counts all parts of an expression. Returns nullopt, without counting, if it is not covered.
+  // Counts all parts of an expression. Returns nullopt, without counting, for a text that is not
+  // covered.
   std::optional<ExpressionId> count(std::string_view text);
 
   struct Replaced {
     std::vector<std::string> assignments;  // of new variables, each after the ones that it uses
     std::string text;
   };
-  // Returns a counted expression with variables. All expressions must be counted before.
+  // Returns a counted expression with its common parts replaced. All expressions must be counted
+  // before.
   Replaced replace(ExpressionId id);
 
-  // For expressions that are not covered: `text` is a part as ast.unparse prints it.
+  // The caller uses these for expressions that are not covered. `text`: a part as ast.unparse
+  // prints it.
   void count_part(std::string_view text) { ++entry(part(text)).uses; }
   bool is_common(std::string_view text) { return entry(part(text)).uses > 1; }
   // The variable of a part, or nullopt.

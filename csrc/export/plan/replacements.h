@@ -1,4 +1,4 @@
-// The order of a value's users in its table of users after placeholders were replaced.
+// Computes the order of users after placeholders were replaced.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@ namespace fxpress::exporting {
 using core::NodeId;
 
 // Node.replace_all_uses_with sets the arguments of each user again, which moves the user to the end
-// of the tables of all its inputs. Returns, by node, the number of its last such move when the
-// nodes of `replaced` are replaced in this order; 0: it did not move. The users of a value are in
-// the order of these numbers, and equal numbers in graph order.
+// of the tables of all its inputs. Returns, by node, the number of its last move when the nodes of
+// `replaced` are replaced in this order; 0: it did not move. The users of a value are in the order
+// of these numbers, and in graph order for equal numbers.
 //
 // Requires that the users of `graph` are linked.
 inline std::vector<uint32_t> last_moves(const core::Graph& graph,

@@ -2,11 +2,6 @@
 
 namespace fxpress::split {
 
-using core::FlatMap;
-using core::Graph;
-using core::NodeId;
-using core::PartitionId;
-
 namespace {
 constexpr uint64_t kNever = ~uint64_t{0};
 

@@ -19,8 +19,8 @@ using core::PartitionId;
 struct Partition {
   std::vector<NodeId> nodes;            // its nodes, in graph order
   std::vector<NodeId> inputs;           // values of other partitions, in order of first use
-  std::vector<NodeId> outputs;          // its values that others need, in order of first use
-  std::vector<PartitionId> dependents;  // partitions that wait for this one, in order of record
+  std::vector<NodeId> outputs;          // values that other partitions need, in order of first use
+  std::vector<PartitionId> dependents;  // partitions that use its values, in order of first use
 };
 
 // Records uses across partitions in the order of torch.fx.passes.split_module, because this order
@@ -30,13 +30,13 @@ class Partitioning {
   // `assignment` gives the partition of each node, or an invalid id.
   Partitioning(const Graph& graph, std::span<const PartitionId> assignment, size_t partitions);
 
-  // Records that `user`, in a partition, uses `def`; `use`: position in graph.inputs. Returns true
-  // when this call has made the value an input of the partition: the caller records its symbols.
-  // (A value that record_symbol() made an input has only the symbol that it binds.)
+  // Records that `user`, in a partition, uses `def`. `use`: position in graph.inputs. Returns true
+  // when this call has made `def` an input of the partition; the caller then records the symbols of
+  // `def`. An input that record_symbol() has added needs no symbol but the one that it binds.
   bool record_use(uint32_t use, NodeId def, NodeId user);
 
-  // Makes `def`, the binder of a symbol in the shape of an input, an input of `user_partition`,
-  // although it need not be an argument there. Does nothing when `user_partition` defines it.
+  // Makes `def` an input of `user_partition`, because it binds a symbol in the shape of another
+  // input. Does nothing when `user_partition` defines it.
   void record_symbol(NodeId def, PartitionId user_partition);
 
   // Records that the graph's output mentions `def`.

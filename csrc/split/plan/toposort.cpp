@@ -4,8 +4,6 @@
 
 namespace fxpress::split {
 
-using core::PartitionId;
-
 std::vector<PartitionId> partition_order(std::span<const std::vector<PartitionId>> dependents) {
   const size_t n = dependents.size();
   std::vector<uint32_t> waiting(n, 0);

@@ -1,4 +1,4 @@
-// Finds the values that may share memory with inputs of the graph that are written later.
+// Finds the values that may share memory with certain nodes.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace fxpress::unflatten {
 using core::Graph;
 using core::NodeId;
 
-// Finds, for each node, the `roots` (nodes of the graph) that its value may share memory with, in
-// graph order; a root aliases itself. `may_alias(node)`: a result of the node may be, or view, one
-// of its inputs; called only for nodes that have an input which aliases a root.
+// Finds, for each node, the nodes of `roots` with which its value may share memory, in graph order;
+// a root aliases itself. `may_alias(node)`: whether a result of the node may be, or view, one of
+// its inputs; called only for nodes with an input that aliases a root.
 inline std::vector<std::vector<NodeId>> find_aliases(const Graph& graph,
                                                      const std::vector<NodeId>& roots,
                                                      const std::function<bool(NodeId)>& may_alias) {

@@ -27,7 +27,8 @@ class StateLowering {
     }
   }
 
-  // Children before parents: a parent drops the values that its children no longer use.
+  // Visits children before parents, because a parent drops the values that its children no longer
+  // use.
   void run() {
     struct ModuleVisit {
       ModuleId module;
@@ -64,7 +65,8 @@ class StateLowering {
 
   void sink(FrameId id, std::string_view path) {
     CallFrame& frame = outline_.frames[id.value()];
-    // Follow the order of the placeholders: torch names their replacements in it.
+    // Follow the order of the placeholders, in which torch names the get_attr nodes that replace
+    // them.
     for (size_t k = frame.front.size(); k-- > 0;) {
       if (sink_input(frame, id, frame.front[k], path)) count_use(frame.passed[k], -1);
     }
@@ -85,7 +87,7 @@ class StateLowering {
         state.kind = Planned::kState;
         state.frame = id;
         state.source = source;
-        state.path = strings_.intern(path.empty() ? text : text.substr(path.size() + 1));
+        state.path = strings_.intern(relative(text, path));
         const PlannedId planned(outline_.nodes.size());
         outline_.nodes.push_back(state);
         uses_.push_back(0);
@@ -105,11 +107,6 @@ class StateLowering {
   std::vector<int> uses_;      // by planned node
   std::vector<uint8_t> done_;  // by module
 };
-
-// `path` relative to `base`, a path above it.
-std::string_view relative(std::string_view path, std::string_view base) {
-  return base.empty() ? path : path.substr(base.size() + 1);
-}
 
 std::pair<std::string_view, std::string_view> split_last(std::string_view path) {
   const size_t dot = path.rfind('.');
@@ -173,14 +170,15 @@ StatePlaces::StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root,
   }
 }
 
-// `path` is that of the parent.
+// Returns the children of `parent` that are calls of `name`, or a new child if there are none.
+// `path`: of `parent`.
 const std::vector<ModuleId>& StatePlaces::calls_of(ModuleId parent, std::string_view path,
                                                    StringId name) {
   const uint32_t table = tree_.table_of(parent);
   const auto calls_named = [&](StringId base) -> std::vector<ModuleId>& {
-    const auto [place, added] = calls_below_.insert(uint64_t{table} << 32 | base.value(),
+    const auto [index, added] = calls_below_.insert(uint64_t{table} << 32 | base.value(),
                                                     static_cast<uint32_t>(calls_.size()));
-    return added ? calls_.emplace_back() : calls_[place];
+    return added ? calls_.emplace_back() : calls_[index];
   };
   if (grouped_.insert(table, 0).added) {
     for (const auto& [child_name, child] : tree_.children(parent)) {
@@ -207,7 +205,7 @@ const std::vector<ModuleId>& StatePlaces::modules_at(std::string_view path) {
   for (size_t start = 0; !path.empty() && start <= path.size();) {
     const size_t end = std::min(path.find('.', start), path.size());
     const StringId name = strings_.intern(path.substr(start, end - start));
-    const auto [place, added] =
+    const auto [index, added] =
         below_.insert(uint64_t{at} << 32 | name.value(), static_cast<uint32_t>(known_.size()));
     if (added) {
       std::vector<ModuleId>& modules = known_.emplace_back();
@@ -220,7 +218,7 @@ const std::vector<ModuleId>& StatePlaces::modules_at(std::string_view path) {
         }
       }
     }
-    at = place;
+    at = index;
     start = end + 1;
   }
   return known_[at];
@@ -260,13 +258,13 @@ void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
   for (FrameId id : outline.displaced) {
     CallFrame& frame = outline.frames[id.value()];
     const CallFrame& caller = outline.frames[frame.parent.value()];
-    const std::string_view place =
+    const std::string_view name =
         relative(strings.text(frame.call_name), strings.text(caller.path));
-    const ModuleId module = tree.find(caller.module, place);
+    const ModuleId module = tree.find(caller.module, name);
     const FrameId other = outline.frame_of(module);
     if (!other.valid() || !same_graph(id, other)) continue;
     remove_at(tree, strings, caller.module, strings.text(frame.target));
-    frame.target = strings.intern(place);
+    frame.target = strings.intern(name);
     frame.module = module;
   }
 }
@@ -282,9 +280,8 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
     uint32_t dispatcher = kNone;                         // into the result
   };
   std::vector<Calls> modules;
-  std::unordered_map<uint32_t, size_t> position;  // path -> index in modules
-  std::unordered_map<uint32_t, ModuleId>
-      module_of;  // preserved call name -> module, invalid if the graph has none
+  std::unordered_map<uint32_t, size_t> position;     // path -> index in modules
+  std::unordered_map<uint32_t, ModuleId> module_of;  // preserved call name -> module or invalid
   for (StringId call_name : preserved) {
     module_of[call_name.value()] = ModuleId();
     const auto redirect = redirects.find(call_name.value());
@@ -323,7 +320,7 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
   }
   if (result.empty()) return result;
 
-  // Call names do not show how often merged graphs call a dispatcher, so one run is followed.
+  // Call names do not show how often merged graphs call a dispatcher, so follow one run.
   std::vector<std::vector<ModuleId>> reached(result.size());
   walk_run(outline, [&](const CallFrame& call) {
     const auto known = module_of.find(call.call_name.value());

@@ -1,4 +1,4 @@
-// Steps after outlining: modules get their state, and calls are arranged as modules.
+// The steps after outlining: state moves into modules, and calls become modules.
 #pragma once
 
 #include <deque>
@@ -23,18 +23,18 @@ using core::StringPool;
 // ---- state ----
 
 // Moves state from the arguments of module calls into the modules: placeholders for parameters,
-// buffers and constants become get_attr nodes of the module that has them. `targets`: by flat node,
-// the dotted names of the state that the placeholder passes; empty for other nodes. A module owns
-// the state if one of the targets is below the module's path, under the first such target;
-// otherwise an outer module owns it.
+// buffers and constants become get_attr nodes of the module that owns the state. `targets`: by flat
+// node, the dotted names of the state that the placeholder passes; empty for other nodes. A module
+// owns the state if a target is below the module's path. The first such target names the state.
+// Otherwise an outer module owns it.
 void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                  const std::vector<std::vector<StringId>>& targets);
 
-// Finds the modules that hold the state of a dotted name: every call of a module shares its
-// parameters.
+// Finds the modules that hold the state of a dotted name. Each call of a module is a module that
+// shares its parameters.
 class StatePlaces {
  public:
-  // A child such as "a@1" is a call of "a", unless state in `names` is below its own path.
+  // A child "a@1" is a call of "a", unless a name in `names` is below "a@1".
   StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root,
               std::span<const std::string_view> names = {});
 
@@ -43,7 +43,7 @@ class StatePlaces {
   const std::vector<ModuleId>& modules_at(std::string_view path);
 
  private:
-  using Modules = std::deque<std::vector<ModuleId>>;  // references stay valid
+  using Modules = std::deque<std::vector<ModuleId>>;  // a deque keeps references valid
 
   const std::vector<ModuleId>& calls_of(ModuleId parent, std::string_view path, StringId name);
 
@@ -61,11 +61,12 @@ class StatePlaces {
 
 using SameGraph = std::function<bool(FrameId, FrameId)>;
 
-// Call names of merged calls -> the call names that replace them.
+// Call name of a merged call -> the call name that replaces it.
 using Redirects = std::unordered_map<uint32_t, StringId>;
 
-// Merges calls of one module object whose graphs are equal into one module. Under the same path the
-// later call calls the earlier module; another path becomes a second name of the earlier module.
+// Merges calls of one module object with equal graphs into one module. If the calls have the same
+// path, the later one calls the earlier module. Otherwise the later path becomes a second name of
+// the earlier module.
 Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                       const SameGraph& same_graph);
 
@@ -74,20 +75,21 @@ Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
 void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
                      const SameGraph& same_graph);
 
-// One name for a module whose calls run different graphs: each call runs the next of `calls`.
+// A module that stands for calls with different graphs: each call runs the next of `calls`.
 struct Dispatcher {
   ModuleId module;              // its id in the tree
   StringId path;                // of the module
   std::vector<ModuleId> calls;  // in order; may repeat
 };
 
-// `preserved`: the call names that have a signature. Calls of dispatched modules lose their number.
+// Creates a dispatcher for each module with several preserved calls; these calls then lose their
+// numbers. `preserved`: the call names that have a signature.
 std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                                        std::span<const StringId> preserved,
                                        const Redirects& redirects);
 
-// Sorts modules by `paths`, the others by first appearance. Adds an empty module for each path that
-// has none.
+// Sorts modules by `paths`, and other modules by first appearance. Adds empty modules for paths
+// without a module.
 void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
                      std::span<const StringId> paths);
 

@@ -67,7 +67,7 @@ void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
   const auto lacks_stack = [&](size_t node) {
     return is_in_body(graph.ops[node]) && !stacks[node].valid();
   };
-  size_t first = 0;  // its users come later
+  size_t first = 0;  // nodes before it have no part in this: users come later
   while (first < graph.size() && !lacks_stack(first)) ++first;
   if (first == graph.size()) return;
   std::vector<Users> users(graph.size());

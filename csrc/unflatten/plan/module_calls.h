@@ -1,4 +1,4 @@
-// Stacks of modules: in which calls of which modules a node was traced.
+// Stacks of module calls: the calls, outermost first, in which a node was traced.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class ModuleCallStacks {
   std::span<const ModuleCall> operator[](StackId id) const { return stacks_[id.value()]; }
   size_t size() const { return stacks_.size(); }
 
-  // The number of leading scopes whose paths are each below the one before.
+  // The number of leading calls whose paths are each below the path before.
   static size_t valid_depth(std::span<const ModuleCall> stack, const StringPool& strings);
 
  private:
@@ -51,8 +51,8 @@ class ModuleCallStacks {
 };
 
 // Passes may add nodes without a stack. Such a node gets the stack of its users if all of them were
-// traced in one call of one module. `is_remade(node)`: the node is repeated in each graph that uses
-// it, and needs no stack.
+// traced in one call of one module. `is_remade(node)`: whether the node is repeated in each graph
+// that uses it, and so needs no stack.
 void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
                   const std::function<bool(NodeId)>& is_remade);
 

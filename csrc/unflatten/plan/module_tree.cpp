@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-namespace fxpress::unflatten {
+#include "core/characters.h"
 
-using core::FlatMap;
-using core::ModuleId;
-using core::StringId;
-using core::StringPool;
+namespace fxpress::unflatten {
 
 std::string_view without_call(std::string_view name) {
   return name.substr(0, name.find('@'));
@@ -19,12 +16,16 @@ bool is_call_of(std::string_view name, std::string_view base) {
   name.remove_prefix(base.size());
   if (name.empty()) return true;
   if (name.front() != '@' || name.size() == 1) return false;
-  return std::all_of(name.begin() + 1, name.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return std::all_of(name.begin() + 1, name.end(), core::is_digit);
 }
 
 bool is_below(std::string_view path, std::string_view prefix) {
   if (prefix.empty()) return !path.empty();
   return path.size() > prefix.size() + 1 && path.starts_with(prefix) && path[prefix.size()] == '.';
+}
+
+std::string_view relative(std::string_view path, std::string_view prefix) {
+  return prefix.empty() ? path : path.substr(prefix.size() + 1);
 }
 
 std::string without_calls(std::string_view path) {

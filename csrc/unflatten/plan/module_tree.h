@@ -1,5 +1,5 @@
-// A tree of nn.Modules to be created; modules and names are integers. Several modules may share one
-// table of children, as the calls of one module do.
+// A tree of nn.Modules to be created. Modules and names are integers. Several modules may share a
+// table of children: the calls of one module do.
 #pragma once
 
 #include <functional>
@@ -29,10 +29,12 @@ bool is_call_of(std::string_view name, std::string_view base);
 // `path` is strictly below `prefix`, compared part by part; every path except "" is below "".
 bool is_below(std::string_view path, std::string_view prefix);
 
+// `path` without `prefix`, a path above it, and the dot.
+std::string_view relative(std::string_view path, std::string_view prefix);
+
 // Every part of a dotted path without its call number: "a@1.b@2" -> "a.b".
 std::string without_calls(std::string_view path);
 
-// The path of the child `name` of `path`.
 StringId joined(StringPool& strings, StringId path, std::string_view name);
 
 class ModuleTree {
@@ -52,7 +54,6 @@ class ModuleTree {
   void set_child(ModuleId module, StringId name, ModuleId child);
   void remove_child(ModuleId module, StringId name);
 
-  // Makes `module` share the table of children of `other`.
   void share_children(ModuleId module, ModuleId other);
 
   // The number of the module's table of children, which several modules may share.
@@ -92,7 +93,7 @@ class ModuleTree {
   static uint64_t key(uint32_t table, StringId name) {
     return uint64_t{table} << 32 | name.value();
   }
-  // The index of a child in the items of its table; kRemoved or kAbsent if it is not there.
+  // The index of a child in the items of its table; kRemoved or kAbsent without such a child.
   uint32_t position(uint32_t table, StringId name) const {
     return positions_.find(key(table, name));
   }

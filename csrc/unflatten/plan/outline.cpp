@@ -7,15 +7,7 @@
 
 namespace fxpress::unflatten {
 
-using core::FlatMap;
-using core::FrameId;
-using core::Graph;
-using core::ModuleId;
-using core::NodeId;
 using core::Op;
-using core::PlannedId;
-using core::StringId;
-using core::StringPool;
 
 namespace {
 
@@ -36,7 +28,7 @@ class Outliner {
       const NodeId id(i);
       const bool lacks_stack = graph_.ops[i] == Op::kCallFunction && !source.stacks[i].valid();
       if (lacks_stack && source.is_remade(id)) is_remade_[i] = 1;
-      // A node that is remade where it is used reads its inputs there.
+      // A node that is repeated in the graphs of its users reads its inputs there.
       const uint32_t reads = is_remade_[i] != 0 ? std::max(i, last_user_[i]) : i;
       for (NodeId def : graph_.inputs_of(id)) {
         last_user_[def.value()] = std::max(last_user_[def.value()], reads);
@@ -120,7 +112,7 @@ class Outliner {
     values_.assign(key(id, node), planned.value() << 1 | 1);
   }
 
-  // The value in the frame's graph. Callers pass it down if the graph does not have it.
+  // Returns the value in the frame's graph. Callers pass the value if the graph does not have it.
   PlannedId value(FrameId where, NodeId node) {
     struct Task {
       FrameId frame;
@@ -163,7 +155,7 @@ class Outliner {
         }
         continue;
       }
-      // An intermediate value of a tensor that is written in place: that tensor holds it.
+      // This is an intermediate value of a tensor that is written in place: read that tensor.
       if (inputs.empty()) {
         error(OutlineFault::kCannotPass, task.node, where_is(task.frame));
       }
@@ -216,7 +208,8 @@ class Outliner {
     return planned;
   }
 
-  // Appends a node to the graph, in a caller before the call that is being outlined.
+  // Appends a node to the frame's graph. In the caller of the current frame, the last node is the
+  // call, so the new node comes before it.
   void append(FrameId id, PlannedId planned) {
     auto& body = frame(id).body;
     body.insert(id == current_ ? body.end() : body.end() - 1, planned);
@@ -287,13 +280,13 @@ class Outliner {
     callee.path_has_signature = source_.signature_of.contains(scope.path.value());
     callee.call = plan_and_append(caller, Planned::kCall, {}, {},
                                   static_cast<uint32_t>(result_.frames.size()));
-    const auto [place, added] =
+    const auto [index, added] =
         calls_.insert(scope.key.value(), static_cast<uint32_t>(result_.calls.size()));
     if (added) {
       result_.keys.push_back(scope.key);
       result_.calls.emplace_back(result_.memory.get());
     }
-    auto& calls = result_.calls[place];
+    auto& calls = result_.calls[index];
     if (!added) {
       tree_.share_children(callee.module, frame(calls.front()).module);
     }
@@ -303,8 +296,8 @@ class Outliner {
     if (frame(current_).signature != CallFrame::kNoSignature) unpack_arguments(caller);
   }
 
-  // A call that is entered again after a node of another module has another graph, so it becomes
-  // another call with a new number.
+  // A call that is entered again after a node of another module becomes another call with a new
+  // number, because its graph differs.
   void name_call(CallFrame& callee) {
     if (next_call_.size() == 0) {
       for (size_t i = 0; i < source_.scopes.size(); ++i) {
@@ -328,8 +321,8 @@ class Outliner {
     return strings_.intern(std::string(strings_.text(path)) + '@' + std::to_string(call));
   }
 
-  // Modules between caller and callee are added without a class. The first call of such a module
-  // uses it and sets its class.
+  // Adds modules between caller and callee without a class. The first call of such a module uses it
+  // and sets its class.
   void add_to_tree(CallFrame& callee, uint32_t type) {
     const CallFrame& caller = frame(callee.parent);
     const std::string_view caller_path = strings_.text(caller.path);
@@ -383,14 +376,14 @@ class Outliner {
         strings_.intern(std::string(target.substr(0, kept)) + std::string(strings_.text(free)));
   }
 
-  // The call name as the caller sees it.
+  // The call name relative to the caller's path.
   std::string_view relative_name(const CallFrame& callee) const {
     const std::string_view caller = strings_.text(result_.frames[callee.parent.value()].path);
-    return strings_.text(callee.call_name).substr(caller.empty() ? 0 : caller.size() + 1);
+    return relative(strings_.text(callee.call_name), caller);
   }
 
-  // A preserved signature: the caller packs the arguments of the original call, and the graph
-  // flattens them.
+  // For a preserved signature, the caller packs the arguments of the original call, and the
+  // callee's graph flattens them.
   void unpack_arguments(FrameId caller) {
     const FrameId callee = current_;
     const uint32_t number = frame(callee).signature;
@@ -479,9 +472,9 @@ class Outliner {
       const NodeId node = is_seen(leaf.node) ? leaf.node : NodeId();
       PlannedId known;
       if (node.valid()) {
-        const bool can_be_had =
+        const bool is_available =
             graph_.ops[node.value()] == Op::kPlaceholder || is_remade_[node.value()] != 0;
-        known = can_be_had ? value(id, node) : find(id, node);
+        known = is_available ? value(id, node) : find(id, node);
         if (!known.valid()) error(OutlineFault::kMissingOutput, node, where_is(id));
       }
       frame(id).outputs.push_back(node);
@@ -492,7 +485,7 @@ class Outliner {
     plan_and_append(id, Planned::kOutput, {&result, 1});
   }
 
-  // Moves custom meta that all nodes of a call have in common to the call.
+  // Moves custom meta that all nodes of a call share to the call.
   void move_custom_meta(FrameId id) {
     const CallFrame& callee = frame(id);
     if (callee.mapped.empty()) return;
@@ -510,7 +503,7 @@ class Outliner {
   }
 
   // Adds a copy_ after each functionalized write whose intermediate value is read from the written
-  // tensor, which restores the original write.
+  // tensor. This restores the original write.
   void write_back() {
     if (std::find(is_written_back_.begin(), is_written_back_.end(), 1) == is_written_back_.end()) {
       return;

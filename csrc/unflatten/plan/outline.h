@@ -31,7 +31,7 @@ using core::StringPool;
 
 enum class Planned : uint8_t {
   kCopy,              // of a flat node, with its inputs replaced
-  kRecompute,         // likewise in a graph that uses it, named after its function
+  kRecompute,         // a copy in another graph that uses the value, named after its function
   kPlaceholder,       // a copy of a flat placeholder, in the root
   kInput,             // a placeholder for a flat value that comes from outside
   kState,             // a get_attr that replaces a kInput
@@ -42,7 +42,7 @@ enum class Planned : uint8_t {
   kUnflattenInputs,   // leaves -> (args, kwargs), in the caller; inputs: leaves, spec
   kItem,              // value[index]
   kKeywordItem,       // value[keyword]; index: the keyword's StringId
-  kCall,              // of a module; index: the frame
+  kCall,              // a call of a module; index: the frame
   kUnflattenOutputs,  // leaves -> result of a preserved call; inputs: leaves, spec
   kFlattenOutputs,    // result of a preserved call -> leaves, in the caller; inputs: call, spec
   kOutputItem,        // one of several results of a call; index: of the result
@@ -54,7 +54,7 @@ enum class Planned : uint8_t {
 struct SignatureLeaf {
   StringId name;      // of the flat value, or invalid
   NodeId node;        // the flat value of that name, if the graph has it
-  ObjectId constant;  // valid: the leaf is this constant
+  ObjectId constant;  // the leaf itself if it is a constant, else invalid
 };
 
 struct CallSignature {
@@ -69,7 +69,7 @@ struct PlannedNode {
   bool removed = false;      // not in the final graph; its name stays taken
   bool lose_custom = false;  // its custom meta has moved to the call
   FrameId frame;             // the frame whose graph has the node
-  NodeId source;             // the flat node that it is made from, or invalid
+  NodeId source;             // the flat node from which it is planned, or invalid
   uint32_t index = 0;        // see Planned
   uint32_t custom = 0;       // its custom meta, numbered by the caller; 0: none
   uint32_t input_begin = 0;  // its inputs in Outline::inputs
@@ -84,7 +84,8 @@ struct SpecUse {
   bool of_outputs;     // out_spec instead of in_spec
 };
 
-// There may be thousands of frames with a few nodes each, so the Outline allocates their lists.
+// There may be thousands of frames with a few nodes each, so the lists are allocated in
+// Outline::memory.
 struct CallFrame {
   explicit CallFrame(std::pmr::memory_resource* of_outline) : memory(of_outline) {}
 
@@ -102,11 +103,11 @@ struct CallFrame {
   std::pmr::vector<PlannedId> created{memory};  // every planned node, in order of creation
   std::pmr::vector<PlannedId> front{memory};    // nodes inserted at the front, the frontmost last
   std::pmr::vector<PlannedId> states{memory};   // kState nodes, after the placeholders, last first
-  std::pmr::vector<PlannedId> body{memory};     // the others in order
+  std::pmr::vector<PlannedId> body{memory};     // the other nodes in order
   std::pmr::vector<NodeId> outer{memory};       // flat values of `front`, same order
   std::pmr::vector<PlannedId> passed{memory};   // the caller's values for `front`, same order
   std::pmr::vector<NodeId> outputs{memory};     // flat values that the call returns; invalid: none
-  std::pmr::vector<NodeId> mapped{memory};      // flat values known in this graph, in that order
+  std::pmr::vector<NodeId> mapped{memory};      // flat values that this graph computes, in order
   std::pmr::vector<NodeId> get_attrs{memory};   // flat get_attr nodes copied into this graph
   std::pmr::vector<SpecUse> specs{memory};      // tree specs stored on the module, by number
 
@@ -143,16 +144,17 @@ struct OutlineSource {
   std::function<bool(NodeId)> is_recomputable;
   // Whether this node writes to its first argument.
   std::function<bool(NodeId)> is_mutation;
-  // Whether this node, which has no stack, is repeated in every graph that uses it.
+  // Whether this node, which has no stack, is repeated in each graph that uses it.
   std::function<bool(NodeId)> is_remade;
 
-  // The node belongs to the current module. An invalid id: the node has no stack.
+  // The stack of a node that belongs to the module of the node before it. An invalid id means that
+  // the stack is missing.
   static constexpr StackId kInherits{uint32_t{0xfffffffe}};
 };
 
 struct Outline {
-  // The memory of the lists, which must be destroyed after them. An assignment frees the memory
-  // before the lists, so only an outline without frames may be assigned to.
+  // The memory of the lists, which is destroyed after them. An assignment frees the memory before
+  // the lists, so only an outline without frames may be assigned to.
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<CallFrame> frames;   // in order of entry, callers first
@@ -167,7 +169,7 @@ struct Outline {
 
   static constexpr uint32_t kNoFrame = 0xffffffffu;
 
-  // Whether the outliner added the module, to run a graph.
+  // Whether the outliner added the module. Later steps may add modules without a graph.
   bool is_outlined(ModuleId module) const { return module.value() < module_frame.size(); }
   FrameId frame_of(ModuleId module) const {
     const uint32_t frame = is_outlined(module) ? module_frame[module.value()] : kNoFrame;
