@@ -26,6 +26,7 @@ from fxpress._files.archive.storages import (
     bytes_by_record,
     copy_values,
     distinct_elements,
+    fork_safe_kernels,
     make_all,
 )
 from fxpress._files.archive.tensor_file import TensorFile, write_tensors
@@ -135,6 +136,7 @@ def open_weights(
         yield file.read
 
 
+@fork_safe_kernels()
 def assemble(
     views: Mapping[str, View],
     get: Callable[[str], torch.Tensor] | None,
