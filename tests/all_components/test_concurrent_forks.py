@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import fxpress
-from fxpress import _native, archive
+from fxpress import _native, archive, state
 from fxpress.unflatten import unflatten
 from tests.support.exported import export
 
@@ -91,6 +92,46 @@ class Model(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.inner(x))
+
+
+class Large(torch.nn.Module):
+    """Its weights have more elements than torch fills or copies on one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(600, 600))
+        self.register_buffer("turned", self.weight.t().clone().t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.weight + self.turned
+
+
+@pytest.mark.parametrize("read", ["load", "read", "load_into"])
+def test_a_child_reads_weights_without_the_threads_of_its_parent(read: str, tmp_path: Path) -> None:
+    """torch's kernels would wait forever for OpenMP's threads, which a child does not have."""
+    program = export(Large(), (torch.ones(600, 600),))
+    path = tmp_path / "model.pt2"
+    archive.save(program, path, weights="safetensors")
+    work: dict[str, Callable[[], object]] = {
+        "load": lambda: archive.load(path),
+        "read": lambda: state.read(path),
+        "load_into": lambda: state.load_into(program, path),
+    }
+
+    def in_time() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not that of pytest-timeout
+        signal.alarm(60)
+        threads = torch.get_num_threads()
+        work[read]()
+        assert torch.get_num_threads() == threads
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.ones(1 << 20).add_(1)  # starts OpenMP's threads
+        assert in_child(in_time) == 0
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Loaded(Dataset):  # type: ignore[type-arg]

@@ -242,7 +242,12 @@ def test_new_values_reach_constants_that_share_a_storage(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[1]", '[{"state": ["absent", "part"], "constants": []}]', "[", '[{"state": 1}]']
+    "text",
+    [
+        *("{}", "[1]", '[{"state": ["absent", "part"], "constants": []}]', "[", '[{"state": 1}]'),
+        '[{"state": ["part", "part"], "constants": []}]',  # each is a copy of its values
+        '[{"state": ["part"], "constants": []}, {"state": ["part"], "constants": []}]',
+    ],
 )
 def test_a_damaged_record_of_shared_storages(text: str, tmp_path: Path) -> None:
     program = export(MODELS["constant"](), (X,))

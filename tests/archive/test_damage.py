@@ -10,6 +10,7 @@ import re
 import resource
 import signal
 import traceback
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -392,3 +393,11 @@ def test_the_first_module_path_is_that_of_the_program(data: bytes) -> None:
     damaged = rewritten(data, {name: json.dumps(document).encode()})
     with pytest.raises(archive.SerializeError, match=r"module_call_graph\[0\]\.fqn: expected ''"):
         archive.load(damaged)
+
+
+def test_python_does_not_warn_of_the_escapes_of_a_file() -> None:
+    """A part of the file would be in the warning, and it may be an error for the caller."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(archive.ArchiveError, match="a pickle"):
+            archive.load(bytearray(b"S'\\\x1b'\n."))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch._export.serde.schema import SCHEMA_VERSION
 
 from fxpress import archive, pipeline
 from fxpress._distributed.stages.documents import sealed
@@ -18,6 +19,7 @@ from fxpress._files.serde.artifacts import save_artifact
 from fxpress._tools.inspect.summary import summarize
 from fxpress._tools.inspect.verification import check_file
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter
+from fxpress.serialize import deserialize_torch_artifact, serialize
 from tests.fuzz.hostile.cases import CONSTANTS, MODEL, SAMPLES, WEIGHTS, records_of, written
 from tests.support import growth
 from tests.support.checkpoints import save
@@ -84,6 +86,44 @@ def inputs(_: Path) -> Kind:
     return Kind(document, write, load, (growth.short_names, growth.same_in_python))
 
 
+def older_records() -> dict[str, bytes]:
+    """The records of a program in the format before torch 2.9."""
+    found = serialize(load(written(SEED, {})))
+    return {
+        "version": ".".join(map(str, SCHEMA_VERSION)).encode(),
+        "serialized_exported_program.json": found.exported_program,
+        "serialized_state_dict.pt": found.state_dict,
+        "serialized_constants.pt": found.constants,
+        "serialized_example_inputs.pt": found.example_inputs,
+        "extra_files/text": b"a",
+    }
+
+
+def older(record: str) -> Kind:
+    """A record of an older format: JSON, or a pickle."""
+    records = older_records()
+
+    def write(value: Any) -> bytes:
+        content = json.dumps(value).encode() if record.endswith("json") else save_artifact(value)
+        return write_records(records | {record: content})
+
+    if record.endswith("json"):
+        return Kind(json.loads(records[record]), write, load)
+    state = deserialize_torch_artifact(records[record])
+    document = {**state, "n": {"k": [1, "a"]}, "m": (1, torch.ones(3))}
+    return Kind(document, write, load, (growth.short_names, growth.same_in_python))
+
+
+def older_names(_: Path) -> Kind:
+    """Names and bytes of the records of an older format."""
+    document = {name: data.decode("latin-1") for name, data in older_records().items()}
+
+    def write(value: dict[str, str]) -> bytes:
+        return write_records({name: text.encode("latin-1") for name, text in value.items()})
+
+    return Kind(document, write, load)
+
+
 def header(folder: Path) -> Kind:
     """A safetensors file."""
     entry = {"dtype": "F32", "shape": [0, 2], "data_offsets": [0, 0]}
@@ -133,6 +173,10 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "constants": lambda _: of_record(CONSTANTS),
     "records": records,
     "inputs": inputs,
+    "older program": lambda _: older("serialized_exported_program.json"),
+    "older weights": lambda _: older("serialized_state_dict.pt"),
+    "older constants": lambda _: older("serialized_constants.pt"),
+    "older records": older_names,
     "header": header,
     "stages": stages,
     "index": index,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,22 @@ def test_parts_of_a_storage(parts: list[Tensor], values: list[Tensor], names: st
 
 def test_parts_that_do_not_meet_are_not_compared() -> None:
     assert overlapping([*ROW.split(3), torch.zeros(3)]) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "width", "count"),
+    [(1, 2, 2000), (1 << 18, 1 << 15, 150)],
+    ids=["a chain of overlapping parts", "pairs that are far apart"],
+)
+def test_many_parts_of_a_storage(step: int, width: int, count: int) -> None:
+    """Each value is copied a fixed number of times, and a group needs the memory of its parts."""
+    row = torch.zeros(step * count + width)
+    parts = [row[step * i :][: width - j] for i in range(count) for j in range(1 + (step > 1))]
+    values = [part.clone() for part in parts]
+    names = [str(i) for i in range(len(parts))]
+    start = time.process_time()
+    check_shared(names, parts, values)
+    assert time.process_time() - start < 2
+    values[-1][0] = 1
+    with pytest.raises(fxpress.SerializeError, match=f"'{len(parts) - 2}' and '{len(parts) - 1}'"):
+        check_shared(names, parts, values)

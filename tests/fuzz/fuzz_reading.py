@@ -31,6 +31,7 @@ import torch
 with atheris.instrument_imports(include=["fxpress"], exclude=["fxpress._native"]):
     from fxpress import archive
     from fxpress._files.serde import expressions, treespecs
+    from fxpress._files.serde.limits import Budget
     from fxpress.serialize import SerializedArtifact, SerializeError, deserialize
     from tests.fuzz.targets import bounded, files, folders, guards
 
@@ -64,7 +65,7 @@ def read_expression(data: bytes) -> None:
 
 
 def read_treespec(data: bytes) -> None:
-    treespecs.load_treespec(text_of(data))
+    treespecs.load_treespec(text_of(data), Budget(None, len(data)))
 
 
 def read_program(data: bytes) -> None:
@@ -203,6 +204,7 @@ def mutate_archive(data: bytes, max_size: int, seed: int) -> bytes:
 
 MUTATORS = {
     "programs": mutate_program,
+    "treespecs": mutate_program,
     "packages": mutate_archive,
     "guards": guards.mutate,
     "bounded": bounded.mutate,
@@ -229,7 +231,11 @@ def main() -> None:
     for seed in seeds():  # torch imports some of its parts when they are first needed
         with contextlib.suppress(Exception):
             read(seed)
-    for codec in ("cp437", "unicode_escape"):  # of names in zip files, and of escapes
+    for codec in (
+        "cp437",
+        "unicode_escape",
+        "raw_unicode_escape",
+    ):  # of zip files, escapes, pickles
         codecs.lookup(codec)
     before = set(sys.modules)
 

@@ -175,10 +175,15 @@ def join_storages(
         return
     try:
         groups = archive.budget.load_json(archive.read_bytes(record), f"record {record!r}")
+        done: set[tuple[int, str]] = set()
         for group in groups if isinstance(groups, list) else [groups]:
             held = [(state, str(name)) for name in group["state"]]
             if constants is not None:
                 held += [(constants, str(name)) for name in group["constants"]]
+            keys = {(id(table), name) for table, name in held}
+            if len(keys) < len(held) or keys & done:  # each would be copied again
+                raise ValueError("a name is listed twice")
+            done |= keys
             joined = on_one_storage([table[name] for table, name in held], len(group["state"]))
             for (table, name), value in zip(held, joined, strict=True):
                 table[name] = value

@@ -19,7 +19,7 @@ from fxpress._files.archive.contents import join_storages, read_weights
 from fxpress._files.archive.files import is_path, source_path
 from fxpress._files.archive.load_options import Options, check_location
 from fxpress._files.archive.reader import PT2ArchiveReader, retry_if_replaced
-from fxpress._files.archive.storages import copy_values
+from fxpress._files.archive.storages import copy_values, fork_safe_kernels
 from fxpress._files.archive.weight_files import check_shared, fitting, open_weights, size_of
 from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
 from fxpress._files.errors import ArchiveError
@@ -168,6 +168,7 @@ def _values(
 
 
 @operation("state.load_into", lambda _, ep, *__, **___: _sizes(ep.state_dict))
+@fork_safe_kernels()
 def load_into(
     ep: ExportedProgram,
     source: Any,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ from fxpress._torch.aten import allocate_bytes, make_views, storage_numbers, sto
 
 _CPU = torch.device("cpu")
 _ALIGNMENT = 16  # bytes, of the largest dtype
+_PROCESS = os.getpid()
 
 
 class View(NamedTuple):
@@ -68,6 +71,23 @@ def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
     for view in views:
         needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
     return needed
+
+
+@contextlib.contextmanager
+def fork_safe_kernels() -> Iterator[None]:
+    """Use one thread for torch's kernels in a forked child.
+
+    OpenMP's threads exist only in the parent: a kernel that waits for them in the child never ends.
+    """
+    threads = torch.get_num_threads()
+    if os.getpid() == _PROCESS or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _empty(record: str, size: int, device: str) -> torch.Tensor:
@@ -194,6 +214,7 @@ class _Storages:
         upload(made, fill)
 
 
+@fork_safe_kernels()
 def read_tensors(
     archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
 ) -> dict[str, torch.Tensor]:

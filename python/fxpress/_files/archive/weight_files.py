@@ -26,6 +26,7 @@ from fxpress._files.archive.storages import (
     bytes_by_record,
     copy_values,
     distinct_elements,
+    fork_safe_kernels,
     make_all,
 )
 from fxpress._files.archive.tensor_file import TensorFile, write_tensors
@@ -135,6 +136,7 @@ def open_weights(
         yield file.read
 
 
+@fork_safe_kernels()
 def assemble(
     views: Mapping[str, View],
     get: Callable[[str], torch.Tensor] | None,
@@ -247,23 +249,29 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
         first = values[0][index]
         found = (each for each in positions if not _has_same_bits(first, values[each][index]))
         return next(((0, each) for each in found), None)
-    size = -(-max(map(_end, targets)) // 16) * 16  # sufficient for every dtype
-    storage = torch.zeros(size, dtype=torch.uint8)
+    # The storage holds the bytes of this group alone; multiples of 16 are offsets of every dtype.
+    start = min(each.storage_offset() * each.element_size() for each in targets) // 16 * 16
+    storage = torch.zeros(-(-(max(map(_end, targets)) - start) // 16) * 16, dtype=torch.uint8)
     parts = [
-        storage.view(each.dtype).as_strided(each.shape, each.stride(), each.storage_offset())
+        storage.view(each.dtype).as_strided(
+            each.shape, each.stride(), each.storage_offset() - start // each.element_size()
+        )
         for each in targets
     ]
 
-    def changes(one: int, others: Sequence[int]) -> bool:
-        for position in (one, *others):
-            copy_values(parts[position], values[position])
+    def changed(one: int) -> bool:
         index = distinct_elements(parts[one])
         return not _has_same_bits(parts[one][index], values[one][index])
 
-    for one in positions:
-        if changes(one, positions):
-            return next((one, other) for other in positions if changes(one, [other]))
-    return None
+    def changes(one: int, other: int) -> bool:
+        copy_values(parts[one], values[one])
+        copy_values(parts[other], values[other])
+        return changed(one)
+
+    for position in positions:
+        copy_values(parts[position], values[position])
+    one = next(filter(changed, positions), None)
+    return None if one is None else next((one, o) for o in positions if changes(one, o))
 
 
 def _has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

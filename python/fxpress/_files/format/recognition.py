@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import stat
+import warnings
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -91,8 +92,10 @@ def _is_old_pickle(head: bytes) -> bool:
 
     file = io.BytesIO(head)
     try:
-        for _ in pickletools.genops(file):
-            pass
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of unknown escapes in strings
+            for _ in pickletools.genops(file):
+                pass
     except ValueError:
         return len(head) >= HEAD == file.tell() and head[0] in _OLD_PICKLES
     return file.tell() == len(head)
