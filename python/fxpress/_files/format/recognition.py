@@ -66,7 +66,7 @@ _RECORDS = (
     ((".data/extern_modules",), Format("a package", "torch.package.PackageImporter")),
     (("config.json", "model.weights.h5"), Format("a Keras model", "keras.models.load_model")),
 )
-_AOTINDUCTOR = Format("a package of AOTInductor", "torch._inductor.aoti_load_package")
+_AOTINDUCTOR = Format("a package of AOTInductor", "PyTorch's aoti_load_package")
 
 _FOLDERS = {  # file -> the format of folders that contain it
     names.MANIFEST: STAGES,
