@@ -135,6 +135,8 @@ void list_children_with_code(PyObject* module, std::vector<Ref>& result) {
 }
 
 void recompile(PyObject* module) {
+  // torch's generator does not end if the nodes do not: this walk raises an error.
+  walk_nodes(get_attr(get_attr(module, names.graph).get(), names.root).get(), [](PyObject*) {});
   call_method(module, names.recompile);
 }
 
