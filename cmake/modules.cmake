@@ -161,6 +161,7 @@ set(FXPRESS_ATEN_SOURCES
   csrc/engine/run.cpp
   csrc/engine/slot.cpp
   csrc/engine/step.cpp
+  csrc/fx/arguments.cpp
   csrc/fx/symbols.cpp
   csrc/py/exiting_thread.cpp
   csrc/py/gc_pause.cpp

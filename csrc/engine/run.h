@@ -17,7 +17,7 @@ namespace fxpress::engine {
 // it reads attributes and checks inlined modules up to there. Without the GIL, it executes the
 // instructions up to there, a stretch. The next look-ahead sees all changes made by Python.
 //
-// A run is on the heap: callbacks refer to it, and the stack of a suspended greenlet is moved.
+// A run is on the heap: the stack of a suspended greenlet is moved.
 class Run {
  public:
   // The plan must outlive the run. All members except native() require the GIL.
@@ -68,7 +68,6 @@ class Run {
   Ref map_tuple(const Instruction& instruction, PyObject* args);
   Ref map_dict(const Instruction& instruction, PyObject* kwargs);
   Ref value_of(const Instruction& instruction, PyObject* node);
-  static PyObject* map_callback(PyObject* self, PyObject* node);
 
   const NodeGuard& guard_of(const Instruction& instruction) const {
     return plan_.nodes[instruction.guard];

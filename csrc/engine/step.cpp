@@ -1,7 +1,7 @@
 #include "engine/convert.h"
 #include "engine/operators.h"
 #include "engine/run.h"
-#include "py/arg_cursor.h"
+#include "fx/arguments.h"
 #include "py/calls.h"
 
 namespace fxpress::engine {
@@ -124,28 +124,14 @@ Ref Run::value_of(const Instruction& instruction, PyObject* node) {
         guard_of(instruction).node.get(), node);
 }
 
-PyObject* Run::map_callback(PyObject* self, PyObject* node) {
-  auto* run = static_cast<Run*>(PyCapsule_GetPointer(self, nullptr));
-  if (run == nullptr) return nullptr;
-  try {
-    return run->value_of(run->plan_.instructions[run->ip_], node).release();
-  } catch (...) {  // C++ exceptions must not pass through the frames of map_arg
-    set_python_error(std::current_exception());
-    return nullptr;
-  }
-}
-
 // Returns an argument with its nodes replaced by values.
 Ref Run::map(const Instruction& instruction, PyObject* argument) {
-  if (is_node(argument)) return value_of(instruction, argument);
-  if (arg_kind(argument) == ArgKind::kLeaf) return Ref::borrow(argument);
-  static PyMethodDef method = {"load_arg", map_callback, METH_O, nullptr};
-  const Ref self = Ref::steal(PyCapsule_New(this, nullptr, nullptr));
-  const Ref callback = Ref::steal(PyCFunction_New(&method, self.get()));
-  PyObject* mapped =
-      PyObject_CallFunctionObjArgs(symbols.map_arg, argument, callback.get(), nullptr);
-  PyCapsule_SetName(self.get(), "of a call that has ended");  // map_callback() rejects it now
-  return Ref::steal(mapped);
+  fx::ArgMapper mapper;
+  std::vector<Ref> values;  // held, because a shared part is mapped once
+  return mapper.map(argument, [&](PyObject* node) {
+    values.push_back(value_of(instruction, node));
+    return values.back().get();
+  });
 }
 
 Ref Run::map_tuple(const Instruction& instruction, PyObject* args) {

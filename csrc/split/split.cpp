@@ -5,6 +5,7 @@
 
 #include "core/text_hash.h"
 #include "fx/attributes.h"
+#include "fx/reader.h"
 #include "fx/symbols.h"
 #include "py/gc_pause.h"
 #include "split/plan/toposort.h"
@@ -238,7 +239,12 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
     written = write_split(plan, options);
   });
   // After the pause, because recompile() runs code generators of torch and users.
-  for (const Ref& child : written.stale) call_method(child.get(), fx::names.recompile);
+  for (const Ref& child : written.stale) {
+    // torch's code generator never ends if the ring of nodes is broken; this walk raises an error.
+    const Ref graph = get_attr(child.get(), fx::names.graph);
+    fx::walk_nodes(get_attr(graph.get(), fx::names.root).get(), [](PyObject*) {});
+    call_method(child.get(), fx::names.recompile);
+  }
   if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
   marks.keep();
   return std::move(written.result);

@@ -244,3 +244,16 @@ def test_interrupts(component: str) -> None:
         assert _native.gc_pauses() == 0
         moment.armed = False
         call(subject)
+
+
+@pytest.mark.parametrize("edit", BROKEN_RINGS, ids=lambda edit: edit.__name__)
+def test_split_of_a_module_whose_child_has_a_graph_without_an_end(
+    edit: Callable[[Graph], None],
+) -> None:
+    root, graph = torch.nn.Module(), Graph()
+    root.inner = plain()
+    graph.output(graph.call_module("inner", (graph.placeholder("x"),)))
+    subject = GraphModule(root, graph)
+    edit(root.inner.graph)
+    with pytest.raises(RuntimeError, match=MODIFIED):
+        split_module(subject, None, lambda _: 0)

@@ -80,6 +80,35 @@ def test_types_have_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert not [text for pair in texts for text in pair if text.isdecimal()]
 
 
+class Viewed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.shape[0] * 2, 2)
+
+
+def test_sizes_are_as_users_write_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = (None, ({0: torch.export.Dim("n", max=8)},), ({0: torch.export.Dim.AUTO},))
+    first, second, third = (
+        torch.export.export(Viewed(), (torch.ones(3, 4),), dynamic_shapes=each) for each in shapes
+    )
+    (symbol,) = map(str, second.range_constraints)
+    for programs in ((first, second), (second, first)):
+        found = {each.path.rpartition(".")[2]: each for each in fxpress.diff(*programs)}
+        assert {found["sizes[0]"].first, found["sizes[0]"].second} == {3, symbol}
+        assert {*found["sizes[0]"].texts()} == {"3", symbol}
+        assert {*found[symbol].texts()} == {"nothing", "VR[0, 8]"}
+    assert f"range_constraints.{symbol}.max_val: 8 → nothing" in map(
+        str, fxpress.diff(second, third)
+    )
+    files = [str(tmp_path / "first.pt2"), str(tmp_path / "second.pt2")]
+    fxpress.save(first, files[0])
+    fxpress.save(second, files[1])
+    assert app.run(["diff", *files]) == 1
+    shown = capsys.readouterr().out
+    assert f"sizes[0]: 3 → {symbol}" in shown
+    assert "Symbol(" not in shown
+    assert ".as_" not in shown
+
+
 def test_a_difference(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     status, found = asked(*files, capsys=capsys)
     (expected,) = fxpress.diff(fxpress.load(files[0]), fxpress.load(files[1]))

@@ -39,6 +39,12 @@ def zip_file(path: Path) -> None:
         file.writestr("docs/read.me", "text " * 100)
 
 
+def keras_file(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        for name in ("metadata.json", "config.json", "model.weights.h5"):
+            file.writestr(name, "{}")
+
+
 def written(data: bytes) -> Callable[[Path], Any]:
     return lambda path: path.write_bytes(data)
 
@@ -68,6 +74,13 @@ FILES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "a.pkl": (written(pickle.dumps({"a": 1})), "pickle", "pickle.load"),
     "two.pkl": (written(pickle.dumps([1], 2)), "pickle", "pickle.load"),
     "a.npz": (lambda path: np.savez(path, a=np.ones(3)), "NumPy", "numpy.load"),
+    "a.mlmodel": (written(b"\x08\x05\x12\x40\x0a" + bytes(70)), "Core ML", "coremltools"),
+    "a.xz": (written(b"\xfd7zXZ\0" + bytes(40)), "xz", "xz"),
+    "a.bz2": (written(b"BZh9" + bytes(40)), "bzip2", "bzip2"),
+    "a.zst": (written(b"\x28\xb5\x2f\xfd" + bytes(40)), "Zstandard", "zstd"),
+    "a.parquet": (written(b"PAR1" + bytes(40)), "Parquet", "pyarrow.parquet"),
+    "a.so": (written(b"\x7fELF\2\1\1" + bytes(57)), "a shared library", "loader"),
+    "a.keras": (keras_file, "Keras", "keras.models.load_model"),
     "a.zip": (zip_file, "a zip file", ""),
     "empty": (written(b""), "an empty file", ""),
 }
@@ -115,6 +128,19 @@ def test_files_without_a_known_format(tmp_path: Path) -> None:
             fxpress.load(bytearray(data))
 
 
+def test_a_package_of_aotinductor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w") as file:
+        texts = {"archive_format": "pt2", "archive_version": "0", ".data/version": "3"}
+        texts |= {"byteorder": "little", "data/aotinductor/model/model.wrapper.so": "\x7fELF"}
+        for name, text in texts.items():
+            file.writestr(f"model/{name}", text)
+    with pytest.raises(archive.ArchiveError, match=r"AOTInductor.*aoti_load_package reads it"):
+        fxpress.load(path)
+    assert app.run(["hash", str(path)]) == 2
+    assert "aoti_load_package reads it" in capsys.readouterr().err
+
+
 def test_records_that_a_program_lacks(path: Path) -> None:
     """A file with records of a program stays a damaged program."""
     with zipfile.ZipFile(path) as whole:
@@ -134,13 +160,18 @@ def folders(program: ExportedProgram, tmp_path: Path) -> dict[str, Path]:
     dcp.save({**STATE, "step": {"n": 3}}, checkpoint_id=tmp_path / "dcp")
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "manifest.json").write_text("{}")
-    return {name: tmp_path / name for name in ("stages", "dcp", "site")}
+    for folder, file in (("hub", "pytorch_model.bin"), ("tf", "saved_model.pb")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_bytes(b"\x08\x01")
+    return {name: tmp_path / name for name in ("stages", "dcp", "site", "hub", "tf")}
 
 
 def test_folders(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     for name, said in (
         ("stages", "Is a directory: a folder of stages, which fxpress.pipeline.load_stage reads"),
         ("dcp", "a checkpoint of torch.distributed, which torch.distributed.checkpoint.load reads"),
+        ("hub", "a folder of transformers, which its from_pretrained reads"),
+        ("tf", "a SavedModel, which tensorflow.saved_model.load reads"),
         ("site", "Is a directory\n"),
     ):
         for load in (fxpress.load, archive.load_pt2):

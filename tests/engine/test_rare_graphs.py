@@ -182,3 +182,43 @@ def test_calls_of_a_dispatcher_that_are_edited_between_runs(change: str) -> None
         ours = results_around(EDITS[change], x)
     for mine, other in zip(ours, theirs, strict=True):
         assert_same(mine, other)
+
+
+def deep(value: Any, container: Callable[[Any], Any]) -> Any:
+    for _ in range(100_000):
+        value = container(value)
+    return value
+
+
+@pytest.mark.parametrize("is_output", [False, True])
+@pytest.mark.parametrize("container", [lambda x: [x], lambda x: (x,), lambda x: {"a": x}, slice])
+def test_arguments_of_any_depth(container: Callable[[Any], Any], is_output: bool) -> None:
+    """They run; torch's Interpreter overflows the stack."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    taken: list[Any] = []
+    node = graph.output(x) if is_output else graph.call_function(taken.append, (x,))
+    if not is_output:
+        graph.output(node)
+    node._args = (deep(x, container),)
+    made = native_engine.run(nn.Module(), graph, (torch.ones(2),))
+    value = made if is_output else taken.pop()
+    del made
+    while not isinstance(value, torch.Tensor):
+        is_slice = isinstance(value, slice)
+        value = value.stop if is_slice else value["a"] if isinstance(value, dict) else value[0]
+    assert value.equal(torch.ones(2))
+
+
+@pytest.mark.parametrize("is_output", [False, True])
+def test_arguments_that_contain_themselves(is_output: bool) -> None:
+    items: list[Any] = []
+    table: dict[str, Any] = {"items": items}
+    items.append(table)
+    for cyclic in (items, table):
+        graph = fx.Graph()
+        x = graph.placeholder("x")
+        node = graph.output(x) if is_output else graph.call_function(len, (x,))
+        node._args = (cyclic,)
+        with pytest.raises(ValueError, match="an argument of a node contains itself"):
+            native_engine.run(nn.Module(), graph, (torch.ones(2),))

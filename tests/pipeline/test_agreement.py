@@ -204,6 +204,21 @@ def test_an_answer_with_another_field(bad: int, store: Any) -> None:
     assert "other fields: color" in first
 
 
+WRONG = {"stages": [0, None], "digest": 1, "error": [], "trains": 0, "plan_keys": {"a": "no"}}
+WRONG |= {"cuts": [1], "fxpress": 3, "scale_grads": None, "torch": {}, "settings": 2.5}
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize("field", WRONG)
+def test_an_answer_with_a_field_of_another_type(bad: int, field: str, store: Any) -> None:
+    answers = [Answer([rank]) for rank in range(2)]
+    setattr(answers[bad], field, WRONG[field])
+    first, second = at_once(*map(agree, answers))
+    assert first == second
+    assert "runs fxpress" in first
+    assert f"other fields: {field})" in first
+
+
 def test_another_version(store: Any) -> None:
     first, second = at_once(agree(Answer([0], fxpress="1")), agree(Answer([1], fxpress="2")))
     assert first == second == "rank 1 (stage 1) runs fxpress 2, and rank 0 1"

@@ -257,7 +257,6 @@ def engine_symbols(
         "fetch_attr": fetch_attr,
         "int_operators": {getattr(operator, name): i for i, name in enumerate(int_operators)},
         "living_overload": living_overload,
-        "map_arg": torch._C._fx_map_arg,
         "missing_argument": missing_argument,
         "module_call": module["__call__"],
         "module_call_impl": module["_call_impl"],

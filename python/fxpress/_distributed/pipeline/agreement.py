@@ -11,6 +11,7 @@ import dataclasses
 import datetime
 import json
 import time
+import typing
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -143,17 +144,28 @@ def _end_round(store: Any, number: int, verdict: str) -> None:
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; if its fields are another version's, add their names to its `fxpress`."""
+    """Parse an answer; if its fields differ from ours, `fxpress` also lists those that differ."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):
         fields = {}
-    names = {each.name for each in dataclasses.fields(Answer)}
-    known = {"stages": [], **{name: fields[name] for name in fields.keys() & names}}
-    if others := fields.keys() ^ names:
-        version = known.get("fxpress")
-        known["fxpress"] = f"{version} (it answers with other fields: {', '.join(sorted(others))})"
-    return Answer(**known)
+    hints = typing.get_type_hints(Answer)
+    fitting = {n: fields[n] for n in fields.keys() & hints.keys() if _has_type(fields[n], hints[n])}
+    answer = Answer(**{"stages": [], **fitting})
+    if others := (fields.keys() | hints.keys()) - fitting.keys():
+        names = ", ".join(sorted(others))
+        answer.fxpress = f"{answer.fxpress} (it answers with other fields: {names})"
+    return answer
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    """Return whether a value of JSON has the type of a field of `Answer`."""
+    args = typing.get_args(hint)
+    if typing.get_origin(hint) is list:
+        return type(value) is list and all(_has_type(each, args[0]) for each in value)
+    if typing.get_origin(hint) is dict:
+        return type(value) is dict and all(_has_type(each, args[1]) for each in value.values())
+    return type(value) in (args or (hint,))
 
 
 def out_of_reach(names: list[str]) -> str:

@@ -132,7 +132,9 @@ def load(
         _check_format_version(archive)
         models = names.models_in(archive.get_file_names())
         if names.MODEL not in models:
-            raise MissingProgramError(f"the archive does not contain a program {names.MODEL!r}")
+            other = format_of_records(archive.get_file_names())
+            lacks = f"the archive does not contain a program {names.MODEL!r}"
+            raise MissingProgramError(lacks if other is None else other.text())
         parts = read_parts(archive, names.MODEL, options)
         extra.update(read_extra_files(archive))
     with _native.GcPause():  # all objects created here are live at the end

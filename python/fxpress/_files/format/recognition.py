@@ -41,6 +41,7 @@ _TENSORS = Format("a folder of safetensors files", "fxpress.checkpoint.ArchiveRe
 _TORCH_SAVE = Format("a file of torch.save", "torch.load")
 _PICKLE = Format("a pickle", "pickle.load, which may run any code,")
 _ONNX = Format("an ONNX model", "onnx.load")
+_CORE_ML = Format("a Core ML model", "coremltools")
 _EXECUTORCH = Format("an ExecuTorch program", "ExecuTorch's runtime")
 _MAGIC = (  # (offset, the bytes at this offset, format)
     (0, b"GGUF", Format("a GGUF file", "llama.cpp")),
@@ -53,19 +54,28 @@ _MAGIC = (  # (offset, the bytes at this offset, format)
     (0, b"version https://git-lfs.", Format("a pointer of Git LFS", "git lfs")),
     (257, b"ustar", Format("a tar file", "tar")),
     (0, b"\x1f\x8b", Format("a gzip file", "gzip")),
+    (0, b"\xfd7zXZ\0", Format("an xz file", "xz")),
+    (0, b"BZh", Format("a bzip2 file", "bzip2")),
+    (0, b"\x28\xb5\x2f\xfd", Format("a Zstandard file", "zstd")),
+    (0, b"PAR1", Format("a Parquet file", "pyarrow.parquet")),
+    (0, b"\x7fELF", Format("a shared library or program", "the system's loader")),
 )
 # Records of a zip file -> the format of files that contain all of them.
 _RECORDS = (
     (("constants.pkl", "data.pkl"), Format("a TorchScript module", "torch.jit.load")),
     (("data.pkl",), _TORCH_SAVE),
     ((".data/extern_modules",), Format("a package", "torch.package.PackageImporter")),
+    (("config.json", "model.weights.h5"), Format("a Keras model", "keras.models.load_model")),
 )
+_AOTINDUCTOR = Format("a package of AOTInductor", "PyTorch's aoti_load_package")
 
 _FOLDERS = {  # file -> the format of folders that contain it
     names.MANIFEST: STAGES,
     names.CHECKPOINT_METADATA: CHECKPOINT,
     names.TENSORS_INDEX: _TENSORS,
     names.TENSORS_ALONE: _TENSORS,
+    "pytorch_model.bin": Format("a folder of transformers", "its from_pretrained"),
+    "saved_model.pb": Format("a SavedModel", "tensorflow.saved_model.load"),
 }
 
 
@@ -81,8 +91,9 @@ def format_of_bytes(head: bytes) -> Format | None:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES:
         return SAFETENSORS
     is_onnx = head[0] == 8 and len(head) > 2 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS
-    if is_onnx:
-        return _ONNX
+    if is_onnx:  # the second field is a name; of a Core ML model, it is a message
+        is_core_ml = head[2] == 0x12 and not head[4 : 4 + head[3]].decode("latin1").isprintable()
+        return _CORE_ML if is_core_ml else _ONNX
     return _PICKLE if _is_old_pickle(head) else None
 
 
@@ -103,6 +114,8 @@ def _is_old_pickle(head: bytes) -> bool:
 
 def format_of_records(records: Collection[str]) -> Format | None:
     """Return the format of a zip file from its record names; None if they are of a program."""
+    if any(name.startswith(names.AOTINDUCTOR_DIR) for name in records):
+        return None if names.models_in(records) else _AOTINDUCTOR
     if any(map(_is_of_program, records)):
         return None
     for wanted, found in _RECORDS:

@@ -16,7 +16,7 @@ from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._base.observing.text import html_table, printable, printable_lines
 from fxpress._files.format.fields import entries_of
-from fxpress._files.format.tensors import LAYOUTS, MEMORY_FORMATS, dtype_of
+from fxpress._files.format.tensors import LAYOUTS, MEMORY_FORMATS, dtype_of, expression
 from fxpress._files.serde.hashing import hash_parts
 from fxpress._files.serde.limits import Budget
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -155,6 +155,17 @@ class _Value:
         return f"%{self.name}"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Expression:
+    """A symbolic size. Its identity numbers the symbols, whose names may differ."""
+
+    text: str = dataclasses.field(compare=False)
+    identity: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 class _Side:
     """One of the two programs, as dicts and lists in which a `_Value` replaces each name."""
 
@@ -210,7 +221,8 @@ class _Side:
                 return _Value(value.value, values.get(value.value))
             return {str(value.type): self.plain(value.value, values)}
         if isinstance(value, _schema.SymExpr):
-            return _SYMBOL.sub(self.symbol, value.expr_str)
+            text = value.expr_str
+            return _Expression(expression(text), _SYMBOL.sub(self.symbol, text))
         if dataclasses.is_dataclass(value):
             skipped = _IGNORED | ({"name"} if isinstance(value, _schema.Node) else set())
             return {
@@ -283,10 +295,11 @@ class _Side:
         node = self.graph.nodes[index]
         return getattr(node, "name", None) or next(_names(node.outputs), None)
 
-    def ranges(self) -> dict[Any, Any]:
-        """Return number of the symbol -> range."""
+    def ranges(self, names: dict[int, str]) -> dict[str, Any]:
+        """Return the ranges by `names` of the numbered symbols."""
         stored = self.stored.range_constraints.items()
-        return {self.symbols.get(name, name): self.plain(limits, {}) for name, limits in stored}
+        numbered = {name: names.get(self.symbols.get(name, -1), name) for name, _ in stored}
+        return {numbered[name]: self.plain(limits, {}) for name, limits in stored}
 
     def roots(self, others: Counter[bytes]) -> list[int]:
         """Return the nodes whose hashes `others` lacks, except users of these nodes."""
@@ -328,7 +341,9 @@ def _names(value: Any) -> Iterator[str]:
 
 def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
     """Yield the differences between two trees of dicts and lists, in order."""
-    if isinstance(first, dict) and isinstance(second, dict):
+    if _is_union(first) and _is_union(second) and first.keys() != second.keys():
+        yield Difference(path, _held(first), _held(second))
+    elif isinstance(first, dict) and isinstance(second, dict):
         for key in {**first, **second}:
             yield from _compare(f"{path}.{key}", first.get(key), second.get(key))
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
@@ -336,6 +351,18 @@ def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
             yield from _compare(f"{path}[{i}]", one, other)
     elif repr(first) != repr(second) if first != first else first != second:  # NaN
         yield Difference(path, first, second)
+
+
+def _is_union(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("as_")
+
+
+def _held(union: dict[str, Any]) -> Any:
+    """Return the value in a union, with its tag if that is necessary to read the value."""
+    ((tag, held),) = union.items()
+    if tag in (*_DTYPES, *_NUMBERED):
+        return union
+    return None if tag == "as_none" else held.text if isinstance(held, _Expression) else held
 
 
 def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
@@ -379,7 +406,8 @@ def _differences(first: _Side, second: _Side) -> Iterator[Difference]:
                 whole = getattr(whole, name)
             parts.append([side.plain(each, side.values) for each in whole])
         yield from _compare(path, *parts)
-    yield from _compare("range_constraints", first.ranges(), second.ranges())
+    names = {number: name for side in (second, first) for name, number in side.symbols.items()}
+    yield from _compare("range_constraints", first.ranges(names), second.ranges(names))
     yield from _compare("guards_code", first.stored.guards_code, second.stored.guards_code)
 
 
@@ -491,11 +519,14 @@ def _readable(value: Any, field: str = "") -> Any:
     if "dtype" in value and "sizes" in value:
         dtype, _ = dtype_of(value["dtype"])
         return f"{dtype}{_readable(value['sizes'])}"
+    if value.keys() == {"min_val", "max_val"}:
+        low, high = value["min_val"], value["max_val"]
+        return f"VR[{'-int_oo' if low is None else low}, {'int_oo' if high is None else high}]"
     kept = {key: each for key, each in value.items() if key not in ("known", "hint") or each}
     if len(kept) == 1:
         ((key, held),) = kept.items()
         if key.startswith("as_"):
-            return _readable(held, key)
+            return _readable(None if key == "as_none" else held, key)
         if key == "values" and isinstance(held, list) and len(held) == 1:
             return _readable(held[0])
     return {key: _readable(each, key) for key, each in kept.items()}

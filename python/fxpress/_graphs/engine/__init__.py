@@ -29,7 +29,10 @@ _TLPARSE = (
 
 def annotate(error: Exception, node: Node, module: torch.nn.Module) -> Exception:
     """Return `error` with the node in its message, as `Interpreter.run` raises it."""
-    message = f"While executing {node.format_node()}"
+    try:
+        message = f"While executing {node.format_node()}"
+    except RecursionError:  # an argument is very deep, or contains itself
+        message = f"While executing %{node.name}"
     message = f"{error.args[0]}\n\n{message}" if error.args else message
     message += f"\nOriginal traceback:\n{node.stack_trace}"
     torch_fx.log_interpreter_error(module, message)

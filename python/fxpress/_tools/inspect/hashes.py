@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fxpress._files.format.fields import damage_is_named, expect_one_of, parse, read_document
 from fxpress._files.format.package import InspectionError, Package, memory_for
+from fxpress._files.format.recognition import format_of_records
 from fxpress._files.format.stored import (
     STATE,
     StoredTensor,
@@ -67,7 +68,9 @@ def hash_programs(
         kind_of(package)
         found = model_records(package)
         if not found:
-            raise InspectionError("the file does not contain an exported program")
+            other = format_of_records(package.records)
+            lacks = "the file does not contain an exported program"
+            raise InspectionError(lacks if other is None else other.text())
         return [
             (name, _hashed(package, name, record, include_state, further, allowed).hash.hex())
             for name, record in found
