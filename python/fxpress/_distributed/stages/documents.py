@@ -89,7 +89,8 @@ class Fields:
         digest = None
         with contextlib.suppress(RecursionError):  # nested too deeply for `digest_of`
             digest = digest_of(others)
-        self.require(self.text("digest") == digest, "digest", f"{digest!r} for the other fields")
+        if self.text("digest") != digest:
+            raise StageError(f"this {self._kind} is damaged: its digest is wrong")
 
     def _list(self, name: str) -> list[Any]:
         value = self._value(name)
