@@ -488,7 +488,7 @@ def test_dimensions() -> None:
         meta["sizes"] = meta["sizes"][:1] * 100
         meta["strides"] = [{"as_int": 1}] * 100
 
-    with pytest.raises(fxpress.SerializeError, match="64 dimensions .* found 100"):
+    with pytest.raises(fxpress.SerializeError, match=r"64 dimensions .* found 100"):
         deserialize(edited(serialize(dynamic()), edit))
 
 

@@ -144,7 +144,7 @@ def _end_round(store: Any, number: int, verdict: str) -> None:
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; if its fields differ from ours, `fxpress` also lists those that differ."""
+    """Parse an answer; add the names of fields that differ from ours to its `fxpress`."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):
