@@ -33,7 +33,7 @@ class FormatError(ArchiveError, AssertionError):
 
 
 class MissingProgramError(ArchiveError, KeyError):
-    """An archive does not contain a program of that name."""
+    """An archive does not contain a program of the expected name."""
 
     __str__ = Exception.__str__  # KeyError would quote the message
 
