@@ -351,7 +351,7 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
 
 @operation("archive.verify", lambda _, f, **__: sizes_of_file(f))
 def verify(f: Any, *, limits: Limits | None = None, progress: Progress = None) -> None:
-    """Read an entire file, and compare each record with its checksum. torch has no counterpart.
+    """Read an entire file, and compare each record with its checksum. torch has no such function.
 
     Args:
         f: a path, an open file, or a buffer.

@@ -191,8 +191,7 @@ def check_pickle(data: bytes, record: str, budget: Budget) -> int:
 def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
     """Return the value that `torch.save` wrote as `saved`; its cost is charged to `values.budget`.
 
-    With `allow_pickle`, unpickling may run any code. Without it, a value that needs such unpickling
-    raises NeedsPickleError.
+    With `allow_pickle`, unpickling may run any code. NeedsPickleError if a value needs the option.
     """
     reader = _native.GraphDecoder(CLASSES, values, {})
     budget = values.budget

@@ -91,7 +91,7 @@ class Budget:
 
     @classmethod
     def of(cls, limits: Limits | Budget | None, size: int) -> Budget:
-        """Return the budget for a file: `limits` if it is a Budget (of several files), or a new one."""
+        """Return a new budget for a file; return `limits` if it is a budget of several files."""
         if not isinstance(limits, Budget):
             return cls(limits, size)
         limits.grow(size)
