@@ -47,7 +47,7 @@ def overlays(program: Any) -> dict[str, Overlay]:
 
 
 def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
-    """Return an overlay for each of two programs that marks differences. torch has no such function.
+    """Return overlays that mark where two programs differ. torch has no such function.
 
     A node is "same" if both programs compute its value, "follows" if only the values that it uses
     differ, "only here" if it lacks a counterpart, otherwise "changed". Names are ignored.
