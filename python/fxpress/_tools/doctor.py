@@ -1,4 +1,4 @@
-"""Check which components of fxpress work in this environment, and how to fix other components."""
+"""Check which components of fxpress work in this environment, and how to fix broken ones."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 def read_box(
     extent: Extent, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
 ) -> None:
-    """Copy a box of a stored tensor to `target`; check the checksum if the box is all of it."""
+    """Copy a box of a stored tensor to `target`; if it is the entire tensor, check its checksum."""
     if 0 in sizes:
         return
     strides, item = extent.strides, extent.dtype.itemsize
@@ -113,7 +113,7 @@ def read_box(
 def _read_part(
     extent: Extent, place: int, sizes: tuple[int, ...], order: Sequence[int], target: torch.Tensor
 ) -> torch.Tensor:
-    """Copy a box, whose first element is number `place`, to `target`; return all elements read."""
+    """Copy a box, whose first element has the index `place`, to `target`; return what was read."""
     strides, item = extent.strides, extent.dtype.itemsize
     run = _run(sizes, strides, order, extent.file.gap / item)
     total = run.span * math.prod(sizes[dim] for dim in run.outer)

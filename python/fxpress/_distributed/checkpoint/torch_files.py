@@ -1,7 +1,7 @@
 """Read checkpoints of torch's FileSystemWriter without running code in them.
 
-The file `.metadata` of such a checkpoint is a pickle of objects of torch's classes. Unpickling here
-creates objects that only keep their state instead, of classes that are new for each file.
+The file `.metadata` of such a checkpoint is a pickle of objects of torch's classes. This module's
+unpickler replaces them by objects that only keep their state, of classes new for each file.
 """
 
 from __future__ import annotations

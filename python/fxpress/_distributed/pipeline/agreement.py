@@ -144,7 +144,7 @@ def _end_round(store: Any, number: int, verdict: str) -> None:
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; its `fxpress` also lists fields that this version of fxpress lacks."""
+    """Parse an answer; its `fxpress` also lists the fields that differ from this version's."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):
@@ -183,7 +183,7 @@ def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
 def _await_verdict(
     store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
 ) -> str:
-    """Return rank 0's verdict, which is due `timeout` seconds after rank 0 has answered."""
+    """Return rank 0's verdict, due `timeout` seconds after rank 0's answer, or an error if late."""
     late = f"{names[0]} did not answer within {timeout:g} s"
     if text_of(store, f"{key}/0", explain.patience if explain else timeout) is None:
         return late if explain is None else explain.settled(late, is_late=True)
@@ -220,7 +220,7 @@ def _answer_in(store: Any, key: str, end: float) -> Answer | None:
 
 
 def text_of(store: Any, key: str, seconds: float) -> str | None:
-    """Wait `seconds` for a key's value; None if it is missing, RuntimeError without the store."""
+    """Wait `seconds` for a key's value (None: missing); RuntimeError for an unreachable store."""
     try:
         store.wait([key], datetime.timedelta(seconds=seconds))
     except distributed.DistStoreError:

@@ -1,4 +1,4 @@
-"""Restore a program's names in a stage: of repeated calls and tied weights, and their order."""
+"""Handle the names in a stage's module: of repeated calls, of tied weights, and their order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plain(name: str) -> str:
 
 
 def number_calls(graph: Graph) -> None:
-    """Number each module's calls anew in the nodes' metadata, from the call with most nodes on."""
+    """Number each module's calls anew in the nodes' metadata; the call with most nodes is first."""
     stacks = [node.meta.get("nn_module_stack") or {} for node in graph.nodes]
     if not any("@" in key for stack in stacks for key in stack):
         return

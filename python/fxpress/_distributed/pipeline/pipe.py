@@ -88,7 +88,7 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
 
 
 def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, str]:
-    """Map each of `stages`, by its name in the pipe, to its name of the weight `names`."""
+    """Map the name of each of `stages` in the pipe to the stage's name of a weight with `names`."""
     found = {}
     for number in stages:
         own = {str(whole.ends.state[node].target) for node in whole.stages[number].state}

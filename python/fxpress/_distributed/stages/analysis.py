@@ -53,9 +53,9 @@ def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
 
 
 def operations_of(module: GraphModule) -> list[Node]:
-    """Return the operations in order, but each final copy directly after what it copies."""
+    """Return the operations in order, but each final copy directly after the copied operation."""
     nodes = list(operations(module))
-    # Export appends copies into buffers to the graph. In that order, one stage would have to
+    # Export appends copies into buffers to the graph's end. In that order, one stage would have to
     # contain the copied operation, the copy and all operations between them.
     copies: dict[Node, list[Node]] = {}
     last = list(_last_copies(module.graph))

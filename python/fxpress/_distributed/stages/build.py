@@ -30,7 +30,7 @@ _NUMBERS = tuple(KINDS)
 
 
 def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram:
-    """Return a stage as a program with copied nodes; StageError for a value of unknown type."""
+    """Return a stage as a program; StageError for a passed value that is not a tensor or number."""
     graph, made = _graph(stage)
     inputs = [ends.state[node] for node in stage.state]
     for node in stage.inputs:

@@ -1,4 +1,4 @@
-"""Find which stage checks each guard on a program's inputs, and create functions that check.
+"""Find which stage checks each guard on a program's inputs, and create the checking function.
 
 A guard is a Python expression, in which `L['name']` stands for the input of that name.
 """

@@ -84,7 +84,7 @@ def spans_of(analysis: Analysis) -> Iterator[Span]:
     objects = ends.objects()
     # Each stage has its own copy of state and inputs, so one stage has to contain all uses of a
     # storage that is written.
-    results: dict[Node, list[Any]] = {}  # storage -> the values that replace its at the end
+    results: dict[Node, list[Any]] = {}  # node of a storage -> the values that finally replace its
     for node, result in ends.written.items():
         results.setdefault(analysis.same.get(node, node), []).append(result)
     for node, storage in analysis.storages.items():

@@ -111,7 +111,7 @@ class AtomicFile(Output):
 
     Until then it is a locked temporary file in the same folder. The next writer of `target` removes
     temporary files without a lock, which killed writers have left. For a sidecar file, `main` is
-    the archive: the sidecar gets its permissions, and its next writer removes a left sidecar.
+    the archive: the sidecar gets its permissions, and its next writer removes an abandoned one.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:

@@ -180,7 +180,7 @@ def load_into(
     """Load new values into the state of a program. torch does not have this function.
 
     Tensors on the meta device, as after `load(load_weights=False)`, are replaced by new tensors.
-    The values of other tensors are copied into the tensors' memory. Tensors that share storages
+    For other tensors, the values are copied into the tensors' memory. Tensors that share storages
     still share them. If a value is rejected, the program is unchanged. An exception of the function
     `progress` passes through; values that were copied before remain.
 

@@ -55,7 +55,7 @@ def view_of(
 
 
 def bytes_needed(view: View) -> int:
-    """Return the bytes of the smallest storage for a view; ArchiveError for invalid strides."""
+    """Return the bytes of the smallest storage for a view; ArchiveError for an invalid view."""
     needed = _native.bytes_needed(view.sizes, view.strides, view.offset, view.dtype.itemsize)
     if needed is None:
         raise ArchiveError(
@@ -218,7 +218,7 @@ class _Storages:
 def read_tensors(
     archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
 ) -> dict[str, torch.Tensor]:
-    """Return name -> tensor; views of one record share a storage; for an empty one, zeros."""
+    """Return name -> tensor; tensors of one record share a storage; an empty record means zeros."""
     storages = _Storages(archive, options)
     with _native.GcPause():
         planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]

@@ -122,7 +122,7 @@ def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
         if not isinstance(value, kind):
             raise AssertionError(f"expected {name} to be {kind.__name__}, got {type(value)}")
     parameters = [p for p in kernel.params if not p.is_constexpr]
-    constants = {p.name for p in kernel.params if p.is_constexpr}  # the binary has their values
+    constants = {p.name for p in kernel.params if p.is_constexpr}  # the kernel's binary has values
     names = list(given)
     positional = [name for name in names if name not in constants]
     if names[: len(positional)] != positional:

@@ -61,7 +61,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
 
 
 def _share(parts: Sequence[object]) -> int:
-    """Return the maximum rows of each of the tables of `parts`, to have `_MOST_ROWS` together."""
+    """Return the maximum rows of a table, such that the tables of `parts` have `_MOST_ROWS`."""
     return max(_MOST_LINES, _MOST_ROWS // max(1, len(parts)))
 
 

@@ -39,7 +39,7 @@ def show_faults(path: Path, loads: bool, allowed: Allowed, as_json: bool) -> int
 
 def _faults_of_a_load(path: Path, allowed: Allowed) -> list[Fault]:
     """Load a file onto the meta device; return its error, if there is one."""
-    import fxpress  # imports torch
+    import fxpress  # these imports import torch
     from fxpress._tools.cli.loading import text_of
 
     try:

@@ -33,7 +33,7 @@ from fxpress._tools.inspect.summary import kind_of, model_records
 _DIGEST = 32  # bytes of a hash
 _OPERATORS = "torch.ops."
 _NAMES = 120  # the maximum characters of an operator's name in an error
-# A function: names of operators -> name -> traits, for the names that it knows.
+# Maps names of operators to {name: traits}, for the names that it knows.
 Further = Callable[[Sequence[str]], dict[str, Traits]]
 _STRIDED = 7  # the number that stands for torch.strided in files
 

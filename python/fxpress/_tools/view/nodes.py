@@ -55,7 +55,7 @@ class Value(NamedTuple):
 
 
 class Ancestor(NamedTuple):
-    """A node from which a pass created a later one, its operator, and the pass; or empty texts."""
+    """A node from which a pass created another: its name, operator and the pass; each may be ""."""
 
     name: str
     target: str
