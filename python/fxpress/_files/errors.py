@@ -1,4 +1,4 @@
-"""The exceptions for archives that cannot be read."""
+"""Define the exceptions for archives that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section that `ArchiveWriter` adds to an index: the slices of tensors, and their files.
+"""Write and read the section that `ArchiveWriter` adds to an index: slices and their files.
 
 Other readers of the index use only its weight_map, which names the tensors that are stored in full
 in one file. In its file, a slice has a name that no tensor of a model has, so that other readers do

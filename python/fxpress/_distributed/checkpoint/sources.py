@@ -21,7 +21,7 @@ from fxpress._files.serde.limits import Budget, Limits
 
 
 def main_file(path: AnyPath) -> AnyPath:
-    """Return the manifest, index or only file of a folder with a checkpoint; else return the path."""
+    """Return a checkpoint folder's manifest, index or only file; return other paths unchanged."""
     if not _is_folder(path):
         return path
     for name in (MANIFEST, tensor_files.INDEX, tensor_files.ALONE):

@@ -121,7 +121,7 @@ def whole(dtype: torch.dtype, sizes: tuple[int, ...], find: Callable[[], Place])
 
 
 def charge_repeats(name: str, stored: Stored, bytes_there: int, budget: Budget) -> None:
-    """Charge the memory that a tensor needs beyond its bytes in a file, where elements share bytes."""
+    """Charge the memory that a tensor needs beyond its bytes in a file, if elements share bytes."""
     size = stored.dtype.itemsize * math.prod(stored.sizes)
     if size > bytes_there:
         budget.charge(size - bytes_there, f"the elements of {name!r} that share memory")

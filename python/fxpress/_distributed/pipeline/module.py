@@ -1,4 +1,4 @@
-"""The module of a stage, and the values that it receives and sends.
+"""Create the module of a stage, and convert the values that the module receives and sends.
 
 `route` finds the values that pass between stages. `packed` converts a value to the tensor that is
 sent, and `unpacked` converts it back.

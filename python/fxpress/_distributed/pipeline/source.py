@@ -1,4 +1,4 @@
-"""The source of stages: a folder of files, or one archive, at a path or a URL."""
+"""Open a source of stages: a folder of files or one archive, at a path or a URL."""
 
 from __future__ import annotations
 
