@@ -70,7 +70,7 @@ class _Unpickler(pickle.Unpickler):
         }
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the substitute for a class or function of torch; UnpicklingError for others."""
+        """Return what replaces a class or function of torch; UnpicklingError for other names."""
         kind = self._kinds.get((module, name)) or self._functions.get((module, name))
         if kind is not None:
             return kind

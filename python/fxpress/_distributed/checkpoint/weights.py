@@ -76,7 +76,7 @@ class Weights:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, name: str, target: torch.Tensor | None = None) -> torch.Tensor:
-        """Return a tensor, read into `target` if there is one; KeyError for an unknown name."""
+        """Return a tensor, read into `target` unless it is None; KeyError for an unknown name."""
         stored = self.tensors[name]
         places = [part.find() for part in stored.slices]  # UnsupportedError for an unknown dtype
         if target is None:

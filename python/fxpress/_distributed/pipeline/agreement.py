@@ -66,7 +66,7 @@ def agree(
     cause: BaseException | None = None,
     explain: Explain | None = None,
 ) -> None:
-    """Wait for the answers of all ranks; all ranks raise the same PipelineError if they differ.
+    """Wait for the answers of all ranks; if answers differ, every rank raises one PipelineError.
 
     Every rank of the group has to call it. `cause` is the error's cause on this rank; `explain`
     finds the errors of ranks that failed before this call.

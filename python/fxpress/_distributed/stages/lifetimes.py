@@ -34,7 +34,7 @@ class State:
     nbytes: int = 0  # the bytes of the largest tensor in it
     # The names of the tensors in it that operations use, in order of first use.
     names: dict[str, None] = dataclasses.field(default_factory=dict)
-    is_parameter: bool = False  # whether one of them is a parameter
+    is_parameter: bool = False  # whether one of the names is a parameter
 
 
 def lifetimes_of(analysis: Analysis) -> Lifetimes:

@@ -169,7 +169,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
 def join_storages(
     archive: PT2ArchiveReader, model: str, state: dict[str, Any], constants: dict[str, Any] | None
 ) -> None:
-    """Make values in both dicts that shared a storage before they were saved share one again."""
+    """Make values of `state` and `constants` share a storage if they did when they were saved."""
     record = names.shared_storages_record(model)
     if archive.find(record) is None:
         return

@@ -210,7 +210,7 @@ class InPlaceFile(Output):
         os.fsync(self._written)
 
     def close(self) -> None:
-        """Close both descriptors. Does nothing the second time."""
+        """Close the descriptors of the file and of the new bytes. Does nothing the second time."""
         if getattr(self, "_written", -1) >= 0:
             descriptor, self._written = self._written, -1
             os.close(descriptor)

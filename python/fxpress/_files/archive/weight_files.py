@@ -308,13 +308,13 @@ def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch
 
 
 def check_fits(name: str, found: Form, wanted: Form) -> None:
-    """Raise SerializeError for a value of another dtype or other sizes."""
+    """Raise SerializeError unless the dtype and sizes `found` in a value are the `wanted` ones."""
     if difference := difference_of(found, wanted, " instead of "):
         raise compat.SerializeError(f"the value for {name!r} is {difference}")
 
 
 def difference_of(found: Form, wanted: Form, between: str = ", expected ") -> str:
-    """Return both dtypes and sizes as text; "" if they are equal."""
+    """Return the dtypes and sizes of `found` and `wanted` as text; "" if they are equal."""
     if found == wanted:
         return ""
     return between.join(f"{dtype}{list(sizes)}" for dtype, sizes in (found, wanted))

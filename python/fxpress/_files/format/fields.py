@@ -18,7 +18,7 @@ from fxpress._files.format.limit_values import DEFAULT
 from fxpress._files.format.package import Allowance, InspectionError, Package, character_bytes
 from fxpress._files.format.torch_facts import schema
 
-# The exceptions that code raises when it reads a field that is missing or of another type.
+# The exceptions that code raises when it reads a field that is missing or of a wrong type.
 DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError)
 # Estimated bytes that `json.loads` allocates for each "{", "[" and "," in a text.
 _OBJECT, _LIST, _ITEM = 200, 120, 64

@@ -1,4 +1,4 @@
-"""Recognize files and folders of other formats, and name the libraries that read them."""
+"""Recognize files and folders that are not exported programs, and name what reads them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
 
 
 def machine_path(path: str | bytes | os.PathLike[str]) -> str:
-    """Return a path of this machine without `file://`; UnsupportedError for another URL."""
+    """Return a path of this machine without `file://`; UnsupportedError for a URL of fsspec."""
     url = url_of(path)
     if url is not None and not os.path.exists(url):
         raise UnsupportedError(f"{shown(url)} is a URL: expected a path of this machine")

@@ -171,7 +171,7 @@ _POWERS = "FloatPow LShift Pow PowByNatural"
 _OF_NUMBERS = "acos acosh asin asinh atan atanh cos cosh exp log sin sinh sqrt tan tanh"
 _OF_FEW = "Max Min Piecewise Xor"
 _DIVISIONS = "% CeilDiv CleanDiv FloorDiv IntTrueDiv Mod ModularIndexing PythonMod"
-_CHECKS: dict[str, _Check | None] = {  # `_check_comparison` is for all other functions
+_CHECKS: dict[str, _Check | None] = {  # `_check_comparison` is for unlisted functions
     **dict.fromkeys(_LINEAR.split()),
     **dict.fromkeys(_POWERS.split(), _check_power),
     **dict.fromkeys(_OF_NUMBERS.split(), _check_number),

@@ -327,7 +327,7 @@ def _names(value: Any) -> Iterator[str]:
     ):
         yield value.name
     elif isinstance(value, compat.Union):
-        tag = str(value.type)  # a tag equals only tags of the same union, so compare texts
+        tag = str(value.type)  # tags of different unions are unequal, so compare texts
         if tag == "as_name":
             yield value.value
         elif tag != "as_graph":

@@ -348,7 +348,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         self._part("node", serialized_node, targets.describe_target(target))
 
     def deserialize_graph_output(self, output: Any) -> Any:
-        """Return the node or constant of a graph's output; SerializeError for other types."""
+        """Return the node or constant of a graph's output; SerializeError for an unknown type."""
         if output.type not in (*_OUTPUTS, *_SYMBOLIC):
             raise compat.SerializeError(f"Unable to deserialize output node {output}")
         return self.deserialize_input(output)

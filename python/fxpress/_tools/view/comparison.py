@@ -24,7 +24,7 @@ class Comparison:
     """The differences of a program in one source from its counterpart in another."""
 
     names: tuple[str, str]  # the names of the program in the first and in the second source
-    is_same: bool | None  # whether both compute the same; None: unknown
+    is_same: bool | None  # whether the two programs compute the same; None: unknown
     reason: str = ""  # the reason if `is_same` is None
     matching: Matching | None = None  # which nodes correspond; None: unknown
 
