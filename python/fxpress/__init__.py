@@ -1,7 +1,7 @@
 """fxpress: a drop-in implementation of the graph half of `torch.export`, written in C++.
 
 Change an import (`from fxpress.split_module import split_module`), or call `fxpress.install()` and
-change nothing at all.
+leave all other code unchanged.
 """
 
 import importlib
@@ -19,14 +19,14 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
 
 
 def _is_in_subinterpreter() -> bool:
-    for name in ("_interpreters", "_xxsubinterpreters"):  # the latter before Python 3.13
+    for name in ("_interpreters", "_xxsubinterpreters"):  # `_xxsubinterpreters` before Python 3.13
         if importlib.util.find_spec(name) is not None:
             module = importlib.import_module(name)
             return bool(module.get_current() != module.get_main())
     return False
 
 
-if _is_in_subinterpreter():  # importing torch or a pybind11 module there never returns
+if _is_in_subinterpreter():  # importing torch or a pybind11 module would never return
     raise ImportError("fxpress does not support subinterpreters: import it in the main interpreter")
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from fxpress._torch.build import build_info
     from fxpress._torch.serde import SerializeError
 
-__version__ = "0.2.0"  # as in pyproject.toml
+__version__ = "0.2.0"  # equals the version in pyproject.toml
 
 __all__ = [
     "ArchiveError",
@@ -120,7 +120,7 @@ _MODULES = {
     "uninstall": "fxpress._install",
 }
 
-# The names that need a component whose probes have to pass for the installed torch.
+# Public name -> the component that it needs, whose probes have to pass for the installed torch.
 _COMPONENTS = {
     **dict.fromkeys(("ArchiveError", "load", "save"), "archive"),
     **dict.fromkeys(
@@ -131,7 +131,7 @@ _COMPONENTS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module that has the name: `import fxpress` alone imports nothing of torch."""
+    """Import the module that defines `name`; `import fxpress` alone does not import torch."""
     if name in _SUBMODULES:
         return importlib.import_module(f"fxpress.{name}")
     if name not in _MODULES:

@@ -1,4 +1,4 @@
-"""The command `fxpress`, also as `python -m fxpress`."""
+"""Run the command `fxpress`, also as `python -m fxpress`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fxpress import __version__
 
 
 def main() -> int:
-    """Run a command and return the exit status; without click and rich, only `doctor` exists."""
+    """Run a command, and return its exit status; without click and rich, only `doctor` exists."""
     if find_spec("click") and find_spec("rich"):
         from fxpress._tools.cli import app
 
@@ -24,7 +24,7 @@ def main() -> int:
     doctor.add_argument("--json", action="store_true", help="as JSON, for reports of bugs")
     arguments = parser.parse_args()
 
-    from fxpress._tools.doctor import run  # imports torch: not for --help
+    from fxpress._tools.doctor import run  # after --help, because this imports torch
 
     return run(arguments.json)
 

@@ -10,9 +10,9 @@ from torch.utils._pytree import TreeSpec
 from fxpress._graphs.export.unlift import Source as Unliftable
 from fxpress._graphs.unflatten.source import Source
 
-tables: object  # a capsule for the other extension modules, once `initialize` has run
+tables: object  # after `initialize`, a capsule for the other extension modules
 CAPTURED_OUTPUT_KINDS: tuple[str, ...]
-RECORDS_OF_WRITER: tuple[str, ...]  # records about the archive itself
+RECORDS_OF_WRITER: tuple[str, ...]  # the records that ArchiveWriter adds to an archive
 SPEC_KINDS: tuple[tuple[bool, str], ...]
 
 class _ClosedClass(type): ...
@@ -61,8 +61,8 @@ class Block(metaclass=_ClosedClass):
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
-# The policy, (original, stand-in) pairs, dicts with originals as keys, and built-in functions to
-# call after names have changed.
+# The policy, (torch's original, stand-in) pairs, torch's dicts with originals as keys, and built-in
+# functions to call after torch's names have been replaced or restored.
 Prepared: TypeAlias = tuple[
     Literal["raise", "torch"],
     list[tuple[object, object]],

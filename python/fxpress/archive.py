@@ -1,4 +1,4 @@
-"""Save and load programs: stands in for `torch.export.save`, `load` and `pt2_archive`."""
+"""Save and load programs: stands in for `save`, `load` and `pt2_archive` of `torch.export`."""
 
 from fxpress._torch.probes import component
 

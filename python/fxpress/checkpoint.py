@@ -1,4 +1,4 @@
-"""Checkpoints of `torch.distributed.checkpoint` in the files of fxpress, and conversions."""
+"""Read and write checkpoints for `torch.distributed.checkpoint`, and convert their formats."""
 
 from fxpress._torch.probes import component
 

@@ -1,8 +1,8 @@
-"""Decompose exported programs: stands in for the functions behind `run_decompositions`.
+"""Decompose exported programs: stands in for `ExportedProgram.run_decompositions`.
 
-Each distinct call of an operator is traced once, by torch's own machinery, on metadata. The traced
-nodes are a template, which is instantiated for every equivalent call. Programs for which this is
-not known to be safe are traced in full, as torch traces them.
+Each distinct call of an operator is traced once, by torch's own code, on fake tensors. The traced
+nodes are a template, which is instantiated for every equivalent call. Programs for which templates
+are not known to be correct are traced in full, as torch traces them.
 """
 
 from fxpress._torch.probes import component

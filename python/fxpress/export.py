@@ -1,7 +1,7 @@
 """Speed up `torch.export.export`, and create modules of exported programs.
 
-Stands in for a part of `torch.export.export`, and for `torch.export.ExportedProgram.module`. The
-program, its names and its metadata are equal to torch's. Dynamo, autograd, the dispatcher and the
+Stands in for a part of `torch.export.export`, and for `torch.export.ExportedProgram.module`. An
+exported program, its names and its metadata equal torch's. Dynamo, autograd, the dispatcher and the
 user's code run as with torch; fxpress creates the nodes, their metadata, stack traces and generated
 code, and the graph of a program's module.
 """
@@ -24,7 +24,7 @@ with component("export"):
     from fxpress._torch.tracing import trace_for_training
     from fxpress._torch.watching import operation
 
-    native_tables.fx()  # for the code that is generated later
+    native_tables.fx()  # fills the table that generating code needs later
 
 __all__ = ["_export_for_training", "_unlift_exported_program_lifted_states", "module"]
 

@@ -1,8 +1,8 @@
 """Track modules while Dynamo traces: stands in for ``torch._dynamo.variables.nn_module``.
 
-Dynamo uses these classes under torch's names while fxpress is installed (:func:`fxpress.install`).
-Each class derives from the torch class that it replaces, so that its instances pass `isinstance`
-checks.
+Dynamo uses this module's classes under torch's names while fxpress is installed
+(:func:`fxpress.install`). Each class derives from the torch class that it replaces, so that the
+instances pass `isinstance` checks.
 """
 
 from collections.abc import Callable
@@ -41,5 +41,5 @@ unlist_trackers(*_TRACKERS)
 
 
 def caches() -> list[Callable[[], object]]:
-    """Return the functions that clear Dynamo's caches of these classes; for `fxpress.install`."""
+    """Return the functions that clear Dynamo's caches of `_TRACKERS`; for `fxpress.install`."""
     return tracker_caches(_TRACKERS)

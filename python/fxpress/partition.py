@@ -1,4 +1,4 @@
-"""Ready-made split callbacks for `split_module`, and a picture of the split. Beyond torch::
+"""Create split callbacks for `split_module`, and draw split modules; torch has no counterpart::
 
     from fxpress.partition import around, balanced, by_module, draw
     from fxpress.split_module import split_module
@@ -11,8 +11,8 @@
     draw(stages).render("stages")
 
 Each callback numbers partitions 0, 1, 2, … in graph order and cuts the graph into contiguous runs.
-A value can then only flow from a lower id to a higher id: there are no cycles between partitions.
-Regions of autocast and grad mode, whose ids must not decrease, can be split too.
+A value then only flows from a lower to a higher number: there are no cycles between partitions.
+Regions of autocast and grad mode, whose partition numbers must not decrease, can be split too.
 """
 
 from fxpress._graphs.partition.around import around

@@ -1,5 +1,5 @@
 """Programs that run in several processes.
 
-`stages` cuts a program into stages and writes them, `checkpoint` reads and converts weights by
-ranges, and `pipeline` loads stages and runs them.
+`stages` cuts a program into stages and writes them, `checkpoint` reads ranges of weights and
+converts checkpoints, and `pipeline` loads stages and runs them.
 """

@@ -35,6 +35,6 @@ class PipelineError(Error):
 
 
 def described(error: BaseException) -> str:
-    """Return the first line of an exception's text, after its type unless it is a PipelineError."""
+    """Return an exception's type (except PipelineError), and the first line of its text."""
     line = next(iter(str(error).strip().splitlines()), "")
     return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"

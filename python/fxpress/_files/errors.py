@@ -1,4 +1,4 @@
-"""The exceptions for archives that cannot be read."""
+"""Define the exceptions for archives that cannot be read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FormatError(ArchiveError, AssertionError):
 
 
 class MissingProgramError(ArchiveError, KeyError):
-    """An archive does not contain a program of that name."""
+    """An archive does not contain a program of the expected name."""
 
     __str__ = Exception.__str__  # KeyError would quote the message
 

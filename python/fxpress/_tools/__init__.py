@@ -1,5 +1,5 @@
 """Tools for users.
 
 `inspect` reads files without torch, `view` writes pages and graphs of programs, `cli` is the
-command line, `doctor` checks an installation, and `profile` records and shows operations.
+command line, `doctor` checks an installation, and `profile` measures fxpress's operations.
 """

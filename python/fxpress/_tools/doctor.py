@@ -1,4 +1,4 @@
-"""Check which parts of fxpress work in this environment, and how to fix the others."""
+"""Check which components of fxpress work in this environment, and how to fix broken ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxpress._install.installation import is_disabled
 from fxpress._torch import versions
 from fxpress._torch.probes import COMPONENTS, is_known
 
-# A private module, which is checked too: it needs an extension built for this torch's release.
+# A private module that is checked too, because it needs an extension built for this torch.
 _ENGINE = "fxpress._graphs.engine"
 
 
@@ -39,7 +39,7 @@ def examine() -> dict[str, Any]:
 def _component(module: str) -> dict[str, Any]:
     try:
         importlib.import_module(module)
-    except Exception as error:  # any type, so that the report covers the other components too
+    except Exception as error:  # of any type, so that the report covers all components
         return {"works": False, "reason": f"{type(error).__name__}: {error}"}
     return {"works": True, "reason": None}
 

@@ -1,4 +1,4 @@
-"""`fxpress.profile`: record operations and their durations."""
+"""`fxpress.profile`: record the calls of fxpress's operations, and how long they took."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TITLES = ("", "calls", "wall", "processor", "")
 
 @dataclasses.dataclass
 class _Row:
-    """A row of the table: the events of one name whose parents share a row."""
+    """A row of a profile's table: the events of one name whose parent events share a row."""
 
     name: str
     depth: int
@@ -100,9 +100,9 @@ def _cells(events: Sequence[Event], each_call: bool) -> list[tuple[str, ...]]:
 
 
 def _rows(events: Sequence[Event], each_call: bool) -> dict[tuple[str, int], _Row]:
-    """Return the uppermost rows. Events whose parents are not among the events are uppermost."""
+    """Return the rows of the events without a parent in `events`; they refer to the rows below."""
     top: dict[tuple[str, int], _Row] = {}
-    row_of: dict[int, _Row] = {}  # by the number of the event
+    row_of: dict[int, _Row] = {}  # number of an event -> its row
     for event in events:
         above = None if event.parent is None else row_of.get(event.parent.number)
         siblings = top if above is None else above.below
@@ -125,7 +125,7 @@ def _walk(rows: dict[tuple[str, int], _Row]) -> Iterable[_Row]:
 class Profile:
     """The calls of operations within a `with` block, of all threads. torch has no such class.
 
-    `profile` returns one. Its text is its table.
+    `profile` returns a `Profile`. Its `str` is its table.
 
     Example:
         >>> with fxpress.profile() as profile:
@@ -156,16 +156,16 @@ class Profile:
         watchers.remove(self)
 
     def take(self, event: Event) -> None:
-        """Add an event that has ended; operations call it."""
+        """Add an event that has ended; the code of operations calls this method."""
         self._taken.append(event)
 
     @property
     def events(self) -> list[Event]:
-        """The calls and their phases, in the order in which they began, as `Event`."""
+        """The calls of operations and the phases of the calls, in the order in which they began."""
         return sorted(self._taken, key=attrgetter("number"))
 
     def table(self, *, each_call: bool = True) -> str:
-        """Return a table: calls, their phases, wall and processor time, and sizes.
+        """Return a table of calls and their phases, with wall and processor time, and sizes.
 
         Args:
             each_call: False: calls of one operation share a row.
@@ -199,9 +199,9 @@ class Profile:
 def profile() -> Profile:
     """Return a context manager that records the duration of operations, phase by phase.
 
-    torch has no such function. It records calls of all threads that begin and end within the
-    block. While no profile runs, the overhead of a call is one test of a flag. The blocks may be
-    nested. A profile that is entered again adds to its events.
+    torch has no such function. The profile records calls of fxpress's operations, in all threads,
+    that begin and end within the block. While no profile runs, a call only tests a flag. Blocks
+    of several profiles may be nested. A profile that is entered again adds to its events.
 
     Returns:
         A profile: `str(profile)` is a table, `profile.events` a list of `Event`, and

@@ -1,4 +1,4 @@
-"""See programs: a page in the browser or in a file, and graphs for Model Explorer. Beyond torch.
+"""Show programs: as a page in the browser or in a file, or as graphs in Model Explorer.
 
 In scripts and in notebooks:
 
@@ -11,7 +11,7 @@ Model Explorer finds the adapter by the name of this module::
     model-explorer --extensions=fxpress.view model.pt2
 
 No code in a file is run, weights are not read, and torch is not needed for files. The extra `view`
-installs Model Explorer.
+installs Model Explorer. torch has no counterpart.
 """
 
 import sys
@@ -31,7 +31,7 @@ _REPLACED = {
 
 
 def __getattr__(name: str) -> Any:
-    """Name the replacement of a removed function, until the next release."""
+    """Raise an error that names the replacement of a removed function, until the next release."""
     if name in _REPLACED:
         raise AttributeError(f"fxpress.view.{name} was removed: use {_REPLACED[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -42,4 +42,4 @@ class _Module(types.ModuleType):
         raise TypeError("fxpress.view is a module: call fxpress.view.show(...)")
 
 
-sys.modules[__name__].__class__ = _Module  # until the next release
+sys.modules[__name__].__class__ = _Module  # only until the next release

@@ -1,10 +1,10 @@
-"""Data over the nodes of a program, for Model Explorer. Beyond torch.
+"""Compute data over the nodes of a program, for Model Explorer. torch has no counterpart.
 
     times = fxpress.view.data.times(program, x)
     fxpress.view.data.write_overlays("folder", {"time": times})
 
-An overlay is a dict that Model Explorer reads as JSON: a graph's id -> the values of its nodes. The
-overlay of a program in memory also fits the program's file.
+An overlay is a dict that Model Explorer reads as JSON: id of a graph -> a value for each of the
+graph's nodes. The overlay of a program in memory also fits a file of the program.
 """
 
 from fxpress._tools.view.data import (

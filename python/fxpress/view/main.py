@@ -1,4 +1,4 @@
-"""The adapter that Model Explorer loads: `model-explorer --extensions=fxpress.view model.pt2`."""
+"""Define the adapter that `model-explorer --extensions=fxpress.view model.pt2` loads."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class ProgramAdapter(Adapter):  # type: ignore[misc]
     )
 
     def convert(self, model_path: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the graphs of a file, as objects of Model Explorer.
+        """Return the graphs of a file, as objects of Model Explorer's classes.
 
         Raises:
             OSError: the file cannot be read.
-            fxpress.Error: it is not a file of exported programs, or it is damaged.
+            fxpress.Error: the file does not contain exported programs, or is damaged.
         """
         del settings  # the settings of Model Explorer's page
         return {"graphs": [_as_objects(graph) for graph in graphs_of_file(model_path)]}

@@ -1,1 +1,1 @@
-"""Checkpoints of torch.distributed in files of fxpress, and conversion between their formats."""
+"""Reads and writes checkpoints for torch.distributed, and converts them to other formats."""

@@ -1,9 +1,9 @@
 """Read boxes of tensors in files: find the bytes of a box, and copy them into a tensor.
 
 A box is a part of a tensor: an offset and a length in each dimension. The elements of a tensor in
-a file have strides. A box is read as runs of bytes: the innermost dimensions whose gaps are small
-enough form a run, and the outer dimensions determine the offsets of the runs. Besides the elements
-of the box, only the gaps within runs are read.
+a file have strides, so a box can have gaps: other elements between its elements. A box is read in
+runs of consecutive bytes. A run spans as many inner dimensions as have only small gaps; the outer
+dimensions determine the offsets of the runs. Outside the box, only gaps within runs are read.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Extent(NamedTuple):
     """A tensor in a file."""
 
     file: File
-    begin: int  # the offset of its first element in the file, in bytes
+    begin: int  # the byte offset of the tensor's first element in the file
     dtype: torch.dtype  # of its elements
     strides: tuple[int, ...]  # in elements
     checked: Checked | None = None  # the part of the file with a checksum that contains the tensor
-    is_whole: bool = False  # whether the tensor is contiguous, and all of `checked`
+    is_whole: bool = False  # whether the tensor is contiguous and fills `checked`
 
 
 class _Run(NamedTuple):
@@ -41,7 +41,7 @@ class _Run(NamedTuple):
 
 
 def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap: float) -> _Run:
-    """Return the longest run whose gaps have at most `gap` elements."""
+    """Return the layout with the longest runs that skip at most `gap` elements in a row."""
     span = 1
     for position in range(len(order) - 1, -1, -1):
         dim = order[position]
@@ -57,7 +57,7 @@ def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap
 def _parts(
     sizes: Sequence[int], order: Sequence[int], whole: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Divide a box of `whole` bytes; yield the offsets and sizes of the parts in order."""
+    """Divide a box, read as `whole` bytes, into parts of about `_MOST`; yield (offsets, sizes)."""
     steps = list(sizes)
     for dim in order:
         if whole <= _MOST:
@@ -74,7 +74,7 @@ def _parts(
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor on the CPU, which has to outlive the view."""
+    """Return a view of a contiguous CPU tensor's memory; the tensor has to outlive the view."""
     size = tensor.numel() * tensor.itemsize
     if size == 0:
         return memoryview(b"")
@@ -84,7 +84,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 def read_box(
     extent: Extent, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
 ) -> None:
-    """Copy a box of a stored tensor to `target`; compare the checksum of an entire tensor."""
+    """Copy a box of a stored tensor to `target`; if it is the entire tensor, check its checksum."""
     if 0 in sizes:
         return
     strides, item = extent.strides, extent.dtype.itemsize
@@ -113,11 +113,11 @@ def read_box(
 def _read_part(
     extent: Extent, place: int, sizes: tuple[int, ...], order: Sequence[int], target: torch.Tensor
 ) -> torch.Tensor:
-    """Copy a box whose first element is `place` to a tensor; return the bytes read as a tensor."""
+    """Copy a box, whose first element has the index `place`, to `target`; return what was read."""
     strides, item = extent.strides, extent.dtype.itemsize
     run = _run(sizes, strides, order, extent.file.gap / item)
     total = run.span * math.prod(sizes[dim] for dim in run.outer)
-    in_memory = list(strides)  # the strides of the bytes that are read
+    in_memory = list(strides)  # the strides of the box in `data`, where run follows run
     step = total
     for dim in run.outer:
         step //= sizes[dim]
@@ -135,7 +135,7 @@ def _read_part(
 
 
 def _takes_bytes(target: torch.Tensor, dtype: torch.dtype, strides: Sequence[int]) -> bool:
-    """Return whether elements with these strides can be read into the memory of a tensor."""
+    """Return whether elements with these strides can be read directly into `target`'s memory."""
     return (
         type(target) is torch.Tensor
         and target.dtype is dtype
@@ -151,7 +151,7 @@ def _takes_bytes(target: torch.Tensor, dtype: torch.dtype, strides: Sequence[int
 
 
 def strides_of(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a contiguous tensor."""
+    """Return the strides of a contiguous tensor of these sizes."""
     strides, step = [], 1
     for size in reversed(sizes):
         strides.append(step)

@@ -59,16 +59,16 @@ def convert_weights(
     """Write the weights of a checkpoint as a checkpoint of another format.
 
     One tensor at a time is in memory; tensors that share memory are in memory together. The target
-    appears when it is complete, or not at all. It has the names of the source.
+    appears when it is complete, or not at all. Tensors keep the names that the source has.
 
     Args:
-        source: what `ArchiveReader` reads, but not a URL; or a folder that torch's
+        source: a path (not a URL) that `ArchiveReader` reads, or a folder that torch's
             FileSystemWriter wrote.
         target: the file or folder to create.
         form: "pt2": a program with these weights; "stages": a folder of stages with them, as
             `fxpress split` writes it; "safetensors": a folder of safetensors files and their index;
             "torch": a folder for `torch.distributed.checkpoint`, its default form. None: "stages"
-            where `stages` is given or `program` is a folder, "pt2" for a target that ends in
+            if `stages` is given or `program` is a folder, "pt2" for a target that ends in
             `.pt2`, else "safetensors".
         program: for "pt2" and "stages", the program that gets the weights: an ExportedProgram, or a
             `.pt2` file, which may be without weights; for "stages" also a folder of stages.
@@ -148,7 +148,7 @@ def convert_weights(
 
 
 def _save_safetensors(weights: Weights, folder: Path, file_bytes: int) -> None:
-    """Save a checkpoint; after an error, remove a new folder again."""
+    """Save a checkpoint; after an error, remove the folder if it did not exist before."""
     is_new = not folder.exists()
     writer = ArchiveWriter(folder, file_bytes=file_bytes)
     try:
@@ -182,7 +182,7 @@ def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> 
 
 
 def _check_program(kind: Form, program: Any, stages: int | None) -> None:
-    """Raise for a program that is missing, has no effect, or has a wrong type."""
+    """Raise TypeError or ValueError for a `program` or `stages` that does not fit the form."""
     if not isinstance(program, ExportedProgram) and program is not None and not is_path(program):
         raise TypeError(
             f"expected program to be an ExportedProgram or a path, got a {type(program).__name__}"
@@ -218,7 +218,7 @@ def _refuse_values(weights: Weights, kind: Form) -> None:
 
 
 def _program_file(program: ExportedProgram | Path) -> Path | io.BytesIO:
-    """Return a file with a program, whose weights are not read."""
+    """Return the program's file; for an ExportedProgram, a new file without its weights."""
     if not isinstance(program, ExportedProgram):
         return program
     file = io.BytesIO()
@@ -230,7 +230,7 @@ def _program_file(program: ExportedProgram | Path) -> Path | io.BytesIO:
 def _stages(
     program: Any, count: int | None, by: By, place: Path, loading: dict[str, Any]
 ) -> Iterator[Path]:
-    """Yield a folder of stages, whose weights are not read; `count` stages are saved in `place`."""
+    """Yield a folder of stages: `program`, or a new one in `place` with `count` stages of it."""
     if count is None:
         yield program
         return
@@ -249,7 +249,7 @@ def _with_zeros(program: ExportedProgram) -> ExportedProgram:
         return [_zeros(each.untyped_storage().nbytes()) for each in first]
 
     state = program.state_dict
-    # The last function keeps tensors of custom classes, whose values unpickling has set.
+    # The lambda keeps tensors of custom classes, whose values unpickling has set.
     made = on_other_storages(list(state.values()), zeros, lambda value: value)
     state.update(zip(state, made, strict=True))
     return program
@@ -263,7 +263,7 @@ def _zeros(size: int) -> torch.Tensor:
 
 
 def _fill_stages(template: Path, weights: Weights, folder: Path, filling: Filling) -> None:
-    """Write the stages of a folder into another one, with the weights of a checkpoint."""
+    """Write the stages of `template` into `folder`, with the weights of a checkpoint."""
     files = []
     for file in stage_files(template, filling.limits):
         made = folder / file.path.name

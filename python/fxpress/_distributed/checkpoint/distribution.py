@@ -15,7 +15,7 @@ from fxpress._distributed.checkpoint.section import key_of
 from fxpress._files.archive.tensor_file import CODES
 from fxpress._files.format.tensor_header import METADATA
 
-DIGITS = 16  # the digits of a save's number in the names of its files
+DIGITS = 16  # how many digits of a save's number the names of its files contain
 FILE = re.compile(r"model-\d{5,}-of-\d{5,}-([0-9a-f]{16})\.safetensors")
 
 
@@ -50,7 +50,7 @@ def _is_unicode(name: str) -> bool:
 
 
 def key_of_item(item: WriteItem) -> str:
-    """Return the name of an item in its file."""
+    """Return the name that an item's tensor or slice has in its file."""
     data = item.tensor_data
     return key_of(item.index.fqn, data.size, data.chunk.offsets, data.chunk.sizes)
 
@@ -62,14 +62,14 @@ def _bytes_of(item: WriteItem) -> int:
 
 
 def _is_needed(item: WriteItem) -> bool:
-    """Return whether a tensor's item is written: an empty slice of a larger tensor is not."""
+    """Return whether an item is in a file: values and empty slices of larger tensors are not."""
     if item.type is WriteItemType.BYTE_IO:
         return False
     return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0
 
 
 def distribute_items(plans: list[list[WriteItem]], most: int) -> list[Work]:
-    """Return the files of each rank, of at most `most` bytes unless one tensor is larger."""
+    """Return the files of each rank: each of at most `most` bytes, or with one larger tensor."""
     number = secrets.token_hex(16)
     groups = [_groups(items, most) for items in plans]
     count = sum(map(len, groups))
@@ -80,10 +80,10 @@ def distribute_items(plans: list[list[WriteItem]], most: int) -> list[Work]:
 
 
 def _groups(items: list[WriteItem], most: int) -> list[list[int]]:
-    """Return the positions of the items of each file."""
+    """Return, for each file of a rank, the positions of the file's items in `items`."""
     groups: list[list[int]] = []
     keys: set[str] = set()
-    left = 0  # bytes in the last group
+    left = 0  # bytes that the last group may still get
     for position, item in enumerate(items):
         if not _is_needed(item):
             continue

@@ -39,7 +39,7 @@ class Filling(NamedTuple):
 
 
 def fill(template: Path | io.BytesIO, weights: Weights, target: Path, filling: Filling) -> None:
-    """Write an archive with the records of `template` and the weights of a checkpoint."""
+    """Write an archive with the weights of a checkpoint, and all other records of `template`."""
     with PT2ArchiveReader(template, limits=filling.limits) as archive:
         views, config_record = _views(archive)
         sources = {
@@ -60,7 +60,7 @@ def fill(template: Path | io.BytesIO, weights: Weights, target: Path, filling: F
 
 
 def _views(archive: PT2ArchiveReader) -> tuple[dict[str, View], str]:
-    """Return the weights of the program in an archive, and the record that describes them."""
+    """Return the views of a program's weights, and the name of the record that describes them."""
     models = names.models_in(archive.get_file_names())
     if models != [names.MODEL]:
         raise ArchiveError(f"expected a file with the program {names.MODEL!r} only, found {models}")
@@ -77,13 +77,13 @@ def _views(archive: PT2ArchiveReader) -> tuple[dict[str, View], str]:
 def _source(
     name: str, view: View, views: Mapping[str, View], weights: Weights, filling: Filling
 ) -> _Source:
-    """Return the function that fills a weight, from any name of its elements in the checkpoint."""
+    """Return a function that fills the weight `name` from the checkpoint, else by `filling.own`."""
     found = name
     if name not in weights.tensors:
         others = (
             other
             for other, its in views.items()
-            if other in weights.tensors and its[:5] == view[:5]  # the fields that locate elements
+            if other in weights.tensors and its[:5] == view[:5]  # `other` has the same elements
         )
         found = next(others, name)
     stored = weights.tensors.get(found)
@@ -123,7 +123,7 @@ def _write_storage(
     own: list[str],
     mine: list[tuple[View, _Source]],
 ) -> None:
-    """Create the storage of the weights with the names `own`, fill it and write it."""
+    """Create the storage of a record, which has the weights `own`; fill and write the storage."""
     storage = torch.zeros(size, dtype=torch.uint8)  # bytes outside all tensors stay zero
     made = [each.detach() for each in make_all([storage], [(0, *view[:-1]) for view, _ in mine])]
     done = fill_shared(own, made, lambda position, value: mine[position][1](value))

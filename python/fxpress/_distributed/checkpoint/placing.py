@@ -32,7 +32,7 @@ def check_folder(folder: Path) -> None:
 
 
 def complete(folder: Path, files: Mapping[str, str], index: Any) -> None:
-    """Rename files (name -> temporary name) and the index into place; remove the replaced files."""
+    """Rename files (name -> temporary name) and the index into place; remove older saves' files."""
     written = AtomicFile(folder / INDEX)
     try:
         write_all(written.descriptor, memoryview(json.dumps(index, separators=(",", ":")).encode()))
@@ -67,7 +67,7 @@ def _replace(folder: Path, files: Mapping[str, str], index: AtomicFile) -> None:
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove files that the index does not name: the replaced ones, and files of killed savers."""
+    """Remove all files of checkpoints but `names`: files of older saves and of killed savers."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             match = FILE.fullmatch(name)

@@ -1,4 +1,4 @@
-"""The weights of a `.pt2` file, and of a folder of stages."""
+"""Find the weights in a `.pt2` file, or in a folder of stages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ReaderOptions(NamedTuple):
 
 
 def add_program(weights: Weights, path: AnyPath, options: ReaderOptions) -> None:
-    """Add the weights of a `.pt2` file."""
+    """Add the weights of a `.pt2` file to `weights`."""
     opened = options.opened
     file = weights.files.file(path, None if opened is None else opened.file)
     _add_file(weights, file, options)
@@ -126,7 +126,7 @@ def _plain(
     record = archive.record(view.record)
     needed = bytes_needed(view)
     identity = (record.crc, record.size, view.offset, view.strides)
-    if record.size == 0 or record.is_deflated:  # a range of the file does not have the elements
+    if record.size == 0 or record.is_deflated:  # the file does not contain the plain elements
         return whole(view.dtype, view.sizes, lambda: read), identity
     if needed > record.size:
         raise ArchiveError(
@@ -138,7 +138,7 @@ def _plain(
 
     def find() -> Extent:
         begin = record.offset
-        if isinstance(archive, RemoteArchive):  # needs a request, and only for tensors to be read
+        if isinstance(archive, RemoteArchive):  # sends a request, so only for tensors to be read
             begin = archive.begin_of(view.record)
         part = Checked(file, begin, record.size, record.crc, f"record {view.record!r}")
         begin += view.offset * item
@@ -154,7 +154,7 @@ def _read_in_full(
     options: ReaderOptions,
     load_options: Options,
 ) -> torch.Tensor:
-    """Read a tensor in full, from an archive that was open `before`."""
+    """Read a tensor in full; `before` is its archive, which is reopened unless it is at a URL."""
     with before if isinstance(before, RemoteArchive) else _archive_of(file, options) as archive:
         try:
             values = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)
@@ -195,7 +195,7 @@ def _add_external(
 
 
 class StageFile(NamedTuple):
-    """The path of a stage's file, and its size by the manifest."""
+    """The path of a stage's file, and the file's size by the manifest."""
 
     path: AnyPath
     size: int  # bytes

@@ -1,4 +1,4 @@
-"""`ArchiveReader`: weights in files for `torch.distributed.checkpoint.load`."""
+"""`ArchiveReader` reads weights in files for `torch.distributed.checkpoint.load`."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
     `load` fills tensors, DTensors and shards of FSDP2. Each rank reads the headers of the files and
     the bytes of its shards, but no entire file. Files at URLs are read by ranges, with several
-    requests at a time. Names are the keys of the original module's state. As with torch's
+    requests at a time. Weights have the names of the original module's state. As with torch's
     readers, values are converted to the dtype of the target.
 
     No code in a file is run. An error in headers, names, sizes or the files of another rank is
-    raised on all ranks, before any tensor changes. When a rank reads a tensor in full, its checksum
-    is compared afterwards, if the file has one.
+    raised on all ranks, before any tensor changes. After a rank has read a tensor in full, it
+    compares the tensor's checksum, if the file has one.
 
     Args:
         path: a `.pt2` file; a folder that `fxpress split` wrote; a safetensors file; an index of
-            such files (`model.safetensors.index.json`), or a folder with one, such as
-            `ArchiveWriter` writes. Or the URL of one of them, such as `s3://bucket/model.pt2`,
-            whose protocol fsspec supports; a URL that ends in ".pt2", ".safetensors" or ".json" is
-            a file, any other a folder.
+            safetensors files (`model.safetensors.index.json`); or a folder with such an index, as
+            `ArchiveWriter` writes it. Or the URL of a file or folder, such as
+            `s3://bucket/model.pt2`, whose protocol fsspec supports. A URL that ends in ".pt2",
+            ".safetensors" or ".json" is a file; other URLs are folders.
         model: the name of the program in a `.pt2` file.
         check: before a tensor changes, read in full the records that this rank needs parts of, and
             compare them with their checksums.
@@ -71,12 +71,12 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     errors of each rank in `failures`:
 
     - OSError: a file cannot be read.
-    - fxpress.ArchiveError: a file is damaged, has changed, or ranks read different ones.
+    - fxpress.ArchiveError: a file is damaged or has changed, or the ranks read different files.
     - fxpress.LimitError: reading headers would cost more than the limits allow.
     - fxpress.SerializeError: a weight needs `allow_pickle`, or two names that share memory, such
       as the names of a tied weight, have different values.
     - fxpress.UnsupportedError: a tensor is of a dtype that this torch does not have.
-    - RuntimeError, ValueError: torch's, for missing names and for other sizes.
+    - RuntimeError, ValueError: torch's, for names or sizes that the files do not have.
     - AssertionError: torch's, in place of an error in a header, with the text of that error.
 
     A subclass of `torch.distributed.checkpoint.StorageReader`.
@@ -143,7 +143,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         Raises:
             OSError: a file cannot be read.
             fxpress.ArchiveError: a file is damaged.
-            fxpress.LimitError: reading it would cost more than the limits allow.
+            fxpress.LimitError: reading a file would cost more than the limits allow.
             fxpress.SerializeError: a weight needs `allow_pickle`.
         """
         self._close()
@@ -151,7 +151,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
                 TensorProperties(
-                    # Planners need a torch.dtype. Reading a tensor of another dtype raises.
+                    # Planners need a torch.dtype. Reading a tensor raises if torch lacks its dtype.
                     dtype=stored.dtype if isinstance(stored.dtype, torch.dtype) else torch.uint8
                 ),
                 torch.Size(stored.sizes),
@@ -198,7 +198,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     def _find(self, weights: Weights, index: MetadataIndex) -> Place:
         slices = weights.tensors[index.fqn].slices
         wanted = _key(index)[1]
-        first = index.index or 0  # a hint, which avoids a search through many slices
+        first = index.index or 0  # the likely position, which avoids a search through many slices
         for part in (*slices[first : first + 1], *slices):
             if part.offsets == wanted:
                 return part.find()
@@ -262,7 +262,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
 
 def reader_of(archive: RemoteArchive, model: str, limits: Limits | None) -> ArchiveReader:
-    """Return a reader of the weights of a program in an archive that is open already."""
+    """Return a reader of the weights of the program `model` in an archive that is open already."""
     reader = ArchiveReader(archive.file.url, model=model, limits=limits)
     reader._options = reader._options._replace(opened=archive)
     return reader
@@ -279,7 +279,7 @@ def _target(item: ReadItem, planner: LoadPlanner) -> torch.Tensor:
 
 
 def _path_of(path: str | bytes | os.PathLike[str]) -> AnyPath:
-    """Return the path of an argument: a path, a URL with `file://`, or a URL for fsspec."""
+    """Return the path for an argument, which is a path, a `file://` URL, or a URL for fsspec."""
     url = url_of(path)
     if url is None:
         return Path(local_path(path))

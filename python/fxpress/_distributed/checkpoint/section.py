@@ -1,8 +1,8 @@
-"""The section that `ArchiveWriter` adds to an index: the slices of tensors, and their files.
+"""Write and read the section that `ArchiveWriter` adds to an index: slices and their files.
 
 Other readers of the index use only its weight_map, which names the tensors that are stored in full
-in one file. In its file, a slice has a name that no tensor of a model has, so that these readers do
-not mistake it for the tensor.
+in one file. In its file, a slice has a name that no tensor of a model has, so that other readers do
+not mistake the slice for the entire tensor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> str:
-    """Return the name of a slice in its file: the tensor's name if the slice is all of it."""
+    """Return the name of a slice in its file: the tensor's name for an entire tensor."""
     if tuple(sizes) == tuple(whole):
         return name
     return f"{name}@{','.join(map(str, offsets))}"
@@ -79,7 +79,7 @@ def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dic
             "format": FORMAT,
             "version": VERSION,
             "number": number,
-            "files": list(map(list, files.items())),  # name, bytes
+            "files": list(map(list, files.items())),  # [name, bytes] of each file
             # name -> dtype, sizes, slices; a slice: number of the file, offsets, sizes, CRC-32
             "tensors": dict(sorted(tensors.items())),
             "values": {
@@ -143,7 +143,7 @@ class _Files:
 
 
 def add_section(weights: Weights, index: AnyPath, section: Any, budget: Budget) -> None:
-    """Add the tensors and values of a section."""
+    """Add the tensors and values in an index's section to `weights`."""
     try:
         if (section["format"], section["version"]) != (FORMAT, VERSION):
             raise ValueError(
@@ -179,7 +179,7 @@ def _tensor(name: str, entry: Any, files: _Files, budget: Budget) -> Stored:
 
 
 def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budget: Budget) -> None:
-    """Raise ValueError unless slices cover a tensor without overlaps."""
+    """Raise ValueError unless the slices cover the tensor `name` without overlaps."""
     for each in slices:
         if not len(each.offsets) == len(each.sizes) == len(sizes) or any(
             a + n > whole for a, n, whole in zip(each.offsets, each.sizes, sizes, strict=True)

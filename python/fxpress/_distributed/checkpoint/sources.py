@@ -1,4 +1,4 @@
-"""Recognize the checkpoint at a path, and read it."""
+"""Recognize the format of the checkpoint at a path, and find its tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fxpress._files.serde.limits import Budget, Limits
 
 
 def main_file(path: AnyPath) -> AnyPath:
-    """Return the file that lists a checkpoint's contents: a manifest, an index, or the file."""
+    """Return a checkpoint folder's manifest, index or only file; return other paths unchanged."""
     if not _is_folder(path):
         return path
     for name in (MANIFEST, tensor_files.INDEX, tensor_files.ALONE):
@@ -37,7 +37,7 @@ def main_file(path: AnyPath) -> AnyPath:
 
 
 def _is_folder(path: AnyPath) -> bool:
-    """Return whether a path is a folder; object stores have none, so a URL's suffix decides."""
+    """Return whether a path is a folder; for a URL, its suffix decides (stores lack folders)."""
     if isinstance(path, UrlPath):
         return not path.name.endswith((".pt2", ".json", tensor_files.SUFFIX))
     return path.is_dir()

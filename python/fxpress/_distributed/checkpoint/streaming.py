@@ -44,7 +44,7 @@ class _Planner(SavePlanner):  # type: ignore[misc]
         """Do nothing: the state is in files."""
 
     def create_local_plan(self) -> SavePlan:
-        """Return a plan with tensors in full, and values."""
+        """Return a plan to write each tensor in full, and each value."""
         items = [_item(name, stored) for name, stored in self._weights.tensors.items()]
         items += [
             WriteItem(MetadataIndex(name), WriteItemType.BYTE_IO) for name in self._weights.values
@@ -52,7 +52,7 @@ class _Planner(SavePlanner):  # type: ignore[misc]
         return SavePlan(items)
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Return the plans unchanged, and torch's metadata of them."""
+        """Return the plans unchanged, and the metadata that torch computes from the plans."""
         plans, metadata = create_default_global_save_plan(all_plans)
         metadata.planner_data = {name: (name,) for name in metadata.state_dict_metadata}
         return plans, metadata
@@ -62,7 +62,7 @@ class _Planner(SavePlanner):  # type: ignore[misc]
         return new_plan
 
     def resolve_data(self, write_item: WriteItem) -> Any:
-        """Return a tensor, or the bytes of a value."""
+        """Return the tensor, or the pickled value, that an item writes."""
         name = write_item.index.fqn
         if write_item.type is WriteItemType.BYTE_IO:
             return pickled(self._weights.values[name])

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: in a single file, or in the files that an index names."""
+"""Find tensors in safetensors files: in a single file, or in the files that an index names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def in_file(file: TensorFile, name: str) -> Stored:
 
 
 def add_file(weights: Weights, path: AnyPath, budget: Budget) -> None:
-    """Add all tensors of a file."""
+    """Add all tensors of a file to `weights`."""
     file = TensorFile(weights.files.file(path), budget)
     weights.facts.append([path.name, file.file.size, file.number])
     for name in file.places:

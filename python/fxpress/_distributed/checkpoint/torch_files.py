@@ -1,7 +1,7 @@
 """Read checkpoints of torch's FileSystemWriter without running code in them.
 
-Their file `.metadata` is a pickle of classes of torch. Here, unpickling creates plain objects that
-only keep their state, of classes that are new for each file.
+The file `.metadata` of such a checkpoint is a pickle of objects of torch's classes. This module's
+unpickler replaces them by objects that only keep their state, of classes new for each file.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Unpickler(pickle.Unpickler):
         }
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the substitute for a class or function of torch; UnpicklingError for others."""
+        """Return what replaces a class or function of torch; UnpicklingError for other names."""
         kind = self._kinds.get((module, name)) or self._functions.get((module, name))
         if kind is not None:
             return kind
@@ -100,7 +100,7 @@ def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
 def _metadata(
     folder: Path, limits: Limits | Budget | None
 ) -> Iterator[tuple[dict[str, Any], Budget]]:
-    """Yield the contents of `.metadata`; errors of the block become ArchiveErrors about it."""
+    """Yield the contents of `.metadata`; an error in the block becomes an ArchiveError for it."""
     path = folder / METADATA
     data = read_file(path)
     budget = Budget.of(limits, len(data))
@@ -111,9 +111,9 @@ def _metadata(
         yield _Unpickler(data).load().state, budget
     except (Error, OSError):
         raise
-    except KeyError:  # its text is the key, whose size the file chooses, so it is not reported
+    except KeyError:  # its text, a key from the file, may be of any size, so it is not reported
         raise ArchiveError(f"{path} is damaged: a field or a part of a tensor is missing") from None
-    except Exception as error:  # damaged pickles, and objects built from them, raise any type
+    except Exception as error:  # damaged pickles, and objects built from them, may raise any type
         if not is_about_input(error):
             raise
         raise ArchiveError(f"{path} is damaged: {error!r}") from None
@@ -166,7 +166,7 @@ class _Saved(NamedTuple):
     budget: Budget
 
     def read(self) -> Any:
-        """Return the value; ArchiveError or SerializeError: it is damaged, or needs unpickling."""
+        """Return the value; ArchiveError if damaged, SerializeError if it needs unpickling."""
         data = self.file.read(self.begin, self.begin + self.size)
         self.budget.charge(self.size, repr(self.name))  # many tensors may claim the same bytes
         values = Values({}, "cpu", self.budget)
@@ -263,7 +263,7 @@ def extent_of(
         _, of_storage, key, _, _ = tensor.storage
         name = f"data/{key}"
         record, start = records[name], begin + archive.offset(name)
-    except Exception as error:  # damaged files raise any type; unpickling them reports the fault
+    except Exception as error:  # damaged files may raise any type; unpickling reports the fault
         if not is_about_input(error):
             raise
         return None

@@ -1,4 +1,4 @@
-"""Values that are not tensors, such as an optimizer's numbers and lists, encoded as JSON.
+"""Encode values that are not tensors, such as an optimizer's numbers and lists, as JSON.
 
 torch stores such values as pickles, and reading a pickle may run code. In JSON, numbers, strings
 and None are unchanged, and a container is an object with one key, the name of its type.
@@ -15,12 +15,12 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._files.errors import ArchiveError
 
 _DEEPEST = 64  # the maximum depth of nested containers
-# The maximum number of keys of a dict whose hashes a file can choose: equal ones make it slow.
+# The maximum number of a dict's keys whose hashes a file can choose: equal hashes slow the dict.
 _MOST_CHOSEN = 1000
 
 
 def as_json(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a value as JSON; UnsupportedError for a value of another type."""
+    """Return a value as JSON; UnsupportedError for a type that this module does not encode."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if depth < _DEEPEST:
@@ -74,7 +74,7 @@ def pickled(value: Any) -> io.BytesIO:
 
 
 def unpickled(name: str, data: io.BytesIO) -> Any:
-    """Return the value that torch's planner has pickled; UnsupportedError for other types."""
+    """Return the value that torch's planner has pickled; UnsupportedError if that may run code."""
     data.seek(0)
     try:
         return torch.load(data, weights_only=True)

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: dtypes, sizes, and the locations of their slices."""
+"""Describe the tensors of a checkpoint: dtypes, sizes, and the locations of their slices."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fxpress._files.remote.ranges import Files
 from fxpress._files.serde.limits import Budget
 from fxpress._torch.fx import holds_fake
 
-# A tensor in a file, or a function that reads all of it.
+# The location of a tensor in a file, or a function that reads the entire tensor.
 Place: TypeAlias = Extent | Callable[[], torch.Tensor]
 
 
 class Slice(NamedTuple):
     """A part of a tensor that is stored at one location."""
 
-    offsets: tuple[int, ...]  # its first element in the tensor
+    offsets: tuple[int, ...]  # the indices of its first element in the tensor
     sizes: tuple[int, ...]  # its lengths
-    # Returns its location; OSError or ArchiveError if the file does not have it.
+    # Returns the slice's location; OSError or ArchiveError if the file does not have the slice.
     find: Callable[[], Place]
 
 
@@ -76,7 +76,7 @@ class Weights:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, name: str, target: torch.Tensor | None = None) -> torch.Tensor:
-        """Return a tensor, read into `target` if there is one; KeyError for an unknown name."""
+        """Return a tensor, read into `target` unless it is None; KeyError for an unknown name."""
         stored = self.tensors[name]
         places = [part.find() for part in stored.slices]  # UnsupportedError for an unknown dtype
         if target is None:
@@ -92,7 +92,7 @@ class Weights:
         return target
 
     def bytes(self) -> int:
-        """Return the bytes of all tensors."""
+        """Return the number of bytes of all tensors."""
         return sum(
             math.prod(each.sizes) * int(getattr(each.dtype, "itemsize", 0))
             for each in self.tensors.values()
@@ -121,14 +121,14 @@ def whole(dtype: torch.dtype, sizes: tuple[int, ...], find: Callable[[], Place])
 
 
 def charge_repeats(name: str, stored: Stored, bytes_there: int, budget: Budget) -> None:
-    """Charge the memory that a tensor needs beyond its bytes in the file, for shared elements."""
+    """Charge the memory that a tensor needs beyond its bytes in a file, if elements share bytes."""
     size = stored.dtype.itemsize * math.prod(stored.sizes)
     if size > bytes_there:
         budget.charge(size - bytes_there, f"the elements of {name!r} that share memory")
 
 
 def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether elements with these strides are contiguous."""
+    """Return whether a tensor of these sizes and strides is contiguous."""
     wanted = strides_of(sizes)
     return all(n == 1 or a == b for n, a, b in zip(sizes, strides, wanted, strict=True))
 

@@ -1,4 +1,4 @@
-"""`ArchiveWriter`: checkpoints of `torch.distributed.checkpoint.save` in safetensors files."""
+"""`ArchiveWriter` writes safetensors files for `torch.distributed.checkpoint.save`."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     """A writer of safetensors files and their index, for `torch.distributed.checkpoint.save`.
 
     Each rank writes what torch's planner assigns to it: entire tensors, and slices of DTensors. The
-    folder gets `model.safetensors.index.json`, which names the files; `ArchiveReader` reads it and
-    gives each rank its new slices. safetensors and transformers can read the tensors that are
-    stored in full in one file. Values that are not tensors are in the index: None, bool, int,
-    float, str, and lists, tuples and dicts of them.
+    folder gets `model.safetensors.index.json`, which names the files. `ArchiveReader`
+    reads on each rank the slices that the rank needs, on any number of ranks. safetensors and
+    transformers can read the tensors that are stored in full in one file. Values that are not
+    tensors are in the index: None, bool, int, float, str, and lists, tuples and dicts of them.
 
     The coordinator writes the index last, when the files of all ranks are on the disk. Until then,
     and when a rank is killed, the previous checkpoint stays valid. The next save removes the files
-    of killed ranks, and files that only the replaced index names. All ranks need the same folder.
+    of killed ranks, and files that only the previous index names. All ranks need the same folder.
 
     Args:
         path: the folder, which is created if it is missing.
@@ -58,7 +58,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
 
     - OSError: a file cannot be written.
     - FileExistsError: the folder has a checkpoint of another format.
-    - fxpress.UnsupportedError: safetensors has no such dtype, a value is another object, or ranks
+    - fxpress.UnsupportedError: safetensors has no such dtype, a value is of another type, or ranks
       write without a coordinator.
 
     A subclass of `torch.distributed.checkpoint.StorageWriter`.

@@ -1,4 +1,4 @@
-"""Let all ranks agree that they run the same stages, or fail with the same text.
+"""Let all ranks agree that they run the same stages, or fail with the same error text.
 
 In each numbered round, every rank writes an `Answer` into the store. Rank 0 compares the answers
 and writes the verdict: the error that all ranks raise, or "".
@@ -23,8 +23,8 @@ from fxpress._distributed.pipeline.parallel import all_keys, check_keys
 from fxpress._distributed.stages.manifest import fxpress_version
 from fxpress._torch.distributed import store_of
 
-_MARGIN = 2.0  # seconds that the other ranks wait longer than rank 0
-_ROUND = "round"  # the key for the number of rank 0's current or next round
+_MARGIN = 2.0  # seconds that ranks other than 0 wait longer than rank 0
+_ROUND = "round"  # the store's key for the number of rank 0's current or next round
 # The value of a rank's key in a round is an answer or one of these:
 _JOINED = "joined"  # the rank takes part, and will answer
 _TAKEN = "taken"  # rank 0 has read the answer, so the rank cannot replace it
@@ -46,7 +46,7 @@ class Answer:
     digest: str = ""  # the digest of the files
     graph: str = ""  # the hash of the program that was cut
     plan: str = ""  # the digest of the plan by which the program was cut
-    settings: str = ""  # the settings of the schedule, for an error
+    settings: str = ""  # the settings of the schedule, as errors show them
     trains: bool = False  # whether the schedule has a loss function
     scale_grads: bool = True  # whether the schedule divides gradients by the number of microbatches
     # Name in the tensor-parallel plan -> whether a stage on this rank has a module for it.
@@ -66,7 +66,7 @@ def agree(
     cause: BaseException | None = None,
     explain: Explain | None = None,
 ) -> None:
-    """Wait for the answers of all ranks; all ranks raise the same PipelineError if they differ.
+    """Wait for the answers of all ranks; if answers differ, every rank raises one PipelineError.
 
     Every rank of the group has to call it. `cause` is the error's cause on this rank; `explain`
     finds the errors of ranks that failed before this call.
@@ -81,7 +81,7 @@ def agree(
                 error = _verdict(store, key, names, timeout, explain)
             except RuntimeError:
                 raise
-            except Exception as failed:  # becomes the verdict, for which the other ranks wait
+            except Exception as failed:  # becomes the verdict, for which all other ranks wait
                 error, cause = f"{names[0]}: {described(failed)}", failed
             _end_round(store, number, error)
             _wait_until_read(store, key, len(names), timeout)
@@ -110,10 +110,10 @@ def broadcast_failure(group: Any, stages: list[int]) -> Iterator[None]:
 
 
 def join_round(group: Any, patience: float = _MARGIN) -> int:
-    """Return the number of this rank's round, which stays the same until the rank has answered.
+    """Return the number of this rank's round, which does not change until the rank has answered.
 
-    The rounds are kept in the store only, so that a restarted process continues where the others
-    are. If rank 0 begins another round within `patience` seconds, that round is the result.
+    The number is kept in the store only, so that a restarted process joins the round of the other
+    ranks. If rank 0 begins the next round within `patience` seconds, the next one is the result.
     """
     rank, store = distributed.get_rank(group), store_of(group)
     current: int = store.add(_ROUND, 0)
@@ -144,7 +144,7 @@ def _end_round(store: Any, number: int, verdict: str) -> None:
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; add the names of fields that differ from ours to its `fxpress`."""
+    """Parse an answer; its `fxpress` also lists the fields that differ from this version's."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):
@@ -174,7 +174,7 @@ def out_of_reach(names: list[str]) -> str:
 
 
 def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
-    """Wait until all ranks have read the verdict: rank 0 may host the store, and exit after it."""
+    """Wait until all ranks have read the verdict: rank 0 may host the store, and then exit."""
     end = time.monotonic() + min(timeout, _MARGIN)
     while store.add(f"{key}/read", 0) < size - 1 and time.monotonic() < end:
         time.sleep(0.01)
@@ -183,7 +183,7 @@ def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
 def _await_verdict(
     store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
 ) -> str:
-    """Wait for rank 0's answer, when its timeout for other ranks begins; then for its verdict."""
+    """Return rank 0's verdict, due `timeout` seconds after rank 0's answer, or an error if late."""
     late = f"{names[0]} did not answer within {timeout:g} s"
     if text_of(store, f"{key}/0", explain.patience if explain else timeout) is None:
         return late if explain is None else explain.settled(late, is_late=True)
@@ -209,7 +209,7 @@ def _verdict(
 
 
 def _answer_in(store: Any, key: str, end: float) -> Answer | None:
-    """Take and return the answer of a rank, which can then not replace it; None if it is late."""
+    """Return a rank's answer and mark it as taken, so that it is final; None if it is late."""
     while (text := text_of(store, key, max(end - time.monotonic(), 0.01))) is not None:
         if text != _JOINED and store.compare_set(key, text, _TAKEN).decode() == _TAKEN:
             return _decoded(text)
@@ -220,13 +220,13 @@ def _answer_in(store: Any, key: str, end: float) -> Answer | None:
 
 
 def text_of(store: Any, key: str, seconds: float) -> str | None:
-    """Return the value of a key, None after `seconds`; RuntimeError for an unreachable store."""
+    """Wait `seconds` for a key's value (None: missing); RuntimeError for an unreachable store."""
     try:
         store.wait([key], datetime.timedelta(seconds=seconds))
     except distributed.DistStoreError:
         return None
     except RuntimeError:
-        store.check([key])  # the store answers: the error was the timeout of a FileStore
+        store.check([key])  # raises if the store is unreachable; otherwise, a FileStore timed out
         return None
     return str(store.get(key).decode())
 

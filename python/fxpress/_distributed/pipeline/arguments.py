@@ -94,7 +94,7 @@ class MicrobatchChecker:
         self._before: dict[str, _Facts] = {}
 
     def begin(self, trains: bool, target: Any) -> None:
-        """Check the target of a step, or None; `trains` is whether the step has a backward."""
+        """Check a step's target, which may be None; `trains`: whether the step has a backward."""
         if trains != self._trains:
             self._trains, self._before = trains, {}
         if not isinstance(target, torch.Tensor):
@@ -107,7 +107,7 @@ class MicrobatchChecker:
         self._compare("the target", {"the target": (target.dtype, tuple(target.shape))})
 
     def check(self, args: Any, kwargs: Any) -> None:
-        """Check a step's inputs, lists with an entry for each microbatch, or None."""
+        """Check a step's inputs: `args` and `kwargs` are None, or have one item per microbatch."""
         for each in (args, kwargs):
             if each is not None and len(each) != self._parts:
                 raise PipelineError(

@@ -43,7 +43,7 @@ class LoadedStage:
             of the next. Its state has the names that it has in the original program.
         number: the number of the stage, from 0.
         count: the number of all stages.
-        shared: the names of state that other stages have a copy of -> the numbers of these stages.
+        shared: name of state that several stages have copies of -> the numbers of these stages.
 
     Example:
         >>> from fxpress import pipeline
@@ -116,7 +116,7 @@ def load_stage(
     """Return one stage of a program; only the stage's records are read from the file.
 
     No code in the file is run. The records are compared with their checksums (except weights with
-    `mmap`), and with the manifest: a file that was changed since is refused.
+    `mmap`), and with the manifest: a file that was changed later is refused.
 
     Args:
         path: a folder or an archive that `save_stages` has written; or its URL, such as

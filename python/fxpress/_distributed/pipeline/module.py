@@ -1,4 +1,4 @@
-"""The module of a stage, and the values that it receives and sends.
+"""Create the module of a stage, and convert the values that the module receives and sends.
 
 `route` finds the values that pass between stages. `packed` converts a value to the tensor that is
 sent, and `unpacked` converts it back.
@@ -31,7 +31,7 @@ _DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 class StageModule(nn.Module):  # type: ignore[misc]
     """A stage of a program, whose parameters, buffers and modules have the program's names.
 
-    The first stage takes the program's inputs; each other stage takes the previous one's tensors.
+    The first stage takes the program's inputs; later stages take the previous stage's tensors.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class StageModule(nn.Module):  # type: ignore[misc]
         super().__init__()
         number_calls(program.graph)
         names = list(program.state_dict)
-        module = unflatten(program, share_state=True)  # nothing else refers to the program
+        module = unflatten(program, share_state=True)  # safe: nothing else refers to the program
         restore_order(module, names)
-        # Both modules share their state, under the same names, so `module` is not a child.
+        # `self` has the state of `module` under equal names, so `module` must not be a child.
         object.__setattr__(self, "program", module)
         self._parameters, self._buffers = module._parameters, module._buffers
         self._modules = module._modules
@@ -62,7 +62,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self.takes = tuple(taken[number])
         self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
         self._guards = _guards_at(manifest, number) if check_guards else _NONE
-        self._has_values = True  # False for the call after `fill`, whose inputs are not real ones
+        self._has_values = True  # False for the call after `fill`, whose inputs are made up
         self._is_filled = False  # whether a call has found no state on the meta device
         self._is_first, self._is_last = number == 0, number + 1 == len(taken)
 
@@ -88,7 +88,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
             return super().load_state_dict(state_dict, strict, assign)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Apply a function to all tensors, as `to_empty` and others do; keep weights tied."""
+        """Apply a function to all tensors, for methods such as `to_empty`; keep weights tied."""
         with kept(self):
             return super()._apply(fn, recurse)
 
@@ -118,7 +118,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self._is_filled = True
 
     def _first(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        """Return the inputs of the entire program by name."""
+        """Return the arguments of the first stage by the names of the program's inputs."""
         try:
             ordered = reorder_kwargs(kwargs, self._in_spec)
         except ValueError as error:
@@ -194,7 +194,7 @@ def _by_plain_name(
 
 
 def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
-    """Give state of the second and further calls of a module its original names in a state dict."""
+    """In a state dict, remove suffixes for further calls of a module ("@1") from the names."""
     for name in [name for name in state if name.startswith(prefix) and plain(name) != name]:
         value = state.pop(name)
         state.setdefault(plain(name), value)

@@ -1,4 +1,4 @@
-"""Names in a stage: of modules that are called several times and of tied weights; their order."""
+"""Handle the names in a stage's module: of repeated calls, of tied weights, and their order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plain(name: str) -> str:
 
 
 def number_calls(graph: Graph) -> None:
-    """Renumber the calls of each module in the nodes' metadata, the largest call first."""
+    """Number each module's calls anew in the nodes' metadata; the call with most nodes is first."""
     stacks = [node.meta.get("nn_module_stack") or {} for node in graph.nodes]
     if not any("@" in key for stack in stacks for key in stack):
         return
@@ -66,7 +66,7 @@ def tied(module: nn.Module) -> list[list[str]]:
 
 
 def tensor_of(module: nn.Module, name: str) -> torch.Tensor:
-    """Return a parameter or a buffer."""
+    """Return a parameter or a buffer by name."""
     path, _, own = name.rpartition(".")
     found: torch.Tensor = getattr(module.get_submodule(path), own)
     return found

@@ -21,7 +21,7 @@ from fxpress._distributed.pipeline.module import StageModule
 from fxpress._distributed.pipeline.names import plain, tensor_of, tie, tied
 from fxpress._torch.decompose import pytree
 
-# torch's parallel styles refuse modules of other classes, but use only their weights.
+# torch's parallel styles accept only modules of these classes, but use only their weights.
 _KINDS: dict[str, Any] = {
     "torch.nn.modules.linear.Linear": nn.Linear,
     "torch.nn.modules.sparse.Embedding": nn.Embedding,
@@ -31,7 +31,7 @@ _KINDS: dict[str, Any] = {
 def parallelize(
     module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]
 ) -> dict[str, bool]:
-    """Apply torch's tensor-parallel plan to a stage on meta; return which names had a module."""
+    """Apply a plan to a stage on meta; return name in the plan -> whether a module has it."""
     for each in filter(_runs, module.modules()):
         kind = _KINDS.get(each.type_name() or "")
         if kind is not None:
@@ -74,7 +74,7 @@ def check_keys(keys: dict[str, bool]) -> None:
 
 
 def _matching(module: nn.Module, key: str) -> list[nn.Module]:
-    """Return the modules that match a name in a plan; as in torch, `*` matches within one part."""
+    """Return the modules that match a name in a plan; as in torch, `*` does not match a dot."""
     wanted = key.split(".") if key else []
     found: dict[int, nn.Module] = {}
     for name, each in module.named_modules(remove_duplicate=False):
@@ -127,7 +127,7 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
         for name, tensor in module.state_dict(keep_vars=True).items()
         if isinstance(tensor, torch.Tensor)
     }
-    # torch's `load` would wrap the reader's errors.
+    # The reader is called directly, because torch's `load` would wrap its errors.
     planner = DefaultLoadPlanner()
     planner.set_up_planner(state, reader.read_metadata(), is_coordinator=True)
     plan = reader.prepare_local_plan(planner.create_local_plan())

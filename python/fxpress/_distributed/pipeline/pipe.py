@@ -34,8 +34,8 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
     all inputs of the program, and passes on the inputs that later stages use; the last stage
     returns all results.
 
-    Torch's stages get the sizes of the tensors that they receive from the program, so these have
-    to be plain numbers: export the model without dynamic sizes, and with the size of a microbatch.
+    Torch's stages get the sizes of the tensors that they receive from the program, so the sizes
+    must be plain numbers: export the model without dynamic sizes, with the size of a microbatch.
 
     Args:
         program: the program. The pipe has its weights, with a copy in each stage that uses one.
@@ -88,7 +88,7 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
 
 
 def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, str]:
-    """Return the name of a weight in each stage that has a copy."""
+    """Map the name of each of `stages` in the pipe to the stage's name of a weight with `names`."""
     found = {}
     for number in stages:
         own = {str(whole.ends.state[node].target) for node in whole.stages[number].state}
@@ -119,7 +119,7 @@ def _pass_ends(whole: Cut) -> None:
     first.inputs = dict.fromkeys(whole.ends.inputs)
     for stage in whole.stages[1:]:
         first.outputs.update((node, None) for node in stage.inputs if node in whole.ends.inputs)
-    # torch distinguishes the values that a stage sends to another only by their order.
+    # torch matches the values that a stage sends to a later stage only by their order.
     made = [node for stage in whole.stages for node in stage.outputs]
     for stage in whole.stages[1:]:
         stage.inputs = dict.fromkeys(node for node in made if node in stage.inputs)

@@ -1,4 +1,4 @@
-"""Which rank runs which stages."""
+"""Find which stages each rank runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def placement(schedule: str, ranks: int, stages: int) -> list[list[int]]:
         stages: the number of stages.
 
     Raises:
-        PipelineError: the schedule cannot run so many stages on so many ranks, of which there is
-            at least one each.
+        PipelineError: the schedule cannot run this number of stages on this number of ranks, or
+            one of the numbers is not positive.
         ValueError: torch has no such schedule.
 
     Stands in for `torch.distributed.pipelining._utils.generate_stage_to_rank_mapping`.

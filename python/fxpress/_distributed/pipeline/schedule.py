@@ -173,7 +173,7 @@ def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
 
 
 def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[list[int]], str]:
-    """Return the numbers of each rank's stages, and the error in this rank's, or ""."""
+    """Return the numbers of each rank's stages, and the error if this rank has others, or ""."""
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     try:
         placed = placement(schedule, size, stages[0].count)
@@ -227,9 +227,9 @@ def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:
 
 @contextlib.contextmanager
 def added(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
-    """Run a block; then add the gradients from before it to the new ones."""
-    # At the end of a step, torch divides all gradients by the number of microbatches. Older
-    # gradients have been divided already, so the block runs without them.
+    """Run a block; then add the gradients from before the block to the new ones."""
+    # At the end of a step, torch divides all gradients by the number of microbatches. Gradients of
+    # earlier steps have been divided already, so the block runs without them.
     before = [(each, each.grad) for each in parameters if each.grad is not None]
     for parameter, _ in before:
         parameter.grad = None
@@ -288,7 +288,7 @@ class SharedGradients:
         self._group = None
 
     def _sum(self, total: torch.Tensor, places: tuple[int, ...]) -> None:
-        """Replace each rank's tensor by the sum over the ranks, which the first one computes."""
+        """Replace `total` by its sum over the ranks `places`, which the first of them computes."""
         first, *others = places
         if self._own != first:
             distributed.send(total, first, group=self._group)

@@ -1,4 +1,4 @@
-"""The source of stages: a folder of files, or one archive, at a path or a URL."""
+"""Open a source of stages: a folder of files or one archive, at a path or a URL."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Source(os.PathLike[str]):
         self._path = Path(local_path(path))
         self.name = str(self._path) if self._url is None else shown(self._url)
         self._is_folder = self._path.is_dir() if self._url is None else not is_archive(self._url)
-        self._remote: dict[str, RemoteArchive] = {}  # by URL
+        self._remote: dict[str, RemoteArchive] = {}  # by the archive's URL
         if self._is_folder:
             data = self._manifest_file()
             budget = Budget(limits, len(data))
@@ -157,7 +157,7 @@ class Source(os.PathLike[str]):
 
 @contextlib.contextmanager
 def changes_named() -> Iterator[None]:
-    """Raise a PipelineError for a file that changes while the block reads it."""
+    """Run a block; raise a PipelineError if a file changes while the block reads it."""
     try:
         yield
     except ChangedFileError as error:

@@ -33,12 +33,12 @@ class Watch:
         self.patience = timeout - self._search
         self._step, self._doing, self._since = 0, "", time.monotonic()
         self._failure = ""
-        try:  # clones have their own connections: a request on another connection may wait long
+        try:  # clones have separate connections: a request on a shared one may wait long
             self._key = f"watch/{join_round(group)}"
             self._store = store_of(group).clone()
             own = self._store.clone()
             self._send_beat(own, 0)
-            own.check([f"{self._key}/beat/{self._rank}"])  # other ranks find it once ranks agree
+            own.check([f"{self._key}/beat/{self._rank}"])  # waits until the store has the heartbeat
         except RuntimeError as error:
             raise PipelineError(out_of_reach(names)) from error
         self._stopped = threading.Event()
@@ -117,7 +117,7 @@ class Watch:
         return found[0] if found else out_of_reach(self._names)
 
     def _explain(self, error: Exception) -> str:
-        """Return the cause of an error that all ranks report."""
+        """Return the cause of an error, which all ranks report."""
         own, text = self._names[self._rank], described(_first(error))
         try:
             if len(self._names) == 1 or not _is_of_communication(error):
@@ -165,7 +165,7 @@ class Watch:
     def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any]]:
         """Return the last heartbeats of ranks, each of which has sent at least one."""
         keys = [f"{self._key}/beat/{rank}" for rank in ranks]
-        # One request if the store can: when a step fails, each rank reads the keys of all others.
+        # One request if the store can: when a step fails, each rank reads all other ranks' keys.
         several = self._store.has_extended_api()
         beats = self._store.multi_get(keys) if several else map(self._store.get, keys)
         return {rank: json.loads(beat) for rank, beat in zip(ranks, beats, strict=True)}

@@ -25,8 +25,8 @@ class Analysis:
     # For each operation, the nodes whose values it uses, and unused state to keep in its stage.
     sources: list[list[Node]]
     ends: Ends  # the inputs, state and results of the program
-    storages: dict[Node, Storage]  # by the node that creates each
-    same: dict[Node, Node]  # a placeholder of state -> an earlier one with the same storage
+    storages: dict[Node, Storage]  # node -> the storage that it creates
+    same: dict[Node, Node]  # a placeholder of state -> the first placeholder with its storage
 
 
 def analyze(program: ExportedProgram) -> Analysis:
@@ -53,10 +53,10 @@ def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
 
 
 def operations_of(module: GraphModule) -> list[Node]:
-    """Return the operations in order, with copies at the end moved after their sources."""
+    """Return the operations in order, but each final copy directly after the copied operation."""
     nodes = list(operations(module))
-    # Export appends copies to buffers. In that order, one stage would have to contain the source,
-    # the copy and all operations between.
+    # Export appends copies into buffers to the graph's end. In that order, one stage would have to
+    # contain the copied operation, the copy and all operations between them.
     copies: dict[Node, list[Node]] = {}
     last = list(_last_copies(module.graph))
     for node in reversed(last):
@@ -85,7 +85,7 @@ def _last_copies(graph: Graph) -> Iterator[Node]:
 def unused_state(
     program: ExportedProgram, ends: Ends, places: SplitCallback | dict[Node, int]
 ) -> Iterator[tuple[Node, int]]:
-    """Yield each placeholder of unused state, and where the used state before it is first used."""
+    """Yield (placeholder of unused state, place of the first use of the used state before it)."""
     used = {node for node in ends.state if node.users or node in ends.written}
     if len(used) == len(ends.state):
         return
@@ -93,7 +93,7 @@ def unused_state(
     keys = {node: storage_of(values.get(str(spec.target))) for node, spec in ends.state.items()}
     known = {keys[node] for node in used}
     place = 0
-    found: dict[Hashable, int] = {}  # by storage, so that all its names get one place
+    found: dict[Hashable, int] = {}  # by storage, so that all names of a storage get one place
     for node in ends.state:
         place = min((places[user] for user in node.users if user in places), default=place)
         if keys[node] not in known:

@@ -30,7 +30,7 @@ _NUMBERS = tuple(KINDS)
 
 
 def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram:
-    """Return a stage as a program with copied nodes; StageError for an output of another type."""
+    """Return a stage as a program; StageError for a passed value that is not a tensor or number."""
     graph, made = _graph(stage)
     inputs = [ends.state[node] for node in stage.state]
     for node in stage.inputs:
@@ -60,7 +60,7 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
             "example_inputs": None,
             "constants": {n: v for n, v in program.constants.items() if n in names},
             "verifiers": program.verifiers,
-            "guards_code": [],  # the manifest has the guards, with names of the entire program
+            "guards_code": [],  # the manifest has the guards, with the entire program's names
         },
         is_valid=False,
     )

@@ -1,4 +1,4 @@
-"""Weigh the operations of a program."""
+"""Compute the weights of a program's operations, which stages balance."""
 
 from __future__ import annotations
 

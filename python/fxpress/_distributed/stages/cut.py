@@ -23,7 +23,7 @@ class Stage:
 
     number: int  # its position among the stages
     operations: list[Node] = dataclasses.field(default_factory=list)
-    # The placeholders of the parameters, buffers and constants that it uses or is assigned unused.
+    # The placeholders of the parameters, buffers and constants that it uses, or keeps unused.
     state: dict[Node, None] = dataclasses.field(default_factory=dict)
     # The inputs of the program and the values of earlier stages that it uses.
     inputs: dict[Node, None] = dataclasses.field(default_factory=dict)
@@ -38,13 +38,13 @@ class Cut:
     """A program in stages."""
 
     stages: list[Stage]  # in the order in which they run
-    # The stage that outputs each value that passes between stages or is a result.
+    # Value that passes between stages or is a result -> the number of the stage that outputs it.
     maker: dict[Node, int]
     ends: Ends  # the inputs, state and results of the entire program
 
 
 def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:
-    """Return the stages of a program; `stage_of` is from a `Plan`."""
+    """Return the stages of a program; `stage_of` is the callback of a `Plan`."""
     ends = Ends(program)
     stages = [Stage(number) for number in range(stage_of.count)]
     made = Cut(stages, {}, ends)
@@ -76,7 +76,7 @@ def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:
 
 
 def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> None:
-    """Add a value that a stage uses to its state or inputs."""
+    """Add a value to the state or to the inputs of a stage that uses it."""
     if source in made.ends.state:
         stage.state[source] = None
     elif source in made.ends.inputs:
@@ -88,7 +88,7 @@ def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> Non
 
 
 def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
-    """Return the stage that computes a result; the last one that has it if no operation does."""
+    """Return the stage that outputs a result: the one that computes it, or the last that has it."""
     if value in stage_of:
         return made.stages[stage_of[value]]
     having = [stage for stage in made.stages if value in stage.state or value in stage.inputs]
@@ -113,7 +113,7 @@ def shared_of(lifetimes: Lifetimes, ends: list[int]) -> tuple[Shared, ...]:
 
 
 def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], list[int]]]:
-    """Return the names of each tensor of which several stages have a copy, and these stages."""
+    """Return, for each tensor that several stages have copies of, its names and the stages."""
     values = state_of(program)
     names: dict[Hashable, dict[str, None]] = {}
     uses: list[tuple[Hashable, int]] = []
@@ -127,7 +127,7 @@ def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], l
 
 
 def _in_several(uses: Iterable[tuple[Hashable, int]]) -> dict[Hashable, dict[int, None]]:
-    """Return the stages of each storage that several stages use, in the order of first use."""
+    """Return storage -> stages, for storages that several stages use, in order of first use."""
     stages: dict[Hashable, dict[int, None]] = {}
     for key, stage in uses:
         stages.setdefault(key, {})[stage] = None

@@ -35,7 +35,7 @@ class Division:
         self._stages, self._limits, self._slack = stages, limits, slack
 
     def anywhere(self, places: list[int]) -> list[int]:
-        """Return the end of each stage."""
+        """Return the end of each stage; stages may end at any of `places`."""
         reach = self._reach(places)
         return self._cheapest(places, reach, self._least(places, reach))
 
@@ -67,7 +67,7 @@ class Division:
         return self._cheapest(allowed, reach, limit)
 
     def _reach(self, places: list[int]) -> Reach:
-        """Return, for each stage and index of its start, the largest index of its end that fits."""
+        """Return, for each stage and index of its start, the last index of its end in its limit."""
         last = len(places) - 1
         if self._limits is None:
             return [[last] * last] * self._stages
@@ -83,8 +83,8 @@ class Division:
             self._refuse(places, reach)
         if all(ends is reach[0] for ends in reach):
             return limit
-        # Limits differ. An earlier stage may have to be shorter than its limit allows, so that a
-        # later stage with a smaller limit is not empty.
+        # The limits differ. An earlier stage may have to be shorter than its limit allows, so that
+        # a later stage with a smaller limit is not empty.
         low, high, free = limit, before[-1], [0] * len(places)
         if cheapest(before, free, reach, low) is not None:
             return low

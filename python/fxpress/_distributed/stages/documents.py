@@ -1,4 +1,4 @@
-"""The JSON files of plans, profiles and manifests. Input to the reader is untrusted."""
+"""Read and write the JSON files of plans, profiles and manifests. Files are untrusted."""
 
 from __future__ import annotations
 

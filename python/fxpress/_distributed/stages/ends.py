@@ -1,4 +1,4 @@
-"""State, inputs and outputs of a program, the state that it writes, and the bytes of values."""
+"""Find the inputs, state and results of a program, what it writes, and the bytes of values."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Ends:
 
 
 def is_mutation(spec: OutputSpec) -> bool:
-    """Return whether a result replaces the value of a state or of an input."""
+    """Return whether a result replaces the value of state or of an input."""
     return spec.kind.name in _MUTATIONS
 
 

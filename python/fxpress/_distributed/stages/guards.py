@@ -1,4 +1,4 @@
-"""Guards on the inputs of a program: which stage checks them, and how.
+"""Find which stage checks each guard on a program's inputs, and create the checking function.
 
 A guard is a Python expression, in which `L['name']` stands for the input of that name.
 """
@@ -66,5 +66,5 @@ def inputs_in(guard: str, types: Mapping[str, str]) -> set[str] | None:
 
 @functools.lru_cache(maxsize=64)
 def function_of(guards: tuple[str, ...], names: tuple[str, ...]) -> Callable[..., None]:
-    """Return a function of inputs that raises for the first failing guard; it is not picklable."""
+    """Return a function of inputs, not picklable, that raises for the first failing guard."""
     return as_function([*guards], Inputs(dict.fromkeys(names)))

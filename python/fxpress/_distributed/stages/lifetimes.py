@@ -23,8 +23,8 @@ class Lifetimes:
     # Bytes of the new values of state that the operation computes. The stage keeps them to its end.
     written: list[int]
     uses: list[tuple[Hashable, ...]]  # the keys (`storage_of`) of the state that it uses
-    state: dict[Hashable, State]  # the storage of each key
-    brought: list[list[torch.Tensor]]  # the tensors of state that no earlier operation uses
+    state: dict[Hashable, State]  # key -> the storage
+    brought: list[list[torch.Tensor]]  # the tensors of state that it is the first to use
 
 
 @dataclasses.dataclass(slots=True)
@@ -34,7 +34,7 @@ class State:
     nbytes: int = 0  # the bytes of the largest tensor in it
     # The names of the tensors in it that operations use, in order of first use.
     names: dict[str, None] = dataclasses.field(default_factory=dict)
-    is_parameter: bool = False  # whether one of them is a parameter
+    is_parameter: bool = False  # whether one of the names is a parameter
 
 
 def lifetimes_of(analysis: Analysis) -> Lifetimes:
@@ -76,7 +76,7 @@ def _alive(
     changes = [0] * (len(analysis.operations) + 1)
     for node, storage in analysis.storages.items():
         if node not in sizes:
-            continue  # state
+            continue  # `node` is state
         if not returned.isdisjoint(storage.results):
             until = len(analysis.operations) - 1
         elif not storage.touching or not replacing.isdisjoint(storage.results):

@@ -1,4 +1,4 @@
-"""The manifest of stages, and the file of their state: only this module knows the fields.
+"""Write and read `manifest.json`, and write `state.json`: only this module knows the fields.
 
 `manifest_of` describes stages to be written; `read_manifest` reads a manifest, which may be damaged
 or hostile.
@@ -36,7 +36,7 @@ from fxpress._files.serde.limits import Budget
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
 
-_DIGITS = 12  # the digits of a hash in a repr
+_DIGITS = 12  # how many digits of a hash a repr shows
 FORMAT, STATE_FORMAT, VERSION = names.MANIFEST_FORMAT, "fxpress state of stages", 1
 # Some older manifests have a SHA-256 of their text, computed with zeros in this field.
 _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
@@ -107,7 +107,7 @@ def described(value: Any) -> dict[str, Any]:
 
 
 def _order(value: torch.Tensor) -> dict[str, list[int]]:
-    """Return the dimensions by decreasing stride; {} if they are in this order."""
+    """Return the dimensions by decreasing stride; {} if the strides already decrease."""
     if value.layout is not torch.strided:
         return {}
     strides = [
@@ -240,7 +240,7 @@ class Manifest:
     inputs: tuple[Value, ...]  # the inputs of the entire program, in order
     results: tuple[Result, ...]  # the results of the entire program, in order
     stages: tuple[StageFacts, ...]
-    # The names of each tensor of which several stages have a copy, and these stages.
+    # For each tensor that several stages have copies of, its names and the stages.
     shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
     # Guards whose inputs no stage uses together. The first stage checks them: it gets all inputs.
     unchecked_guards: tuple[str, ...]

@@ -11,7 +11,7 @@ from fxpress._distributed.stages.lifetimes import Lifetimes
 
 
 class Memory:
-    """The memory of runs: consecutive operations from one possible cut to another.
+    """The memory of runs: consecutive operations from one possible cut to a later one.
 
     `start` and `end` are indices of `places`, the possible cuts.
     """
@@ -33,7 +33,7 @@ class Memory:
         return sum(map(self._sizes.__getitem__, used))
 
     def activations(self, start: int, end: int) -> int:
-        """Return the peak of the bytes of other values that are live at once."""
+        """Return the peak of the bytes of values, other than state, that are live at once."""
         return max(self._alive[start:end]) + sum(self._written[start:end])
 
     def of(self, start: int, end: int) -> int:
@@ -45,7 +45,7 @@ class Memory:
         ends, end = [], 0
         held: Counter[Hashable] = Counter()
         state = written = 0
-        peaks: deque[int] = deque()  # indices of items, with decreasing `_alive`
+        peaks: deque[int] = deque()  # indices into `_alive`, by decreasing value
         for start in range(len(self._keys)):
             if end < start:
                 end, state, written = start, 0, 0
@@ -94,7 +94,7 @@ class Memory:
 
 
 def limits_of(memory: int | Sequence[int] | None, stages: int) -> list[int] | None:
-    """Return the limit of each stage; None: there are none."""
+    """Return the memory limit of each stage; None if there are no limits."""
     if memory is None:
         return None
     limits = memory if isinstance(memory, Sequence) else [memory] * stages

@@ -40,7 +40,7 @@ def call_key(node: Node) -> Hashable:
         key += (_layout(node.kwargs),)
     try:
         hash(key)
-    except TypeError:  # symbols
+    except TypeError:  # symbols cannot be hashed
         return _hinted(key)
     return key
 

@@ -20,7 +20,7 @@ _PASSED = (torch.Tensor, torch.SymInt)  # torch's files support only these input
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
-    """Return the possible cuts, as numbers of the operations after them, with 0 and `count`."""
+    """Return the number of the operation after each possible cut, and 0 and `count`."""
     spans = list(spans)
     changes = [0] * (count + 1)  # spans that begin before each place, minus spans that end there
     for span in spans:
@@ -84,7 +84,7 @@ def spans_of(analysis: Analysis) -> Iterator[Span]:
     objects = ends.objects()
     # Each stage has its own copy of state and inputs, so one stage has to contain all uses of a
     # storage that is written.
-    results: dict[Node, list[Any]] = {}  # the values that replace a storage's at the end
+    results: dict[Node, list[Any]] = {}  # node of a storage -> the values that finally replace its
     for node, result in ends.written.items():
         results.setdefault(analysis.same.get(node, node), []).append(result)
     for node, storage in analysis.storages.items():

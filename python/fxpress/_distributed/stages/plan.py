@@ -45,7 +45,7 @@ def plan(
     whose cuts pass the fewest bytes, see `Plan.crossing_bytes`. Among these, each stage in turn is
     as close as possible to an equal share of the remaining weight.
 
-    The same program gives the same plan in every process; by "time", with the same profile.
+    Equal programs get equal plans in every process; by "time", only with equal profiles.
 
     Args:
         program: the program, which is not changed.

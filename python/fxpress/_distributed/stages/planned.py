@@ -1,4 +1,4 @@
-"""A division of a program into stages, and its JSON file."""
+"""`Plan`: a division of a program into stages, which can be stored as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of the operations of a program, measured once and stored as JSON."""
+"""Measure the times of a program's operations, and store them as JSON."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fxpress._files.serde.hashing import graph_hash
 FORMAT, VERSION = "fxpress profile", 1
 _NANOSECONDS = 1e9
 _RUNS = 5
-_DIGITS = 12  # the digits of a hash in a repr
-_SHOWN = 20  # operations that a notebook shows
+_DIGITS = 12  # how many digits of a hash a repr shows
+_SHOWN = 20  # how many operations a notebook shows
 
 
 @dataclasses.dataclass(frozen=True)

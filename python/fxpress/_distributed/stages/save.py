@@ -70,7 +70,7 @@ def save_stages(
     Args:
         program: the program, which is not changed.
         path: a folder to create, which may exist if it is empty; or an archive of all stages, whose
-            name ends in ".pt2"; or the URL of one, such as `s3://bucket/stages`. For a URL, the
+            name ends in ".pt2"; or the URL of either, such as `s3://bucket/stages`. For a URL, the
             files are first written into this machine's temporary folder, and a folder's manifest is
             uploaded last. A killed process leaves its temporary folder `fxpress-stages-*`, and at
             the URL the files that it has uploaded. Without a manifest they cannot be loaded: remove
@@ -135,7 +135,7 @@ def save_stages(
 def _describe(
     program: ExportedProgram, whole: Cut, plan: Plan, drawn: str | None, files: list[dict[str, Any]]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the manifest, and the texts of the other files by name; the manifest's is last."""
+    """Return the manifest, and {name: text} of all files but the programs, the manifest last."""
     picture = None if drawn is None else PICTURE
     manifest = sealed({**manifest_of(program, whole, plan, files), "picture": picture})
     texts = {} if drawn is None else {PICTURE: drawn}
@@ -166,7 +166,7 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
 
 @contextlib.contextmanager
 def uploaded(url: str, last: str) -> Iterator[Path]:
-    """Yield a temporary path, then upload the files there, `last` last; StageError if any exist."""
+    """Yield a temporary path, then upload its files, `last` last; StageError if `url` exists."""
     if urlsplit(url).scheme in ("http", "https"):
         raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")
     system, place = opened_system(url)

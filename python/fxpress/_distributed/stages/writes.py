@@ -26,7 +26,7 @@ class Storage:
 
     touching: list[Node]  # nodes that create, read or write it, in the order of the graph
     writing: list[Node] = dataclasses.field(default_factory=list)  # nodes that may write it
-    # The results of the graph that may share it.
+    # The results of the graph that may share the storage.
     results: list[Node] = dataclasses.field(default_factory=list)
 
 
@@ -34,7 +34,7 @@ class Storage:
 class _Effects:
     """The effects of a call on the storages of its arguments."""
 
-    names: tuple[str, ...] = ()  # the names of its arguments, in order
+    names: tuple[str, ...] = ()  # the names of the call's arguments, in order
     # The arguments whose storage the result may share; None: any.
     aliased: tuple[str, ...] | None = ()
     written: tuple[str, ...] | None = ()  # the arguments that it may write; None: any
@@ -112,7 +112,7 @@ def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[N
 def _shared(
     node: Node, names: tuple[str, ...], known: dict[Hashable, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Return the arguments whose storage the result shares, by a call on meta tensors."""
+    """Return the arguments whose storage the result shares; find them by a call on meta tensors."""
     key = call_key(node)
     if key not in known:
         arguments = Arguments(node)

@@ -1,4 +1,4 @@
-"""Archives of programs: zip files with a graph, its weights, constants and example inputs.
+"""Writes and reads archives: zip files with programs, their weights and example inputs.
 
 Read `package` (`save`), `writer`, `payloads`, then `load`, `reader`, `contents`, `storages`.
 """

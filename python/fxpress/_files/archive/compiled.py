@@ -1,4 +1,4 @@
-"""Models that AOTInductor compiled, in an archive: shared libraries that torch loads."""
+"""Handle models in an archive that AOTInductor compiled: shared libraries that torch loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fxpress._files.serde.values import Values
 from fxpress._torch import archive as torch_archive
 from fxpress._torch import serde as compat
 
-_SHOWN = 3  # records that an error names
+_SHOWN = 3  # how many records an error names
 
 
 def compiled_models(records: list[str]) -> list[str]:

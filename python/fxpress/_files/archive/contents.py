@@ -27,14 +27,14 @@ from fxpress._torch import serde as compat
 from fxpress._torch.watching import phase
 
 log = logging.getLogger("fxpress")
-_TENSOR_BYTES = 1000  # estimated bytes of the objects for a tensor
+_TENSOR_BYTES = 1000  # estimated bytes of the Python objects for a tensor
 
 
 class Payload(NamedTuple):
-    """The entry of one value in a payload config, as `_native.Document.payloads` returns it."""
+    """A value's entry in a payload config, as `_native.Document.payloads` returns it."""
 
     name: str
-    record: str  # without the folder
+    record: str  # the record's name without the folder
     is_parameter: bool
     is_pickled: bool
     meta: tuple[Any, ...] | None
@@ -83,7 +83,7 @@ def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, 
 def read_values(
     archive: PT2ArchiveReader, config: list[Payload], folder: str, options: Options
 ) -> dict[str, Any]:
-    """Return name -> tensor in the order of a config; views of one record share a storage."""
+    """Return name -> tensor in the order of a config; tensors in one record share a storage."""
     with _native.GcPause():
         views = views_of([p for p in config if not p.is_pickled], folder, options)
     plain = read_tensors(archive, views, options)
@@ -98,7 +98,7 @@ def read_values(
 
 
 def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
-    """Return a tensor of a subclass, which `save` pickles."""
+    """Return a tensor of a subclass from its pickle; `save` pickles such tensors."""
     data = archive.read_bytes(record)
     return load_any(
         data,
@@ -109,7 +109,7 @@ def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
 
 
 def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
-    """Return a script object or an opaque object."""
+    """Return a script object or an opaque object from its pickle."""
     data = archive.read_bytes(record)
     if not options.allow_pickle:
         raise NeedsPickleError(
@@ -123,7 +123,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
 
 
 def _read_older(archive: PT2ArchiveReader, record: str) -> bytes | None:
-    """Return the single record of weights or constants that older torch versions wrote, or None."""
+    """Return the record with all weights or all constants that older torch wrote, or None."""
     if archive.find(record) is None:
         return None
     log.warning("%r is of an older format: save the program again.", record)
@@ -169,7 +169,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
 def join_storages(
     archive: PT2ArchiveReader, model: str, state: dict[str, Any], constants: dict[str, Any] | None
 ) -> None:
-    """Make values in both dicts that shared a storage before they were saved share one again."""
+    """Make values of `state` and `constants` share a storage if they did when they were saved."""
     record = names.shared_storages_record(model)
     if archive.find(record) is None:
         return
@@ -181,7 +181,7 @@ def join_storages(
             if constants is not None:
                 held += [(constants, str(name)) for name in group["constants"]]
             keys = {(id(table), name) for table, name in held}
-            if len(keys) < len(held) or keys & done:  # each would be copied again
+            if len(keys) < len(held) or keys & done:  # its value would be copied again
                 raise ValueError("a name is listed twice")
             done |= keys
             joined = on_one_storage([table[name] for table, name in held], len(group["state"]))
@@ -192,17 +192,17 @@ def join_storages(
 
 
 class Parts(NamedTuple):
-    """The parts of a program in an archive."""
+    """The contents of a program's records in an archive, of which `decode` builds the program."""
 
-    record: str  # of the graph
-    text: bytes  # of the graph
+    record: str  # the name of the graph's record
+    text: bytes  # the JSON of the graph
     weights: Any  # by name, or the bytes that older versions of torch wrote
     constants: Any
     examples: bytes
     budget: Budget
 
     def decode(self, options: Options) -> ExportedProgram:
-        """Build the program. Callers pause the garbage collector: it would scan the new objects."""
+        """Build the program. Callers pause the garbage collector, which would scan new objects."""
         try:
             with phase("text"):
                 document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)

@@ -1,4 +1,4 @@
-"""Output files that appear at their paths when they are complete. Does not import torch."""
+"""Write output files that appear at their paths when complete. This does not import torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def source_path(f: Any, *, mmap: bool = False) -> str | None:
 
 
 def sizes_of_file(f: Any) -> dict[str, int]:
-    """Return the bytes of a file for the log; an empty dict if they are unknown."""
+    """Return {"bytes": size of a file} for the log; an empty dict if the size is unknown."""
     if is_path(f):
         return {"bytes": os.path.getsize(f)}
     if hasattr(f, "getbuffer"):
@@ -87,7 +87,7 @@ class Output:
 
     def discard(self) -> None:
         """Close the file. An `AtomicFile` that was not moved to its path is removed, too."""
-        with contextlib.suppress(OSError):  # nobody needs the file, so errors do not matter
+        with contextlib.suppress(OSError):  # errors do not matter, because the file is not needed
             self.close()
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class AtomicFile(Output):
 
     Until then it is a locked temporary file in the same folder. The next writer of `target` removes
     temporary files without a lock, which killed writers have left. For a sidecar file, `main` is
-    the archive, whose permissions it gets and whose next writer removes it.
+    the archive: the sidecar gets its permissions, and its next writer removes an abandoned one.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
@@ -144,7 +144,7 @@ class AtomicFile(Output):
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(temporary.stat(), os.fstat(self.descriptor)):
                     return
-            self.close()  # another writer removed the file, which was not locked yet
+            self.close()  # another writer removed the file before it was locked
 
     @property
     def temporary(self) -> Path | None:
@@ -156,7 +156,7 @@ class AtomicFile(Output):
         os.fsync(self.descriptor)
 
     def move_into_place(self) -> None:
-        """Move the file to its path. It must have been synced."""
+        """Move the file, which must have been synced, to its path."""
         assert self._temporary is not None
         os.replace(self._temporary, self.target)
         self._temporary = None
@@ -197,7 +197,7 @@ class InPlaceFile(Output):
                 return os.dup(file.fileno())
 
     def move_into_place(self) -> None:
-        """Reserve space, then copy the bytes into the file and sync it."""
+        """Reserve space, then copy the new bytes into the file at the path, and sync the file."""
         old, new = os.fstat(self._written).st_size, os.fstat(self.descriptor).st_size
         _reserve(self._written, old, new)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
@@ -210,7 +210,7 @@ class InPlaceFile(Output):
         os.fsync(self._written)
 
     def close(self) -> None:
-        """Close both descriptors. Does nothing the second time."""
+        """Close the descriptors of the file and of the new bytes. Does nothing the second time."""
         if getattr(self, "_written", -1) >= 0:
             descriptor, self._written = self._written, -1
             os.close(descriptor)
@@ -232,7 +232,7 @@ def _reserve(descriptor: int, old: int, new: int) -> None:
 
 def open_output(path: str | bytes | os.PathLike[str], *, in_place: bool = False) -> Output:
     """Return an `InPlaceFile` or an `AtomicFile`; a `DirectFile` for a device or a pipe."""
-    # A save through a symbolic link replaces the target of the link.
+    # If the path is a symbolic link, the link's target is replaced.
     target = Path(os.path.realpath(os.fsdecode(path)))
     try:
         status = _status(target)
@@ -291,7 +291,7 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
         except OSError:
             try:
                 os.fchown(descriptor, -1, status.st_gid)
-            except OSError:  # the new file has another group, which gets the rights of everybody
+            except OSError:  # the new file's group differs, and gets the rights of everybody
                 mode &= 0o707 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # the file system does not support modes
         os.fchmod(descriptor, mode)
@@ -302,8 +302,8 @@ def _copy_list(descriptor: int, path: Path) -> None:
     """Copy the access control list of a file; remove the new file's if the old has none."""
     try:
         entries = os.getxattr(path, _ACL)
-    except (OSError, AttributeError):  # no list, or lists are not supported
-        with contextlib.suppress(OSError, AttributeError):  # the new file may have inherited one
+    except (OSError, AttributeError):  # there is no list, or lists are not supported
+        with contextlib.suppress(OSError, AttributeError):  # the new file may have inherited a list
             os.removexattr(descriptor, _ACL)
         return
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Names of temporary files, locks of folders, and new folders that appear when complete."""
+"""Name temporary files, lock folders, and create folders that appear when they are complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 # Errors of calls that a file system does not support.
 UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _MARK = ".fxpress-tmp"  # part of the names of temporary files
-_MOST_NAME_BYTES = 200  # a longer name of 255 bytes or less may have no space for the mark
+_MOST_NAME_BYTES = 200  # with a longer name, the name with the mark may exceed 255 bytes
 _LOCK_TIMEOUT = 10.0  # seconds
 _LOCK_POLL_INTERVAL = 0.002  # seconds
 
@@ -38,7 +38,7 @@ def temporary_path(target: Path) -> Path:
 
 
 def find_abandoned(target: Path) -> Iterator[Path]:
-    """Yield the temporary files of killed writers of `target`, each locked until the next one."""
+    """Yield the temporary files of killed writers of `target`; each is locked during its turn."""
     start = _prefix(target)
     for name in os.listdir(target.parent):
         if not name.startswith(start):
@@ -79,7 +79,7 @@ def sync_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
     """Lock a folder against other savers while the block runs; without locks, run it anyway."""
-    if _MARK in folder.name:  # `new_folder` created and locked it
+    if _MARK in folder.name:  # `new_folder` has created and locked the folder
         yield
         return
     try:
@@ -116,7 +116,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     FileExistsError if `target` is not an empty folder. The temporary folder is locked, so that
     other writers do not remove it as the folder of a killed writer.
     """
-    target = Path(os.path.realpath(target))  # a symbolic link stays, and what it names is replaced
+    target = Path(os.path.realpath(target))  # a symbolic link stays, and its target is replaced
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     remove_left(target)
@@ -138,7 +138,7 @@ def _locked_new_folder(target: Path) -> tuple[Path, int]:
     while True:
         place = temporary_path(target)
         place.mkdir()
-        # Another writer may remove the folder before it is locked; then the loop creates another.
+        # Another writer may remove the folder before it is locked; then the loop runs again.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
             with contextlib.suppress(OSError):  # the file system does not support locks

@@ -1,4 +1,4 @@
-"""`load` and `load_pt2`."""
+"""`load` and `load_pt2` read archives."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def load(
             record. The error is also a KeyError if there is no program named "model", and an
             AssertionError for an archive of another format.
         MemoryError: the contents of the file need more memory than there is.
-        fxpress.LimitError: reading it would exceed the limits.
+        fxpress.LimitError: reading the file would exceed the limits.
         fxpress.SerializeError: the program is damaged, names something that is not registered, or
             needs `allow_pickle` or `allow_operators`.
         fxpress.UnsupportedError: fxpress cannot read a part of the program, or tensors are on a
@@ -175,7 +175,7 @@ def load_pt2(
         load_weights_from_disk: give compiled code the weights in the archive.
         use_stream_affinity: create a runner of compiled code for each stream of the device, if this
             torch supports that.
-        map_location: the device for all tensors, or a dict from devices in the file to others.
+        map_location: the device for all tensors, or a dict from devices in the file to new devices.
         mmap: read weights from the file on use, without comparing checksums; see `load`.
         load_weights: False: the states of programs have tensors on the meta device.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
@@ -193,7 +193,7 @@ def load_pt2(
         fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
             an archive of another format.
         MemoryError: the contents of the file need more memory than there is.
-        fxpress.LimitError: reading it would exceed the limits.
+        fxpress.LimitError: reading the file would exceed the limits.
         fxpress.UnsupportedError: fxpress cannot read a part of a program, tensors are on a device
             that this process cannot use, or this torch does not support `use_stream_affinity`.
         fxpress.SerializeError: a program is damaged, names something that is not registered, needs

@@ -1,4 +1,4 @@
-"""The options for reading an archive."""
+"""Define the options for reading an archive, and check `map_location`."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _write_program(
     pickle_protocol: int,
     weights: str | None,
 ) -> None:
-    """Write a program, and its weights if `weights` is None.
+    """Write a program; write its weights, too, if `weights` is None.
 
     Otherwise `weights` is the text of the record that names the sidecar file, "" for no file.
     """
@@ -133,7 +133,7 @@ def _write_external(
 
 
 def _bytes_of(programs: Mapping[str, ExportedProgram]) -> int:
-    """Return an estimate of the bytes of tensors to write."""
+    """Return an estimate of the bytes of the programs' tensors, for progress."""
     return storage_bytes(
         [
             value
@@ -174,14 +174,14 @@ def package_pt2(
         f: a path, or an object with a method `write`.
         exported_programs: name -> program; a single program is named "model".
         aoti_files: model name -> list of files that AOTInductor created; a single list is for the
-            name "model".
+            model "model".
         extra_files: name -> text.
         opset_version: operator set -> version; "aten" is added if it is missing.
-        pickle_protocol: for example inputs and tensors of subclasses.
+        pickle_protocol: the protocol for example inputs and tensors of subclasses.
         executorch_files: name -> bytes.
         weights: "inline": in the archive; "safetensors": in a sidecar file of that format, which
             has a new name for each save and is removed when no archive needs it any more; "none":
-            not saved. Only fxpress can load the latter two.
+            not saved. Only fxpress can load archives without inline weights.
         replace: how to replace the file at the path. "whole": by another file. "in_place": by
             writing the bytes of the complete archive into the file, so that hard links and open
             handles get the new bytes. A read during the copy returns a mixture of both archives. If
@@ -298,17 +298,17 @@ def save(
     """Save a program in a file that `load` of fxpress or torch reads.
 
     A file at a path is replaced when the new one is complete, and is unchanged if saving fails. If
-    another thread writes to a weight meanwhile, the file is valid but, as with torch, may mix old
-    and new elements; clone the state first for consistent values.
+    another thread writes to a weight meanwhile, the file is valid but, as with torch, the weight
+    may mix old and new elements; clone the state first for consistent values.
 
     Args:
         ep: the program, which is not modified.
         f: a path, or an object with a method `write`, which is written to from its position.
         extra_files: name -> text, saved with the program.
         opset_version: operator set -> version; "aten" is added if it is missing.
-        pickle_protocol: for example inputs and tensors of subclasses.
+        pickle_protocol: the protocol for example inputs and tensors of subclasses.
         weights: "inline": in the file; "safetensors": in a sidecar file of that format, which has a
-            new name for each save; "none": not saved. Only fxpress can load the latter two.
+            new name for each save; "none": not saved. Only fxpress loads files without weights.
         replace: "whole": replace the file at the path by another; "in_place": write the complete
             new bytes into the file, so that hard links and open handles get them.
         progress: how to show progress, in bytes; see `fxpress.load`.

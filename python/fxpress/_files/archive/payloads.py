@@ -23,13 +23,13 @@ from fxpress._torch import serde as compat
 from fxpress._torch.aten import storages_of
 from fxpress._torch.fx import is_opaque_value
 
-# The entries of a config: (name, record, tensor, is a parameter, is pickled).
+# A payload config, as entries (name, record, tensor, is a parameter, is pickled).
 Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
 
 
 def shared_storages(state: Config, constants: Config) -> str:
-    """Return JSON with the names of the tensors on each storage that has several records, or ""."""
-    # A storage has a record for each dtype, and further records for constants. torch reads the
+    """Return JSON with the names of tensors on storages with several records, or ""."""
+    # A storage has a record for each dtype, and further records for constants. torch reads such
     # records as separate storages.
     plain = [
         (folder, *entry[:3])
@@ -64,7 +64,7 @@ def check_state(state_dict: Mapping[str, Any]) -> None:
 
 
 def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.Group]]) -> None:
-    """Write (record name, group) pairs; the record of a group without memory is empty."""
+    """Write the storage of each (record name, group); without memory, the record is empty."""
     for device, run in itertools.groupby(groups, lambda pair: pair[1].device):
         some = list(run)
         if device.type == "cpu":
@@ -115,7 +115,7 @@ def write_tensors(
 def write_weights(
     archive: PT2ArchiveWriter, state_dict: Mapping[str, Any], pickle_protocol: int
 ) -> Config:
-    """Write the state of a program, and return its config."""
+    """Write the state of a program, and return the payload config of the state."""
     check_state(state_dict)
     return write_tensors(archive, state_dict, names.WEIGHTS_DIR, names.WEIGHT, pickle_protocol)
 
@@ -123,7 +123,7 @@ def write_weights(
 def write_constants(
     archive: PT2ArchiveWriter, constants: Mapping[str, Any], pickle_protocol: int
 ) -> Config:
-    """Write constants and return their config; RuntimeError for a constant of another type."""
+    """Write tensors, script and opaque objects; return their config. RuntimeError for others."""
     values: dict[str, torch.Tensor] = {}
     objects: dict[str, Any] = {}
     for name, constant in constants.items():

@@ -36,18 +36,18 @@ from fxpress._files.serde.limits import Budget, Limits
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
-_MOST_RETRIES = 20  # of a read that fails because the file is replaced
+_MOST_RETRIES = 20  # how often a read is repeated because its file was replaced
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Target(NamedTuple):
-    """A range of a record, and the memory to read it into."""
+    """A range of a record, and the memory to which it is read."""
 
     name: str
-    start: int  # in the record, in bytes
+    start: int  # offset in the record, in bytes
     size: int  # in bytes
-    address: int  # 0: only compute the checksum of the range
+    address: int  # of the memory; 0: only compute the checksum of the range
 
 
 class PT2ArchiveReader:
@@ -69,8 +69,8 @@ class PT2ArchiveReader:
         fxpress.LimitError: compressed records exceed the limits; raised by every method that reads.
         TypeError: the argument is not a path, a buffer or a file, or the file does not return
             bytes.
-        ValueError: the file is closed, a path has a null character, or `f` is the bytes of a zip
-            file.
+        ValueError: the file is closed, a path has a null character, or the argument is the bytes
+            of a zip file.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveReader`.
 
@@ -82,7 +82,7 @@ class PT2ArchiveReader:
         'pt2'
     """
 
-    _most_threads = 8  # for reading records
+    _most_threads = 8  # the maximum number of threads that read records
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class PT2ArchiveReader:
             view.release()
         self._views = []
         if self._file is not None:
-            descriptor, self._file = self._file, None  # first, because os.close() may fail
+            descriptor, self._file = self._file, None  # assigned first, because os.close() may fail
             os.close(descriptor)
 
     def __del__(self) -> None:
@@ -274,7 +274,7 @@ class PT2ArchiveReader:
                 raise ArchiveError(f"record {name!r} is damaged: {WRONG_CHECKSUM}")
 
     def archive_version(self) -> int:
-        """Return the version of the format; 0 if the archive does not contain one."""
+        """Return the version of the archive's format; 0 if the archive does not state it."""
         try:
             text = self.read_string(names.ARCHIVE_VERSION_PATH).strip()
         except ArchiveError:
@@ -351,7 +351,7 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
 
 @operation("archive.verify", lambda _, f, **__: sizes_of_file(f))
 def verify(f: Any, *, limits: Limits | None = None, progress: Progress = None) -> None:
-    """Read an entire file and compare each record with its checksum. torch does not have this.
+    """Read an entire file, and compare each record with its checksum. torch has no such function.
 
     Args:
         f: a path, an open file, or a buffer.
@@ -394,7 +394,7 @@ def _identity(path: Any) -> tuple[int, int] | None:
 
 
 def retry_if_replaced(read: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that reads a path `f`: if it fails and the file was replaced, retry."""
+    """Decorate a function that reads a path `f`: if it fails after the file was replaced, retry."""
 
     @functools.wraps(read)
     def read_again(*args: P.args, **kwargs: P.kwargs) -> R:

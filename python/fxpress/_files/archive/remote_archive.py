@@ -16,13 +16,13 @@ from fxpress._files.serde.limits import Budget, Limits
 
 _GAP = 1 << 14  # records that are at most this many bytes apart are read by one request
 _RECORD_BYTES = 8  # estimated bytes of objects for each byte of a directory
-_Run = tuple[int, int]  # begin and end of the bytes of neighboring records with their headers
+_Run = tuple[int, int]  # begin and end, in the file, of neighboring records with their headers
 
 
 class RemoteArchive(PT2ArchiveReader):
-    """An archive at a URL. The checksums of all records are compared."""
+    """An archive at a URL. The checksum of each record that is read is compared."""
 
-    _most_threads = 1  # `_Ranges` caches one piece, which may contain many records
+    _most_threads = 1  # threads would compete for the one piece that `_Ranges` caches
 
     def __init__(self, file: RemoteFile, limits: Limits | Budget | None = None) -> None:
         self._set_up(check_crc=True)
@@ -57,7 +57,7 @@ class RemoteArchive(PT2ArchiveReader):
 
     @contextlib.contextmanager
     def loading(self, model: str) -> Iterator[None]:
-        """Fetch a program's small records for the block; ChangedFileError if the file changes."""
+        """Cache a program's small records for the block; ChangedFileError if the file changes."""
         self.budget = Budget.of(self._limits, 0)
         small = (names.model_record, names.sample_inputs_record)
         configs = (names.weights_config_record, names.constants_config_record)
@@ -133,12 +133,12 @@ class _Ranges:
             self._budget.charge(size * _RECORD_BYTES, what)
 
     def hold(self, begin: int, end: int) -> None:
-        """Read and cache bytes."""
+        """Read the bytes from `begin` to `end`, and cache them."""
         data = b"".join(self._file.pieces(begin, end))
         self._held.append((begin, memoryview(data)))
 
     def has(self, begin: int, end: int) -> bool:
-        """Return whether bytes are cached."""
+        """Return whether the bytes from `begin` to `end` are cached."""
         return any(at <= begin and end <= at + len(data) for at, data in self._held)
 
     def release(self) -> None:

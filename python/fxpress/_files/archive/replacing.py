@@ -5,7 +5,7 @@ last, so that an archive at its path never lacks its sidecar files. Then it remo
 files that only the replaced archive names.
 
 A writer that is killed leaves its new archive as a temporary file, or a hard link to the replaced
-archive with a temporary name. From both files, the next save learns which sidecar files to remove.
+archive with a temporary name. Both files show the next save which sidecar files to remove.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _named_in(folder: Path, but: Path) -> Iterator[Sidecar]:
 
 
 def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
-    """Return the sidecar files of an archive that `new` and other archives nearby do not name."""
+    """Return the sidecar files of an archive that neither `new` nor archives in its folder name."""
     folder = path.parent
     places = named_by(path) if _has_weights(folder) else set()
     if places:
@@ -86,7 +86,7 @@ def remove_abandoned(target: Path) -> None:
 class _Replaced:
     """The archive that `new` replaces, and the sidecar files that only this archive needs.
 
-    The constructor finds them before the replacement, because a folder may have unreadable files.
+    The constructor finds the files before the replacement, because reading the folder may fail.
     """
 
     def __init__(self, target: Path, new: Path) -> None:
@@ -110,7 +110,7 @@ class _Replaced:
 
     def remove_weights(self) -> None:
         """Remove the sidecar files of the replaced archive."""
-        with contextlib.suppress(OSError):  # the next save tries again
+        with contextlib.suppress(OSError):  # the next save tries to remove the files again
             if self._weights is not None:
                 for path in self._weights:
                     path.unlink(missing_ok=True)
@@ -159,8 +159,8 @@ def _rename_together(
             sync_folder(program.target.parent)
         program.move_into_place()
     except BaseException:
-        # A signal may interrupt this after the archive was moved. If `is_in_place` fails, all files
-        # stay.
+        # A signal may interrupt the move after the archive was renamed. If `is_in_place` fails, no
+        # file is removed.
         with contextlib.suppress(OSError):
             if not program.is_in_place():
                 _undo(placed)

@@ -115,7 +115,7 @@ def read(
     Args:
         f: a path, an open file, or a buffer.
         model: the name of the program.
-        map_location: the device for all tensors, or a dict from devices in the file to others.
+        map_location: the device for all tensors, or a dict from devices in the file to new devices.
         mmap: read the tensors from the file on use, without comparing checksums.
         allow_pickle: unpickle tensors of subclasses, which may run any code.
         check_crc: whether records are compared with their checksums.
@@ -125,7 +125,7 @@ def read(
     Raises:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged; the message names the record.
-        fxpress.LimitError: reading it would exceed the limits.
+        fxpress.LimitError: reading the file would exceed the limits.
         fxpress.SerializeError: an object in the file needs `allow_pickle`.
         torch.OutOfMemoryError: a device does not have enough memory for the tensors.
         TypeError: an argument is of a wrong type.
@@ -163,7 +163,7 @@ def _values(
     elif is_path(source) and os.fsdecode(source).endswith(".safetensors"):
         with open_weights(Path(os.fsdecode(source)), Budget(limits, 0)) as get:
             yield get
-    else:  # read and checked entirely before anything is changed
+    else:  # all tensors are read and checked before the program changes
         yield read(source, map_location=device, limits=limits, progress=progress).pop
 
 
@@ -180,8 +180,8 @@ def load_into(
     """Load new values into the state of a program. torch does not have this function.
 
     Tensors on the meta device, as after `load(load_weights=False)`, are replaced by new tensors.
-    The values are copied into the memory of the other tensors. Tensors that share storages still
-    share them. If a value is rejected, the program is unchanged. An exception of the function
+    For other tensors, the values are copied into the tensors' memory. Tensors that share storages
+    still share them. If a value is rejected, the program is unchanged. An exception of the function
     `progress` passes through; values that were copied before remain.
 
     Args:
@@ -189,8 +189,8 @@ def load_into(
         source: an archive, a safetensors file, or a mapping from names to tensors. Names that the
             program lacks are ignored.
         device: the device of new tensors; None: the devices of the source's tensors.
-        limits: the limits on the cost of reading, in addition to the size of the values; None: the
-            defaults of `fxpress.archive.Limits`.
+        limits: the limits on the cost of reading beyond the size of the values; None: the defaults
+            of `fxpress.archive.Limits`.
         progress: how to show progress, in bytes; see `fxpress.load`. Reading an archive and copying
             its values are reported separately.
 
@@ -225,8 +225,8 @@ def load_into(
         with reporting(progress, "copying", total) as report:
             for name, target in ep.state_dict.items():
                 size = size_of(found[name])
-                # Each value is freed after its copy. The system allocates the memory of new tensors
-                # when they are written, so old and new values are never in memory together.
+                # Each value is freed after its copy. The system allocates a new tensor's memory
+                # when it is written, so old and new values are never in memory together.
                 copy_values(new.get(name, target), found.pop(name))
                 if report is not None:
                     report(size)
@@ -245,7 +245,7 @@ def _replacements(
     device: torch.device | str | None,
     budget: Budget,
 ) -> dict[str, torch.Tensor]:
-    """Return name -> new tensor for each tensor on the meta device; keep shared storages."""
+    """Return name -> new tensor for each on the meta device; they share storages as before."""
     without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
     names_of = {id(value): name for name, value in without.items()}
 

@@ -20,18 +20,18 @@ from fxpress._torch import serde as compat
 from fxpress._torch.aten import allocate_bytes, make_views, storage_numbers, storages_of
 
 _CPU = torch.device("cpu")
-_ALIGNMENT = 16  # bytes, of the largest dtype
+_ALIGNMENT = 16  # bytes of an element of the largest dtype
 _PROCESS = os.getpid()
 
 
 class View(NamedTuple):
-    """A tensor as a part of a storage."""
+    """A tensor as a view of the storage in `record`."""
 
     record: str
     dtype: torch.dtype
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    offset: int  # elements
+    offset: int  # in elements
     requires_grad: bool
     is_parameter: bool
     device: torch.device  # to which the tensor is loaded
@@ -40,7 +40,7 @@ class View(NamedTuple):
 def view_of(
     name: str, record: str, is_parameter: bool, meta: tuple[Any, ...] | None, options: Options
 ) -> View:
-    """Return the view that a config's metadata describes; ArchiveError if it is invalid."""
+    """Return the view that `meta`, from a payload config, describes; ArchiveError if invalid."""
     if meta is None:
         raise ArchiveError(f"{name!r} in record {record!r} does not have metadata")
     code, sizes, strides, offset, requires_grad, device, index = meta
@@ -55,7 +55,7 @@ def view_of(
 
 
 def bytes_needed(view: View) -> int:
-    """Return the size of the smallest storage for a view; ArchiveError for invalid numbers."""
+    """Return the bytes of the smallest storage for a view; ArchiveError for an invalid view."""
     needed = _native.bytes_needed(view.sizes, view.strides, view.offset, view.dtype.itemsize)
     if needed is None:
         raise ArchiveError(
@@ -66,7 +66,7 @@ def bytes_needed(view: View) -> int:
 
 
 def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
-    """Return record -> size of the smallest storage for its views, in the order of first views."""
+    """Return record -> bytes of the smallest storage for its views; ordered by first views."""
     needed: dict[str, int] = {}
     for view in views:
         needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
@@ -120,10 +120,10 @@ class _Storages:
         self._options = options
         self._mapped = archive.mapped() if options.mmap and options.load_weights else None
         self._positions: dict[str, int] = {}  # record -> position
-        self._made: list[torch.Tensor | None] = []  # by position; None until `finish`
+        self._made: list[torch.Tensor | None] = []  # by position; None: `finish` reads it
         self._devices: list[torch.device] = []
         self._reading: dict[int, tuple[str, int]] = {}  # position -> (record, size), for `finish`
-        self._bytes_needed: dict[str, int] | None = None  # by record, computed on first use
+        self._bytes_needed: dict[str, int] | None = None  # record -> bytes; computed on first use
 
     def position(self, view: View, all_views: Mapping[str, View]) -> int:
         """Return the index of a view's storage in the result of `finish`."""
@@ -179,7 +179,7 @@ class _Storages:
         return storages
 
     def _read(self) -> list[torch.Tensor]:
-        """Read the records; storages that `_make` created are still on the CPU."""
+        """Read the records; return all storages, of which those by `_make` are still on the CPU."""
         by_device: dict[torch.device, list[int]] = {}
         for i in self._reading:
             by_device.setdefault(self._devices[i], []).append(i)
@@ -202,7 +202,7 @@ class _Storages:
         return [storages[i] if storage is None else storage for i, storage in enumerate(self._made)]
 
     def _upload(self, records: list[tuple[str, int]], made: list[torch.Tensor], bar: Any) -> None:
-        """Copy records of the file to a device, through a bounded host buffer."""
+        """Read records into `made` on a device, through host buffers of bounded size."""
 
         def fill(parts: list[Part], buffer: torch.Tensor) -> None:
             targets = [
@@ -218,7 +218,7 @@ class _Storages:
 def read_tensors(
     archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
 ) -> dict[str, torch.Tensor]:
-    """Return name -> tensor; views of one record share a storage, and empty records are zeros."""
+    """Return name -> tensor; tensors of one record share a storage; an empty record means zeros."""
     storages = _Storages(archive, options)
     with _native.GcPause():
         planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]
@@ -228,7 +228,7 @@ def read_tensors(
 
 
 def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
-    """Return tensors like `values` on one storage, with the values of the first `kept` of them."""
+    """Return tensors like `values` on one storage, to which the first `kept` values are copied."""
     numbers = storage_numbers(values)
     if -1 in numbers:
         raise ArchiveError("the archive is damaged: a value on a shared storage is not a tensor")

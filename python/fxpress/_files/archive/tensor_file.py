@@ -1,7 +1,7 @@
 """Read and write safetensors files.
 
-The library `safetensors` maps files. If another process truncates a mapped file, an access ends
-this process, so this code reads the bytes instead.
+The library `safetensors` maps files into memory. If another process truncates a mapped file, an
+access to it ends this process, so this module reads the bytes instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fxpress._files.remote.ranges import File, Files
 from fxpress._files.serde.artifacts import check_values
 from fxpress._files.serde.limits import Budget
 
-# An older torch may lack some dtypes of the format.
+# Dtypes by their names in safetensors files; an older torch lacks some.
 DTYPES = {
     code: getattr(torch, dtype.name)
     for code, dtype in BY_CODE.items()
@@ -36,11 +36,11 @@ DTYPES = {
 }
 CODES = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 8  # bytes
-_ONE_CALL = 1 << 22  # bytes per write; Python handles signals between two writes
+_ONE_CALL = 1 << 22  # bytes of one write; Python handles signals between two writes
 
 
 class TensorFile:
-    """The tensors in a safetensors file, which the caller closes; each read allocates memory.
+    """The tensors in a safetensors file, which the caller closes; `read` allocates a tensor.
 
     The constructor raises LimitError, OSError or ArchiveError. `places` maps names to locations;
     `metadata` contains the texts in the header.
@@ -74,7 +74,7 @@ class TensorFile:
         return number if isinstance(number, str) else None
 
     def check_number(self, number: str, kind: str) -> None:
-        """Raise ArchiveError for another number; `kind` is "archive" or "checkpoint"."""
+        """Raise ArchiveError unless `number` is the save's; `kind` is "archive" or "checkpoint"."""
         if self.number != number:
             raise ArchiveError(
                 f"{self.file.path} belongs to another {kind}, or to another save of it"
@@ -113,7 +113,7 @@ def write_tensors(
     number: str,
     report: Callable[[int], None] | None = None,
 ) -> None:
-    """Write tensors to a file. Elements that several tensors share are written repeatedly."""
+    """Write tensors to a file; elements that tensors share are written for each of them."""
     described = {
         name: (_dtype_of(name, tensor), tuple(tensor.shape)) for name, tensor in state_dict.items()
     }
@@ -179,7 +179,7 @@ def _parts_of(plain: torch.Tensor) -> Iterator[memoryview]:
 
 def number_of(path: Path) -> str | None:
     """Return the number of the save that wrote a file, or None; OSError if it is unreadable."""
-    if path.is_symlink() or not path.is_file():  # saves do not create links; a pipe would block
+    if path.is_symlink() or not path.is_file():  # saves create no links, and opening a pipe blocks
         return None
     try:
         with contextlib.closing(Files()) as files:

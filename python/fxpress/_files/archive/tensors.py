@@ -19,7 +19,7 @@ class Group:
     address: int  # of the storage's memory; 0 without memory
     held: object  # references that keep the storages of all groups in memory
     size: int = 0  # bytes of the storage
-    largest: torch.Tensor | None = None  # a tensor whose storage has this size; None: no memory
+    largest: torch.Tensor | None = None  # a tensor whose storage has `size` bytes; None: no memory
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -29,7 +29,7 @@ class Group:
 
 
 def is_of_subclass(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is of a subclass, so that the bytes of its storage do not suffice."""
+    """Return whether a tensor is of a subclass, whose elements its storage may not contain."""
     return type(tensor.data) is not torch.Tensor and not is_fake(tensor)
 
 
@@ -44,14 +44,14 @@ def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a CPU tensor whose memory contains the elements in order."""
+    """Return a CPU tensor whose memory contains the elements of `tensor` in order."""
     check_values({name: tensor})
     with DisableTorchFunctionSubclass():
         return without_lazy_bits(tensor).detach().cpu().contiguous()
 
 
 def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int]:
-    """Return storage address and size if `storage_places` does not; (None, 0) for a fake tensor."""
+    """Return a storage's (address, bytes), when `storage_places` cannot; (None, 0) if fake."""
     if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()

@@ -1,4 +1,4 @@
-"""Weights outside of the archive: in a safetensors sidecar, or not saved."""
+"""Write and read weights outside of the archive: in a safetensors sidecar, or not saved."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 from fxpress._torch.aten import storage_numbers
 
-_DIGITS = 16  # of the save's number in a file name
+_DIGITS = 16  # how many digits of the save's number a file name contains
 Form: TypeAlias = tuple[torch.dtype, tuple[int, ...]]  # dtype and sizes of a tensor
 
 
@@ -85,7 +85,7 @@ def write_external(
 ) -> ExternalWeights:
     """Write the weights into a temporary file next to the archive `target`."""
     plain = _plain(state_dict)
-    # Both files contain the number, so that a load never combines files of two saves.
+    # Archive and sidecar contain the number, so that a load never combines files of two saves.
     number = secrets.token_hex(16)
     suffix = "" if model == names.MODEL else f".{model}"
     stem = short(f"{target.name.removesuffix('.pt2')}{suffix}")
@@ -106,7 +106,7 @@ def write_external(
 def read(
     record: str, views: Mapping[str, View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Return the weights in the sidecar file that `record` names; it is "" without weights."""
+    """Return the weights in the sidecar that `record` names ("": the weights were not saved)."""
     if not options.load_weights:
         return assemble(views, None, budget)
     if not record:
@@ -143,7 +143,7 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Return tensors for views, with values from `get`; on the meta device if `get` is None."""
+    """Return name -> tensor for views, with values from `get`; None: on the meta device."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -151,7 +151,7 @@ def assemble(
         budget.charge(sum(needed.values()), "the storages of the weights")
     devices = {view.record: view.device for view in views.values()}
     storages = [
-        # Zeros, because a later save would write bytes that no tensor covers.
+        # Zeros, because a later save writes the entire storage, also bytes that no tensor covers.
         torch.zeros(size, dtype=torch.uint8, device="meta" if get is None else devices[record])
         for record, size in needed.items()
     ]
@@ -173,7 +173,7 @@ def size_of(value: torch.Tensor) -> int:
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return groups of positions of tensors that may share elements. Subclasses are left out."""
+    """Return groups of positions: a group's tensors may share elements. Omits subclasses."""
     numbers = storage_numbers(list(tensors))
     shared = {number for number, count in Counter(numbers).items() if count > 1 and number >= 0}
     extents = []
@@ -203,7 +203,7 @@ def _end(tensor: torch.Tensor) -> int:
 def check_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
 ) -> None:
-    """Raise SerializeError if tensors share memory but would get different values for it."""
+    """Raise SerializeError if `targets` share memory, for which their `values` differ."""
     for group in overlapping(targets):
         _check_group(names, targets, {position: values[position] for position in group})
 
@@ -211,7 +211,7 @@ def check_shared(
 def fill_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], read: Callable[[int, torch.Tensor], None]
 ) -> set[int]:
-    """Fill the targets that share elements by `read(position, tensor)`; return their positions."""
+    """Fill targets that share elements, by `read(position, tensor)`; return their positions."""
     done: set[int] = set()
     for group in overlapping(targets):
         if len({names[position] for position in group}) == 1:
@@ -241,7 +241,7 @@ def _check_group(
 
 
 def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple[int, int] | None:
-    """Return the positions of two values of which the second would overwrite the first."""
+    """Return the positions of two values that differ in an element that their targets share."""
     positions = range(len(targets))
     views = {(each.dtype, each.storage_offset(), each.shape, each.stride()) for each in targets}
     if len(views) == 1:
@@ -249,7 +249,7 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
         first = values[0][index]
         found = (each for each in positions if not _has_same_bits(first, values[each][index]))
         return next(((0, each) for each in found), None)
-    # The storage holds the bytes of this group alone; multiples of 16 are offsets of every dtype.
+    # Only the bytes of `targets`, from a multiple of 16 on, which is an offset of every dtype.
     start = min(each.storage_offset() * each.element_size() for each in targets) // 16 * 16
     storage = torch.zeros(-(-(max(map(_end, targets)) - start) // 16) * 16, dtype=torch.uint8)
     parts = [
@@ -293,7 +293,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:
-    """Return the value of that name; SerializeError if it is missing or does not fit."""
+    """Return the value of a name; SerializeError if it is missing or does not fit `target`."""
     sizes = tuple(target.sizes if isinstance(target, View) else target.shape)
     try:
         value = get(name)
@@ -308,13 +308,13 @@ def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch
 
 
 def check_fits(name: str, found: Form, wanted: Form) -> None:
-    """Raise SerializeError for a value of another dtype or other sizes."""
+    """Raise SerializeError unless the dtype and sizes `found` in a value are the `wanted` ones."""
     if difference := difference_of(found, wanted, " instead of "):
         raise compat.SerializeError(f"the value for {name!r} is {difference}")
 
 
 def difference_of(found: Form, wanted: Form, between: str = ", expected ") -> str:
-    """Return both dtypes and sizes as text; "" if they are equal."""
+    """Return the dtypes and sizes of `found` and `wanted` as text; "" if they are equal."""
     if found == wanted:
         return ""
     return between.join(f"{dtype}{list(sizes)}" for dtype, sizes in (found, wanted))

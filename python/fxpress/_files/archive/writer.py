@@ -26,7 +26,7 @@ def _root_of(path: str) -> str:
     root = name.rpartition(".")[0] if "." in name else name
     if not root:
         raise RuntimeError(f"invalid file name: {path}")
-    return os.fsencode(root).decode(errors="replace")  # names in archives are UTF-8
+    return os.fsencode(root).decode(errors="replace")  # record names in archives are UTF-8
 
 
 def _check_name(name: Any) -> None:
@@ -62,7 +62,7 @@ class Stored(NamedTuple):
 
     name: str
     whole: int  # bytes of the entire record
-    start: int  # in the record, in bytes
+    start: int  # offset in the record, in bytes
     address: int
     size: int  # in bytes
 
@@ -105,7 +105,7 @@ class PT2ArchiveWriter:
         if is_path(archive_path_or_buffer):
             self._path = os.fsdecode(archive_path_or_buffer)
             root = _root_of(self._path)
-            if replace == "whole":  # first, so that repeated kills leave at most one file
+            if replace == "whole":  # done first, so that repeated kills leave at most one file
                 remove_abandoned(Path(os.path.realpath(self._path)))
             self._file = open_output(self._path, in_place=replace == "in_place")
             target: Any = self._file.descriptor
@@ -127,7 +127,7 @@ class PT2ArchiveWriter:
 
     @contextlib.contextmanager
     def reporting_to(self, bar: Callable[[int], None] | None) -> Any:
-        """During the block, call `bar` with the numbers of bytes that are written."""
+        """During the block, call `bar` with the number of bytes of each write."""
         self._report.bar = bar
         try:
             yield
@@ -139,7 +139,7 @@ class PT2ArchiveWriter:
 
     def __exit__(self, error: object = None, *_: object) -> None:
         if self._native is None:
-            return  # it was abandoned
+            return  # the archive was abandoned
         try:
             self.complete()
         except Exception:
@@ -148,7 +148,7 @@ class PT2ArchiveWriter:
                 raise
 
     def complete(self) -> None:
-        """Add the records of the format and its version if they are missing, and close."""
+        """Write what is missing, as `finish` does, and close the archive."""
         self.finish()
         self.close()
 
@@ -243,7 +243,7 @@ class PT2ArchiveWriter:
 
     def abandon(self) -> None:
         """Discard the archive; the file at the path stays. Nothing can be written afterwards."""
-        self._native = None  # another file may get the number of its descriptor
+        self._native = None  # dropped first: another file may get the number of its descriptor
         if self._file is not None:
             self._file.discard()
         self._discard_weights()

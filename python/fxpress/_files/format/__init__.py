@@ -1,4 +1,4 @@
-"""The format of program files, and a reader that does not import torch.
+"""Describes the format of program files, and reads them without importing torch.
 
-Read `names` (of records), `package` (the reader), `fields` (JSON), then the rest.
+Read `names` (of records), `package` (the zip reader), `fields` (JSON), then the other modules.
 """

@@ -1,4 +1,4 @@
-"""Read JSON from untrusted files: check its types and nesting, and estimate its memory."""
+"""Read JSON from untrusted files: check types and nesting, and estimate the memory of values."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fxpress._files.format.limit_values import DEFAULT
 from fxpress._files.format.package import Allowance, InspectionError, Package, character_bytes
 from fxpress._files.format.torch_facts import schema
 
-# The exceptions that code raises when it reads a field that is missing or of another type.
+# The exceptions that code raises when it reads a field that is missing or of a wrong type.
 DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError)
 # Estimated bytes that `json.loads` allocates for each "{", "[" and "," in a text.
 _OBJECT, _LIST, _ITEM = 200, 120, 64
-_KEY = 120  # estimated bytes of a distinct key; objects with equal keys share it
-_MOST_DIMENSIONS = 64  # torch's limit for a tensor
+_KEY = 120  # estimated bytes of a distinct key; objects with equal keys share the str
+_MOST_DIMENSIONS = 64  # torch's limit for the dimensions of a tensor
 _OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # bytes that `objects_of` does not count
-# Keys have few escapes. The limit of 100 bounds the memory of the matcher.
+# Keys have few escapes, so at most 100 are matched, which bounds the memory of the matcher.
 _KEYS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,100})"\s*:')
 _SLICES, _SLICE = 64, 1 << 14  # the number of samples of a long text, and the bytes of each
 
@@ -41,7 +41,7 @@ def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str
 
 
 def load_json(text: str | bytes, depth: int = DEFAULT.depth, **options: Any) -> Any:
-    """Return the value of JSON text; ValueError if it is damaged or nested deeper than `depth`.
+    """Return the value of JSON text; ValueError if the text is damaged or nested beyond `depth`.
 
     `json.loads` recurses for each level of nesting, so all JSON from files is parsed here.
     `options` are passed to `json.loads`.
@@ -57,12 +57,12 @@ def load_json(text: str | bytes, depth: int = DEFAULT.depth, **options: Any) -> 
 
 
 def read_document(text: bytes, kind: str, record: str, package: Package) -> _native.Document:
-    """Parse JSON of the schema type `kind`, such as "PayloadConfig"; else InspectionError."""
+    """Parse JSON of the schema type `kind`, such as "PayloadConfig", or raise InspectionError."""
     budget = _native.Budget(package.memory_left, DEFAULT.depth)
     budget.set_place("it needs too much memory for a file of this size")
     try:
         document = schema().read(text, kind, budget)
-    except (ValueError, Error) as e:  # Error: a limit, when torch is imported
+    except (ValueError, Error) as e:  # Error: LimitError, if torch is imported
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
     package.charge(budget.used, record)
     return document
@@ -128,7 +128,7 @@ def sizes_in(value: Any) -> tuple[int, ...]:
 def expect_one_of(value: Any) -> tuple[str, Any]:
     """Return the name and the value of a union's field; TypeError unless exactly one is set."""
     present = list(expect_object(value).items())
-    if len(present) > 1:  # some writers set the other fields to null
+    if len(present) > 1:  # some writers also list the unset fields, with null
         present = [(kind, held) for kind, held in present if held is not None]
     if len(present) != 1:
         raise TypeError(f"expected a union with one field, got {_short(value)}")
@@ -146,12 +146,12 @@ def _short(value: Any) -> str:
 
 def objects_of(text: bytes, limit: int) -> int:
     """Return an upper estimate of the bytes that `json.loads` uses for a text."""
-    marks = text.translate(None, _OTHERS)  # much shorter, so that counting is faster
+    marks = text.translate(None, _OTHERS)  # much shorter than `text`, so that counting is faster
     width = character_bytes(text, b"\\u" in text)
     values = len(text) * width * (2 if b"\\" in text or width > 1 else 1)
     values += _OBJECT * marks.count(b"{") + _LIST * marks.count(b"[") + _ITEM * marks.count(b",")
     keys = marks.count(b":")
-    # Distinct keys are counted only if that decides whether the text fits.
+    # Distinct keys are counted only if that decides whether the memory is within `limit`.
     if values <= limit < values + _KEY * keys:
         keys = _distinct_keys(text, keys)
     return values + _KEY * keys

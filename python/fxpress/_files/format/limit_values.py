@@ -1,4 +1,4 @@
-"""The limits on the cost of reading a file. Does not import torch."""
+"""`Limits`: limits on the cost of reading a file. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Limits:
             that are not stored, and for objects, whose size is estimated.
         memory_per_byte: additional bytes that a load may use for each byte of the file.
         elements: items in a tree of example inputs or in a tree spec. An item that several
-            containers share counts once for each of them.
+            containers share counts once for each container.
         depth: the nesting of values, graphs, trees or brackets. Threads with a small stack have a
             lower limit.
         digits: decimal digits of a number in a symbolic expression.

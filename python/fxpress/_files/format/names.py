@@ -1,4 +1,4 @@
-"""The names of the records in an archive: names of torch, and further names of fxpress."""
+"""Define the names of the records in an archive: torch's names, and names that fxpress adds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONSTANTS_DIR = "data/constants/"
 EXECUTORCH_DIR = "data/executorch/"
 EXTRA_DIR = "extra/"
 WEIGHTS_DIR = "data/weights/"
-# Prefixes of the records in these folders; a number follows the prefix.
+# Prefixes of record names in the folders of weights and constants; a number follows.
 CUSTOM_OBJECT = "custom_obj_"
 OPAQUE_OBJECT = "opaque_obj_"
 OBJECTS = (CUSTOM_OBJECT, OPAQUE_OBJECT)
@@ -20,12 +20,12 @@ WEIGHT = "weight_"
 
 MODELS_DIR, _MODEL_SUFFIX = "models/", ".json"
 _WEIGHTS_FILE = "_weights_file.txt"
-# Files that identify a folder of stages, of torch.distributed.checkpoint, of safetensors files.
+# Files that identify a folder: of stages, of torch.distributed.checkpoint, of safetensors files.
 MANIFEST, MANIFEST_FORMAT = "manifest.json", "fxpress stages"  # the file, and its field "format"
 CHECKPOINT_METADATA = ".metadata"
 TENSORS_INDEX, TENSORS_ALONE = "model.safetensors.index.json", "model.safetensors"
 LEGACY_PROGRAM = "serialized_exported_program.json"  # the program's record before torch 2.9
-MODEL = "model"  # the name of a single program
+MODEL = "model"  # the name of a program that is alone in an archive
 
 
 def model_record(model: str) -> str:

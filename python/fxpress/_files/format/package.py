@@ -17,7 +17,7 @@ from fxpress._files.format.recognition import HEAD, format_of_bytes, open_file
 # Bytes for unpacked records and objects, in addition to `DEFAULT.memory`, for each byte of the
 # file. The bytes of the file itself are not counted.
 _MEMORY_PER_BYTE = 8
-_THREADS = 2  # that compute checksums
+_THREADS = 2  # threads that compute checksums
 # Match characters, or their JSON escapes, that make a str use four or two bytes per character.
 _WIDE = re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")
 _DOUBLE = re.compile(rb"[\xc4-\xef]|\\u(?!00)")
@@ -27,7 +27,7 @@ _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
 class Record(NamedTuple):
     """The entry of a record in the zip directory."""
 
-    offset: int  # of the data in the archive, in bytes
+    offset: int  # offset of the data in the archive, in bytes
     stored: int  # bytes in the archive
     size: int  # bytes when unpacked
     crc: int  # CRC-32 of the unpacked bytes
@@ -60,7 +60,7 @@ WRONG_CHECKSUM = "its checksum is wrong"
 
 
 class InspectionError(Error):
-    """A file cannot be inspected: it is of another format, or damaged."""
+    """A file cannot be inspected, because its format is unknown or it is damaged."""
 
 
 def memory_for(size: int) -> int:
@@ -75,7 +75,7 @@ class Allowance:
         self.memory_left = memory_for(size)
 
     def charge(self, size: int, record: str) -> None:
-        """Use memory for a record; InspectionError if too little is left."""
+        """Charge the memory of a record; InspectionError if too little memory is left."""
         if size > self.memory_left:
             raise InspectionError(
                 f"record {record!r} needs too much memory for a file of this size; "

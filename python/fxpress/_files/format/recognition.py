@@ -1,4 +1,4 @@
-"""Recognize files and folders of other formats, and name the libraries that read them."""
+"""Recognize files and folders that are not exported programs, and name what reads them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import NamedTuple
 from fxpress._files.format import names
 
 HEAD = 4096  # bytes at the start of a file that determine its format
-MOST_HEADER_BYTES = 100_000_000  # of a safetensors file; the format's limit
+MOST_HEADER_BYTES = 100_000_000  # safetensors' limit for the header of a file
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # torch.save wrote it before zip files
+_OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # how old files of torch.save begin
 _LEGACY = "serialized_"  # the start of record names before torch 2.9
 _PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 do not have a distinct first byte
 _OLD_PICKLES = b"(c]}"  # first opcodes of pickles of protocols 0 and 1 that may exceed `HEAD`
@@ -91,7 +91,7 @@ def format_of_bytes(head: bytes) -> Format | None:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES:
         return SAFETENSORS
     is_onnx = head[0] == 8 and len(head) > 2 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS
-    if is_onnx:  # the second field is a name; of a Core ML model, it is a message
+    if is_onnx:  # its second field is a name; a Core ML model's is a message
         is_core_ml = head[2] == 0x12 and not head[4 : 4 + head[3]].decode("latin1").isprintable()
         return _CORE_ML if is_core_ml else _ONNX
     return _PICKLE if _is_old_pickle(head) else None
@@ -99,7 +99,7 @@ def format_of_bytes(head: bytes) -> Format | None:
 
 def _is_old_pickle(head: bytes) -> bool:
     """Return whether the bytes are a pickle of protocol 0 or 1, or the first opcodes of one."""
-    import pickletools  # imported on use, for errors only
+    import pickletools  # imported only when an error needs it
 
     file = io.BytesIO(head)
     try:
@@ -113,7 +113,7 @@ def _is_old_pickle(head: bytes) -> bool:
 
 
 def format_of_records(records: Collection[str]) -> Format | None:
-    """Return the format of a zip file from its record names; None if they are of a program."""
+    """Return the format of a zip file from its record names; None if it contains a program."""
     if any(name.startswith(names.AOTINDUCTOR_DIR) for name in records):
         return None if names.models_in(records) else _AOTINDUCTOR
     if any(map(_is_of_program, records)):

@@ -16,7 +16,7 @@ from fxpress._files.format.fields import (
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import dtype_of
 
-# An archive has one payload config for "weights" and one for "constants". Name -> record prefix.
+# A program has a payload config for "weights" and one for "constants". Config -> record prefix.
 FOLDERS = {"weights": names.WEIGHTS_DIR, "constants": names.CONSTANTS_DIR}
 
 
@@ -33,11 +33,11 @@ STATE = {  # type of an input spec -> where the input is stored
 
 
 class StoredTensor(NamedTuple):
-    """A tensor or an object in a payload config."""
+    """A tensor or an object, as an entry of a payload config describes it."""
 
     name: str  # the key in the state dict or in the constants
     record: str  # the name of the record with the data
-    is_pickled: bool  # the record is a pickle
+    is_pickled: bool  # whether the record is a pickle
     meta: dict[str, Any] | None  # a `TensorMeta` of the schema; None for objects
 
     def is_meta(self) -> bool:
@@ -45,7 +45,7 @@ class StoredTensor(NamedTuple):
         return self.meta is not None and bool(self.meta["device"]["type"] == "meta")
 
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
-        """Return itemsize, sizes, strides and storage offset; KeyError, TypeError or ValueError."""
+        """Return itemsize, sizes, strides, storage offset; raises errors of `DAMAGE`."""
         assert self.meta is not None
         number = expect_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)
@@ -59,7 +59,7 @@ class StoredTensor(NamedTuple):
 
 
 def config_record(model: str, folder: str) -> str:
-    """Return the name of a program's payload config for a key of `FOLDERS`."""
+    """Return the record name of a program's payload config for a key of `FOLDERS`."""
     is_weights = folder == "weights"
     return (names.weights_config_record if is_weights else names.constants_config_record)(model)
 

@@ -1,4 +1,4 @@
-"""The header of a safetensors file: JSON with the dtype, shape and location of each tensor."""
+"""Read the header of a safetensors file: JSON with each tensor's dtype, shape and location."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fxpress._files.format.fields import expect_int, load_json, sizes_in
 from fxpress._files.format.recognition import MOST_HEADER_BYTES
 from fxpress._files.format.torch_facts import BY_CODE
 
-_SHOWN = 20  # characters that are kept of the name of an unknown dtype
+_SHOWN = 20  # how many characters of an unknown dtype's name are kept
 METADATA = "__metadata__"
 # A key of the metadata. Each save writes a new random text, its number, into all of its files.
 NUMBER = "fxpress_save"

@@ -1,4 +1,4 @@
-"""Describe the tensors in a file: dtypes, sizes, symbols."""
+"""Describe the tensors in a file: their dtypes, and sizes as numbers or symbolic expressions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tensor(NamedTuple):
 
     dtype: str
     shape: list[int | str]
-    bytes: int | None  # of its elements; None for symbolic sizes or an unknown dtype
+    bytes: int | None  # bytes of its elements; None for symbolic sizes or an unknown dtype
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -39,7 +39,7 @@ def dtype_of(number: int) -> tuple[str, int]:
     return (f"dtype {number}", 0) if dtype is None else (dtype.name, dtype.itemsize)
 
 
-# The numbers of layouts and memory formats in files.
+# The numbers that stand for layouts and memory formats in files.
 LAYOUTS = {
     0: "unknown",
     1: "sparse_coo",
@@ -78,7 +78,7 @@ def size_of(size: Any) -> int | str:
 
 
 def example_of(size: Any) -> int | None:
-    """Return the number that a `SymInt` had in the example inputs; None if it is not stored."""
+    """Return the value of a `SymInt` for the example inputs; None if the file does not have it."""
     kind, value = expect_one_of(size)
     hint = (
         value

@@ -1,4 +1,4 @@
-"""Facts about torch, without importing it: the schema of files, operators, dtypes.
+"""Load facts about torch without importing it: the schema of files, operators, dtypes.
 
 `refusal` decides which operators a file may call.
 """
@@ -40,7 +40,7 @@ def schema() -> _native.Schema:
 
 
 def operators() -> dict[str, Traits]:
-    """Return name in files -> `Traits`, for each operator of torch."""
+    """Return, for each operator of torch, its name in files -> `Traits`."""
     known: dict[str, Traits] = _facts()["operators"]
     return known
 
@@ -48,9 +48,9 @@ def operators() -> dict[str, Traits]:
 class _Rules(NamedTuple):
     """Names of operators and namespaces of torch, in the form of `_names_of`."""
 
-    callable: frozenset[str]  # exported programs call them
+    callable: frozenset[str]  # operators that exported programs call
     outside: dict[str, str]  # name -> its effect outside of its arguments, such as writing a file
-    others: frozenset[str]  # exported programs do not call them
+    others: frozenset[str]  # operators that exported programs do not call
 
 
 @functools.cache
@@ -112,7 +112,7 @@ def torch_version() -> str:
 class Dtype(NamedTuple):
     """A dtype. `number` is its `ScalarType` in programs, `code` its name in safetensors files."""
 
-    name: str  # torch's, without "torch."
+    name: str  # torch's name for it, without "torch."
     itemsize: int  # bytes
     number: int
     code: str | None

@@ -64,7 +64,7 @@ class View:
 
 
 def _starts(start: int, dimensions: list[tuple[int, int]]) -> Iterator[int]:
-    """Yield the offset of the first element of each row."""
+    """Yield the offset of the first element of each row of the innermost dimension."""
     if not dimensions:
         yield start
         return

@@ -1,4 +1,4 @@
-"""The record in an archive that names a sidecar file: a safetensors file with the weights."""
+"""Read and write the record that names an archive's sidecar, a safetensors file of weights."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from fxpress._files.format.fields import load_json
 
 SUFFIX = ".safetensors"
-_MOST_CHARACTERS = 1 << 12  # in the record
-_MOST_NAME_BYTES = 255  # of a file name; the limit of common file systems
+_MOST_CHARACTERS = 1 << 12  # characters in the record
+_MOST_NAME_BYTES = 255  # bytes of a file name; the limit of common file systems
 
 
 def is_file_name(text: str, suffix: str = "") -> bool:

@@ -155,7 +155,7 @@ class Checked:
         self.file, self.begin, self.size, self.crc, self.what = file, begin, size, crc, what
 
     def compare(self, crc: int) -> None:
-        """Raise ArchiveError unless `crc`, of the bytes that were read, is the known CRC-32."""
+        """Raise ArchiveError unless `crc`, the CRC-32 of the bytes read, is the known one."""
         if crc != self.crc:
             raise ArchiveError(f"{self.file.path}: {self.what} is damaged: {WRONG_CHECKSUM}")
 

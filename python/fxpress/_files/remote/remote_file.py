@@ -1,4 +1,4 @@
-"""Paths of files at a URL, and reading them by ranges."""
+"""Represent the paths of files at URLs, and read such files by ranges."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class UrlPath:
 
     @property
     def name(self) -> str:
-        """The part after the last slash."""
+        """The part of the URL after the last slash, without a query."""
         parts = urlsplit(self.url)
         # The path of memory://model.pt2 is empty, and the netloc is model.pt2.
         return PurePosixPath(parts.netloc + parts.path).name

@@ -1,4 +1,4 @@
-"""Access files by URL through fsspec, a dependency of torch."""
+"""Access files at URLs through fsspec, which torch depends on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GONE = (404, 410)  # HTTP statuses of missing files
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses after which a retry may succeed
 _RETRY_DELAYS = (0.1, 0.4, 1.6)  # seconds before a request is repeated
 _RETRY_TIMEOUT = 30.0  # seconds after which a request is not repeated
-_READ_TIMEOUT = 20.0  # seconds that a server may send nothing
+_READ_TIMEOUT = 20.0  # the maximum seconds in which a server sends nothing
 _SHORTEST_PART = 6  # characters; `_contains` finds shorter secrets only as separate words
 
 
@@ -49,7 +49,7 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
 
 
 def machine_path(path: str | bytes | os.PathLike[str]) -> str:
-    """Return a path of this machine without `file://`; UnsupportedError for another URL."""
+    """Return a path of this machine without `file://`; UnsupportedError for a URL of fsspec."""
     url = url_of(path)
     if url is not None and not os.path.exists(url):
         raise UnsupportedError(f"{shown(url)} is a URL: expected a path of this machine")
@@ -100,7 +100,7 @@ def _options(url: str) -> dict[str, Any]:
     try:
         import aiohttp
         from fsspec.config import conf
-    except ImportError:  # fsspec reports the missing package
+    except ImportError:  # `opened_system` reports the missing package
         return {}
     timeout = aiohttp.ClientTimeout(total=300, sock_connect=_READ_TIMEOUT, sock_read=_READ_TIMEOUT)
     kept: dict[str, Any] = {"timeout": timeout}
@@ -179,7 +179,7 @@ def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
 def _failure(url: str, error: BaseException) -> tuple[OSError, bool]:
     """Return the OSError for an exception of a library, and whether the failure is transient."""
     if isinstance(error, FileNotFoundError) and urlsplit(url).scheme in _HTTP:
-        error = error.__cause__ or error  # fsspec raises it for any failure of its first request
+        error = error.__cause__ or error  # fsspec raises it for any first request that fails
     status = getattr(error, "status", None)
     if type(status) is int and status:  # 0: no response
         text = f"HTTP status {status} ({responses.get(status, 'unknown')})"

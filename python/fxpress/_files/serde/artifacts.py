@@ -42,7 +42,7 @@ def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
     return compat.reconstruct_fake_tensor, (SCHEMA.encode_tensor_meta(tensor), is_parameter)
 
 
-# Not added to `copyreg.dispatch_table`, which other threads use, too.
+# `_reduce_fake_tensor` is not added to `copyreg.dispatch_table`, which other threads use, too.
 _reducers: ChainMap[Any, Any] = ChainMap(
     {compat.FakeTensor: _reduce_fake_tensor}, copyreg.dispatch_table
 )
@@ -57,7 +57,7 @@ _pickle = types.SimpleNamespace(__name__="fxpress", Pickler=_Pickler)
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Raise UnsupportedError for a fake tensor, because it does not have values to write."""
+    """Raise UnsupportedError for a fake tensor in `values`, because it lacks elements to write."""
     for name, value in values.items():
         if isinstance(value, torch.Tensor) and holds_fake(value):
             raise UnsupportedError(
@@ -67,22 +67,22 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def check_program_values(program: ExportedProgram, *, with_state: bool = True) -> None:
-    """Raise UnsupportedError for a fake tensor of a program unless all of its tensors are fake."""
+    """Raise UnsupportedError if some tensors of a program are fake, but not all of them."""
     state, constants = program.state_dict, program.constants
     inputs = pytree.tree_leaves(program.example_inputs) if with_state else ()
     values = (*state.values(), *constants.values(), *inputs)
-    # torch writes a fake tensor as a record without bytes, and reads the record as zeros. This is
-    # accepted only if all tensors of the program are fake.
+    # torch writes a fake tensor as a record without bytes, and reads the record as zeros. fxpress
+    # does so only if all tensors of the program are fake.
     if any(isinstance(value, torch.Tensor) and not holds_fake(value) for value in values):
         check_values({**state, **constants} if with_state else constants)
 
 
 class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeError, TypeError):
-    """An object cannot be pickled. The class derives from the errors that pickle raises then."""
+    """An object cannot be pickled. The class derives from the errors that pickle raises for it."""
 
 
 class _ReportingBuffer(io.BytesIO):
-    """A buffer that reports the numbers of bytes written to it."""
+    """A buffer that calls `report` with the number of bytes of each write."""
 
     def __init__(self, report: Report) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def deserialize_torch_artifact(
     allow_pickle: bool = False,
     limits: Limits | None = None,
 ) -> Any:
-    """Return the value that `save_artifact` wrote; its fake tensors get a new fake mode.
+    """Return the value that `save_artifact` wrote; fake tensors in it get a new fake mode.
 
     Stands in for `torch._export.serde.serialize.deserialize_torch_artifact`, which unpickles values
     by default.
@@ -191,7 +191,7 @@ def check_pickle(data: bytes, record: str, budget: Budget) -> int:
 def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
     """Return the value that `torch.save` wrote as `saved`; its cost is charged to `values.budget`.
 
-    With `allow_pickle`, unpickling may run any code. Otherwise NeedsPickleError if that is needed.
+    With `allow_pickle`, unpickling may run any code. NeedsPickleError if a value needs the option.
     """
     reader = _native.GraphDecoder(CLASSES, values, {})
     budget = values.budget
@@ -246,7 +246,7 @@ def _is_only_refused(saved: bytes, error: Exception) -> bool:
             data = inflate(data, size) if is_deflated else data
             if not isinstance(error, pickle.UnpicklingError) or _native.crc32(data) != crc:
                 return False
-        elif not data.startswith(pickle.PROTO):  # older releases of torch wrote bare pickles
+        elif not data.startswith(pickle.PROTO):  # older torch wrote pickles without a zip file
             return False
         for _ in pickletools.genops(data):
             pass
@@ -256,8 +256,8 @@ def _is_only_refused(saved: bytes, error: Exception) -> bool:
 
 
 def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
-    """Inflate `data` to `size` bytes; LimitError if they are too many."""
-    budget.charge(2 * size, place)  # zlib joins parts, so it needs the memory twice
+    """Inflate `data` to `size` bytes; LimitError if `budget` does not allow them."""
+    budget.charge(2 * size, place)  # zlib joins parts of its result, so it needs the memory twice
     return inflate(data, size)
 
 
@@ -277,7 +277,7 @@ class SavedRecords:
 
     def has_record(self, name: str) -> bool:
         """Return whether the file contains a record."""
-        # If ".format_version" exists, `torch.load` computes offsets, which may be wrong.
+        # With ".format_version", `torch.load` computes offsets of records, which may be wrong.
         return name in self._records and name != ".format_version"
 
     def serialization_id(self) -> str:
@@ -288,7 +288,7 @@ class SavedRecords:
         """Return the bytes of a record."""
         _, _, size, _, is_deflated = self._records[name]
         place = f"{self._place}: record {name!r}"
-        if name in self._read:  # the size of the file pays for the first copy only
+        if name in self._read:  # the budget of the file's size covers only the first copy
             self._budget.charge(size, place)
         self._read.add(name)
         data: bytes = self._native.stored_bytes(name)

@@ -1,4 +1,4 @@
-"""Turn tensors in the bodies of higher-order operators into inputs of these bodies.
+"""Turn tensors that are attributes of bodies of higher-order operators into inputs.
 
 A body is a GraphModule that an operator such as `cond` calls. The file format cannot store tensors
 that are attributes of a body.
@@ -33,7 +33,7 @@ _OPERANDS = {
 
 
 def lift_body_constants(program: ExportedProgram) -> ExportedProgram:
-    """Return a program whose bodies have no tensors as attributes; `program` itself if so."""
+    """Return a program whose bodies lack tensor attributes; `program` if its bodies lack them."""
     if not any(map(_tensors, _bodies(program.graph_module))):
         return program
     root = copy.deepcopy(program.graph_module)
@@ -78,7 +78,7 @@ def _tensors(module: GraphModule) -> list[tuple[Node, torch.Tensor]]:
 
 
 def _lift(module: GraphModule) -> None:
-    """Move the tensors of all bodies in a module, and in their bodies, to the module."""
+    """Move the tensors of all bodies in a module, also of nested bodies, to the module."""
     for child in module.children():
         if isinstance(child, GraphModule):
             _lift(child)
@@ -88,7 +88,7 @@ def _lift(module: GraphModule) -> None:
         if not is_operator or (position := _OPERANDS.get(node.target.__name__)) is None:
             continue
         named = [a for a in node.args if isinstance(a, Node) and a.op == "get_attr"]
-        if all(counts[a.target] == 1 for a in named):  # no other call uses these bodies
+        if all(counts[a.target] == 1 for a in named):  # only this call uses its bodies
             bodies = [getattr(module, str(a.target)) for a in named]
             operands = tuple(_lift_from(bodies, module, node))
             given = (*node.args[position], *operands)
@@ -117,7 +117,7 @@ def _lift_from(bodies: list[GraphModule], module: GraphModule, call: Node) -> It
 
 
 def _replace(node: Node, made: Node, module: GraphModule) -> None:
-    """Replace the node of a tensor; delete the tensor if no other node reads it."""
+    """Replace the node of a tensor by `made`; delete the tensor if no other node reads it."""
     node.replace_all_uses_with(made)
     module.graph.erase_node(node)
     path, _, name = str(node.target).rpartition(".")

@@ -15,12 +15,12 @@ from fxpress._files.serde.limits import Budget, LimitError, Limits
 from fxpress._torch import serde as compat
 
 PLACE = "an expression"
-_LARGEST_EXPONENT = 64  # of a power; the exponents of nested powers are multiplied
+_LARGEST_EXPONENT = 64  # of a power; exponents of powers in its base are multiplied with its own
 _LARGEST_EXPONENT_OF_SUM = 8  # sympy may multiply out a power of a sum
 _LARGEST_ARGUMENT = 1024  # of functions such as exp, whose results grow fast
 _MOST_ARGUMENTS = 32  # of functions that compare all pairs of their arguments
 _HIGHEST_DEGREE = 16  # of polynomials whose roots sympy computes, for divisions and comparisons
-# These functions cost more than linear time. Their limit on terms is `Limits.terms` divided by:
+# Divisions and comparisons cost more than linear time, so `Limits.terms` is divided for them by:
 _DIVIDED = 32  # divisions
 _COMPARED = 8  # comparisons
 # `call` rejects truth values as arguments of these functions; sympy only warns.
@@ -98,7 +98,7 @@ def _is_small(value: Any, limits: Limits) -> bool:
 
 
 def _exponent(base: Any, exponent: Any) -> Any:
-    """Return the absolute exponent of a power times the exponents of nested powers in its base."""
+    """Return the absolute product of a power's exponent and the exponents of powers in its base."""
     while base.is_Pow:
         if base.exp.is_number:
             exponent = exponent * base.exp
@@ -153,7 +153,7 @@ def _check_comparison(limits: Limits, name: str, arguments: list[Operand]) -> No
 
 
 def _check_few(limits: Limits, name: str, arguments: list[Operand]) -> None:
-    """Check the arguments of a function that compares all pairs of them."""
+    """Check the arguments of a function that compares all pairs of its arguments."""
     if len(arguments) > _MOST_ARGUMENTS:
         raise ExpressionError(
             f"{name} has {len(arguments)} arguments, expected at most {_MOST_ARGUMENTS}"
@@ -171,7 +171,7 @@ _POWERS = "FloatPow LShift Pow PowByNatural"
 _OF_NUMBERS = "acos acosh asin asinh atan atanh cos cosh exp log sin sinh sqrt tan tanh"
 _OF_FEW = "Max Min Piecewise Xor"
 _DIVISIONS = "% CeilDiv CleanDiv FloorDiv IntTrueDiv Mod ModularIndexing PythonMod"
-_CHECKS: dict[str, _Check | None] = {  # `_check_comparison` is for all other functions
+_CHECKS: dict[str, _Check | None] = {  # `_check_comparison` is for unlisted functions
     **dict.fromkeys(_LINEAR.split()),
     **dict.fromkeys(_POWERS.split(), _check_power),
     **dict.fromkeys(_OF_NUMBERS.split(), _check_number),

@@ -15,7 +15,7 @@ ToCheck = tuple[list[torch.fx.GraphModule], Any, Any, bool]
 def to_check(
     root: torch.fx.GraphModule, verifiers: list[type[Any]], state_dict: Any, constants: Any
 ) -> ToCheck | None:
-    """Return the input of the check; None unless the check can replace the program's verifiers."""
+    """Return the input of the native check; None if it cannot replace the program's verifiers."""
     if len(verifiers) != 1 or verifiers[0] not in compat.VERIFIERS:
         return None
     modules = [m for m in root.modules() if isinstance(m, torch.fx.GraphModule)]

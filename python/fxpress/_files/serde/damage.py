@@ -54,11 +54,11 @@ def _is_unknown_name(error: BaseException | None) -> bool:
 
 @contextmanager
 def add_left_out_reason(reason: str | None) -> Iterator[None]:
-    """Add `reason`, why the example inputs were left out, to UnknownNameErrors in the block."""
+    """Add to UnknownNameErrors in the block the `reason` why the example inputs were left out."""
     try:
         yield
     except compat.SerializeError as e:
-        # Unpickling the example inputs imports modules, which may register the name.
+        # Unpickling the example inputs would have imported modules, which may register the name.
         if reason is None or not _is_unknown_name(e):
             raise
         raise compat.SerializeError(

@@ -28,8 +28,8 @@ _ORDER = "computed differently, or in another order of writes, random operators,
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
 # Fields of the schema that do not affect the computation.
 _IGNORED = {"metadata", "hint", "kind"}
-_SHOWN = 100  # characters of a value, or of names of nodes
-_DIFFERS = "differs"  # the identity of values whose differences were reported already
+_SHOWN = 100  # the maximum characters of a shown value, or of a list of names of nodes
+_DIFFERS = "differs"  # the `identity` of values whose differences were reported already
 _schema = compat.schema
 
 
@@ -40,13 +40,13 @@ class Difference:
     torch does not have this class.
 
     Attributes:
-        path: the path in the first program; if the first program lacks it, in the second.
+        path: the path of the value in the first program; if it lacks the path, in the second.
         first: the value in the first program, or None.
         second: the value in the second program, or None.
         nodes: the names of the node in both programs; None for a program that lacks it, and for
             locations outside of nodes.
-        module: the path of the module whose call was traced, "" for the root; None outside of
-            modules.
+        module: the path of the module whose call was traced to the node, "" for the root; None
+            outside of modules.
         operator: the operator of the node, such as "aten.relu.default"; None outside of nodes.
 
     Example:
@@ -71,7 +71,7 @@ class Difference:
         return printable_lines(f"{self.path}: {' → '.join(self.texts())}")
 
     def texts(self) -> tuple[str, str]:
-        """Return both values as texts of at most 100 characters, with the names of dtypes.
+        """Return both values as texts of at most 100 characters; numbers of dtypes become names.
 
         Example:
             >>> fxpress.Difference("graph.nodes[0].inputs.dtype.as_scalar_type", 7, 13).texts()
@@ -197,7 +197,7 @@ class _Side:
                 self.values[name] = (digest, index)
 
     def plain(self, value: Any, values: dict[str, Any]) -> Any:
-        """Return a part of the program as dicts and lists, without fields that the hash ignores."""
+        """Return an object of the schema as dicts and lists; omit fields that the hash ignores."""
         if isinstance(value, _schema.Graph):
             inner: dict[str, Any] = {}
             for name in itertools.chain(
@@ -281,7 +281,7 @@ class _Side:
         }
 
     def origin_of(self, index: Any) -> dict[str, str | None]:
-        """Return the operator of a node, and the path of the module whose call was traced to it."""
+        """Return the operator of node `index`, and the module whose call was traced to the node."""
         node = self.graph.nodes[index]
         module = self.modules.get(self.node_name(index) or "")
         if stack := node.metadata.get("nn_module_stack"):
@@ -289,14 +289,14 @@ class _Side:
         return {"module": module, "operator": node.target.removeprefix("torch.ops.")}
 
     def node_name(self, index: int | None) -> str | None:
-        """Return the name of a node, or of its first value."""
+        """Return the name of node `index`, or of its first value if the file has no name."""
         if index is None:
             return None
         node = self.graph.nodes[index]
         return getattr(node, "name", None) or next(_names(node.outputs), None)
 
     def ranges(self, names: dict[int, str]) -> dict[str, Any]:
-        """Return the ranges by `names` of the numbered symbols."""
+        """Return symbol -> range, with the `names` (number -> name) of both programs' symbols."""
         stored = self.stored.range_constraints.items()
         numbered = {name: names.get(self.symbols.get(name, -1), name) for name, _ in stored}
         return {numbered[name]: self.plain(limits, {}) for name, limits in stored}
@@ -315,7 +315,7 @@ class _Side:
             if names.isdisjoint(strange):
                 roots.append(index)
             strange.update(_names(node.outputs))
-        # From now on, treat these nodes and their users as equal.
+        # From now on, treat the returned nodes and their users as equal.
         self.values.update(dict.fromkeys(strange, _DIFFERS))
         return roots
 
@@ -327,7 +327,7 @@ def _names(value: Any) -> Iterator[str]:
     ):
         yield value.name
     elif isinstance(value, compat.Union):
-        tag = str(value.type)  # a tag equals only tags of the same union, so compare texts
+        tag = str(value.type)  # tags of different unions are unequal, so compare texts
         if tag == "as_name":
             yield value.value
         elif tag != "as_graph":
@@ -358,7 +358,7 @@ def _is_union(value: Any) -> bool:
 
 
 def _held(union: dict[str, Any]) -> Any:
-    """Return the value in a union, with its tag if that is necessary to read the value."""
+    """Return the value in a union; return the union if the value needs the tag to be readable."""
     ((tag, held),) = union.items()
     if tag in (*_DTYPES, *_NUMBERED):
         return union
@@ -366,7 +366,7 @@ def _held(union: dict[str, Any]) -> Any:
 
 
 def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
-    """Yield pairs of differing nodes, with equal operators if possible; None instead of a node."""
+    """Yield pairs of differing nodes, with equal operators if possible; None if one has no pair."""
     others = second.roots(Counter(first.digests))
     for index in first.roots(Counter(second.digests)):
         target = first.graph.nodes[index].target
@@ -477,7 +477,7 @@ def diff_texts(
     second: tuple[bytes, bytes, dict[str, bytes], bytes],
     limit: int,
 ) -> Differences:
-    """Do `diff` for programs as JSON; the other items of the tuples are from `hash_parts`."""
+    """Do `diff` for programs as tuples: a program's JSON, then further results of `hash_parts`."""
 
     def side(text: bytes, *hashes: Any) -> _Side:
         budget = Budget(None, len(text)).native

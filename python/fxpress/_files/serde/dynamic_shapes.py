@@ -36,7 +36,7 @@ def _list_dimensions(path: Any, value: Any, shape: Any) -> list[Any] | None:
 
 
 def _note(entry: Any, roots: dict[str, tuple[Any, set[str]]]) -> int | str | None:
-    """Return the entry of a dimension as plain data; add the `Dim` that it names to `roots`."""
+    """Return a dimension's entry in a specification as plain data; add its `Dim` to `roots`."""
     if entry is None or isinstance(entry, int):
         return entry
     if isinstance(entry, compat.DimHint):
@@ -65,8 +65,8 @@ def _dump_dynamic_shapes(
 
     Returns:
         A `DynamicShapesSpec` with two fields. "dynamic_shapes" is a tuple with an item for each
-        input: for a tensor, a list with a size, a text of a `Dim` or a text of a hint for each
-        dimension, and None for other inputs. "dims" maps each symbol to its limits and the
+        input: for a tensor, a list with an item for each dimension (a size, or the name of a `Dim`
+        or of a hint), and None for other inputs. "dims" maps each symbol to its limits and the
         expressions derived from it. If `dynamic_shapes` is None, the result is always a dict, as in
         torch.
 

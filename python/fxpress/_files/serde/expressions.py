@@ -1,4 +1,4 @@
-"""Parse the text of an expression: sympy's `srepr`, and the infix form of older files.
+"""Parse the text of an expression: sympy's `srepr`, or the infix form in older files.
 
 torch passes the text to `sympy.sympify`, which runs it as Python code. This parser calls only the
 functions in `FUNCTIONS` and a few constructors. It has explicit stacks instead of recursion, so
@@ -27,7 +27,7 @@ from fxpress._files.serde.bounded_functions import (
 from fxpress._files.serde.limits import Budget, LimitError
 
 _CHARACTERS_OF_TERM = 64  # enough for Symbol('s77', positive=True, integer=True)
-_LARGEST_EXPONENT = 400  # of a float; the largest float of 64 bits has the exponent 308
+_LARGEST_EXPONENT = 400  # decimal, of a float; the largest float of 64 bits has the exponent 308
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
@@ -55,13 +55,13 @@ _NAMES = {  # binary operator -> function
 
 
 class _Frame:
-    """The state of parsing the text in a bracket, and the function that is called with it."""
+    """The parser's state inside a bracket, and the function of which it has the arguments."""
 
     def __init__(self, function: str | None) -> None:
         self.function = function
         self.done: list[Operand] = []  # arguments
         self.keywords: dict[str, Operand] = {}
-        self.keyword: str | None = None  # of the current argument
+        self.keyword: str | None = None  # the keyword of the current argument
         self.operands: list[Operand] = []
         self.operators: list[tuple[str, int]] = []  # with precedences
         self.has_comma = False
@@ -113,7 +113,7 @@ class _Reader:
     # ---- operands -------------------------------------------------------------------------------
 
     def _value(self, kind: str, token: str, following: str) -> bool:
-        """Read a name, number or text; return False if the following token belongs to it."""
+        """Read a name, number or text; return False if it also consumes the following token."""
         frame = self._frames[-1]
         if kind == "name" and following == "(":
             self._count()
@@ -161,7 +161,7 @@ class _Reader:
                 return sympy.Float(text, precision=precision)
             raise ExpressionError(f"{str(text)[:80]!r} is not a float")
         _, before, after, exponent = found.groups()
-        most_digits = precision // 3 + 3  # in the `srepr` of a float of this precision
+        most_digits = precision // 3 + 3  # digits of a float of `precision` bits in its `srepr`
         if len(before) + len(after) > max(self._limits.digits, most_digits):
             raise LimitError("digits", f"{PLACE}: a float of {len(before + after)} digits")
         if len(exponent or "") > 6 or abs(int(exponent or 0)) > _LARGEST_EXPONENT:
@@ -171,7 +171,7 @@ class _Reader:
     # ---- operators ------------------------------------------------------------------------------
 
     def _operator(self, token: str, is_operand: bool) -> bool:
-        """Read an operator or bracket; return whether an operand ends there."""
+        """Read an operator or bracket; return whether an operand ends with it."""
         frame = self._frames[-1]
         if token == "(":
             if is_operand:
@@ -211,7 +211,7 @@ class _Reader:
         frame.operators.append((token, binds))
 
     def _apply(self, frame: _Frame) -> None:
-        """Apply the last operator to the last operands."""
+        """Replace the last operands of a frame by the result of its last operator."""
         token, _ = frame.operators.pop()
         right = _numeric(frame.operands.pop())
         if token.startswith("unary"):

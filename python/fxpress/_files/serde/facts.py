@@ -43,7 +43,7 @@ def deserialize_stride(strides: Sequence[Any]) -> tuple[int, ...]:
 
 
 def deserialize_scalar_type(st: Any) -> torch.dtype:
-    """Return the dtype of a `schema.ScalarType` or its number; KeyError if there is none."""
+    """Return the dtype of a `schema.ScalarType` or its number; KeyError for an unknown number."""
     return compat.DTYPES[st]
 
 

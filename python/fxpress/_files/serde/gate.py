@@ -14,7 +14,7 @@ from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 
 _CHILD_BYTES = 300  # estimated bytes that a check allocates for each item of the example inputs
-_SHOWN = 120  # characters of a value that an error quotes
+_SHOWN = 120  # how many characters of a value an error quotes
 
 
 def check(rule: str, text: Any, field: str, error: type[Exception] = compat.SerializeError) -> None:

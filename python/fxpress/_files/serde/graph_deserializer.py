@@ -135,7 +135,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         constants: name -> object, for arguments that are custom objects.
         example_inputs: the example inputs of the last `deserialize`.
         fake_tensor_mode, shape_env: the fake mode and the shape environment of the values. Setting
-            the mode sets both.
+            `fake_tensor_mode` sets both.
         symbol_name_to_symbol: text -> expression, for all expressions read so far.
         symbol_name_to_range: text of a symbol or expression -> its `ValueRanges`.
         unbacked_symbols: the symbols that no node of the open graph has defined yet.
@@ -261,7 +261,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         reader.open()
         try:
             yield
-        finally:  # a `deserialize` in the block replaces the reader and the values
+        finally:  # a `deserialize` in the block replaces `_reader` and `_values`
             self._reader, self._values = reader, values
             reader.close()
 
@@ -348,7 +348,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         self._part("node", serialized_node, targets.describe_target(target))
 
     def deserialize_graph_output(self, output: Any) -> Any:
-        """Return the node or constant of a graph's output; SerializeError for other types."""
+        """Return the node or constant of a graph's output; SerializeError for an unknown type."""
         if output.type not in (*_OUTPUTS, *_SYMBOLIC):
             raise compat.SerializeError(f"Unable to deserialize output node {output}")
         return self.deserialize_input(output)
@@ -370,7 +370,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- targets --------------------------------------------------------------------------------
 
     def deserialize_operator(self, serialized_target: str) -> Any:
-        """Return the operator or function with a name; the name itself if it is unknown.
+        """Return the operator or function with a name; return the name if it is unknown.
 
         Raises:
             SerializeError: the name starts with "#" and no extension is registered for its

@@ -1,7 +1,7 @@
-"""Check that the arithmetic in the guards of a file operates on numbers.
+"""Check that arithmetic in the guards of a file operates on numbers or tensors.
 
 The grammar of guards (`csrc/schema/guard_grammar.cpp`) bounds the cost of arithmetic on numbers.
-The same arithmetic on sequences costs more: `L['mode'] * 9 ** 9` is a text of 3 GB if the input
+Arithmetic on sequences costs more: `L['mode'] * 9 ** 9` is a text of 3 GB if the input
 "mode" is a str, and `L['x'].size() * 9 ** 9` is a tuple of 30 GB.
 """
 
@@ -75,7 +75,7 @@ class _Inputs:
                     waiting.append((self._tree, f"[{name!r}]", value))
         while waiting:
             within, text, value = waiting.pop()
-            known = within.get(text)  # of an earlier argument with the same name
+            known = within.get(text)  # the entry of an earlier argument with this name
             children = compat.keyed_children(value)
             if children is None:
                 is_number = isinstance(value, _NUMBERS)
@@ -105,7 +105,7 @@ class _Inputs:
         return True
 
     def _is_number_there(self, place: ast.expr) -> bool:
-        """Return whether `L[...]` with further steps, or an item of a result, is a number."""
+        """Return whether a path from `L`, or an item of a call's result, is a number or tensor."""
         steps: list[str] = []
         at = place
         while isinstance(at, (ast.Subscript, ast.Attribute)):
@@ -116,7 +116,7 @@ class _Inputs:
         if isinstance(at, ast.Call):  # an item of L['x'].size() or .stride()
             return len(steps) == 1 and isinstance(place, ast.Subscript)
         if not isinstance(at, ast.Name) or at.id != "L":
-            return True  # such as math.pi
+            return True  # an attribute such as math.pi
         if steps[0] == "['flat_args']":  # an item of L['flat_args'] may be any input
             return len(steps) == 2 and self._are_numbers
         if len(steps) > 1 and steps[1].startswith("[") and steps[1][1:-1].isdigit():

@@ -1,4 +1,4 @@
-"""Hash the computation of a program, without names and metadata."""
+"""Hash the computation of a program; names of values and metadata do not affect the hash."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _digest_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def _parts(value: Any) -> tuple[Any, ...] | None:
-    """Return the parts of a container, a script object or a tensor that is not strided, or None."""
+    """Return what to hash of a container, a script object or a special tensor; None for others."""
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             if not hasattr(value, "__tensor_flatten__"):
@@ -143,7 +143,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def _digests(values: dict[str, Any], progress: Progress) -> dict[str, bytes]:
-    """Return the hash of each value."""
+    """Return name -> hash of the value, for a dict of values."""
     made = {}
     with reporting(progress, "hashing values", sum(map(_bytes_of, values.values()))) as report:
         for name, value in values.items():
@@ -156,9 +156,9 @@ def _digests(values: dict[str, Any], progress: Progress) -> dict[str, bytes]:
 def hash_parts(
     program: ExportedProgram, include_state: bool, progress: Progress = False
 ) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
-    """Return a program's schema document, its hash, name -> hash of a value, and hashes of nodes.
+    """Return a program's schema document, the program's hash, name -> hash of a value, node hashes.
 
-    A hash has 32 bytes; the hashes of nodes are joined in the order of the document.
+    A hash has 32 bytes; the node hashes are joined in the order of nodes in the document.
     """
     check_program(program, "program")
     program = lift_body_constants(program)
@@ -213,7 +213,7 @@ def graph_hash(
             total, what).
 
     Returns:
-        64 hexadecimal digits. Another version of fxpress may return different ones.
+        64 hexadecimal digits. Other versions of fxpress may return different digits.
 
     Raises:
         fxpress.SerializeError: a node cannot be written; the message names it.

@@ -19,7 +19,7 @@ _OPTIONAL = ("tile_width", "tile_height", "base_pe")
 
 
 def is_metadata_matched(config: Any, entry_metadata: Any) -> bool:
-    """Return whether a configuration and a compiled kernel have equal values of common settings.
+    """Return whether a configuration and a kernel's metadata agree in the settings that both have.
 
     Stands in for `torch._export.serde.serialize.is_metadata_matched`.
     """
@@ -58,7 +58,7 @@ def _parse_constant(text: str) -> Any:
 
 
 def _with_constants(kernel: Any, given: dict[str, Any], cache: dict[str, Any]) -> list[Any]:
-    """Return the compiled kernels for the constants in a call."""
+    """Return the compiled kernels of `cache` that fit the constants in a call's arguments."""
     names = [kernel.arg_names[i] for i in kernel.constexprs if i < len(kernel.arg_names)]
     values = [given[name] for name in names if name in given]
     wanted = [v if isinstance(v, (bool, int, float)) else str(v) for v in values]
@@ -122,7 +122,7 @@ def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
         if not isinstance(value, kind):
             raise AssertionError(f"expected {name} to be {kind.__name__}, got {type(value)}")
     parameters = [p for p in kernel.params if not p.is_constexpr]
-    constants = {p.name for p in kernel.params if p.is_constexpr}  # values are in the binary
+    constants = {p.name for p in kernel.params if p.is_constexpr}  # the kernel's binary has values
     names = list(given)
     positional = [name for name in names if name not in constants]
     if names[: len(positional)] != positional:
@@ -158,7 +158,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _delegate_inputs(node: torch.fx.Node) -> list[_Input]:
-    """Return the inputs: the compiled model's path, None for the graph, then the arguments."""
+    """Return a call's inputs: the compiled model's path, None for its graph, then the arguments."""
     lowered: Any = node.args[0]
     owner = node.graph.owning_module
     if not hasattr(owner, lowered.name):

@@ -1,4 +1,4 @@
-"""The budget of a load: the memory and time that `Limits` allow and that are not used yet."""
+"""`Budget`: the memory and time that `Limits` allow a load, and that it has not used yet."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SymbolicWork:
             self.done += time.thread_time() - self._since
 
     def seconds(self) -> float:
-        """Return the seconds in all blocks until now, including open blocks."""
+        """Return the processor seconds in all blocks until now, including open blocks."""
         return self.done + (time.thread_time() - self._since if self._open else 0.0)
 
 
@@ -91,7 +91,7 @@ class Budget:
 
     @classmethod
     def of(cls, limits: Limits | Budget | None, size: int) -> Budget:
-        """Return the budget for a file: a new budget, or `limits`, a budget of several files."""
+        """Return a new budget for a file; return `limits` if it is a budget of several files."""
         if not isinstance(limits, Budget):
             return cls(limits, size)
         limits.grow(size)
@@ -103,7 +103,7 @@ class Budget:
         self._seconds += self.limits.seconds_per_megabyte * size / _MEGABYTE
 
     def charge(self, size: int, place: str) -> None:
-        """Use `size` bytes of memory, before their allocation; LimitError if too few are left."""
+        """Use `size` bytes of memory, before their allocation; LimitError if too little is left."""
         self.native.set_place(place)
         self.native.charge(_as_bytes(size))
         self.native.set_place("the program")
@@ -121,7 +121,7 @@ class Budget:
         return load_json(text, self.limits.depth, **options)
 
     def check_time(self, place: str) -> None:
-        """Raise LimitError if `with budget.symbolic` blocks, including open ones, took too long."""
+        """Raise LimitError if `with budget.symbolic` blocks, also open ones, took too long."""
         if self.symbolic.seconds() > self._seconds:
             raise LimitError("seconds", place)
 

@@ -75,7 +75,7 @@ def fill() -> None:
             "fake_device": sys.intern(compat.FAKE_DEVICE),
             "strided": torch.strided,
             "symbolic": operators.symbolic,
-            "tensor_facts": tensor_part_symbol("tensor_facts"),  # None: read Python attributes
+            "tensor_facts": tensor_part_symbol("tensor_facts"),  # None: C++ reads Python attributes
             "unsupported_error": operators.UnsupportedProgramError,
         }
     )

@@ -25,7 +25,7 @@ class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
 
 
 class Kind(IntEnum):
-    """The values of `OperatorKind` in `csrc/serde/operators.h`, which has the types below, too."""
+    """The values of `OperatorKind` in `csrc/serde/operators.h`."""
 
     GETITEM = 0
     SYMBOLIC = 1
@@ -36,10 +36,10 @@ class Kind(IntEnum):
     UNSUPPORTED = 6
 
 
-_TENSOR, _TENSOR_LIST, _OTHER = range(3)  # the values of `ReturnKind`
-_Argument = tuple[str, bool, bool, bool, Any]  # the fields of `OperatorArgument`, in order
-# Fields of `Operator`: kind, name, arguments, returns, is_allowed, is_functional, takes_numbers,
-# constrains.
+_TENSOR, _TENSOR_LIST, _OTHER = range(3)  # the values of `ReturnKind` in operators.h
+_Argument = tuple[str, bool, bool, bool, Any]  # the fields of `OperatorArgument` in operators.h
+# Fields of `Operator` in operators.h: kind, name, arguments, returns, is_allowed, is_functional,
+# takes_numbers, constrains.
 Described = tuple[int, str, tuple[_Argument, ...], tuple[int, ...], bool, bool, bool, bool]
 # Operators that constrain symbols; see `Values.constrain`.
 _CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
@@ -89,7 +89,7 @@ def _with_schema(name: str, schema: Any, target: Any = None) -> Described:
         for a in schema.arguments
     )
     returns = tuple(_return_kind(r.real_type) for r in schema.returns)
-    is_overload = not name.startswith("#")  # torch's verifier decides about extensions
+    is_overload = not name.startswith("#")  # torch's verifier decides about operators of extensions
     functional = is_overload and not schema.is_mutable
     return (
         Kind.SCHEMA,
@@ -115,12 +115,12 @@ def _extension_name(target: Any) -> str:
 
 
 def described_kind(kind: Kind, name: str = "", *, allowed: bool = False) -> Described:
-    """Return the description of an operator that does not have a schema."""
+    """Return the `Described` of an operator that does not have a schema."""
     return kind, name, (), (), allowed, allowed, kind is Kind.SYMBOLIC, False
 
 
 def is_getitem(target: Any) -> bool:
-    """Return whether a target is getitem, whose calls are written with the node they unpack."""
+    """Return whether a target is getitem; its calls are written with the node that they unpack."""
     return target is operator.getitem
 
 
@@ -171,7 +171,7 @@ def _describe(target: Any) -> Described:
 
 
 def describe_operator(target: Any) -> Described:
-    """Return the description of an operator for the native code."""
+    """Return the `Described` of an operator."""
     if not is_permanent(target):
         return _describe(target)
     if target not in _known:
@@ -235,7 +235,7 @@ def symbolic(value: Any, texts: dict[Any, str]) -> int | float | bool | tuple[st
 
 
 def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
-    """Return (field of `schema.Argument`, text), and the class name of a custom object.
+    """Return (field of `schema.Argument`, text); for a custom object, also its class's name.
 
     Native code calls this function for arguments that it does not write itself.
     """
@@ -279,7 +279,7 @@ def _buffer_name(value: Any) -> str:
 
 
 def other_list(values: Any) -> tuple[bool, list[str | None]]:
-    """Return whether a list of Inductor's buffers contains None, and the names of the buffers."""
+    """Return whether a list of Inductor's buffers contains None, and the name of each buffer."""
     inductor = sys.modules.get(compat.INDUCTOR)
     if inductor is not None:
         buffers = (inductor.Buffer, inductor.ReinterpretView)

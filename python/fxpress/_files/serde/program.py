@@ -60,7 +60,7 @@ def facts_of(
 
 
 def _check_names(program: ExportedProgram) -> None:
-    """Raise UnsupportedError for names with which the file could not be read."""
+    """Raise UnsupportedError for names in a program that a reader of the file would refuse."""
     specs = program.graph_signature.input_specs
     names = [spec.target for spec in specs if isinstance(spec.target, str)]
     paths = [entry.fqn for entry in program.module_call_graph]
@@ -107,7 +107,7 @@ def _encode(
     facts = facts_of(program, treespecs, opset_version)
     parts = (program.graph_module, program.graph_signature, program.module_call_graph)
     text = SCHEMA.encode_program(*parts, facts, objects, treespecs, checked)
-    if text is None:  # the native check did not accept the program; torch's verifier decides
+    if text is None:  # the native check did not accept the program, so torch's verifier decides
         validate(program)
         objects.clear()
         treespecs.fields.clear()
@@ -137,7 +137,7 @@ def serialize_parts(
 ) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the bytes of the program, its state, its constants and its example inputs.
 
-    `wanted` selects the last three; the bytes of other parts are empty.
+    `wanted` selects state, constants and inputs; unselected ones are empty bytes.
     """
     check_program(program, "exported_program")
     check_opset_version(opset_version)

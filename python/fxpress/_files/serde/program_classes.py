@@ -47,7 +47,7 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
         serialize_constants: bool = True,
         serialize_example_inputs: bool = True,
     ) -> Any:
-        """Return a program as an object of the schema, with its other parts as bytes.
+        """Return a program as an object of the schema, with state, constants and inputs as bytes.
 
         Args:
             exported_program: the program, which is not modified.

@@ -25,7 +25,7 @@ from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
 log = logging.getLogger("fxpress")
-_RANGE_BYTES = 1500  # estimated bytes of the objects for a symbol's range
+_RANGE_BYTES = 1500  # estimated bytes of the Python objects for a symbol's range
 _MOST_VERIFIERS = 16
 
 
@@ -41,7 +41,7 @@ def check_version(version: Any, skip: bool) -> None:
 
 
 def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any, str | None]:
-    """Return (example inputs, None), or (None, reason) if they are left out as unreadable."""
+    """Return (example inputs, None); (None, reason) if the inputs are left out as unreadable."""
     if saved is None or len(saved) == 0:
         return None, None
     try:
@@ -65,7 +65,7 @@ def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
 
 @dataclasses.dataclass
 class Decoded:
-    """The parts of an `ExportedProgram` of the schema, with its decoder and its symbols."""
+    """What `decode_graph_module` returns: the decoded parts of a schema's `ExportedProgram`."""
 
     reader: _native.GraphDecoder
     values: Values
@@ -113,7 +113,7 @@ def decode_graph_module(
         add_left_out_reason(left_out),
     ):
         root, signature, calls, has_objects = reader.program(document)
-    if has_objects:  # their code may be invalid: torch then warns and leaves the code out
+    if has_objects:  # code with objects may be invalid: torch warns, and leaves it out
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
         place = "the custom metadata of the graph"
@@ -152,7 +152,7 @@ def decode(
     allowed: frozenset[str] = frozenset(),
     location: Location = None,
 ) -> ExportedProgram:
-    """Return the program that a document describes; see `decode_graph_module` for the arguments."""
+    """Return the program in a document; `decode_graph_module` describes the arguments."""
     stored = document.field(CLASSES, "range_constraints")
     with damage_is_named("range_constraints"):
         ranges = {name: (r.min_val, r.max_val) for name, r in stored.items()}

@@ -1,7 +1,7 @@
 """Describe torch's serialization schema to the native code.
 
-The description is read from the dataclasses of the installed torch: fields, their order, types and
-defaults. The native code rejects fields that it does not know.
+The description has the fields of the installed torch's dataclasses: their order, types and
+defaults. The native code rejects fields that it does not support.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None
 
 @dataclasses.dataclass
 class NodeSource:
-    """A `torch.fx.traceback.NodeSource` as stored in the JSON of the metadata "from_node"."""
+    """A `torch.fx.traceback.NodeSource` as the JSON of a node's metadata "from_node" stores it."""
 
     name: str | None = None
     target: str | None = None

@@ -72,7 +72,7 @@ def find_target(text: str) -> Any:
 
 
 def find_allowed(text: str, allowed: frozenset[str]) -> Any:
-    """Return `find_target(text)` if the file may call it; otherwise raise RefusedOperatorError."""
+    """Return `find_target(text)` if a file may call it; otherwise raise RefusedOperatorError."""
     found = find_target(text)
     is_torchs = isinstance(found, torch_fx.HigherOrderOperator) and compat.is_of_torch(found)
     reason = refusal(text, allowed, is_torchs=is_torchs)

@@ -23,7 +23,7 @@ _DEFAULTDICT_KEYS = {"default_factory_module", "default_factory_name", "dict_con
 
 
 class TreeSpecWriter:
-    """Write tree specs. `fields` collects the named tuples in them: stored name -> fields."""
+    """Writes tree specs. `fields` collects named tuples in the specs: stored name -> fields."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def _defaultdict_context(stored: Any) -> Any:
         raise compat.SerializeError(f"the context of a defaultdict is damaged: {stored!r}")
     module, name = stored["default_factory_module"], stored["default_factory_name"]
     factory = _imported(str(module), str(name))
-    # A defaultdict calls its factory for each missing key, so a file must not choose any function.
+    # A defaultdict calls its factory for missing keys, so a file may choose only known functions.
     if factory not in _FACTORIES and factory not in compat.SUPPORTED_SERIALIZED_TYPES:
         raise compat.SerializeError(
             f"a tree spec names {module}:{name} as the default_factory of a defaultdict; it may be "

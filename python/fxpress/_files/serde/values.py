@@ -57,7 +57,7 @@ class Values:
         self._input_treespecs: set[str] = set()  # specs that have passed the gate
         self.unbacked_symbols: set[Any] = set()
         self._of_offsets: set[Any] = set()  # unbacked symbols that occur only in storage offsets
-        self._outer: list[set[Any]] = []  # unbacked symbols of the enclosing graphs
+        self._outer: list[set[Any]] = []  # for each enclosing graph, its unbacked symbols
         compat.reserve_unbacked_names(self.shape_env, ranges)
 
     def device(self, kind: str, index: int | None) -> torch.device:
@@ -88,10 +88,10 @@ class Values:
             self._separate_inputs(graph)
 
     def _separate_inputs(self, graph: torch.fx.Graph) -> None:
-        """Give each input separate `SymInt` objects, as torch does.
+        """Give each input of a graph its own `SymInt` objects, as torch does.
 
-        A trace of the program computes a shared object once, so the trace would have other numbers
-        and names of nodes if two inputs shared objects.
+        If two inputs shared a `SymInt` object, a later trace of the program would compute it once,
+        and would therefore have fewer nodes, with names that differ from torch's.
         """
         for node in itertools.takewhile(lambda node: node.op == "placeholder", graph.nodes):
             value = symbols.another_number(node.meta.get("val"))
@@ -123,7 +123,7 @@ class Values:
         pending.clear()
 
     def _note(self, expression: Any, hint: Any, is_offset: bool = False) -> Any:
-        """Add an expression and its parts to the shape environment; return its first equal one."""
+        """Add an expression and its parts to the shape environment; return the first equal one."""
         if expression.is_Integer or expression.is_Float or expression.is_Boolean:
             return expression
         self.budget.check_time("the symbols of an expression")
@@ -151,7 +151,7 @@ class Values:
         return expression
 
     def expression(self, text: str | sympy.Basic, hint: Any = None, is_offset: bool = False) -> Any:
-        """Add an expression, or the expression of a text, to the shape environment; return it."""
+        """Add an expression (or its text) to the shape environment; return the expression."""
         with self.budget.symbolic:
             if isinstance(text, str):
                 text = expressions.parse(text, self.symbols, self.budget)
@@ -219,7 +219,7 @@ class Values:
         if isinstance(last, torch.SymInt):
             compat.limit_symbols(self.shape_env, last.node.expr)
         try:
-            with self.shape_env.suppress_guards():  # the program did not have guards on the offset
+            with self.shape_env.suppress_guards():  # the saved program has no guards on the offset
                 # torch.empty would add guards on a symbolic size.
                 whole = torch.empty_strided((last + 1,), (1,), dtype=dtype, device=device)
                 return whole.as_strided(sizes, strides, storage_offset).detach()
@@ -231,7 +231,7 @@ class Values:
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     def constrain(self, node: torch.fx.Node) -> None:
-        """Add the assertion of a node about symbols to the shape environment."""
+        """Add what a node asserts about symbols to the shape environment."""
         argument = node.args[0]
         value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
         with self.budget.symbolic:

@@ -1,1 +1,1 @@
-"""Copy tensors: `copies` keeps shared storages, `transfer` moves bytes between devices."""
+"""Copies tensors: `copies` keeps shared storages, `transfer` moves bytes between devices."""

@@ -1,4 +1,4 @@
-"""Copy tensors to the same or another device, so that the copies share storages likewise."""
+"""Copy tensors to any device, so that copies share storages where the originals do."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return copies of the tensors that `clone_aliased` does not copy."""
+    """Return copies of `values`, the tensors that `clone_aliased` has not copied."""
     # On the CPU, these are tensors without a plain storage, or a torch function mode is active.
     return _copy_storages(values, None, but_on=_CPU, alone=_copy_alone)
 
 
 @operation("state.move", _sizes)
 def move(tensors: Any, device: torch.device | str, *, progress: Progress = False) -> Any:
-    """Return the tensors on another device, where they share storages as the originals do.
+    """Return the tensors on a device, where they share storages as the originals do.
 
     As with `Tensor.to`, a tensor that is already on the device is returned itself. The copies run
     in order with the work on the device's current stream. torch does not have this function.
@@ -123,7 +123,7 @@ def move(tensors: Any, device: torch.device | str, *, progress: Progress = False
         [tensor(..., device='meta', size=(2,))]
     """
     check_progress(progress)
-    goal = torch.empty(0, device=device).device  # with its index; raises if it does not exist
+    goal = torch.empty(0, device=device).device  # has an index; raises if the device does not exist
 
     values = _values(tensors)
     for value in values:
@@ -150,7 +150,7 @@ def _copy_storages(
     but_on: torch.device,
     alone: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Copy entire storages to `device` (None: their devices) for `on_other_storages`."""
+    """Return tensors like `values` on copies of their storages on `device` (None: the same)."""
 
     def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return to_device(storages_of(first), device)
@@ -201,7 +201,7 @@ def sharing(values: list[Any]) -> list[list[int]]:
 def copy_sharing(
     values: list[torch.Tensor], device: torch.device | None, *, copy: bool
 ) -> list[torch.Tensor]:
-    """Return tensors on a device (None: their devices) that share storages where `values` do.
+    """Return tensors on `device` (None: each value's) that share storages where `values` do.
 
     With `copy`, tensors that are already on the device are copied, too.
     """
@@ -236,7 +236,7 @@ def copy_in_parts(
 
 @dataclasses.dataclass
 class _Part:
-    """Values that are copied by one call."""
+    """Values that one call copies, by their positions."""
 
     size: int  # bytes
     positions: list[int]

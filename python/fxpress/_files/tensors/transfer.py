@@ -1,8 +1,8 @@
 """Copy byte tensors (uint8, one dimension) between devices, with few launches for many tensors.
 
-Bytes are copied between the host and a device through pinned host buffers of bounded size. Small
-tensors share a buffer, and so a copy between host and device. A second buffer on the device
-collects or distributes their bytes in one launch.
+Bytes are copied between the host and a device through pinned host buffers of bounded size. Several
+small tensors share a buffer, so that one copy moves all of them. With many small tensors, a second
+buffer, on the device, collects or distributes their bytes in one launch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import torch
 from fxpress._torch.aten import allocate_bytes
 from fxpress._torch.fx import foreach_copy
 
-_LARGE = 1 << 20  # bytes; larger tensors are copied one by one
+_LARGE = 1 << 20  # bytes; tensors of this size or more are copied one by one
 _PIECE = 1 << 25  # bytes of a buffer
-_BUFFERS = 4  # host buffers; the host fills some while others are copied
-_STREAMS = 2  # one copies to the device while the other distributes the bytes of the last copy
-_FEW = 32  # a buffer with more tensors uses the second buffer on the device
+_BUFFERS = 4  # host buffers; the host fills some buffers while others are copied
+_STREAMS = 2  # one stream copies to the device while the other distributes copied bytes
+_FEW = 32  # a host buffer with more tensors uses a second buffer on the device
 
 
 def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:
@@ -37,7 +37,7 @@ def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> 
 
 
 def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Copy byte tensors to byte tensors of the same sizes. Each list is on one device."""
+    """Copy byte tensors to `targets` of equal sizes. Each list is on one device."""
     here, there = sources[0].device, targets[0].device
     if there.type == "meta":
         return
@@ -89,14 +89,14 @@ def _to_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -
 
 
 class Part(NamedTuple):
-    """A range of bytes of one tensor in a list."""
+    """A range of the bytes of one tensor of a list."""
 
-    position: int  # of the tensor
+    position: int  # of the tensor in the list
     start: int  # in bytes
     size: int
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the bytes of the range."""
+        """Return the bytes of the range; `tensors` is the list."""
         tensor = tensors[self.position]
         if self.size == tensor.numel():
             return tensor
@@ -122,12 +122,12 @@ def _parts(sizes: Sequence[int]) -> list[list[Part]]:
 
 
 def split(buffer: torch.Tensor, parts: list[Part]) -> tuple[torch.Tensor, ...]:
-    """Return the bytes of each part in a buffer."""
+    """Return each part's bytes in a buffer that contains the parts in order."""
     return tuple(buffer.split_with_sizes([part.size for part in parts]))
 
 
 def addresses(buffer: torch.Tensor, parts: list[Part]) -> list[int]:
-    """Return the address of the bytes of each part in a buffer."""
+    """Return the address of each part's bytes in a buffer that contains the parts in order."""
     ends = itertools.accumulate((part.size for part in parts), initial=buffer.data_ptr())
     return list(ends)[:-1]
 

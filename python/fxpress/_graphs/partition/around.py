@@ -26,7 +26,7 @@ def around(
 
     vLLM and SGLang split a model around attention in this way, to capture the other operations in
     CUDA graphs. Use it with `keep_original_order=True`, as they do: otherwise, `split_module`
-    changes the order of partitions that don't depend on each other. Beyond torch.
+    changes the order of partitions that don't depend on each other. torch has no such function.
 
     A `getitem` node that directly follows a matching node and unpacks its result joins that node's
     partition. So tensors pass between partitions, not tuples, which compilers don't accept.

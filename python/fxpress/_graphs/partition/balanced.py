@@ -28,12 +28,12 @@ def balanced(
     state_dict: Mapping[str, Any] | None = None,
     state_inputs: Collection[str] = (),
 ) -> SplitCallback:
-    """Return a callback that cuts a graph into `n` stages, in graph order. Beyond torch.
+    """Return a callback that cuts a graph into `n` stages, in graph order.
 
     The heaviest stage is as light as possible. Among the cuts for which this holds, each stage in
     turn is as close as possible to an equal share of the remaining weight. No stage is empty. A
     state tensor (a parameter, buffer or constant) counts once, for the first node that uses it,
-    even if it has several names and users.
+    even if it has several names and users. torch has no such function.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.

@@ -19,7 +19,7 @@ _CALL_NUMBER = re.compile(r"@\d+(?=\.|$)")
 
 
 def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> SplitCallback:
-    """Return a callback with a partition for each run of nodes of one module. Beyond torch.
+    """Return a callback that cuts a graph where the module changes. torch has no such function.
 
     The modules around a node are in `meta["nn_module_stack"]`. The node's module is the ancestor at
     `depth` path components ("layers.0" has two) of the outermost of them that is that deep. If all

@@ -48,7 +48,7 @@ def draw(
     signature: ExportGraphSignature | None = None,
     state_dict: Mapping[str, Any] | None = None,
 ) -> Digraph | str:
-    """Draw the partitions of a split module and the values between them. Beyond torch.
+    """Draw the partitions of a split module and the values between them.
 
     A box shows a partition: its name, the number of its operations, the elements and bytes of its
     state (parameters, buffers and constant tensors), and the names of its inputs and outputs. State
@@ -59,7 +59,7 @@ def draw(
     Drawing needs the extra: `pip install 'fxpress[draw]'`. An SVG is rendered by the system's
     Graphviz if its program `dot` is on the PATH, or else by the program of the package
     `graphviz-pure`. Both draw the same boxes, arrows and texts in the same order; positions and
-    sizes depend on the version of Graphviz and on how it measures text.
+    sizes depend on the version of Graphviz and on how it measures text. torch has no such function.
 
     Args:
         split: The result of `split_module` or `split_module_simple`.

@@ -1,1 +1,1 @@
-"""The command `fxpress`."""
+"""Implements the command `fxpress`; `app` has its options."""

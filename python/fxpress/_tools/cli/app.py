@@ -1,4 +1,4 @@
-"""The options of the command `fxpress`, and its exit status."""
+"""Define the options of the command `fxpress`, run a command, and return its exit status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fxpress._base.observing.text import printable, printable_lines
 from fxpress._files.remote.urls import machine_path
 from fxpress._tools.cli.output import Allowed, shortened, working
 
-if TYPE_CHECKING:  # they import torch
+if TYPE_CHECKING:  # these modules import torch
     from fxpress._distributed.stages.costs import By
     from fxpress._tools.cli.convert import Weights
 
@@ -374,8 +374,8 @@ def doctor(as_json: bool) -> int:
 
 for _name, _command in app.commands.items():
     if _name in _LOADING:
-        _import(_allow_operator(_command))  # appends the options
-    _debug(_command)  # so that it works after the command too
+        _import(_allow_operator(_command))  # appends the options to the command
+    _debug(_command)  # so that --debug works after the command too
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -383,7 +383,7 @@ def run(arguments: list[str] | None = None) -> int:
     _Failures.are_shown_in_full = False
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # the shell closed it: `>&-`
+        if stream is None:  # the shell closed the stream: `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):  # the encoding may lack characters
             stream.reconfigure(errors="backslashreplace")
@@ -393,9 +393,9 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return _nobody_reads()
     except SystemExit as error:
-        if error.code == 1:  # click and rich exit so when the reader has closed the pipe
+        if error.code == 1:  # click and rich exit with 1 when the reader has closed the pipe
             return _nobody_reads()
-        raise  # a shell's completion has printed its results
+        raise  # the shell's completion has printed its results, and exits
     except (Error, OSError) as error:
         return _failed(error)
     except click.Abort:
@@ -435,7 +435,7 @@ def _failed(error: Exception) -> int:
         text = f"{type(error).__name__}: {text} (fxpress --debug shows where)"
     try:
         sys.stdout.flush()
-    except OSError:  # for example a full disk, which may be the error itself
+    except OSError:  # for example a full disk, which may also have caused `error`
         _discard_output(sys.stdout)
     _report(shortened(printable(f"fxpress: {text}")))
     return 2

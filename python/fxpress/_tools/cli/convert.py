@@ -41,7 +41,7 @@ def convert(
     example_inputs: Path | None,
     allowed: Allowed,
 ) -> None:
-    """Read a program and write it again; the target is replaced when it is complete."""
+    """Read a program and write it again; the target is replaced when the new file is complete."""
     _check_is_alone(source)
     extra: dict[str, Any] = {}
     with working(f"reading {source}"), options_named(source):
@@ -58,7 +58,7 @@ def convert(
 
 
 def _check_is_alone(source: Path) -> None:
-    """Raise ConversionError for a file with several programs: the others would be lost."""
+    """Raise ConversionError for a file with several programs, because only one would be kept."""
     with naming(source):
         summary = summarize(source)
     others = [each.name for each in summary.programs if each.name != "model"] + summary.compiled
@@ -77,7 +77,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
-    """Store a program's floating-point weights in a dtype, in place; CastError if they do not fit.
+    """Store a program's floating-point weights in a dtype, in place; CastError for overflows.
 
     The program then casts each weight back to its old dtype before use. A weight is not changed if
     the program may write it, returns it or passes it to a higher-order operator, or if the weight
@@ -161,7 +161,7 @@ def _root_entry(graph: Graph) -> dict[str, Any]:
 
 
 def _written(graph: Graph) -> Iterator[Node]:
-    """Yield the inputs whose storages nodes may write, or pass to a higher-order operator."""
+    """Yield a graph's inputs whose storages nodes may write, or pass to a higher-order operator."""
     for node, storage in storages_of(graph).items():
         is_given = any(
             isinstance(each.target, torch_fx.HigherOrderOperator) for each in storage.touching

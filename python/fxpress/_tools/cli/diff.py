@@ -25,7 +25,7 @@ _MOST = 1_000_000  # the maximum number of differences that are counted
 def show_difference(
     first: Path, second: Path, limit: int, weights: bool, allowed: Allowed, as_json: bool
 ) -> int:
-    """Print where two programs differ; return 0 for the same, 1 for a difference."""
+    """Print where two programs differ; return 1 if they differ, else 0."""
     paths = (first, second)
     with working(f"comparing {first} and {second}"):
         places = _differences(paths, allowed)
@@ -50,11 +50,11 @@ def _hashed(path: Path, allow_operators: Sequence[str]) -> HashedText | None:
     with naming(path):
         try:
             return hash_text(path, _MODEL, allow_operators=allow_operators)
-        except UnknownOperatorError:  # the installed torch or an imported module may register it
+        except UnknownOperatorError:  # torch or an imported module may register it
             from fxpress._tools.cli.loading import registered
 
             return hash_text(path, _MODEL, registered, allow_operators)
-        except InspectionError:  # a load reads pickles, or reports the damage
+        except InspectionError:  # a load can read pickles, or reports the damage
             return None
 
 

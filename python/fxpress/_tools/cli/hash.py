@@ -1,4 +1,4 @@
-"""`fxpress hash`: the hash of each program in files."""
+"""`fxpress hash`: print the hash of each program in files."""
 
 from __future__ import annotations
 

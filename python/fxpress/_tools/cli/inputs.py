@@ -21,7 +21,7 @@ class InputsError(Error):
 
 
 def example_inputs_of(path: Path, program: ExportedProgram, allow_pickle: bool) -> tuple[Any, Any]:
-    """Return (args, kwargs) of the program's structure from a file of `torch.save`."""
+    """Return (args, kwargs) from a file of `torch.save`; InputsError unless they fit `program`."""
     data = read_file(path)
     values = Values({}, budget=Budget(None, len(data)))
     with options_named(path):

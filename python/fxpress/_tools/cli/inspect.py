@@ -22,9 +22,9 @@ from fxpress._tools.inspect.program import Program, Value, Weight
 from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 
 _LONGEST = 400  # the maximum characters of a cell of a table
-_MOST_LINES = 12  # the maximum lines of a part, unless an option requests all
+_MOST_LINES = 12  # the maximum lines of one table, unless an option requests all
 _MOST_ROWS = 2_000  # the maximum rows if an option requests all: rich needs 0.4 ms for each
-_MOST_PARTS = 100  # the maximum programs of a file, or nodes of one name
+_MOST_PARTS = 100  # the maximum number of programs of a file, or of nodes of one name
 _DEPTH = 2  # the default depth of the tree of modules
 
 
@@ -61,7 +61,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
 
 
 def _share(parts: Sequence[object]) -> int:
-    """Return the maximum rows of a table, so that all parts together stay below `_MOST_ROWS`."""
+    """Return the maximum rows of a table, such that the tables of `parts` have `_MOST_ROWS`."""
     return max(_MOST_LINES, _MOST_ROWS // max(1, len(parts)))
 
 
@@ -75,7 +75,7 @@ def _rest(count: int, noun: str = "", option: str = "--json") -> Text:
 
 
 def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType]:
-    """Yield the output for a file or folder of weights, part by part."""
+    """Yield what is printed for a file or folder of weights: its facts, then tables."""
     has_stages = bool(found.stages)
     count, noun = (len(found.stages), "stage") if has_stages else (len(found.tensors), "tensor")
     head = f"{found.path}: {bytes_text(found.bytes)}, {found.kind}, {counted_text(count, noun)}"
@@ -103,7 +103,7 @@ def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType
 
 
 def show_nodes(path: Path, name: str, as_json: bool) -> int:
-    """Print the nodes of a name; return 0, or 1 if there are none."""
+    """Print the nodes with a name; return 1 if there are none, else 0."""
     with naming(path), working(f"reading {path}"):
         nodes = find_nodes(path, name)
     if as_json:
@@ -175,8 +175,8 @@ def _table(
     """Return the first rows as a table, with the option that shows more."""
     table = Table.grid(padding=(0, 2))
     shown = rows[:most]
-    # Empty columns are omitted: rich counts 0 characters for one, but draws 1, and cuts that
-    # character from the longest cell.
+    # Empty columns are omitted: rich counts 0 characters for an empty column, but draws 1, and
+    # cuts the longest cell by 1.
     columns = [column for column in range(len(rows[0])) if any(row[column] for row in shown)]
     for column in columns:
         table.add_column(justify="right" if column in right else "left", overflow="fold")

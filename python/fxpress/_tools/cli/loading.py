@@ -1,4 +1,4 @@
-"""Import the modules that files need; name the option that helps in the errors of loads."""
+"""Import the modules that files need, and add to a load's error the option that helps."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def import_module(module: str) -> None:
             _import_file(Path(module).resolve())
         else:
             importlib.import_module(module)
-    except Exception as error:  # the code of the module may raise any type
+    except Exception as error:  # the module's code may raise any type
         what = error.strerror if isinstance(error, OSError) else error
         text = f"{type(error).__name__}: {what}".partition("\n")[0]
         raise ImportFailedError(f"--import {module}: {text}") from error
 
 
 def _import_file(path: Path) -> None:
-    """Import a file under its own name, or under a similar one if another module has the name."""
+    """Import a file as a module of the file's name, or of a similar name if it is taken."""
     name = path.stem
     while (known := sys.modules.get(name)) is not None:
         if getattr(known, "__file__", None) == str(path):

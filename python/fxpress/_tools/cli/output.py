@@ -1,4 +1,4 @@
-"""Output of commands, and names of files in their errors."""
+"""Print the output of commands, and name the file in their errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from fxpress._tools.inspect.hashes import Further
 
 # rich is imported only to draw: `hash` and `verify` in a pipe do not need it.
-_WIDE = 1_000_000  # the width of a console that breaks no lines
+_WIDE = 1_000_000  # columns of a console that does not break lines
 _LONGEST, _CUT = 199, " ... (fxpress --debug shows it all)"  # the maximum length of an error's line
 _FOLDERS = re.compile(r"(?<!\S)/[^\s:]*/")  # the folders of an absolute path
 _DELAY = 0.8  # seconds before a terminal shows the current action
 
 
 class Allowed(NamedTuple):
-    """The permissions for a load in a command's options, as arguments of `fxpress.load`."""
+    """The permissions that a command's options give a load, as arguments of `fxpress.load`."""
 
     allow_pickle: bool
     allow_operators: tuple[str, ...]
@@ -46,7 +46,7 @@ class _Wide:
 
 
 def console(*, is_wide: bool = False) -> Console | _Wide:
-    """Return the standard output; it breaks lines on a terminal, unless `is_wide`."""
+    """Return a console for the standard output; on a terminal it breaks lines unless `is_wide`."""
     from rich.console import Console
 
     made = Console(highlight=False)
@@ -56,7 +56,7 @@ def console(*, is_wide: bool = False) -> Console | _Wide:
 
 @contextmanager
 def working(action: str) -> Iterator[None]:
-    """Run a block; if it is slow and stderr is a terminal, show the action there."""
+    """Run a block; if it is slow and the standard error is a terminal, show `action` on it."""
     if not sys.stderr.isatty():
         yield
         return
@@ -94,7 +94,7 @@ def shortened(line: str) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Run a block; add the file to its InspectionError or OSError."""
+    """Run a block; add the file's path to an InspectionError or OSError in it."""
     try:
         yield
     except OSError as error:

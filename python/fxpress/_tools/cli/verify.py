@@ -11,7 +11,7 @@ from fxpress._base.observing.text import printable
 from fxpress._tools.cli.output import Allowed, naming, registered_operators, shortened, working
 from fxpress._tools.inspect.verification import Fault, check_file
 
-_LOAD = "fxpress.load: "  # the prefix of an error of a load
+_LOAD = "fxpress.load: "  # the prefix of an error that a load raised
 
 
 def show_faults(path: Path, loads: bool, allowed: Allowed, as_json: bool) -> int:
@@ -39,7 +39,7 @@ def show_faults(path: Path, loads: bool, allowed: Allowed, as_json: bool) -> int
 
 def _faults_of_a_load(path: Path, allowed: Allowed) -> list[Fault]:
     """Load a file onto the meta device; return its error, if there is one."""
-    import fxpress  # these import torch
+    import fxpress  # these imports import torch
     from fxpress._tools.cli.loading import text_of
 
     try:

@@ -15,7 +15,7 @@ from fxpress._tools.view.sources import names_of, source_of_file
 
 
 def show(paths: list[Path], graphs: Path | None, page: Path | None, opens: bool | None) -> None:
-    """Write the graphs of files, a page about them, or both.
+    """Write the graphs of files' programs to `graphs`, or a page about the programs, or both.
 
     `page` "-" is the standard output; None is a temporary file, or no page if `graphs` is passed.
     `opens` None opens the page in the browser only if it is temporary.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-_MOST_ITEMS = 200  # items shown of a list
+_MOST_ITEMS = 200  # how many items of a list are shown
 _NO_VALUES = ("as_graph", "as_custom_obj", "as_operator", "as_string", "as_strings")
 
 
 def values_in(value: Any) -> list[tuple[bool, str]]:
     """Return, for each value that arguments refer to, whether it is a tensor, and its name."""
-    if type(value) is dict and len(value) == 1:  # most arguments: a tensor, or a constant
+    if type(value) is dict and len(value) == 1:  # most arguments are a tensor or a constant
         ((kind, held),) = value.items()
         if type(held) is not list and type(held) is not dict:
             return [(False, held)] if kind == "as_name" and type(held) is str else []
@@ -59,7 +59,7 @@ def _held_in(value: Any, kind: str) -> list[Any]:
 
 
 def readable(value: Any) -> Any:
-    """Return an argument's value, in which names replace the objects that have one."""
+    """Return an argument's value, in which names replace the objects that have a name."""
     if type(value) is list:
         return [readable(each) for each in value[:_MOST_ITEMS]]
     if type(value) is dict and len(value) == 1:

@@ -32,14 +32,14 @@ from fxpress._tools.inspect.summary import kind_of, model_records
 
 _DIGEST = 32  # bytes of a hash
 _OPERATORS = "torch.ops."
-_NAMES = 120  # the maximum characters of a file's name for an operator in an error
-# Returns the traits of the operators that it knows among these names.
+_NAMES = 120  # the maximum characters of an operator's name in an error
+# Maps names of operators to {name: traits}, for the names that it knows.
 Further = Callable[[Sequence[str]], dict[str, Traits]]
-_STRIDED = 7  # the number of torch.strided in torch's files
+_STRIDED = 7  # the number that stands for torch.strided in files
 
 
 class UnknownOperatorError(InspectionError):
-    """A program calls an operator that is not torch's, and whose library is not imported."""
+    """A program calls an operator of a library other than torch that is not imported."""
 
 
 class HashedText(NamedTuple):
@@ -149,7 +149,7 @@ def _hashed(
 
 
 class _Digests:
-    """The hashes of tensors in a file; their cost is limited by the size of the file."""
+    """Hashes tensors in a file; the file's size limits the cost."""
 
     def __init__(self, package: Package) -> None:
         self._package = package
@@ -158,7 +158,7 @@ class _Digests:
     def of_program(
         self, model: str, text: bytes, record: str, include_state: bool
     ) -> dict[str, bytes]:
-        """Return the hash of each value on which the hash of a program depends, by name."""
+        """Return name -> hash of each value on which the hash of a program depends."""
         constants = {each.name: each for each in stored_tensors(self._package, model, "constants")}
         specs = parse(text, record, self._package)["graph_module"]["signature"]["input_specs"]
         inputs = list(map(expect_one_of, specs))

@@ -1,4 +1,4 @@
-"""The tree of modules that a program was traced from."""
+"""Build the tree of modules that a program was traced from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_MODULES = 500  # the maximum depth of nested modules
 
 
 class DeepModulesError(InspectionError):
-    """The paths of a program have too many parts for a tree of modules."""
+    """The path of a module in a program has too many parts for a tree of modules."""
 
 
 class State(NamedTuple):
@@ -30,10 +30,10 @@ class State(NamedTuple):
 class Module:
     """A module. Counts include its submodules."""
 
-    path: str  # its name from the root; the root's is empty
+    path: str  # its path from the root module; the root's is empty
     class_name: str | None = None  # its class; None if no operator was traced in it
     operators: int = 0  # the number of operators that were traced in it
-    parameters: int = 0  # the number of items of its parameters
+    parameters: int = 0  # the number of elements of its parameters
     bytes: int = 0  # the bytes of its parameters and buffers
     # Its direct submodules, by the last part of their path.
     children: dict[str, Module] = dataclasses.field(default_factory=dict)
@@ -63,7 +63,7 @@ def tree_of(stacks: Iterable[str], state: Iterable[State]) -> Module:
 
 
 def _down(root: Module, path: str) -> Iterator[Module]:
-    """Yield the modules from the root to the one at a path; create missing ones."""
+    """Yield the modules from the root to the module at `path`; create missing modules."""
     module = root
     yield module
     if path.count(".") > MOST_MODULES:
@@ -75,7 +75,7 @@ def _down(root: Module, path: str) -> Iterator[Module]:
 
 
 def lines_of(root: Module, depth: int = MOST_MODULES) -> Iterator[tuple[int, Module]]:
-    """Yield the modules down to a depth with their depths, each before its submodules."""
+    """Yield (depth, module) for the modules down to `depth`, each before its submodules."""
     waiting = [(0, root)]
     while waiting:
         level, module = waiting.pop()

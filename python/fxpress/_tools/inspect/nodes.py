@@ -20,7 +20,7 @@ from fxpress._tools.inspect.arguments import readable, values_in
 from fxpress._tools.inspect.program import nodes_of
 from fxpress._tools.inspect.summary import kind_of, model_records
 
-_LONGEST = 200  # characters shown of an argument
+_LONGEST = 200  # how many characters of an argument are shown
 _PLACE = re.compile(r"(?:(?:graph_module\.)?graph\.)?nodes\[(\d{1,9})\](?:\..*)?", re.DOTALL)
 
 
@@ -35,7 +35,7 @@ class NodeSummary(NamedTuple):
 
 
 def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSummary]:
-    """Return the nodes that have this name or a result of this name, or are at "nodes[8]"."""
+    """Return the nodes named `name`, with a result named `name`, or at a path like "nodes[8]"."""
     found = []
     place = _PLACE.fullmatch(name)
     with Package(path) as package:

@@ -38,11 +38,11 @@ class Weight:
 
     name: str  # its name in the state of the program
     kind: str  # "parameter", "buffer" or "constant"
-    tensor: Tensor  # its dtype and sizes
+    tensor: Tensor  # the weight's dtype and sizes
     record: str | None = None  # the record with its data; None if the file does not name it
     is_pickled: bool = False  # whether the record is a pickle
-    offset: int | str = 0  # the offset of its first item in the record, in items
-    tied_to: str | None = None  # the first name of the same tensor, if that is another name
+    offset: int | str = 0  # the offset of its first element in the record, in elements
+    tied_to: str | None = None  # the first name of the same tensor, unless it is `name`
 
 
 @dataclasses.dataclass
@@ -50,12 +50,12 @@ class Program:
     """The summary of a program."""
 
     name: str  # its name in the file
-    torch_version: str  # the release of torch that wrote it; empty if the text does not name it
+    torch_version: str  # the release of torch that wrote the text; empty if unknown
     schema_version: str  # the version of the text's schema
     dialect: list[str]  # the dialects that its verifiers accept, such as ["TRAINING"]
     inputs: list[Value]  # the inputs from the caller
     outputs: list[Value]  # the results, and mutations
-    operators: dict[str, int]  # operator -> number of calls, in bodies too; most frequent first
+    operators: dict[str, int]  # operator -> number of calls, also in bodies; most frequent first
     refused: dict[str, str]  # operator that a load refuses without `allow_operators` -> why
     # The least and the greatest value of each symbol; None: no bound.
     symbols: dict[str, tuple[int | None, int | None]]
@@ -187,7 +187,7 @@ def _outputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterat
         with damage_is_named(f"{place}: signature.output_specs[{number}]"):
             kind, held = expect_one_of(spec)
             argument = expect_object(held)["arg"]
-            if "name" in expect_object(argument):  # a mutation's or a gradient's: a tensor
+            if "name" in expect_object(argument):  # of a mutation or a gradient: a tensor
                 argument = {"as_tensor": argument}
             targets = [value for key, value in held.items() if key != "arg"]
             target = expect_str(targets[0]) if targets else None

@@ -30,13 +30,13 @@ class Summary:
     """The contents of a file."""
 
     path: str
-    bytes: int  # its size
-    kind: str  # "pt2 archive", or "exported program, of before torch 2.9"
+    bytes: int  # the size of the file
+    kind: str  # such as "pt2 archive"
     format_version: str  # the version of an archive; empty for older files
     records: int  # the number of records
     programs: list[Program]  # the exported programs
     compiled: list[str]  # the names of compiled models (AOTInductor's)
-    # Records with pickles or code, which nothing here opens: record -> "pickle" or "code".
+    # Record with a pickle or with code, which `summarize` does not open -> "pickle" or "code".
     runs: dict[str, str]
     extra_files: dict[str, int]  # names and sizes in bytes of the files saved with the programs
 
@@ -91,7 +91,7 @@ def summarize(path: str | bytes | os.PathLike[str]) -> Summary:
 
 
 def kind_of(package: Package) -> str:
-    """Return the format of a file; InspectionError: it does not contain exported programs."""
+    """Return the format of a file; InspectionError if the file lacks exported programs."""
     if names.ARCHIVE_FORMAT_PATH in package.records:
         if package.read(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE.encode():
             raise InspectionError("an archive of another format than pt2")
@@ -116,7 +116,7 @@ def _plain_program(program: Program) -> dict[str, Any]:
 
 
 def _runs(record: str) -> str | None:
-    """Return "code" or "pickle" for a record, by its name; None for others."""
+    """Return "code" or "pickle" for the name of such a record; None for other records."""
     name = record.rpartition("/")[2]
     if record.endswith(_CODE_SUFFIXES):
         return "code"

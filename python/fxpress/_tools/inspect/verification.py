@@ -1,4 +1,4 @@
-"""Report all faults in the bytes of a file, without torch; `fxpress.load` stops at the first."""
+"""Find all faults in the bytes of a file, without torch; `fxpress.load` finds only the first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fxpress._tools.inspect.hashes import Further
 from fxpress._tools.inspect.program import nodes_of, refused_operators
 from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
-_MAJOR = 8  # the major version of the schema
+_MAJOR = 8  # the major version of the schema that fxpress reads
 _OBJECT = "an object: loading needs allow_pickle=True, which may run any code"
 _PICKLED = "a pickle, which is not opened here: loading may need allow_pickle=True"
 _LIBRARIES, _HIGHER_ORDER = "torch.ops.", "higher_order"
@@ -74,7 +74,7 @@ def check_file(
 
 
 class _Checks:
-    """Collects faults. A part that cannot be read is a fault, and the other parts are checked."""
+    """Collects the faults of a file; an unreadable part is a fault, after which checks continue."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Checks:
             self._add(record, text)
 
     def _is_readable(self, record: str) -> bool:
-        """Return whether a record can be read; a missing one is a fault."""
+        """Return whether a record can be read; report a missing record as a fault."""
         if record not in self._package.records:
             self._add(record, "the record is missing")
             return False
@@ -183,7 +183,7 @@ class _Checks:
                     self._state(model, folder, wanted[folder])
 
     def _state(self, model: str, folder: str, wanted: set[str]) -> None:
-        """Check the tensors that a config describes."""
+        """Check the tensors that the payload config of `folder` describes."""
         config = config_record(model, folder)
         is_external = has_external_weights(self._package, model) and folder == "weights"
         found: dict[str, dict[str, Any]] = {}
@@ -207,17 +207,17 @@ class _Checks:
         self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - set(found))]
 
     def _stored(self, config: str, stored: StoredTensor) -> None:
-        """Check the record of a tensor."""
+        """Check the record of a tensor that the payload config in the record `config` lists."""
         with self._noting(config), damage_is_named(f"{stored.name!r}"):
             record = self._package.records.get(stored.record)
             if record is None:
                 self._add(config, f"{stored.name!r}: its record {stored.record!r} is missing")
             elif not stored.is_pickled and stored.meta is not None:
                 needed = 0 if stored.is_meta() else View(*stored.place()).bytes
-                if record.size == 0:  # zeros, which torch does not write
+                if record.size == 0:  # a tensor without memory, which is read as zeros
                     self._zeros[stored.record] = max(needed, self._zeros.get(stored.record, 0))
                     if sum(self._zeros.values()) > memory_for(self._package.bytes):
-                        self._zeros.clear()  # so that it is reported once
+                        self._zeros.clear()  # so that the fault is reported once
                         self._add(config, "its empty records represent too many zeros")
                 elif needed > record.size:
                     short = f"its record {stored.record!r} has {record.size}"
@@ -225,7 +225,7 @@ class _Checks:
 
 
 def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
-    """Yield the operators that the table of torch's lacks: torch's as faults, others as notes."""
+    """Yield operators that the shipped table lacks: as faults if torch's, else as notes."""
     for target in sorted(set(targets).difference(operators())):
         library = target.removeprefix(_LIBRARIES).partition(".")[0]
         is_torchs = not target.startswith((_LIBRARIES, "#")) or library in _namespaces()
@@ -246,7 +246,7 @@ def _namespaces() -> frozenset[str]:
 
 @functools.cache
 def _is_installed() -> bool:
-    """Return whether the installed torch is of the release of the shipped table."""
+    """Return whether the shipped table of operators is for the installed release of torch."""
     try:
         installed = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -284,7 +284,7 @@ def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
 
 
 def _name_of(argument: Any, kind: str) -> str | None:
-    """Return the name of a value; None for constants."""
+    """Return the name of the value in an argument; None for constants."""
     if type(argument) is not dict or kind == "constant_input":
         return argument.get("name") if type(argument) is dict else None
     if type(argument.get("name")) is str:

@@ -1,4 +1,4 @@
-"""Views of programs. Programs in files are viewed without torch.
+"""Shows programs. Showing the programs of a file does not need torch.
 
 `entry` has the functions of `fxpress.view`. In reading order: `nodes` (the viewed graph), `graphs`
 (reads it from a program's text; `namespaces` and `ranges` give it layers), `sources` (programs in

@@ -14,9 +14,9 @@ from fxpress._tools.view.nodes import Graph, Node
 from fxpress._tools.view.overlays import Overlay, difference_of
 from fxpress._tools.view.sources import Source
 
-# Facts of `comparable` that contain sizes.
+# Keys of the result of `comparable` whose values contain sizes.
 _SIZES = frozenset(("size", "sizes", "shape", "strides", "bytes"))
-TITLE = "difference"  # of the overlay that marks differences
+TITLE = "difference"  # the name of the overlay that marks differences
 
 
 @dataclasses.dataclass
@@ -24,8 +24,8 @@ class Comparison:
     """The differences of a program in one source from its counterpart in another."""
 
     names: tuple[str, str]  # the names of the program in the first and in the second source
-    is_same: bool | None  # whether both compute the same; None: unknown
-    reason: str = ""  # the reason if that is unknown
+    is_same: bool | None  # whether the two programs compute the same; None: unknown
+    reason: str = ""  # the reason if `is_same` is None
     matching: Matching | None = None  # which nodes correspond; None: unknown
 
 
@@ -41,7 +41,7 @@ class Difference:
 
 
 def compare(first: Source, second: Source) -> list[Comparison]:
-    """Compare the programs that two sources share; OSError if a file can no longer be read."""
+    """Compare the programs of two sources that have equal names; OSError for an unreadable file."""
     names, others = list(first.graphs), list(second.graphs)
     pairs = [(name, name) for name in names if name in others]
     if len(names) == 1 and len(others) == 1:
@@ -96,7 +96,7 @@ def mapping_of(compared: list[Comparison]) -> dict[str, Any]:
 
 
 def state_counts(matching: Matching) -> tuple[Counter[str], Counter[str]]:
-    """Return how many nodes of each side are in each state."""
+    """Return state -> number of nodes, for the nodes of the first and of the second program."""
     first, second = (Counter(states.values()) for states in matching.states)
     return first, second
 
@@ -110,7 +110,7 @@ def _what(node: Node, other: Node) -> list[str]:
 
 
 def _without_sizes(node: Node, other: Node) -> dict[str, str]:
-    """Return the properties of a node that have to be equal if two nodes differ only in sizes."""
+    """Return the properties of `node` that equal `other`'s if the nodes differ only in sizes."""
     sizes = {each.name for n in (node, other) for each in n.arguments if not each.value.tensor}
     facts = comparable(node)
     for number, value in enumerate(node.results):

@@ -1,4 +1,4 @@
-"""Data over the nodes of a program: the functions of `fxpress.view.data`."""
+"""Compute data over the nodes of a program: the functions of `fxpress.view.data`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from fxpress._graphs.decompose.report import Report
     from fxpress._graphs.tracking.reuse.report import ReuseReport
 
-_ROOT = "L['self']"  # the root of the paths in reports of captures
+_ROOT = "L['self']"  # the root of the paths in a `ReuseReport`
 _EXPORT_ROOT = "_export_root"
 _RUN = "a run of fxpress.view.data.times"
 _AHEAD = 50  # the maximum number of consecutive operators without an event in a profile
 
 
 def overlays(program: Any) -> dict[str, Overlay]:
-    """Return the overlays that need only the program. Beyond torch.
+    """Return the overlays that are computed from a program alone.
 
-    These are bytes of state, bytes of results, FLOPs, kinds of operators, and partitions if modules
-    have the names that `split_module` gives to partitions.
+    The overlays are bytes of state, bytes of results, FLOPs, kinds of operators, and partitions if
+    modules have the names that `split_module` gives to partitions. torch has no such function.
 
     Args:
         program: a path or an ExportedProgram.
@@ -47,10 +47,10 @@ def overlays(program: Any) -> dict[str, Overlay]:
 
 
 def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
-    """Return the overlays that mark the differences of two programs, one for each. Beyond torch.
+    """Return overlays that mark where two programs differ. torch has no such function.
 
-    A node is "same" if both programs compute the same value, "changed", "follows" if only the
-    values that it is computed from differ, or "only here". Names are ignored.
+    A node is "same" if both programs compute its value, "follows" if only the values that it uses
+    differ, "only here" if it lacks a counterpart, otherwise "changed". Names are ignored.
 
     Args:
         first, second: paths or ExportedPrograms.
@@ -69,16 +69,16 @@ def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
     """
     sources = source_of(first, "first"), source_of(second, "second")
     for each in sources:
-        each.hashes()  # raises the error that `compare` would only report
+        each.hashes()  # raises an error that `compare` would only report
     return differences_of(*sources, compare(*sources))
 
 
 def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
-    """Run a program on the engine; return the microseconds of each operator. Beyond torch.
+    """Run a program on fxpress's engine; return an overlay with each operator's microseconds.
 
     The program is unflattened, runs once to warm up, and then under torch's profiler. A time is the
-    median of the runs, on the CPU. Operators that the engine does not call through torch's
-    dispatcher have no time.
+    median of the measured runs, on the CPU. Operators that the engine does not call through torch's
+    dispatcher have no time. torch has no such function.
 
     Args:
         program: an ExportedProgram.
@@ -109,11 +109,11 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
 
 
 def reuse(program: Any, report: ReuseReport) -> Overlay:
-    """Return for each module the call that it repeats, or why it was traced. Beyond torch.
+    """Return the call that each module repeats, or why it was traced. torch has no such function.
 
     Args:
-        program: a path or an ExportedProgram, of strict export.
-        report: `fxpress.functional_export.reuse_report()` after that export.
+        program: a path or an ExportedProgram that strict export created.
+        report: the result of `fxpress.functional_export.reuse_report()` after that export.
 
     Raises:
         OSError, fxpress.Error, TypeError: as `fxpress.view.graphs_of` raises them.
@@ -137,14 +137,14 @@ def reuse(program: Any, report: ReuseReport) -> Overlay:
 
 
 def decomposition(program: Any, report: Report) -> Overlay:
-    """Return for each node how often its original operator was instantiated. Beyond torch.
+    """Return for each node how many calls of its original operator were instantiated.
 
-    An instantiated call repeats a decomposition that was traced before. A report counts by
-    operator: all nodes that were decomposed from calls of one operator have the same text.
+    An instantiated call repeats a decomposition that was traced before. The report counts calls by
+    operator, so nodes decomposed from one operator have one text. torch has no such function.
 
     Args:
         program: a path or an ExportedProgram, the result of `run_decompositions`.
-        report: `fxpress.decompose.report()` after it.
+        report: the result of `fxpress.decompose.report()` after this `run_decompositions`.
 
     Raises:
         OSError, fxpress.Error, TypeError: as `fxpress.view.graphs_of` raises them.
@@ -172,11 +172,11 @@ def decomposition(program: Any, report: Report) -> Overlay:
 def write_overlays(
     folder: str | bytes | os.PathLike[str], overlays: Mapping[str, Overlay]
 ) -> list[Path]:
-    """Write overlays for Model Explorer's "Add per-node data"; return the paths. Beyond torch.
+    """Write overlays for Model Explorer; return the files' paths. torch has no such function.
 
     Args:
         folder: the folder, which is created if it is missing.
-        overlays: name -> overlay; the files are named after them.
+        overlays: name -> overlay; a file is named after the name of its overlay.
 
     Raises:
         OSError: a file cannot be written.
@@ -242,7 +242,7 @@ def _events_of_runs(
 
 
 def _aligned(names: Sequence[str], events: Sequence[tuple[str, float]]) -> list[tuple[int, float]]:
-    """Return, for the events of a run, the number of each event's operator, and its time."""
+    """Return (number of the event's operator in `names`, microseconds) for the events of a run."""
     found, place = [], 0
     for name, microseconds in events:
         ahead = range(place, min(place + _AHEAD, len(names)))

@@ -1,4 +1,4 @@
-"""The functions of `fxpress.view`."""
+"""Implement the functions of `fxpress.view`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fxpress._tools.view.sources import source_of
 
 
 def graphs_of(program: Any) -> list[dict[str, Any]]:
-    """Return the graphs of a program, as JSON values for Model Explorer. Beyond torch.
+    """Return a program's graphs as JSON values for Model Explorer. torch has no such function.
 
     Args:
         program: a path, or an ExportedProgram.
@@ -23,9 +23,9 @@ def graphs_of(program: Any) -> list[dict[str, Any]]:
 
     Raises:
         OSError: the file cannot be read.
-        fxpress.Error: it is not a file of exported programs, or it is damaged; or the program
+        fxpress.Error: the file does not contain exported programs, or is damaged; or the program
             cannot be serialized.
-        TypeError: `program` is neither.
+        TypeError: `program` is neither a path nor an ExportedProgram.
 
     Example:
         >>> import fxpress.view
@@ -37,11 +37,11 @@ def graphs_of(program: Any) -> list[dict[str, Any]]:
 
 
 def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
-    """Write a page about programs that opens from disk, without a server. Beyond torch.
+    """Write a page about programs, which opens from disk, without a server.
 
     The page has the tree of modules and nodes with parameters, bytes, operators and FLOPs, a search
     for nodes, tables of inputs, outputs, symbols, weights and partitions, and the differences of
-    two programs.
+    two programs. torch has no such function.
 
     Args:
         target: the file to write.
@@ -62,10 +62,10 @@ def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
 
 
 def show(*programs: Any) -> None:
-    """Open a page about programs in the browser, or show it in a notebook's cell. Beyond torch.
+    """Show a page about programs in the browser or in a notebook. torch has no such function.
 
-    This is the page that `write_page` writes, in a temporary file; for two programs it begins with
-    their differences. In a notebook it is a frame in the cell, which cannot access the notebook.
+    This is the page of `write_page`, in a temporary file; for two programs it begins with their
+    differences. A notebook shows it in a frame in the cell, without access to the notebook.
 
     Args:
         programs: paths and ExportedPrograms.

@@ -1,4 +1,4 @@
-"""Count floating-point operations by the shapes of a graph, for the sizes of the example inputs.
+"""Count floating-point operations from the shapes in a graph, for the example inputs' sizes.
 
 Matrix products, convolutions and attention are counted with the formulas of
 `torch.utils.flop_counter`: two operations for each multiplication and addition.
@@ -30,8 +30,8 @@ _MADE_OF_PRODUCTS = (
 class Count:
     """The floating-point operations of a program."""
 
-    # Id of a graph -> id of a node -> its operations. For an operator that runs its bodies once,
-    # their sum; for `torch.cond`, the larger number of its branches, for each operator.
+    # Id of a graph -> id of a node -> its operations. An operator that runs its bodies once has
+    # the sum of its bodies; `torch.cond` has, for each operator, the larger number of a branch.
     by_node: dict[str, dict[str, int]]
     total: int  # the operations of the program
     left_out: dict[str, int]  # reason -> number of operators that are not counted
@@ -92,7 +92,7 @@ class _Counting:
 
 
 def _flops(node: Node) -> int | None:
-    """Return the operations of an operator with a formula; None: a size is unknown."""
+    """Return the operations of an operator with a formula; None if a size is unknown."""
     shapes = {each.name: _sizes(each.value) for each in node.arguments}
     result = _sizes(node.results[0]) if node.results else None
     is_transposed = ("transposed", "True") in node.constants

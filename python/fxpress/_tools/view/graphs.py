@@ -34,7 +34,7 @@ _LONGEST_NAME = 100  # the maximum characters of a part of a graph's id
 _DEPTH = 60  # the maximum depth of nested graphs, and of objects in the history of a node
 # Kind of an input in a signature -> the field with the input's name in the state or constants.
 _KINDS = {**{kind: place.field for kind, place in STATE.items()}, "custom_obj": "custom_obj_name"}
-_MANY = 20_000  # with fewer young objects, a garbage collection is fast
+_MANY = 20_000  # with fewer young objects than this, a garbage collection is fast
 # The estimated bytes of a graph's objects, and of the plain data that is built from them.
 _NODE_BYTES = 2000
 _EDGE_BYTES = 400
@@ -71,8 +71,8 @@ def graphs_of_text(
 ) -> list[Graph]:
     """Return the graphs of a program's JSON text; InspectionError if it is damaged.
 
-    `record` names the text in errors. `package` is the allowance for parsed JSON objects, `memory`
-    for the graphs; None for one that depends on the length of the text.
+    `record` names the text in errors. `package` is the allowance for parsed JSON objects,
+    `memory` the one for graphs; None: an allowance that depends on the length of the text.
     """
     with _native.GcPause():  # none of the new objects are garbage at the end
         document = parse(text, record, package)
@@ -85,7 +85,7 @@ def make_old() -> None:
     """Move all objects into the oldest generation of the garbage collector.
 
     Otherwise the next collections would examine millions of new objects, none of which is garbage,
-    and use a fifth of the time. The next full collection frees objects that are garbage already.
+    for a fifth of the run time. The next full collection frees objects that are garbage already.
 
     If the process has frozen objects with `gc.freeze`, this does nothing: it would unfreeze them.
     """
@@ -99,7 +99,7 @@ class _Program:
 
     def __init__(self, record: str, memory: Allowance) -> None:
         self._record, self._memory = record, memory
-        self.made: list[Graph] = []  # each followed by its operators' bodies
+        self.made: list[Graph] = []  # each graph is followed by its operators' bodies
         self._tensors: dict[bytes, TensorFacts] = {}
         self._targets: dict[str, tuple[str, str]] = {}
         self._sources: dict[str, tuple[str, str]] = {}
@@ -125,7 +125,7 @@ class _Program:
         self._memory.charge(size, self._record)
 
     def tensor(self, meta: Any) -> TensorFacts:
-        """Return a tensor; descriptions with equal bytes give one object."""
+        """Return a `TensorMeta` as TensorFacts; equal descriptions give one object."""
         key = marshal.dumps(meta, 2)
         known = self._tensors.get(key)
         if known is None:
@@ -140,7 +140,7 @@ class _Program:
         return known
 
     def target(self, target: Any) -> tuple[str, str]:
-        """Return the label of an operator, and the operator."""
+        """Return the label of an operator, and the operator's name without "torch.ops."."""
         known = self._targets.get(expect_str(target))
         if known is None:
             plain = target.removeprefix("torch.ops.")
@@ -162,7 +162,7 @@ class _Program:
         return known
 
     def ancestors(self, history: Any) -> tuple[Ancestor, ...]:
-        """Return the nodes from which a node was created, the latest first."""
+        """Return the nodes from which a node with this history was created, the latest first."""
         if history in ("", "[]"):
             return ()
         text = expect_str(history).encode()
@@ -198,7 +198,7 @@ class _Writer:
         if depth > _DEPTH:
             raise InspectionError(f"{place}: graphs are nested more than {_DEPTH} levels deep")
         self._program, self._place, self._depth = program, place, depth
-        self._values: dict[str, tuple[Node, int]] = {}  # name -> the node that computes it
+        self._values: dict[str, tuple[Node, int]] = {}  # name -> (node, number of its output)
         self._made = Graph(name)
         program.made.append(self._made)
         with damage_is_named(place):
@@ -338,12 +338,12 @@ def _tensor_in(argument: Any) -> str | None:
 
 
 def _names_in(value: Any) -> list[str]:
-    """Return the names of the values of a graph in arguments or results."""
+    """Return the names of a graph's values that an argument or result refers to."""
     return [name for _, name in values_in(value)]
 
 
 def _shown(value: Any) -> str | None:
-    """Return the text of an argument that is not a value; None: nothing to show."""
+    """Return the text of an argument that is not a graph's value; None if there is none to show."""
     shown = cut(str(readable(value)))
     is_empty_text = type(value) is dict and len(value) == 1 and "" in value.values()
     return shown if shown or is_empty_text else None

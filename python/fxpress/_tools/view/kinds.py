@@ -1,4 +1,4 @@
-"""The kinds of operators, with their colors, and the partitions of modules."""
+"""Find the kind of an operator, the color of a kind, and the partition of a module."""
 
 from __future__ import annotations
 

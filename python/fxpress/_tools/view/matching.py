@@ -15,10 +15,10 @@ from fxpress._tools.view.nodes import Graph, Node
 
 SAME = "same"
 CHANGED = "changed"
-FOLLOWS = "follows"  # only the values that it is computed from differ
+FOLLOWS = "follows"  # only the values that the node is computed from differ
 ALONE = "only here"
 _MOST_STEPS = 250_000  # the maximum product of the lengths of two sequences to compare
-_MOST_IN_ALL = 20_000_000  # the maximum sum of these products for two programs
+_MOST_IN_ALL = 20_000_000  # the maximum sum of these products in a comparison of two programs
 
 
 @dataclasses.dataclass
@@ -26,12 +26,12 @@ class Matching:
     """The correspondence of the nodes of two graphs."""
 
     pairs: dict[str, str]  # id of a node of the first graph -> id of its counterpart
-    # For each side, id of a node -> one of SAME, CHANGED, FOLLOWS and ALONE.
+    # For the first and second graph: id of a node -> SAME, CHANGED, FOLLOWS or ALONE.
     states: tuple[dict[str, str], dict[str, str]]
 
 
 def match(first: Graph, second: Graph, hashes: tuple[list[bytes], list[bytes]]) -> Matching:
-    """Match the nodes of two programs' top-level graphs; `hashes` are of operators, in order."""
+    """Match the nodes of two programs' top-level graphs; `hashes` has their operators' hashes."""
     made = _Matcher(first, second, hashes)
     return Matching(made.pairs, (made.states_of_first(), made.states_of_second()))
 
@@ -43,7 +43,7 @@ class _Matcher:
         self._graphs = first, second
         self._nodes = tuple({node.id: node for node in g.nodes} for g in self._graphs)
         self.pairs: dict[str, str] = {}
-        self._same: set[str] = set()  # ids of nodes of the first graph
+        self._same: set[str] = set()  # ids of nodes of the first graph that are SAME
         self._steps_left = _MOST_IN_ALL
         self._match_inputs()
         self._match_equal(hashes)
@@ -70,7 +70,7 @@ class _Matcher:
     def _pair_in_order(self, prefix: str, *keys: Callable[[Node], Hashable]) -> list[str]:
         """Pair the remaining nodes with equal keys; return the ids of the first graph's nodes.
 
-        Only ids that begin with `prefix` count. Two keys are for the first graph and the second.
+        Only nodes whose ids begin with `prefix` are paired. A second key is for the second graph.
         """
         others: dict[Hashable, deque[str]] = defaultdict(deque)
         for node in self._left(1, prefix):
@@ -106,10 +106,10 @@ class _Matcher:
         self._pair_in_order("node ", _target)
 
     def _align(self, mine: list[Node], theirs: list[Node]) -> None:
-        """Pair the nodes of the longest runs of equal operators, and the nodes between the runs."""
+        """Pair nodes in the longest equal runs of operators, and nodes between runs in order."""
         steps = len(mine) * len(theirs)
         if not 0 < steps <= min(_MOST_STEPS, self._steps_left):
-            return  # `_match_similar` pairs them in order
+            return  # `_match_similar` pairs the nodes in order
         self._steps_left -= steps
         targets, others = ([_target(node) for node in nodes] for nodes in (mine, theirs))
         matcher = SequenceMatcher(None, targets, others, autojunk=False)
@@ -137,7 +137,7 @@ class _Matcher:
         return FOLLOWS if follows else CHANGED  # CHANGED: the order of writes or effects differs
 
     def _of_ends(self, node: Node) -> str:
-        """Return the state of an input or the output whose properties equal its counterpart's."""
+        """Return the state of an input or output node whose properties equal its counterpart's."""
         sources = (self._states[each.node.id] for each in node.arguments)
         return SAME if all(state == SAME for state in sources) else FOLLOWS
 

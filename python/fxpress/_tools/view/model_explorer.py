@@ -1,4 +1,4 @@
-"""Write graphs for Model Explorer: plain data, as in its JSON files."""
+"""Write graphs for Model Explorer as plain data, in the form of its JSON files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Pair = dict[str, Any]  # the key and the value of an attribute
 
 
 def plain_graph(graph: Graph) -> dict[str, Any]:
-    """Return a graph as plain data, which must not be changed: equal parts may be one object."""
+    """Return a graph as plain data, to be only read: equal parts of the data may be one object."""
     with _native.GcPause():
         writer = _Writer()
         users = _users(graph)
@@ -70,7 +70,7 @@ def _users(graph: Graph) -> dict[str, list[str]]:
 
 
 class _Writer:
-    """Builds the nodes of a graph; parts that nodes share are built once."""
+    """Builds a graph's nodes as plain data; data that nodes share is built once."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[str, str], _Pair] = {}
@@ -79,7 +79,7 @@ class _Writer:
         self._numbers: list[str] = []
 
     def node(self, node: Node, users: list[str] | None) -> dict[str, Any]:
-        """Return a node; `users` are the ids of the nodes that use its values."""
+        """Return a node as plain data; `users` are the ids of the nodes that use its values."""
         pairs = (*node.identity(), *node.constants, *node.origin())
         attributes = [self._pair(*pair) for pair in pairs]
         if node.target is None and node.results:

@@ -1,4 +1,4 @@
-"""Nested layers: the modules of a program, as the namespaces of Model Explorer."""
+"""Build nested layers from the modules of a program, as the namespaces of Model Explorer."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Namespaces:
         self._around: dict[str, str] = {}  # path -> path of the parent module
         # Path -> counts of tensors, bytes and operators. A module comes after its parent.
         self._counts: dict[str, list[int]] = {"": [0, 0, 0]}
-        self._operators = Counter[str]()  # path -> number
+        self._operators = Counter[str]()  # path -> number of operators
         self._paths: dict[str, str] = {}  # stack -> path of the innermost module
-        self._known: dict[str, str] = {}  # outer part of a stack -> path of its innermost module
+        self._known: dict[str, str] = {}  # stack without its last module -> path of its last
         for stack, number in stacks.items():
             outer, _, innermost = stack.rpartition(";")
             path = self._known.get(outer)
@@ -53,7 +53,7 @@ class Namespaces:
         return layer
 
     def attributes(self) -> dict[str, dict[str, str]]:
-        """Return the attributes to show of each layer."""
+        """Return, for each layer, the attributes that are shown."""
         shown = {}
         totals = {path: counts.copy() for path, counts in self._counts.items()}
         for path, number in self._operators.items():

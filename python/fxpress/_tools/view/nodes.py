@@ -1,4 +1,4 @@
-"""The graph of a program for views: typed nodes, their values, arguments and modules."""
+"""Define the graph of a program for views: its nodes, their values, arguments and modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fxpress._files.format.tensors import Tensor
 
-_LONGEST = 400  # the maximum characters shown of a text
+_LONGEST = 400  # how many characters of a text are shown
 
 
 def cut(text: str, longest: int = _LONGEST) -> str:
@@ -18,7 +18,7 @@ def cut(text: str, longest: int = _LONGEST) -> str:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class TensorFacts:
-    """A tensor. It must not be changed: values with equal descriptions share one object."""
+    """A tensor, to be only read: values with equal descriptions share one object."""
 
     tensor: Tensor  # dtype, sizes and bytes
     examples: list[int | None]  # the sizes for the example inputs; None: a size is unknown
@@ -26,7 +26,7 @@ class TensorFacts:
     device: str  # such as "cpu" or "cuda:0"
 
     def shown(self) -> dict[str, str]:
-        """Return the properties to show."""
+        """Return the properties that are shown."""
         size = self.tensor.bytes
         shown = {
             "shape": str(self.tensor),
@@ -43,19 +43,19 @@ class TensorFacts:
 
 
 class Value(NamedTuple):
-    """A value that a node computes; `tensor` is None if the file does not describe one."""
+    """A value that a node computes; `tensor` is None if the file does not describe a tensor."""
 
     name: str
     tensor: TensorFacts | None
 
     @property
     def bytes(self) -> int | None:
-        """The bytes of its items; None: unknown."""
+        """The bytes of the value's elements; None if they are unknown."""
         return None if self.tensor is None else self.tensor.tensor.bytes
 
 
 class Ancestor(NamedTuple):
-    """A node from which another was created, its operator, and the pass; each may be empty."""
+    """A node from which a pass created another: its name, operator and the pass; each may be ""."""
 
     name: str
     target: str
@@ -75,7 +75,7 @@ class Argument(NamedTuple):
 
     @property
     def value(self) -> Value:
-        """The value."""
+        """The value that is the argument."""
         return self.node.results[self.output]
 
 
@@ -83,14 +83,14 @@ class Argument(NamedTuple):
 class Node:
     """An input of a graph, an operator, or the outputs."""
 
-    id: str  # "input 0", "node 0", and so on; "output"
+    id: str  # such as "input 0" or "node 0"; "output" for the outputs
     label: str  # the text on the node
     layer: str  # the layer in which it is drawn, such as "layers/0: Block"
-    module: str  # the path of its module; the root's is empty
-    name: str = ""  # its name in the program, if that is known
-    # The operator, such as "aten.add.Tensor"; None: this is not an operator.
+    module: str  # the path of its module; "" for the root
+    name: str = ""  # its name in the program, if the name is known
+    # The operator, such as "aten.add.Tensor"; None for inputs and the outputs.
     target: str | None = None
-    # For an input, fields of the signature; otherwise empty.
+    # For an input, the signature's type of input, name of state, and whether it is persistent.
     kind: str = ""
     state: str = ""
     persistent: str = ""
@@ -100,7 +100,7 @@ class Node:
     results: list[Value] = dataclasses.field(default_factory=list)  # the values that it computes
     source: str = ""  # its line of source code
     stack: str = ""  # its stack trace
-    ancestors: tuple[Ancestor, ...] = ()  # the nodes it was created from, the latest first
+    ancestors: tuple[Ancestor, ...] = ()  # the nodes that it was created from, the latest first
     torch_function: str = ""  # from its metadata
     custom: str = ""  # from its metadata
     bodies: list[Graph] = dataclasses.field(default_factory=list)  # graphs among its arguments
@@ -122,7 +122,7 @@ class Node:
         return ((field, text) for field in fields if (text := getattr(self, field)))
 
     def result_bytes(self) -> int | None:
-        """Return the bytes of all results; None if there are no results or one is unknown."""
+        """Return the bytes of all results; None without results, or if a result's are unknown."""
         sizes = [value.bytes for value in self.results]
         known = [size for size in sizes if size is not None]
         return sum(known) if sizes and len(known) == len(sizes) else None

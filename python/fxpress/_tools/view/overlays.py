@@ -1,4 +1,4 @@
-"""Model Explorer's overlays over the nodes of a graph: bytes, operations, kinds, partitions."""
+"""Build Model Explorer's overlays over a graph's nodes: bytes, FLOPs, kinds, partitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Values = dict[str, dict[str, Any]]  # id of a node -> value, color
 
 
 def overlays_of(graphs: dict[str, list[Graph]]) -> dict[str, Overlay]:
-    """Return the overlays of programs by name.
+    """Return name -> overlay of programs.
 
     Nodes whose sizes are symbols have no bytes. There is an overlay of partitions only if modules
     have the names that `split_module` gives to partitions.
@@ -51,7 +51,7 @@ def difference_of(graph: Graph, states: dict[str, str]) -> Overlay:
 
 
 def marked(graph: Graph, texts: dict[str, str]) -> Overlay:
-    """Return an overlay with texts; `texts` maps the id of a node to its text."""
+    """Return an overlay with texts on nodes; `texts` maps the id of a node to its text."""
     return {graph.id: {"results": {node: {"value": text} for node, text in texts.items()}}}
 
 

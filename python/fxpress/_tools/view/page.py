@@ -40,7 +40,7 @@ form-action 'none'; style-src '{style_hash}'; script-src '{script_hash}'">
 
 
 def page_of(sources: Sequence[Source]) -> str:
-    """Return the page as HTML, with the differences of two sources.
+    """Return the page as HTML; for two sources, it also shows their differences.
 
     OSError or InspectionError if a file can no longer be read.
     """
@@ -69,7 +69,7 @@ def _data(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Return data without characters that are invisible or reorder text; keep line breaks."""
+    """Remove characters from data that are invisible or reorder text; keep line breaks."""
     if isinstance(value, str):
         return printable_lines(value)
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """Cut layers with very many members into ranges, which are separate layers.
 
-Model Explorer lays out all members of a layer at once. It cuts a layer of more than a thousand
-members itself, by a recursive walk along the edges. In a long chain of nodes the walk overflows the
-stack, and Model Explorer then connects the entire graph a second time.
+Model Explorer lays out all members (nodes and inner layers) of a layer at once. It cuts a layer of
+more than a thousand members itself, by a recursive walk along the edges. In a long chain of nodes,
+the walk overflows the stack, and Model Explorer then connects the entire graph a second time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from fxpress._tools.view.nodes import Graph
 
 MOST = 1000  # the maximum number of members of a layer that Model Explorer does not cut
-_RANGE = 250  # members of a range, unless a layer would then have more than MOST ranges
+_RANGE = 250  # members of a range, or more if a layer would have more than MOST ranges
 
 
 def cut_long_layers(graph: Graph) -> None:
@@ -41,7 +41,7 @@ def cut_long_layers(graph: Graph) -> None:
 
 
 def _members(counts: Counter[str]) -> dict[str, int]:
-    """Return the number of nodes and inner layers of each layer; `counts` has its nodes."""
+    """Return, for each layer, its nodes and inner layers; `counts` has only its nodes."""
     members = {"": 0, **counts}
     for layer in counts:
         inner = layer
@@ -56,7 +56,7 @@ def _members(counts: Counter[str]) -> dict[str, int]:
 
 
 class _Long:
-    """A layer that is cut: assigns its members to ranges in order."""
+    """A layer that is cut: `take` assigns its members to ranges in order."""
 
     def __init__(self, count: int) -> None:
         self._count, self._taken, self._range = count, 0, ""
@@ -72,9 +72,9 @@ class _Long:
 
 
 class _Layers(dict[str, str]):
-    """The layers of a graph, looked up in the order of their members: layer -> its new name.
+    """Layer of a graph -> its new name; the caller looks up the layers of nodes in graph order.
 
-    `counts` has the members of each layer; `long` are the layers that are cut.
+    `counts` has the number of members of each layer; `long` has the layers that are cut.
     """
 
     def __init__(self, counts: dict[str, int]) -> None:
@@ -82,7 +82,7 @@ class _Layers(dict[str, str]):
         self.long = {layer: _Long(count) for layer, count in counts.items() if count > MOST}
 
     def __missing__(self, layer: str) -> str:
-        """Name a layer, and its unnamed parents, as the next members of their parents."""
+        """Name a layer, and parents without a name, each as the next member of its parent."""
         missing = []
         while layer not in self:
             missing.append(layer)

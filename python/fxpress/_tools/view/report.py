@@ -1,4 +1,4 @@
-"""Collect the data that the page shows of programs."""
+"""Collect the data about programs that the page shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fxpress._tools.view.nodes import Graph, Node, TensorFacts
 from fxpress._tools.view.sources import Source
 
 _NOT_KNOWN = "\u2013"
-Table = dict[str, Any]  # "head": names of columns, with "#" before columns of numbers; "rows"
+Table = dict[str, Any]  # "head": column names, after "#" for columns of numbers; "rows"
 
 
 class Values:
@@ -29,24 +29,24 @@ class Values:
         self._types: dict[TensorFacts | None, int] = {}
 
     def types(self) -> list[dict[str, str]]:
-        """Return the properties to show of each type."""
+        """Return, for each type, the properties that are shown."""
         return [{} if each is None else each.shown() for each in self._types]
 
     def text(self, text: str) -> int:
-        """Return the number of a text."""
+        """Return the number that stands for a text."""
         return self.texts.setdefault(text, len(self.texts))
 
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> list[int]:
-        """Return the numbers of names and texts."""
+        """Return the numbers that stand for names and texts."""
         return [self.text(text) for pair in pairs for text in pair]
 
     def type(self, tensor: TensorFacts | None) -> int:
-        """Return the number of a type."""
+        """Return the number that stands for a type."""
         return self._types.setdefault(tensor, len(self._types))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Return a table."""
+    """Return a table with these column names and rows."""
     return {"head": head, "rows": list(rows)}
 
 
@@ -221,7 +221,7 @@ def _items(weight: Weight) -> int:
 
 
 def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
-    """Return `split_module`'s partitions, and the values that each takes from others."""
+    """Return a table of `split_module`'s partitions, and what each takes from other partitions."""
     numbers = {node.id: partition_of(node.module) for node in graph.nodes}
     operators, operations = Counter[int](), Counter[int]()
     state: dict[int, dict[str, int]] = {}
@@ -257,9 +257,9 @@ def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
 
 
 def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
-    """Return the operations of each module that has any, including its submodules' operations.
+    """Return the FLOPs of each module that has any, including its submodules' FLOPs.
 
-    If operators are not counted, the text is "≥" and a number, or `_NOT_KNOWN`.
+    If some operators are not counted, the text is "≥" and a number, or `_NOT_KNOWN`.
     """
     numbers, left_out = Counter[str](), set[str]()
     by_node, unknown = count.by_node[graph.id], count.unknown[graph.id]
@@ -273,7 +273,7 @@ def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
 
 
 def _around(path: str) -> Iterator[str]:
-    """Yield the path of a module, and the paths of its parents."""
+    """Yield the path of a module, then the paths of its parents, the root's last."""
     while path:
         yield path
         path = path.rpartition(".")[0]

@@ -37,7 +37,7 @@ def write_page(sources: Sequence[Source], target: Path | None = None) -> Path:
 
 
 def open_page(path: Path) -> None:
-    """Open a page in the user's browser; UnsupportedError: there is none."""
+    """Open a page in the user's browser; UnsupportedError if no browser is found."""
     if not webbrowser.open(path.absolute().as_uri()):
         raise UnsupportedError(f"no browser was found; the page is {path}")
 

@@ -1,4 +1,4 @@
-"""The sources of views: the programs of a file, or a program in memory."""
+"""`Source`: what a view shows, the programs of a file or a program in memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def source_of_file(path: str | bytes | os.PathLike[str], name: str) -> Source:
 
 
 def _source_of_program(program: Any, name: str) -> Source:
-    from fxpress._base.arguments import check_program  # these import torch
+    from fxpress._base.arguments import check_program  # these imports import torch
     from fxpress._files.serde.body_constants import lift_body_constants
     from fxpress._files.serde.hashing import hash_parts
     from fxpress._files.serde.program import encode
