@@ -27,12 +27,12 @@ using IsUnicodeIdentifier = bool (*)(std::string_view);
 //   constants   numbers, True, False, None, math.inf, strings without quotes
 bool is_guard(std::string_view text);
 
-// A text that breaks the rule of its field.
+// Thrown for a text that breaks the rule of its field.
 class GateError : public std::runtime_error {
  public:
   GateError(std::string path, Rule rule, std::string_view value);
 
-  const std::string& path() const { return path_; }  // of the field, in the document
+  const std::string& path() const { return path_; }  // of the field that contains the text
   const std::string& value() const { return value_; }
   const char* fault() const;  // see fault_of()
 

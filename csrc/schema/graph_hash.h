@@ -2,10 +2,10 @@
 // arguments and the hashes of the nodes that define them. Names, the order of independent nodes and
 // metadata do not affect it.
 //
-// Order affects the hash where it affects the result. Values that may share storage are in one set.
-// After a write to the set, the hash of each node that reads a value of the set covers the write.
-// The hash of a random operator covers the previous one, likewise for operators with side effects
-// and for calls that change a mode.
+// Order affects the hash where it affects the result. Values that may share storage form a set.
+// After a write to a value of a set, the hash of each node that reads a value of the set covers the
+// write. The hash of a random operator covers the hash of the previous random operator; the same
+// holds for operators with side effects, and for calls that change a mode.
 #pragma once
 
 #include <string>
@@ -24,12 +24,12 @@ struct OperatorTraits {
   std::vector<std::string> written;  // arguments that it writes
   bool random = false;               // draws random numbers
   bool effectful = false;            // has a side effect
-  bool changes_mode = false;         // for all later nodes
+  bool changes_mode = false;         // changes a mode for all later nodes
 };
 
 struct HashContext {
   core::TextMap<OperatorTraits> traits;  // by target, for all targets in the program
-  core::TextMap<Digest> values;          // of constants and state, by name
+  core::TextMap<Digest> values;          // digests of constants, parameters and buffers, by name
 };
 
 struct GraphHash {

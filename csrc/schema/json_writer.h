@@ -69,13 +69,13 @@ class JsonWriter final : public EventSink {
   struct Level {
     const TypeInfo* type;  // of a record or a union, else null
     bool list;             // a list
-    bool first;            // nothing is written yet
+    bool first;            // nothing of the contents is written yet
   };
   void separate();
   void open(Level level, char bracket);
   void close(char bracket);
 
-  Buffer& out_;                // receives the text
+  Buffer& out_;                // receives the JSON text
   std::vector<Level> levels_;  // the open values
 };
 
