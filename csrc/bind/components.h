@@ -1,4 +1,4 @@
-// A function for each component adds its bindings, with named arguments and docstrings.
+// Declares a function for each component that adds the component's bindings to a module.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -19,7 +19,7 @@ using serde::SchemaClasses;
 
 namespace {
 
-// to_check: fxpress._files.serde.checks.ToCheck.
+// to_check: a tuple fxpress._files.serde.checks.ToCheck.
 serde::ProgramCheck program_check(PyObject* signature, PyObject* calls, const py::tuple& to_check) {
   return {to_check[0].cast<py::list>().ptr(),
           signature,

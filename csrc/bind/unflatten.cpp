@@ -33,7 +33,7 @@ unflatten::UnflattenSource read_source(const py::dict& source) {
   return result;
 }
 
-// ValueError if the arguments are inconsistent.
+// Creates a ProgramState; ValueError if the arguments are inconsistent.
 std::unique_ptr<unflatten::ProgramState> program_state(
     const py::list& names, const py::list& values, size_t constants_begin,
     std::vector<uint32_t> groups, const py::object& specs, const py::object& check_constant,
@@ -50,7 +50,7 @@ std::unique_ptr<unflatten::ProgramState> program_state(
                            specs.ptr(), check_constant.ptr(), copies_unused});
 }
 
-// (the values to copy, whether each copy is a parameter)
+// Returns (the values to copy, whether each copy is a parameter).
 py::tuple wanted_values(const unflatten::ProgramState& state) {
   const auto& values = state.wanted();
   py::list objects(values.size());
@@ -62,7 +62,7 @@ py::tuple wanted_values(const unflatten::ProgramState& state) {
   return py::make_tuple(objects, flags);
 }
 
-// (the root's class or None, [(node, paths, number of cut paths)])
+// Returns (the root's class or None, [(node, paths, number of cut paths)]).
 py::tuple to_tuple(unflatten::Unflattened result) {
   py::list cuts;
   for (const unflatten::CutStack& cut : result.cuts) {
@@ -71,7 +71,7 @@ py::tuple to_tuple(unflatten::Unflattened result) {
   return py::make_tuple(std::move(result.root_type), cuts);
 }
 
-// ([the key and the fields of a call], [the fields of an attribute])
+// Returns ([the key and the fields of a call], [the fields of an attribute]).
 py::tuple to_tuple(unflatten::Outlined result) {
   py::list calls;
   for (unflatten::OutlinedCall& call : result.calls) {

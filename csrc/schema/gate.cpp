@@ -374,7 +374,7 @@ class Walk {
         {document_.children(value), 0, type, tag, shape, value.kind == ValueKind::kMap, rule});
   }
 
-  // Visits the values of a level until a value opens a level of its own, which invalidates `level`.
+  // Visits the values of a level until a value opens another level, which invalidates `level`.
   // Returns whether that happened.
   bool goes_deeper(Level& level) {
     while (level.next < level.values.size()) {
