@@ -117,8 +117,7 @@ class Progress {
  private:
   Report report_;
   uint64_t bytes_ = 0;  // bytes processed since the last report
-  std::chrono::steady_clock::time_point latest_ =
-      std::chrono::steady_clock::now();  // of the last report
+  std::chrono::steady_clock::time_point latest_ = std::chrono::steady_clock::now();  // last report
 };
 
 }  // namespace fxpress::archive

@@ -97,7 +97,7 @@ PyObject* registered(PyObject* dict, PyObject* name) {
   return nullptr;
 }
 
-// Computes the value for the instance and stores it in its __dict__: a new reference, or null.
+// Computes a value and stores it in `dict`, of the instance; returns a new reference, or null.
 PyObject* computed(PyObject* self, PyObject* dict, PyObject* instance) {
   if (as_descriptor(self)->compute == nullptr) {  // the garbage collector has cleared it
     PyErr_SetObject(PyExc_AttributeError, name_of(self));
@@ -156,7 +156,7 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
   return value;
 }
 
-// Whether the class has the descriptor even after materialize(). It does in three cases: a
+// Whether the class has the descriptor even after materialize(). This happens in three cases: a
 // registration hook reads the attribute while the module is constructed, the class is a copy, or a
 // buffer has the descriptor's name. Then the attribute does not exist.
 bool still_deferred(PyObject* self, PyObject* owner) {

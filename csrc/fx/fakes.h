@@ -25,7 +25,7 @@ class FakeMaker {
 
   Ref device_;
   Ref attributes_;
-  bool protects_;  // whether access to the data of these tensors is an error
+  bool protects_;  // whether access to the data of the created tensors is an error
 };
 
 }  // namespace fxpress::fx

@@ -48,7 +48,7 @@ ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   return result;
 }
 
-// Sets the graph, and the attributes that GraphModule.__init__ sets after the graph.
+// Sets the graph of a module, and the attributes that GraphModule.__init__ sets after the graph.
 void adopt_graph(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(module);
   check(PyDict_SetItem(dict.get(), symbols.own_graph, graph));

@@ -36,8 +36,8 @@ Ref fresh_part(PyObject* original) {
   return part;
 }
 
-// Copies `value`, an attribute of an empty graph or of a part of the graph. Its containers are
-// empty.
+// Copies `value`, an attribute of an empty graph or of a part of the graph. Copies of containers
+// are empty.
 Ref fresh(PyObject* value) {
   if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
   if (PyDict_Check(value)) return call_method(value, names.copy);

@@ -20,9 +20,9 @@ void* fake_like(void* fake, void* storage, bool protects);
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage);
 
 // Like fake_like(), for a fake tensor with symbolic sizes, strides or offset. The copy gets the
-// sizes, strides and offset that are passed, which must equal those of `fake`, keeps what torch
-// knows about the layout of `fake`, and computes its number of elements again. bytes: the size of a
-// new storage, if `storage` is nullopt.
+// sizes, strides and offset that are passed, which must equal the numbers of `fake`, keeps what
+// torch knows about the layout of `fake`, and computes its number of elements again. bytes: the
+// size of a new storage, if `storage` is nullopt.
 PyObject* fake_with_numbers(PyObject* fake, const std::optional<at::Storage>& storage,
                             const c10::SymInt& bytes, const std::vector<c10::SymInt>& sizes,
                             const std::vector<c10::SymInt>& strides, const c10::SymInt& offset,

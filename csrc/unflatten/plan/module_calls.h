@@ -35,14 +35,14 @@ struct ModuleCall {
 
 using StackId = Id<struct StackTag>;
 
-// Equal stacks have one id.
+// Stores stacks of module calls by id; equal stacks have one id.
 class ModuleCallStacks {
  public:
   StackId intern(std::span<const ModuleCall> stack);
   std::span<const ModuleCall> operator[](StackId id) const { return stacks_[id.value()]; }
   size_t size() const { return stacks_.size(); }
 
-  // The number of leading calls whose paths are each below the path before.
+  // The number of leading calls of a stack whose paths are each below the path of the call before.
   static size_t valid_depth(std::span<const ModuleCall> stack, const StringPool& strings);
 
  private:

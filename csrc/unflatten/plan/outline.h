@@ -30,15 +30,15 @@ using core::StringId;
 using core::StringPool;
 
 enum class Planned : uint8_t {
-  kCopy,              // of a flat node, with its inputs replaced
-  kRecompute,         // a copy in another graph that uses the value, named after its function
+  kCopy,              // a copy of a flat node, with its inputs replaced
+  kRecompute,         // another copy, in a graph that uses the value; named after its function
   kPlaceholder,       // a copy of a flat placeholder, in the root
   kInput,             // a placeholder for a flat value that comes from outside
   kState,             // a get_attr that replaces a kInput
   kArgument,          // a placeholder of a preserved signature; index: of the argument
   kSpec,              // a get_attr of a tree spec; index: its number in the module
   kFlattenInputs,     // arguments of a preserved call -> leaves; inputs: arguments, spec
-  kInputLeaf,         // one of these leaves; index: of the leaf
+  kInputLeaf,         // a leaf of kFlattenInputs; index: of the leaf
   kUnflattenInputs,   // leaves -> (args, kwargs), in the caller; inputs: leaves, spec
   kItem,              // value[index]
   kKeywordItem,       // value[keyword]; index: the keyword's StringId
@@ -46,7 +46,7 @@ enum class Planned : uint8_t {
   kUnflattenOutputs,  // leaves -> result of a preserved call; inputs: leaves, spec
   kFlattenOutputs,    // result of a preserved call -> leaves, in the caller; inputs: call, spec
   kOutputItem,        // one of several results of a call; index: of the result
-  kWriteBack,         // copy_(first argument of a flat node, the node)
+  kWriteBack,         // copy_(first argument of a flat node, that node)
   kOutput,
 };
 
@@ -54,13 +54,13 @@ enum class Planned : uint8_t {
 struct SignatureLeaf {
   StringId name;      // of the flat value, or invalid
   NodeId node;        // the flat value of that name, if the graph has it
-  ObjectId constant;  // the leaf itself if it is a constant, else invalid
+  ObjectId constant;  // the value of a leaf that is a constant, else invalid
 };
 
 struct CallSignature {
   std::vector<SignatureLeaf> inputs;
   std::vector<SignatureLeaf> outputs;
-  uint32_t positional = 0;         // positional arguments before flattening
+  uint32_t positional = 0;         // number of positional arguments before flattening
   std::vector<StringId> keywords;  // of the call, in the order of the spec
 };
 
@@ -80,8 +80,8 @@ struct PlannedNode {
 
 // A tree spec of a preserved signature.
 struct SpecUse {
-  uint32_t signature;  // its number
-  bool of_outputs;     // out_spec instead of in_spec
+  uint32_t signature;  // number of the signature
+  bool of_outputs;     // its out_spec instead of its in_spec
 };
 
 // There may be thousands of frames with a few nodes each, so the lists are allocated in
@@ -92,20 +92,20 @@ struct CallFrame {
   std::pmr::memory_resource* memory;
   FrameId parent;                               // the caller; invalid for the root
   PlannedId call;                               // the kCall in the caller
-  StringId path;                                // of the module
-  StringId call_name;                           // path, with the number of the call
+  StringId path;                                // path of the module
+  StringId call_name;                           // `path` with the number of the call
   StringId target;                              // the call name relative to the caller's path
   uint32_t call_index = 0;                      // number of the call
   StringId key;                                 // identifies the module object
   ModuleId module;                              // in the tree
   uint32_t signature = kNoSignature;            // of the call, into OutlineSource::signatures
-  bool path_has_signature = false;              // the first call of the module has one
+  bool path_has_signature = false;              // the first call of the module has a signature
   std::pmr::vector<PlannedId> created{memory};  // every planned node, in order of creation
   std::pmr::vector<PlannedId> front{memory};    // nodes inserted at the front, the frontmost last
   std::pmr::vector<PlannedId> states{memory};   // kState nodes, after the placeholders, last first
-  std::pmr::vector<PlannedId> body{memory};     // the other nodes in order
-  std::pmr::vector<NodeId> outer{memory};       // flat values of `front`, same order
-  std::pmr::vector<PlannedId> passed{memory};   // the caller's values for `front`, same order
+  std::pmr::vector<PlannedId> body{memory};     // the nodes besides `front` and `states`, in order
+  std::pmr::vector<NodeId> outer{memory};       // by position in `front`: the flat value
+  std::pmr::vector<PlannedId> passed{memory};   // by position in `front`: the caller's node
   std::pmr::vector<NodeId> outputs{memory};     // flat values that the call returns; invalid: none
   std::pmr::vector<NodeId> mapped{memory};      // flat values that this graph computes, in order
   std::pmr::vector<NodeId> get_attrs{memory};   // flat get_attr nodes copied into this graph
@@ -147,8 +147,8 @@ struct OutlineSource {
   // Whether this node, which has no stack, is repeated in each graph that uses it.
   std::function<bool(NodeId)> is_remade;
 
-  // The stack of a node that belongs to the module of the node before it. An invalid id means that
-  // the stack is missing.
+  // In `stacks`: the node belongs to the module of the node before it. An invalid id in `stacks`
+  // means that a node lacks a stack.
   static constexpr StackId kInherits{uint32_t{0xfffffffe}};
 };
 
@@ -162,10 +162,10 @@ struct Outline {
   std::vector<PlannedId> inputs;   // of all nodes; invalid: a constant of the signature
   std::vector<StringId> keys;      // of modules, in order of first entry
   std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames, in order
-  std::vector<FrameId> displaced;                // another call has their name; callers first
-  ModuleId root;                                 // of the tree
-  std::vector<uint32_t> module_frame;            // by module: its frame, or kNoFrame
-  std::vector<uint32_t> module_type;             // by module: its class, or ModuleCall::kNoType
+  std::vector<FrameId> displaced;      // frames whose name another call has; callers first
+  ModuleId root;                       // root of the tree
+  std::vector<uint32_t> module_frame;  // by module: its frame, or kNoFrame
+  std::vector<uint32_t> module_type;   // by module: its class, or ModuleCall::kNoType
 
   static constexpr uint32_t kNoFrame = 0xffffffffu;
 
@@ -189,7 +189,7 @@ struct Outline {
   std::vector<PlannedId> order(FrameId frame) const;
 };
 
-// Throws OutlineError. `strings` and `tree` grow.
+// Outlines a flat graph; adds to `strings` and `tree`. Throws OutlineError.
 Outline outline(const OutlineSource& source, StringPool& strings, ModuleTree& tree);
 
 }  // namespace fxpress::unflatten
