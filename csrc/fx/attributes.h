@@ -23,8 +23,8 @@ void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool per
 // are shared.
 void fill_fresh(PyObject* target, PyObject* body);
 
-// Resolves dotted paths from one root, below which other code must not replace attributes meanwhile. Caches the
-// objects on the way, so that common prefixes of the paths are looked up once.
+// Resolves dotted paths from one root, whose attributes other code must not replace meanwhile.
+// Caches the objects on the way, so that common prefixes of the paths are looked up once.
 class AttributePaths {
  public:
   explicit AttributePaths(PyObject* root) : root_(Ref::borrow(root)) {}
