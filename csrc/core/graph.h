@@ -75,7 +75,7 @@ struct LastUses {
   std::vector<NodeId> dead;     // in the order of the node's inputs
 };
 
-// Lists each value at its last user in graph order. Values without users are not listed.
+// Lists each value at its last user in graph order; omits values without users.
 inline LastUses last_uses(const Graph& graph) {
   const size_t n = graph.size();
   std::vector<uint32_t> last_user(n, 0xffffffffu);
