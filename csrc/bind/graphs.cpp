@@ -57,7 +57,7 @@ generator can write.)");
         return result;
       },
       "graph"_a, "work"_a, py::pos_only(),
-      "Return `work()`; RuntimeError if the graph was modified meanwhile, also if `work()` fails.");
+      "Return `work()`; RuntimeError if the graph was modified by then, also if `work()` fails.");
   m.def(
       "list_nodes",
       [](PyObject* graph) {
@@ -67,7 +67,7 @@ generator can write.)");
       "graph"_a, py::pos_only(),
       "Return the nodes of a graph; RuntimeError if they are not linked into one ring.");
   m.def("insert_after", insert_after, "dict"_a, "key"_a, "items"_a,
-        "Insert items right after `key`, and keep the order of the others.");
+        "Insert items into a dict right after `key`; keep the order of its other keys.");
   m.def(
       "make_graph_module",
       [](PyObject* root, PyObject* graph) { return fx::make_graph_module_of(root, graph); },

@@ -74,7 +74,7 @@ cannot raise in between.)")
         install::forget_keys(dict.ptr(), parts.ptr());
       },
       "dict"_a, "parts"_a, py::pos_only(),
-      "Remove the keys that are tuples and contain one of the parts.");
+      "Remove the keys of `dict` that are tuples and contain one of `parts`.");
   m.def("gc_pauses", gc_pauses,
         "Return the number of active pauses of the garbage collector; 0 outside of native calls.");
   m.def("end_pauses_of_other_threads", end_pauses_of_other_threads,

@@ -92,7 +92,7 @@ py::tuple to_tuple(unflatten::Outlined result) {
 void bind_unflatten(py::module_& m) {
   using unflatten::ProgramState;
   closed_class<ProgramState>(m, "ProgramState",
-                             R"(The values for the names of a program's state.
+                             R"(Decides which value each name of a program's state gets.
 
 The values are in the order in which torch assigns them. Values with the same group are one object
 or share data. Unless `copies_unused`, values that share no data with an input of the graph are not

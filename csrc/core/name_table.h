@@ -49,8 +49,7 @@ class NameTable {
   bool is_used(StringId name) const;
 
   // Encodes decimal digits as a number; digits() is the inverse. A number of more than 18 digits,
-  // which torch counts like any other, is encoded as a negative value: the id of its digits in the
-  // pool.
+  // which torch counts like any number, is encoded as a negative value: the id of its digits.
   int64_t number(std::string_view digits);
   std::string digits(int64_t number) const;
 

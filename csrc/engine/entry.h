@@ -16,8 +16,7 @@ PyObject* run(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // Returns the sizes of the graph's plan as a dict; None without a plan.
 pybind11::object plan_info(const pybind11::object& graph);
 
-// Returns the index in `_call_modules` of a dispatcher's next call; -1 for a counter of another
-// type.
+// Returns the index in `_call_modules` of a dispatcher's next call; -1 unless it is an int.
 int64_t next_call(const pybind11::object& dispatcher);
 void set_next_call(const pybind11::object& dispatcher, int64_t index);
 

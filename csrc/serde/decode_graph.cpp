@@ -153,8 +153,7 @@ void GraphDecoder::read_node(const Value& value) {
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     const Ref failed = classes_->make(*document_, value, false);
-    // Before Python 3.12, the exception lacks its traceback, which shows if a signal handler
-    // raised.
+    // Before Python 3.12, the exception lacks its traceback, which may be of a signal handler.
     if (error.trace()) PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
     call(symbols.reading_failed, failed, error.value().ptr());
   }
@@ -190,7 +189,7 @@ PyObject* GraphDecoder::add_node(const Value& value, const Operator& target) {
   if (dict_get(meta.get(), fx::names.nn_module_stack) == nullptr) {
     check(PyDict_SetItem(meta.get(), fx::names.nn_module_stack, Ref::steal(PyDict_New()).get()));
   }
-  // A file has no metadata of get_attr nodes: copy that of the node that calls the subgraph.
+  // A file has no metadata of get_attr nodes: copy the metadata of the node that uses the subgraph.
   for (PyObject* graph : graphs) {
     add_metadata(metadata, fx::node_field(graph, fx::symbols.node_meta).get());
   }
