@@ -1,5 +1,5 @@
-// The sources and sinks of an archive (open files and memory), progress reports, and the error for
-// a faulty archive.
+// Defines sources and sinks of an archive (open files and memory), progress reports, and the error
+// for a faulty archive.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Names of records in an archive.
+// Defines and checks names of records in an archive.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The structures of a zip file (PKWARE APPNOTE 6.3) that are written and read.
+// Defines the structures of a zip file (PKWARE APPNOTE 6.3) that fxpress writes and reads.
 #pragma once
 
 #include <cstddef>

@@ -78,8 +78,8 @@ std::string padding(uint64_t start) {
 }  // namespace
 
 // Copies bytes in pieces, so that the checksum matches the written bytes even if another thread
-// modifies them. A thread copies large data while the caller writes earlier pieces. Both wait only
-// on atomics, so a child process that is forked during the copy has no locked mutex.
+// modifies them. A thread copies large data while the caller writes earlier pieces. The two threads
+// wait only on atomics, so a child process that is forked during the copy has no locked mutex.
 class ZipWriter::Copies {
  public:
   Copies(uint32_t before, Bytes bytes, Buffers& buffers)

@@ -1,4 +1,4 @@
-// Closed classes: their instances can be created only by calling the class.
+// Defines closed classes, whose instances can be created only by calling the class.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -33,8 +33,8 @@ void bind_unflatten(py::module_& module);
 
 namespace pybind11::detail {
 
-// Converts results of type Ref, so that such functions are bound directly. An empty Ref becomes
-// None.
+// Converts results of type Ref, so that functions that return a Ref can be bound directly. An empty
+// Ref becomes None.
 template <>
 struct type_caster<fxpress::Ref> {
   PYBIND11_TYPE_CASTER(fxpress::Ref, const_name("object"));

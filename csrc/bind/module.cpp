@@ -1,4 +1,4 @@
-// The module fxpress._native: adds the bindings of all components, and translates errors.
+// Defines the module fxpress._native: adds the bindings of all components, and translates errors.
 
 #include <utility>
 

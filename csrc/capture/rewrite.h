@@ -35,7 +35,7 @@ struct RewritePlan {
   BirthRules birth;
 };
 
-// Where an output of the callable comes from, by Dynamo's names; `value` is from (kind, value).
+// The source of an output of the callable, by Dynamo's names. `value`: see RewritePlan::outputs.
 enum class CapturedOutput : uint8_t {
   kComputed,  // value: position among the outputs of the captured graph
   kInput,     // value: number of the flat input

@@ -1,4 +1,4 @@
-// The flat graph: the nodes of an fx graph as arrays of integers in graph order.
+// Defines the flat graph: the nodes of an fx graph as arrays of integers in graph order.
 //
 // Node i has ops[i], targets[i] and inputs[input_begin[i] .. input_begin[i + 1]): every node that
 // its args, then its kwargs, mention, with repetitions, in the order in which fx's map_arg visits

@@ -1,4 +1,4 @@
-// Strong integer ids: the compiler rejects a node id where a partition or a string is expected.
+// Defines integer ids of several types: the compiler rejects a node id in place of a partition id.
 #pragma once
 
 #include <compare>

@@ -1,4 +1,4 @@
-// The naming rules of torch.fx.graph._Namespace, on interned strings.
+// Implements the naming rules of torch.fx.graph._Namespace, on interned strings.
 //
 // One table serves many graphs, one after the other: begin_graph() forgets the names in use, but
 // keeps the parsed candidates, so that each name is parsed and formatted only once.

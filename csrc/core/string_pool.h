@@ -1,4 +1,4 @@
-// Interned strings: equal texts have one id, ids count from 0, and the pool owns the texts.
+// Interns strings: equal texts have one id, ids count from 0, and the pool owns the texts.
 #pragma once
 
 #include <cstddef>

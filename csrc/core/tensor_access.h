@@ -1,5 +1,5 @@
-// Types of the functions that the extension module _aten, which links libtorch, exports in capsules
-// to _native, which does not. The functions read and create tensors.
+// Defines the types of functions that read and create tensors, which the extension module _aten,
+// linked to libtorch, exports in capsules to the module _native, which is not.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ inline constexpr const char* kTensorFactsCapsule = "fxpress.tensor_facts.1";
 
 // Returns a new fake tensor (a PyObject*) without attributes. It has the class, sizes, strides,
 // offset, dtype, device and requires_grad of `fake`, and uses `storage`, a torch.UntypedStorage;
-// null means a new storage of the same size. With `protects`, access to the data of the result is
-// an error. Returns null with an error set. Requires the GIL.
+// null means a new storage of the size of `fake`'s storage. With `protects`, access to the data of
+// the result is an error. Returns null with an error set. Requires the GIL.
 using FakeLike = void* (*)(void* fake, void* storage, bool protects);
 
 // The name of the capsule with a FakeLike.

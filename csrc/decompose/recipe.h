@@ -25,7 +25,7 @@ enum class MetaKind : uint8_t {
 struct MetaItem {
   Ref key;
   MetaKind kind;
-  Ref value;  // used as `kind` requires
+  Ref value;  // see MetaKind
 };
 
 enum class ValueType : uint8_t { kConstant, kTensor, kList, kTuple };

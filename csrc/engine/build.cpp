@@ -13,7 +13,7 @@ namespace fxpress::engine {
 namespace {
 
 // The number of instructions from which a plan inlines no more modules. If each level of modules
-// calls the next one twice, every level doubles the plan.
+// calls the next level twice, every level doubles the plan.
 constexpr size_t kMaxInstructions = 500'000;
 
 bool is_op(PyObject* op, PyObject* name) {

@@ -1,4 +1,4 @@
-// The functions of the engine that Python calls.
+// Declares the functions of the engine that Python calls.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,5 +1,5 @@
-// The modules of a plan: versions of dicts, counters of dispatched calls, and checks that a module
-// is unchanged and may be inlined. All functions except CallCounters::set() require the GIL.
+// Handles the modules of a plan: versions of dicts, counters of dispatched calls, and checks that a
+// module is unchanged and may be inlined. All functions except CallCounters::set() require the GIL.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ void watch_dicts();
 // number is the version of every watched dict.
 uint64_t dict_changes();
 
-// The version of a dict. 0: the dict has no version, and its content must not be cached. Two dicts
-// may have the same version, so caches must also record the dict.
+// Returns the version of a dict. 0: the dict has no version, and its content must not be cached.
+// Two dicts may have the same version, so caches must also record the dict.
 uint64_t dict_version(PyObject* dict);
 
 // Whether a dict is unchanged since it had the version. When dicts are watched, `dict` may be a

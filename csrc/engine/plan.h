@@ -1,6 +1,6 @@
-// A plan of a graph: flat instructions, including instructions of inlined submodules. Builder
-// creates it, the graph's `__dict__` holds it (entry.h), and all threads that run the graph share
-// it.
+// Defines the plan of a graph: flat instructions, including instructions of inlined submodules.
+// Builder creates a plan, the graph's `__dict__` holds it (entry.h), and all threads that run the
+// graph share it.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -130,10 +130,10 @@ struct ModuleRef {
   uint32_t checked = 0;         // Plan::walk of the last check of its path
   bool in_place = false;        // the result of the last check
   uint64_t holder_version = 0;  // version of the parent's _modules that contained it
-  unsigned int name_type_version = 0;    // the parent's class had no such attribute at that version
-  uint64_t name_dict_version = 0;        // the parent's __dict__ had none at that version
-  uint64_t name_parameters_version = 0;  // the parent's parameters had none at that version
-  uint64_t name_buffers_version = 0;     // the parent's buffers had none at that version
+  unsigned int name_type_version = 0;  // the parent's class had no attribute `name` at that version
+  uint64_t name_dict_version = 0;      // the parent's __dict__ had no `name` at that version
+  uint64_t name_parameters_version = 0;  // the parent's parameters had no `name` at that version
+  uint64_t name_buffers_version = 0;     // the parent's buffers had no `name` at that version
   PyObject* dict = nullptr;              // its __dict__ at the last refresh, borrowed
   uint64_t dict_version = 0;             // version of `dict`; 0: nothing is cached
   bool plain_dict = false;               // nothing in __dict__ changes how it is called
@@ -154,8 +154,8 @@ struct ModuleRef {
 struct Load {
   uint32_t owner;                 // ModuleRef that has the attribute; kNone: Python finds it
   Ref name;                       // name of the attribute
-  unsigned int type_version = 0;  // the owner's class had no such attribute at that version
-  uint64_t dict_version = 0;      // the owner's __dict__ had none at that version
+  unsigned int type_version = 0;  // the owner's class had no attribute `name` at that version
+  uint64_t dict_version = 0;      // the owner's __dict__ had no `name` at that version
   uint64_t tables[3] = {};        // versions of the owner's parameters, buffers and modules
   PyObject* value = nullptr;      // the attribute at these versions, borrowed from the tables
 };

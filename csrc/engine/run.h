@@ -1,5 +1,5 @@
-// One run of a plan. run.cpp steps through the plan and looks ahead, native.cpp executes
-// instructions that do not need Python, step.cpp executes one instruction through Python.
+// Runs a plan. run.cpp steps through the plan and looks ahead, native.cpp executes instructions
+// that do not need Python, step.cpp executes one instruction through Python.
 #pragma once
 
 #include <ATen/core/stack.h>

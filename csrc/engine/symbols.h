@@ -1,5 +1,5 @@
-// Python objects that only the engine uses, looked up once per process. Names, and objects that
-// other components use too, are in the tables of fx.
+// Holds Python objects that only the engine uses, looked up once per process. Names, and objects
+// that other components use too, are in the tables of fx.
 #pragma once
 
 #include "fx/symbols.h"

@@ -17,8 +17,8 @@
 
 namespace fxpress::fx {
 
-// Returns the positional arguments as a tuple, copied if they are a list. Raises TypeError for
-// other types, which torch does not support either.
+// Returns the positional arguments as a tuple, copied if they are a list. Raises TypeError for args
+// of other types, which torch does not support either.
 inline Ref args_of(PyObject* node) {
   Ref args = node_field(node, symbols.node_args);
   if (PyTuple_Check(args.get())) return args;

@@ -118,7 +118,7 @@ class Generator {
   }
 
   // The repr of a complex number loses the sign of a zero, and is not valid source text for a part
-  // that is not finite. Newer releases of torch write a call for such numbers.
+  // that is not finite. Newer releases of torch write a call of complex() for these numbers.
   void append_complex(PyObject* number) {
     const Py_complex parts = PyComplex_AsCComplex(number);
     const bool is_exact = parts.real != 0.0 && parts.imag != 0.0 && std::isfinite(parts.real) &&

@@ -12,7 +12,7 @@ namespace {
 
 PyObject* computed_attribute_type = nullptr;  // owned, until the process ends
 
-// An instance of either descriptor type.
+// An instance of ComputedAttribute or DeferredAttribute.
 struct AttributeDescriptor {
   PyObject_HEAD PyObject* name;  // of the attribute; owned
   PyObject* compute;             // (instance) -> value; owned, null in a DeferredAttribute
@@ -106,8 +106,7 @@ PyObject* computed(PyObject* self, PyObject* dict, PyObject* instance) {
   const auto compute = Ref::borrow(as_descriptor(self)->compute);
   PyObject* made = PyObject_CallOneArg(compute.get(), instance);
   if (made == nullptr) return nullptr;
-  // Several threads may compute a value at the same time. All return the value that is stored
-  // first.
+  // Several threads may compute a value at the same time; each returns the value stored first.
   PyObject* value = PyDict_SetDefault(dict, name_of(self), made);
   Py_XINCREF(value);
   Py_DECREF(made);

@@ -1,5 +1,5 @@
-// Data descriptors of attributes that are created on first access. They are native because Dynamo
-// reads the attribute of a native data descriptor, but would trace through a Python __get__.
+// Defines data descriptors of attributes that are created on first access. They are native because
+// Dynamo reads the attribute of a native data descriptor, but would trace through a Python __get__.
 #pragma once
 
 #include "py/object.h"

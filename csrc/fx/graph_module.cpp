@@ -86,7 +86,8 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
              : new_graph_module(make_torch_lazy_class("GraphModule"), graph, fill);
 }
 
-// Copies attributes in the order of the nodes, except below a module that both modules share.
+// Copies attributes in the order of the nodes, except below a module that `root` and the result
+// share.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options) {
   AttributePaths from(root);
   PyObject* base = options.base == nullptr ? symbols.graph_module_type : options.base;

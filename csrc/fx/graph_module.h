@@ -1,4 +1,4 @@
-// GraphModules whose Python source is generated on demand.
+// Creates GraphModules whose Python source is generated on demand.
 #pragma once
 
 #include <span>

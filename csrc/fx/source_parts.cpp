@@ -105,7 +105,7 @@ std::string without_marks(std::string_view marked) {
 }
 
 std::optional<TextShape> text_shape(std::string_view marked) {
-  // Python normalizes identifiers outside of ASCII: different texts may be the same identifier.
+  // Python normalizes identifiers outside of ASCII: different texts may be one identifier.
   if (marked.size() > kMaxText || !std::all_of(marked.begin(), marked.end(), core::is_ascii))
     return {};
   TextShape shape;

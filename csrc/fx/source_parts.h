@@ -1,4 +1,4 @@
-// Parts of generated source: local names, functions, and inputs that a tree spec flattens.
+// Handles parts of generated source: local names, functions, and inputs that a tree spec flattens.
 #pragma once
 
 #include <optional>

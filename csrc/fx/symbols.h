@@ -1,4 +1,4 @@
-// Python objects that the native code uses, looked up once per process.
+// Holds Python objects that the native code uses, looked up once per process.
 #pragma once
 
 #include <Python.h>

@@ -115,7 +115,7 @@ class GraphWriter {
   void finish();
 
   // Prepares for more nodes after finish(): appends at the graph's insert point, and avoids names
-  // that other code has used meanwhile.
+  // that other code has used since finish().
   void resume();
 
   // Returns node.meta.copy().

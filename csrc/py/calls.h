@@ -1,4 +1,4 @@
-// Wrappers of the C API that throw an error of CPython as a C++ exception.
+// Wraps functions of the C API to throw an error of CPython as a C++ exception.
 #pragma once
 
 #include <cstddef>

@@ -36,8 +36,8 @@ class Holds {
 // a program is read, these run too: unpickling, where it is allowed, functions that are registered
 // for pytrees, and torch's verifier.
 //
-// Each of the two extension modules counts its pauses. Pauses in _aten end before the GIL is
-// released.
+// The extension modules _native and _aten each count their pauses. Pauses in _aten end before the
+// GIL is released.
 class GcPause {
  public:
   GcPause();

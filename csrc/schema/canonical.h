@@ -1,5 +1,5 @@
-// The canonical form of a program: the order of nodes depends only on what they compute, names
-// count from 0, and metadata about the program's origin is left out.
+// Computes the canonical form of a program: the order of nodes depends only on what they compute,
+// names count from 0, and metadata about the program's origin is left out.
 #pragma once
 
 #include <stdexcept>

@@ -1,5 +1,5 @@
-// A value of the schema as a typed tree, stored in flat arrays. JSON is read into a document, and
-// schema objects, hashes and the canonical form are computed from it.
+// Defines a document: a value of the schema as a typed tree, stored in flat arrays. JSON is read
+// into a document; schema objects, hashes and the canonical form are computed from a document.
 #pragma once
 
 #include <cstdint>

@@ -84,7 +84,7 @@ bool is_argument_name(std::string_view text) {
   return !text.empty() && is_all(text, kInArgument);
 }
 
-// Whether a name is special, like __class__: such attributes lead out of the module tree.
+// Whether a name is special, like __class__: special attributes lead out of the module tree.
 bool is_special(std::string_view name) {
   return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
 }
@@ -413,7 +413,7 @@ class Walk {
     return field.rule;
   }
 
-  // Whether JSON represents values of this kind as a number or as null, true or false.
+  // Whether JSON represents values of type `kind` as a number or as null, true or false.
   static bool is_plain(ValueKind kind) {
     return kind == ValueKind::kNull || kind == ValueKind::kBool || kind == ValueKind::kInt ||
            kind == ValueKind::kBigInt || kind == ValueKind::kReal;

@@ -1,6 +1,6 @@
-// The gate: a check of every text of a file, before objects are built from the file. A text that
-// passes is safe where torch and fxpress insert it: in source code and its comments, in attribute
-// paths and in messages.
+// Defines the gate: a check of every text of a file, before objects are built from the file. A text
+// that passes is safe where torch and fxpress insert it: in source code and its comments, in
+// attribute paths and in messages.
 #pragma once
 
 #include <stdexcept>

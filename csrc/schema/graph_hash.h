@@ -1,10 +1,10 @@
-// A hash of what a program computes, built bottom-up: the hash of a node covers its operator, its
-// arguments and the hashes of the nodes that define them. Names, the order of independent nodes and
-// metadata do not affect it.
+// Hashes what a program computes, bottom-up: the hash of a node covers its operator, its arguments
+// and the hashes of the nodes that define them. Names, the order of independent nodes and metadata
+// do not affect it.
 //
 // Order affects the hash where it affects the result. Values that may share storage form a set.
 // After a write to a value of a set, the hash of each node that reads a value of the set covers the
-// write. The hash of a random operator covers the hash of the previous random operator; the same
+// write. The hash of a random operator covers the hash of the previous random operator; this also
 // holds for operators with side effects, and for calls that change a mode.
 #pragma once
 

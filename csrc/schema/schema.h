@@ -30,7 +30,7 @@ enum class Field : uint16_t {
 #include "schema/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
-  kUnknown  // added to one of these types by a later torch
+  kUnknown  // a field that a later torch has added
 };
 inline constexpr size_t kFields = static_cast<size_t>(Field::kUnknown);
 

@@ -1,4 +1,4 @@
-// A quick check that a program's signature and module calls meet the rules of torch's verifier.
+// Checks quickly whether a program's signature and module calls meet the rules of torch's verifier.
 #pragma once
 
 #include "py/object.h"

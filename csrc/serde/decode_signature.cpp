@@ -84,7 +84,7 @@ Ref GraphDecoder::input_spec(const Value& spec) {
   const Value& record = content_of(spec);
   const Ref argument = spec_argument(info, record);
   const Ref target = spec_target(info, record);
-  if (info.tag == Field::InputSpec_buffer) {  // the constructor checks `persistent`
+  if (info.tag == Field::InputSpec_buffer) {  // InputSpec's constructor checks `persistent`
     const Ref persistent = scalar_of(field(record, Field::InputToBufferSpec_persistent));
     return call(symbols.input_spec_type, kind, argument, target, persistent);
   }

@@ -1,4 +1,4 @@
-// Python's interface to documents: schema, reading, writing, the gate, canonical forms, hashes.
+// Defines Python's interface to documents: schema, reading, writing, gate, canonical forms, hashes.
 #pragma once
 
 #include <memory>

@@ -98,7 +98,7 @@ class GraphDecoder {
   Ref part(const std::string& kind, const pybind11::object& document,
            const pybind11::object& extra);
 
-  // open() opens a graph within the current one; close() returns to the one before.
+  // open() opens a graph within the current one; close() returns to the previous graph.
   void open();
   void close();
   // Discards cached numbers and tensors, for a caller that changes symbols or the fake mode.

@@ -220,7 +220,7 @@ void GraphValues::read(NodeEntry& entry) {
 void GraphValues::read_placeholder(NodeEntry& entry, PyObject* value) {
   valid_ &= is_value(value, table_of(value));
   if (value == Py_None || PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value)) {
-    return;  // a literal, which the graph's list of inputs contains
+    return;  // a literal, which the file's list of inputs contains
   }
   entry.table =
       is_a(value, symbols.custom_obj_argument_type) ? Table::kCustomObject : table_of(value);

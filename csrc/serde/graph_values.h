@@ -1,5 +1,5 @@
-// The first pass of encoding: the values that the nodes of a graph define and their names, and
-// whether the graph meets the rules of torch's verifier.
+// Runs the first pass of encoding: finds the values that the nodes of a graph define, their names,
+// and whether the graph meets the rules of torch's verifier.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Converts documents into objects of torch's schema classes, and such objects into events.
+// Converts documents into objects of torch's schema classes, and these objects into events.
 #pragma once
 
 #include <span>
@@ -12,8 +12,8 @@
 namespace fxpress::serde {
 
 // torch's Python classes for the schema's types. A union object stores the field that is set, and
-// the name of this field as `_type`. Reading a field that is not set raises AttributeError, as in
-// torch, where however such a field stores None.
+// the name of this field as `_type`. Reading any other field raises AttributeError, as in torch,
+// whose objects store None in it.
 class SchemaClasses {
  public:
   // classes: [class] in schema order; enumerations: class -> {field: {int: enum member}}; make_tag:

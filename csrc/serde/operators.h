@@ -1,4 +1,4 @@
-// The properties of operators for encoding and decoding; Python describes each operator once.
+// Describes operators for encoding and decoding; Python provides each description once.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The first phase of a split, in which the user's callback assigns nodes to partitions, and code
-// that split_module and split_module_simple share: names of partitions, symbols, marks.
+// Implements the first phase of a split, in which the user's callback assigns nodes to partitions.
+// Has code that split_module and split_module_simple share: names of partitions, symbols, marks.
 #pragma once
 
 #include <span>

@@ -103,9 +103,9 @@ class Planner {
     const auto dependents = plan_.partitions->dependents();
     plan_.order = partition_order(dependents);
     if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
-    // A switch of grad mode affects all later calls, so such graphs must be called in graph order.
-    // check_monotonic() ensures that partition ids do not decrease, so this order fails only if a
-    // node uses a later node.
+    // A switch of grad mode affects all later calls, so the partitions must be called in graph
+    // order. check_monotonic() ensures that partition ids do not decrease, so this order fails only
+    // if a node uses a later node.
     if (!options_.keep_original_order && plan_.assignment.grad.empty()) return;
     for (uint32_t p = 0; p < dependents.size(); ++p) {
       plan_.order[p] = PartitionId(p);

@@ -354,7 +354,7 @@ class Filling {
   const std::vector<Bytes> parts_;
   const std::vector<Piece> pieces_;
   std::atomic<size_t> next_ = 0;  // index of the next piece to copy
-  core::Crew crew_;               // the other threads
+  core::Crew crew_;               // the threads besides the calling thread
 };
 
 at::Tensor view_like(const at::Tensor& original, at::Storage storage, size_t begin) {

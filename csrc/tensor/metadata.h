@@ -28,8 +28,8 @@ PyObject* fake_with_numbers(PyObject* fake, const std::optional<at::Storage>& st
                             const std::vector<c10::SymInt>& strides, const c10::SymInt& offset,
                             bool protects);
 
-// Makes a tensor the result of the same autograd function as `like`, or a leaf with the same
-// requires_grad.
+// Makes `made` a result of the autograd function of which `like` is a result, or, if `like` is a
+// leaf, a leaf with the requires_grad of `like`.
 void share_gradient_edge(const at::Tensor& made, const at::Tensor& like);
 
 }  // namespace fxpress::tensor

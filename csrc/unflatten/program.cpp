@@ -162,14 +162,14 @@ class MetaReader {
 
   struct KnownCall {
     Ref key;           // key in nn_module_stack
-    Ref value;         // likewise
+    Ref value;         // value in nn_module_stack
     ModuleCall scope;  // parsed from `key` and `value`
   };
 
   FlatProgram& program_;
-  std::vector<KnownCall> known_;         // entries of stacks that were parsed
-  core::FlatMap index_;                  // hash of both addresses -> index in known_
-  ModuleCall other_;                     // an entry whose hash collided
+  std::vector<KnownCall> known_;  // entries of stacks that were parsed
+  core::FlatMap index_;           // hash of the addresses of key and value -> index in known_
+  ModuleCall other_;              // an entry whose hash collided
   std::vector<ModuleCall> last_scopes_;  // the stack that was read last, after its cut
   StackId last_;                         // id of last_scopes_
   std::vector<ModuleCall> scopes_;       // the stack of the node being read

@@ -21,7 +21,7 @@ struct NamedState {
 };
 
 // A program's state dict and constants. Values of one group are the same object, or tensors with
-// the same storage and view. Groups are numbered from 0 over both tables.
+// the same storage and view. Groups are numbered from 0 over state dict and constants together.
 struct HeldState {
   PyObject* names;               // list of str: names in the state dict, then in the constants
   PyObject* values;              // list, by position in `names`

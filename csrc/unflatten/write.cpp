@@ -266,7 +266,7 @@ class ModuleWriter {
   std::vector<Ref> children_;                                      // by table of children: the dict
   std::unordered_map<uint32_t, const Dispatcher*> dispatcher_of_;  // by module
   std::unordered_map<uint32_t, uint32_t> dispatched_by_;  // call or dispatcher -> dispatcher
-  std::unordered_map<uint32_t, Ref> buffers_;  // and the next two: tables by group of modules
+  std::unordered_map<uint32_t, Ref> buffers_;  // this and the next two: tables by group of modules
   std::unordered_map<uint32_t, Ref> transient_;
   std::unordered_map<uint32_t, Ref> parameters_;
 };

@@ -1,4 +1,4 @@
-// Python's interface to archives: a reader and a writer.
+// Defines Python's interface to archives: a reader and a writer.
 #pragma once
 
 #include <memory>

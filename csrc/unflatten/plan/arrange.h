@@ -1,4 +1,4 @@
-// The steps after outlining: they move state into modules, and turn calls into modules.
+// Runs the steps after outlining, which move state into modules, and turn calls into modules.
 #pragma once
 
 #include <deque>
@@ -25,8 +25,8 @@ using core::StringPool;
 // Moves state from the arguments of module calls into the modules: placeholders for parameters,
 // buffers and constants become get_attr nodes of the module that owns the state. `targets`: by flat
 // node, the dotted names of the state that the placeholder passes; empty for other nodes. A module
-// owns the state if a target is below the module's path. The first such target names the state.
-// Otherwise an outer module owns it.
+// owns the state if a target is below the module's path. The first target below the path names the
+// state. Without one, an outer module owns the state.
 void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                  const std::vector<std::vector<StringId>>& targets);
 

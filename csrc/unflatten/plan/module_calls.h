@@ -1,4 +1,4 @@
-// Stacks of module calls: the calls, outermost first, in which a node was traced.
+// Stores stacks of module calls: the calls, outermost first, in which a node was traced.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ class ModuleCallStacks {
   core::TextMap<uint32_t> ids_;                  // bytes of a stack -> id
 };
 
-// Passes may add nodes without a stack. Such a node gets the stack of its users if all of them were
+// Gives each node without a stack, as passes may add, the stack of its users, if all users were
 // traced in one call of one module. `is_remade(node)`: whether the node is repeated in each graph
 // that uses it, and so needs no stack.
 void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,

@@ -1,5 +1,5 @@
-// A tree of nn.Modules to be created. Modules and names are integers. Several modules may share a
-// table of children: the calls of one module do.
+// Defines a tree of nn.Modules to be created. Modules and names are integers. Several modules may
+// share a table of children: the calls of one module do.
 #pragma once
 
 #include <functional>

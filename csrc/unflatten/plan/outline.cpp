@@ -321,8 +321,8 @@ class Outliner {
     return strings_.intern(std::string(strings_.text(path)) + '@' + std::to_string(call));
   }
 
-  // Adds modules between caller and callee without a class. The first call of such a module uses it
-  // and sets its class.
+  // Adds modules between caller and callee without a class. The first call of a module in between
+  // uses that module and sets its class.
   void add_to_tree(CallFrame& callee, uint32_t type) {
     const CallFrame& caller = frame(callee.parent);
     const std::string_view caller_path = strings_.text(caller.path);
