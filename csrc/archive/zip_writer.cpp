@@ -18,9 +18,9 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr uint64_t kAlignment = 64;           // of the data of records, bytes
+constexpr uint64_t kAlignment = 64;           // alignment of records' data, in bytes
 constexpr size_t kPiece = size_t{1} << 20;    // bytes written between two reports
-constexpr size_t kParallelSize = 4 * kPiece;  // records of this many bytes are copied by a thread
+constexpr size_t kParallelSize = 4 * kPiece;  // a thread copies data of at least this many bytes
 constexpr std::string_view kVersion = "6\n";  // torch's format version of pt2 archives
 constexpr uint16_t kMadeBy = 0x031E;  // the end record's field "made by", as miniz writes it
 constexpr uint16_t kNeeds64 = 45;     // the version of the zip format that has 64-bit fields

@@ -33,8 +33,8 @@ enum class ValueType : uint8_t { kConstant, kTensor, kList, kTuple };
 // A node's value: a tensor, a list or tuple of values, or a constant.
 struct ValueSpec {
   ValueType type = ValueType::kConstant;
-  Ref constant;                               // of kConstant
-  Ref shape, strides, dtype, device, offset;  // of kTensor
+  Ref constant;                               // the value of kConstant
+  Ref shape, strides, dtype, device, offset;  // metadata of kTensor
   Py_ssize_t storage = 0;                     // index of its storage in the instance's storages
   bool is_whole = false;                      // whether a new tensor of `shape` fills the storage
   Ref pattern;                   // a tensor with the same sizes if they are symbolic, else None

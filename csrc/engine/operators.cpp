@@ -47,7 +47,7 @@ constexpr std::string_view kNamespace = "aten::";
 struct Table {
   Py_ssize_t used = -1;                   // number of kernels
   Py_ssize_t filled = -1;                 // number of table entries in use, including deleted ones
-  uint64_t version = 0;                   // of `names`
+  uint64_t version = 0;                   // raised when `names` changes
   std::unordered_set<std::string> names;  // the operators of aten in the set, without the namespace
 };
 

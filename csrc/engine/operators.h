@@ -30,8 +30,8 @@ std::optional<c10::OperatorHandle> find_operator(PyObject* overload);
 // registered under the name; RuntimeError if there is none. Does not change other callees.
 Ref living_callee(PyObject* callee);
 
-// A number that changes when kernels in Python are added or removed; never 0. Requires the GIL, as
-// do find_operator, living_callee and may_run_python.
+// Returns a number that changes when kernels in Python are added or removed; never 0. Requires the
+// GIL, as do find_operator, living_callee and may_run_python.
 uint64_t kernels_version();
 
 // Whether the operator may run Python code: an operator of aten does if it has a kernel in Python,

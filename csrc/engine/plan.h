@@ -104,7 +104,7 @@ struct GetItem {
 
 struct IntCall {
   IntOp op;
-  uint32_t slot[2];  // kNone: the constant
+  uint32_t slot[2];  // slots of the operands; kNone: the operand is in `constant`
   int64_t constant[2];
 };
 
@@ -196,8 +196,8 @@ struct Frame {
 };
 
 struct Placeholder {
-  PyObject* node;  // borrowed from `nodes`
-  uint32_t slot;   // kNone if it is not read
+  PyObject* node;  // the placeholder node, borrowed from `nodes`
+  uint32_t slot;   // slot of its value; kNone if the value is not read
   bool rest;       // whether it is starred, and gets the remaining arguments
 };
 

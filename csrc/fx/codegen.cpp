@@ -567,7 +567,7 @@ std::optional<PythonSource> generate_source(PyObject* graph) {
     });
     return source;
   } catch (pybind11::error_already_set& error) {
-    // An argument is a node of another graph: torch's generator writes its bare name.
+    // An argument is a node of another graph: torch's generator writes the name of this node.
     if (!error.matches(PyExc_KeyError)) throw;
     return std::nullopt;
   }

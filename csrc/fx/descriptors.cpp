@@ -157,7 +157,7 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
 
 // Whether the class has the descriptor even after materialize(). This happens in three cases: a
 // registration hook reads the attribute while the module is constructed, the class is a copy, or a
-// buffer has the descriptor's name. Then the attribute does not exist.
+// buffer has the descriptor's name. In these cases the attribute does not exist.
 bool still_deferred(PyObject* self, PyObject* owner) {
   return _PyType_Lookup(as_type(owner), name_of(self)) == self;
 }

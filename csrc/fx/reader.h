@@ -110,13 +110,13 @@ class InputCursor {
     if (nodes[id.value()] != node) raise_edited();
     return id;
   }
-  // Called at the end of the walk.
+  // Called at the end of the walk; raises if inputs are left.
   void finish() const {
     if (at_ != inputs_.size()) raise_edited();
   }
 
  private:
-  std::span<const Id> inputs_;  // in visiting order
+  std::span<const Id> inputs_;  // the inputs as they were read, in visiting order
   size_t at_ = 0;               // position of the next input
 };
 

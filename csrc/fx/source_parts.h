@@ -52,7 +52,7 @@ const TargetText& describe_target(PyObject* target);
 
 // The inputs of a function that flattens them by a tree spec, like torch.fx.graph._PyTreeCodeGen.
 struct TreeInputs {
-  std::vector<std::string> parameters;  // of the function, without `self`
+  std::vector<std::string> parameters;  // parameters of the function, without `self`
   std::vector<std::string> positional;  // parameters that are flattened by position
   bool has_keywords;                    // whether the spec describes (args, kwargs) or only args
   std::vector<std::pair<std::string, std::string>> keywords;  // (key, parameter) pairs

@@ -242,7 +242,7 @@ void GraphWriter::take(PyObject* name) {
 void GraphWriter::take_names_of_added_nodes() {
   const Ref values = Ref::steal(PyObject_CallMethod(obj_to_name_.get(), "values", nullptr));
   const Ref backwards = Ref::steal(PyObject_CallMethod(values.get(), "__reversed__", nullptr));
-  std::vector<Ref> added;  // from the last on
+  std::vector<Ref> added;  // in reverse order
   while (static_cast<Py_ssize_t>(added.size()) + named_ < PyDict_GET_SIZE(obj_to_name_.get())) {
     added.push_back(Ref::steal(PyIter_Next(backwards.get())));
   }

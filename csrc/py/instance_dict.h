@@ -24,7 +24,7 @@ inline PyObject* value_in_dict(PyObject* dict, PyObject* name) {
   return value;
 }
 
-// Sets a value in the __dict__, or deletes it if `value` is null. Returns 0, or -1 with an error.
+// Sets a value in an instance's __dict__; null deletes it. Returns 0, or -1 with an error.
 inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) return -1;

@@ -27,7 +27,7 @@ class UnknownName : public CanonicalError {
 };
 
 // Returns the canonical form of an ExportedProgram. constants: names that arguments may use, but no
-// node or input defines; they are not changed.
+// node or input defines; these names are kept.
 Document canonicalize(const Document& program, const core::TextViewSet& constants);
 
 // Returns the canonical form of a Graph whose inputs and outputs are sorted already. Adds the

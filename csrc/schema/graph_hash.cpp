@@ -88,11 +88,11 @@ class GraphHasher {
       if (id >= values.size()) values.resize(id + 1);
       return id;
     }
-    Digest sum{};                // of the hashes of all nodes
+    Digest sum{};                // sum of the hashes of all nodes
     std::optional<Digest> mode;  // hash of the last node that changed a mode
     Digest random{};             // hash of the last node that drew random numbers
     Digest effect{};             // hash of the last node with an effect
-    SideEffects side_effects;    // of all nodes
+    SideEffects side_effects;    // side effects of all nodes
   };
   enum class Names { kUse, kDefine };
 
@@ -134,7 +134,7 @@ class GraphHasher {
   std::vector<uint32_t> results_;                // values that the current node or input defines
   std::vector<uint32_t> touched_;                // sets of the values in the current argument
   bool in_call_ = false;  // hashing a module call: passes may have removed its names from the graph
-  SideEffects inner_;     // of the subgraphs that the current node runs
+  SideEffects inner_;     // side effects of the subgraphs that the current node runs
 };
 
 uint32_t GraphHasher::find(uint32_t set) {

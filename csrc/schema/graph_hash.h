@@ -33,8 +33,8 @@ struct HashContext {
 };
 
 struct GraphHash {
-  Digest program;             // of the entire program
-  std::vector<Digest> nodes;  // of the nodes of the root graph, in graph order
+  Digest program;             // digest of the entire program
+  std::vector<Digest> nodes;  // digests of the root graph's nodes, in graph order
 };
 
 // Throws CanonicalError for a name that is not defined or defined twice.

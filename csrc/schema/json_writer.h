@@ -67,7 +67,7 @@ class JsonWriter final : public EventSink {
 
  private:
   struct Level {
-    const TypeInfo* type;  // of a record or a union, else null
+    const TypeInfo* type;  // type of the open record or union, else null
     bool list;             // a list
     bool first;            // nothing of the contents is written yet
   };

@@ -13,7 +13,7 @@ namespace fxpress::schema {
 
 namespace {
 
-constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;  // of counted elements
+constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;  // limit of counted elements
 // The bytes charged for an opcode (a Python object and an Item), and in addition for a call.
 constexpr uint64_t kOpcodeBytes = 96;
 constexpr uint64_t kCallBytes = 800;

@@ -233,7 +233,7 @@ namespace {
 
 struct PartKind {
   std::string_view name;
-  Type type;  // of the document
+  Type type;  // type of the document
 };
 
 constexpr PartKind kParts[] = {

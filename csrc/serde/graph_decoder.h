@@ -76,7 +76,7 @@ class OpenGraph {
   const uint64_t scope_;
   fx::NameWriter names_;
   fx::GraphWriter writer_;
-  core::StringPool pool_;         // of the names in the file
+  core::StringPool pool_;         // holds the names in the file
   std::vector<Defined> defined_;  // by id in the pool
   Ref root_;                      // nn.Module that holds the graphs of higher-order operators
 };
@@ -317,7 +317,7 @@ class GraphDecoder {
 
   std::vector<Ref> spec_kinds_;                         // torch's enum members by row of kSpecs
   std::vector<Ref> dtypes_, layouts_, memory_formats_;  // by number in the file
-  std::vector<Device> devices_;                         // of the tensors read so far
+  std::vector<Device> devices_;                         // devices of the tensors read so far
   TextMap<Ref> numbers_;                                // by role, type, text and hint
 };
 

@@ -57,7 +57,7 @@ Table table_of(PyObject* value);
 
 struct NamedValue {
   Ref name;     // str: a node's name, or a new one for an unused result
-  Ref value;    // from meta["val"]
+  Ref value;    // meta["val"] of the node, or a part of it
   Table table;  // never kNone
 };
 
@@ -71,7 +71,7 @@ struct Output {
 struct NodeEntry {
   Ref node;                  // torch.fx.Node
   Ref name;                  // str
-  const Operator* function;  // of a call_function node, else null
+  const Operator* function;  // the function of a call_function node, else null
   uint32_t outputs;          // position of its first output in GraphValues::outputs
   uint32_t duplicate_of;     // index of the first getitem node for the same result, or kAbsent
   core::Op op;               // opcode of the node

@@ -28,10 +28,10 @@ struct SplitOptions {
 
 // The decisions of a split, made before any object is created.
 struct SplitPlan {
-  Assignment assignment;                     // from the callback
+  Assignment assignment;                     // the results of the callback
   fx::ReadGraph source;                      // the graph, flat
   std::unique_ptr<Partitioning> partitions;  // inputs and outputs of the partitions
-  std::vector<core::PartitionId> order;      // in which the base graph calls the partitions
+  std::vector<core::PartitionId> order;      // order in which the base graph calls the partitions
   std::vector<Ref> submodule_names;          // by partition: "submod_0", ...
 
   // The object that a get_attr or call_module node names. A graph has few of these nodes, so a map

@@ -432,8 +432,8 @@ bool is_cloned_bytewise(const at::Tensor& tensor, bool as_parameter) {
          !tensor.is_neg() && (as_parameter || !tensor.requires_grad());
 }
 
-// Returns the results of add(i, value) for a list: the index of the value in the originals, or
-// kElsewhere.
+// Returns the results of add(i, value) for all items of a list: the index of the value in
+// Originals, or kElsewhere.
 template <class Add>
 std::vector<uint32_t> add_values(const py::list& values, Add add) {
   const size_t count = values.size();

@@ -213,9 +213,9 @@ class ProgramReader {
  private:
   struct PlannedWrite {
     NodeId input;          // placeholder of the source
-    NodeId value;          // of the source
-    StringId name;         // of the copy_, in namespace_
-    StringId detach_name;  // of the detach before it; invalid: none
+    NodeId value;          // the value that is written, a node of the source
+    StringId name;         // name of the copy_ node, in namespace_
+    StringId detach_name;  // name of the detach node before the copy_; invalid: none
   };
 
   PyObject* node(NodeId id) const { return program_.source.nodes[id.value()]; }

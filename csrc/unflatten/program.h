@@ -36,7 +36,7 @@ enum class FlatKind : uint8_t {
 // A node whose stack was cut because its modules do not nest.
 struct CutStack {
   PyObject* node;                  // borrowed
-  std::vector<std::string> paths;  // of the modules, before the cut
+  std::vector<std::string> paths;  // paths of the modules in the stack, before the cut
   size_t dropped;                  // number of modules cut off
 };
 

@@ -90,7 +90,7 @@ class ProgramState {
   std::vector<PyObject*> wanted_;            // borrowed from values_
   std::vector<uint8_t> are_parameters_;      // by copy
   std::vector<std::pair<core::StringId, uint32_t>> placeholders_;
-  std::vector<std::vector<core::StringId>> group_names_;  // by group that an input passes
+  std::vector<std::vector<core::StringId>> group_names_;  // names of groups that inputs pass
 };
 
 }  // namespace fxpress::unflatten

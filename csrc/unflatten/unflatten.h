@@ -16,7 +16,7 @@ struct UnflattenSource {
   PyObject* may_alias;  // (node) -> bool: a result of the node may be, or view, an argument
   PyObject* parts;      // frozenset: functions that return an inner tensor of a tensor subclass
   std::vector<Mutation> mutations;
-  PyObject* signatures;                     // of preserved calls: list of tuples
+  PyObject* signatures;                     // list of tuples: signatures of preserved calls
   std::vector<std::string> with_signature;  // the call names with a signature, and the root's
   const ProgramState* state = nullptr;      // after fill(); null: the program has no state
   std::vector<std::string> paths;           // dotted paths of the original modules, in order
@@ -45,7 +45,7 @@ struct OutlinedCall {
   Ref module;       // the module
 };
 struct OutlinedAttribute {
-  Ref call_name;  // of the module
+  Ref call_name;  // call name of the module
   Ref target;     // target of a get_attr node in the module's graph
   Ref module;     // the module with this call name
 };

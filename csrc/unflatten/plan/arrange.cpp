@@ -32,7 +32,7 @@ class StateLowering {
   void run() {
     struct ModuleVisit {
       ModuleId module;
-      StringId path;  // from the root, without call numbers
+      StringId path;  // path from the root, without call numbers
       bool children_done;
     };
     std::vector<ModuleVisit> visits{{outline_.root, strings_.intern(""), false}};
@@ -277,7 +277,7 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
     StringId path;
     std::vector<std::pair<uint32_t, ModuleId>> modules;  // number of the call, module
     std::vector<StringId> names;                         // call names that are modules themselves
-    uint32_t dispatcher = kNone;                         // into the result
+    uint32_t dispatcher = kNone;                         // index in the result
   };
   std::vector<Calls> modules;
   std::unordered_map<uint32_t, size_t> position;     // path -> index in modules

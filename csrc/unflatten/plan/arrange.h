@@ -78,7 +78,7 @@ void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
 // A module that stands for calls with different graphs: each call runs the next of `calls`.
 struct Dispatcher {
   ModuleId module;              // its id in the tree
-  StringId path;                // of the module
+  StringId path;                // path of the module
   std::vector<ModuleId> calls;  // the modules of the calls, in order; may repeat
 };
 

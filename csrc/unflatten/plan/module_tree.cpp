@@ -118,7 +118,7 @@ ModuleId ModuleTree::find(ModuleId from, std::string_view path) const {
 void ModuleTree::sort_children(ModuleId root, const Rank& rank) {
   struct Visit {
     ModuleId module;  // the module whose children are sorted
-    StringId path;    // of the module, without call numbers
+    StringId path;    // path of the module, without call numbers
   };
   struct Ranked {
     size_t rank;

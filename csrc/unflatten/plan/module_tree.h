@@ -85,7 +85,7 @@ class ModuleTree {
 
  private:
   struct ChildTable {
-    std::vector<Child> items;  // in order; invalid where removed
+    std::vector<Child> items;  // in order; removed children are invalid
     size_t removed = 0;        // number of invalid items
   };
   static constexpr uint32_t kRemoved = FlatMap::kAbsent - 1;

@@ -52,7 +52,7 @@ enum class Planned : uint8_t {
 
 // One leaf of a preserved signature.
 struct SignatureLeaf {
-  StringId name;      // of the flat value, or invalid
+  StringId name;      // name of the flat value, or invalid
   NodeId node;        // the flat value of that name, if the graph has it
   ObjectId constant;  // the value of a leaf that is a constant, else invalid
 };
@@ -61,7 +61,7 @@ struct CallSignature {
   std::vector<SignatureLeaf> inputs;
   std::vector<SignatureLeaf> outputs;
   uint32_t positional = 0;         // number of positional arguments before flattening
-  std::vector<StringId> keywords;  // of the call, in the order of the spec
+  std::vector<StringId> keywords;  // keyword arguments of the call, in the order of the spec
 };
 
 struct PlannedNode {
@@ -90,16 +90,16 @@ struct CallFrame {
   explicit CallFrame(std::pmr::memory_resource* of_outline) : memory(of_outline) {}
 
   std::pmr::memory_resource* memory;
-  FrameId parent;                               // the caller; invalid for the root
-  PlannedId call;                               // the kCall in the caller
-  StringId path;                                // path of the module
-  StringId call_name;                           // `path` with the number of the call
-  StringId target;                              // the call name relative to the caller's path
-  uint32_t call_index = 0;                      // number of the call
-  StringId key;                                 // identifies the module object
-  ModuleId module;                              // in the tree
-  uint32_t signature = kNoSignature;            // of the call, into OutlineSource::signatures
-  bool path_has_signature = false;              // the first call of the module has a signature
+  FrameId parent;                     // the caller; invalid for the root
+  PlannedId call;                     // the kCall in the caller
+  StringId path;                      // path of the module
+  StringId call_name;                 // `path` with the number of the call
+  StringId target;                    // the call name relative to the caller's path
+  uint32_t call_index = 0;            // number of the call
+  StringId key;                       // identifies the module object
+  ModuleId module;                    // the module in the tree
+  uint32_t signature = kNoSignature;  // index of the call's signature in OutlineSource::signatures
+  bool path_has_signature = false;    // the first call of the module has a signature
   std::pmr::vector<PlannedId> created{memory};  // every planned node, in order of creation
   std::pmr::vector<PlannedId> front{memory};    // nodes inserted at the front, the frontmost last
   std::pmr::vector<PlannedId> states{memory};   // kState nodes, after the placeholders, last first
@@ -126,7 +126,7 @@ enum class OutlineFault : uint8_t {
 
 class OutlineError : public std::runtime_error {
  public:
-  // `detail`: the module's path, or a message (kNotDescendant).
+  // `detail`: the module's path, or, for kNotDescendant, a message.
   OutlineError(OutlineFault what_fault, NodeId at, const std::string& detail)
       : std::runtime_error(detail), fault(what_fault), node(at) {}
   const OutlineFault fault;
@@ -159,8 +159,8 @@ struct Outline {
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<CallFrame> frames;   // in order of entry, callers first
   std::vector<PlannedNode> nodes;  // of all frames
-  std::vector<PlannedId> inputs;   // of all nodes; invalid: a constant of the signature
-  std::vector<StringId> keys;      // of modules, in order of first entry
+  std::vector<PlannedId> inputs;   // inputs of all nodes; invalid: a constant of the signature
+  std::vector<StringId> keys;      // keys of modules, in order of first entry
   std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames, in order
   std::vector<FrameId> displaced;      // frames whose name another call has; callers first
   ModuleId root;                       // root of the tree
