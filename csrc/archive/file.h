@@ -39,7 +39,7 @@ class ByteSink {
   virtual void write(Bytes bytes) = 0;
 };
 
-// The bytes of an open file from an offset on. Borrows the descriptor without its position.
+// Reads an open file from an offset on. Borrows the descriptor, and does not use its position.
 class FileSource final : public Source {
  public:
   FileSource(int descriptor, uint64_t start);

@@ -1,5 +1,5 @@
 // Defines the types of functions that read and create tensors, which the extension module _aten,
-// linked to libtorch, exports in capsules to the module _native, which is not.
+// linked to libtorch, exports in capsules to the module _native, which is not linked to it.
 #pragma once
 
 #include <cstddef>

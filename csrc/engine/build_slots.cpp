@@ -91,8 +91,8 @@ void Builder::find_last_uses() {
   }
 }
 
-// For the instruction that is the last to read a value: marks the last argument with the value,
-// which the instruction then moves out of its slot.
+// For the instruction that is the last to read a value: marks the last argument that is the value.
+// The instruction moves this argument out of its slot.
 void Builder::mark_moves(const Instruction& instruction) {
   std::vector<uint32_t> ending;
   for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {

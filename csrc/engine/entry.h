@@ -16,7 +16,7 @@ PyObject* run(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // Returns the sizes of the graph's plan as a dict; None without a plan.
 pybind11::object plan_info(const pybind11::object& graph);
 
-// Returns the index in `_call_modules` of a dispatcher's next call; -1 unless it is an int.
+// Returns the `_call_modules` index of a dispatcher's next call; -1 if its counter is not an int.
 int64_t next_call(const pybind11::object& dispatcher);
 void set_next_call(const pybind11::object& dispatcher, int64_t index);
 

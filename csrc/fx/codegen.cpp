@@ -424,7 +424,7 @@ class Generator {
     }
   }
 
-  // Ends the statement of a node: sets variables to None after their last use, to free memory.
+  // Ends the statement of a node; the code then sets variables without later uses to None.
   void end_statement(NodeId id, PyObject* node) {
     const auto begin = dying_.dead.begin() + dying_.begin[id.value()];
     const auto end = dying_.dead.begin() + dying_.begin[id.value() + 1];

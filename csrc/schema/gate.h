@@ -32,7 +32,7 @@ class GateError : public std::runtime_error {
  public:
   GateError(std::string path, Rule rule, std::string_view value);
 
-  const std::string& path() const { return path_; }  // of the field that contains the text
+  const std::string& path() const { return path_; }  // path of the field that contains the text
   const std::string& value() const { return value_; }
   const char* fault() const;  // see fault_of()
 

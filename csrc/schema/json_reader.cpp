@@ -16,8 +16,8 @@ namespace fxpress::schema {
 
 namespace {
 
-// The bytes charged for an item of a list and for an entry of a map: the builder's stack, whose
-// memory doubles, the document, and for keys JsonKeys.
+// The bytes charged for an item of a list and for an entry of a map: memory of the builder's stack,
+// which doubles, of the document, and for keys of JsonKeys.
 constexpr uint64_t kItemBytes = 2 * sizeof(Value);
 constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
 

@@ -84,8 +84,8 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
       return false;
     }
   }
-  // torch's verifier counts two mutations with the same new value as one. This check returns false,
-  // so that the verifier decides.
+  // torch's verifier counts two mutations with the same new value as one. This check then returns
+  // false, so that the verifier decides.
   const auto in = [&](const Ref& set) {
     const Ref name = get_attr(argument.get(), fx::names.name);
     const bool known = contains(targets.mutated.get(), name.get());

@@ -286,7 +286,7 @@ class GraphDecoder {
   Ref tensor(const Value& meta);
   Ref custom_object(const Value& record);
   Ref number(const Value& value, Role role = Role::kNumber);
-  // Returns the object for a number `code` of the file. what: the object's type, for the error.
+  // Returns the object for `code`, a number in the file. what: the object's type, for the error.
   Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
   Device& device_of(const Value& value);
   std::string key_of(const Value& meta, bool& is_symbolic);

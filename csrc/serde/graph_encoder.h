@@ -148,7 +148,7 @@ class GraphEncoder {
   bool tensor_list(PyObject* items);
   bool nested_list(PyObject* items);
   void other_list(PyObject* items);
-  // write_list() and numbers() always return true, the result of their callers.
+  // write_list() and numbers() always return true, which their callers return.
   template <class F>
   bool write_list(Field field, PyObject* items, F&& each);
   bool numbers(Table table, PyObject* items);

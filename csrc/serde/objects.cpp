@@ -148,7 +148,7 @@ class SchemaClasses::Maker {
     Ref object;
   };
 
-  // Returns a shared str: most texts (names of arguments, operators, values) repeat soon.
+  // Returns a str that equal texts share: most texts (names of arguments, operators) repeat soon.
   Ref text(std::string_view text) {
     if (text.size() > kLongestShared) return new_text(text);
     Shared& slot = texts_[core::TextHash()(text) % texts_.size()];

@@ -50,7 +50,7 @@ struct Operator {
   bool is_allowed;                          // torch's verifier surely accepts it
   bool is_functional;                       // is_allowed, and it writes none of its arguments
   bool takes_numbers;                       // kSymbolic, or decoded like it: aten.item
-  bool constrains;                          // its call constrains the range of a symbol
+  bool constrains;                          // calling it constrains the range of a symbol
   std::string name;                         // as in the file
   Ref object;                               // the operator, or null
   std::vector<OperatorArgument> arguments;  // kSchema, kSymbolic

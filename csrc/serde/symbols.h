@@ -32,7 +32,7 @@ bool has_torch();
 PyObject* damage_error();
 
 // Returns the row of kSpecs for torch's InputSpec or OutputSpec object. AssertionError if the
-// `kind` of the object is unknown, or is not of the class `type`.
+// `kind` of the object is unknown, or belongs to the other of these two classes than `type`.
 const SpecInfo& spec_info(PyObject* spec, schema::Type type);
 
 // torch's class for arguments of a type, borrowed; null for SpecArgument::kAny.

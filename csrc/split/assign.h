@@ -1,5 +1,6 @@
 // Implements the first phase of a split, in which the user's callback assigns nodes to partitions.
-// Has code that split_module and split_module_simple share: names of partitions, symbols, marks.
+// Also has the code that split_module and split_module_simple share: names of partitions, symbols,
+// marks.
 #pragma once
 
 #include <span>

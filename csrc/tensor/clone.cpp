@@ -58,7 +58,7 @@ bool is_tensor(PyObject* value) {
   return PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
 }
 
-// Whether this file copies a value, or Python. observed: see copies_are_observed().
+// Whether this file, and not Python, copies a value. observed: see copies_are_observed().
 bool is_copied_here(PyObject* value, bool observed) {
   if (observed || !is_plain_class(value)) return false;
   const at::Tensor& tensor = THPVariable_Unpack(value);

@@ -91,7 +91,7 @@ class ArchiveWriter {
     use([&] { writer_.begin(name, size); });
   }
   void append(const pybind11::handle& data);
-  // Writes records from memory that is not freed during the call, the ranges of each in order.
+  // Writes ranges of records, in order; their memory must not be freed during the call.
   void add_memory(const std::vector<MemoryPart>& parts);
   void end() {
     use([&] { writer_.end(); });

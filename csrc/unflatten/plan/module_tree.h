@@ -29,7 +29,7 @@ bool is_call_of(std::string_view name, std::string_view base);
 // `path` is strictly below `prefix`, compared part by part; every path except "" is below "".
 bool is_below(std::string_view path, std::string_view prefix);
 
-// `path` without `prefix`, an ancestor of `path`, and without the dot between them.
+// `path` without its ancestor `prefix` and the dot after it.
 std::string_view relative(std::string_view path, std::string_view prefix);
 
 // Every part of a dotted path without its call number: "a@1.b@2" -> "a.b".
