@@ -1,6 +1,5 @@
 // Implements the first phase of a split, in which the user's callback assigns nodes to partitions.
-// Also has the code that split_module and split_module_simple share: names of partitions, symbols,
-// marks.
+// Also has code for split_module_simple: names of partitions, symbols, marks.
 #pragma once
 
 #include <span>
