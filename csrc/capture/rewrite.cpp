@@ -32,7 +32,7 @@ Ref dict_of_meta(PyObject* node) {
 
 namespace {
 
-// Whether copy.copy() returns the object itself.
+// Whether copy.copy(value) returns `value` itself.
 bool is_atom(PyObject* value) {
   return value == Py_None || PyUnicode_CheckExact(value) || PyLong_CheckExact(value) ||
          PyBool_Check(value) || PyFloat_CheckExact(value) || PyTuple_CheckExact(value);

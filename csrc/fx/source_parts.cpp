@@ -32,7 +32,7 @@ bool is_word(char c) {
   return kWord[static_cast<unsigned char>(c)];
 }
 
-// Returns the name that begins at `begin`.
+// Returns the name that begins at `begin` in the text.
 std::string_view word_at(std::string_view text, size_t begin) {
   size_t end = begin;
   while (end < text.size() && is_word(text[end])) ++end;

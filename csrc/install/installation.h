@@ -61,12 +61,12 @@ class Installation {
   Patches active_;                              // the patches that are applied
 };
 
-// A policy, pairs of an original and its stand-in, tables, and callbacks.
+// The argument of acquire(): policy, pairs (original, stand-in), tables, and callbacks.
 using Prepared =
     std::tuple<pybind11::str, std::vector<std::pair<pybind11::object, pybind11::object>>,
                pybind11::list, pybind11::list>;
 
-// Acquires a lease; a scoped one is held by a context manager.
+// Acquires a lease; a context manager holds a scoped lease.
 const Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped);
 
 // Releases the newest lease that is not scoped; RuntimeError when there is none.

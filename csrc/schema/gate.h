@@ -42,7 +42,7 @@ class GateError : public std::runtime_error {
   Rule rule_;
 };
 
-// Whether a text passes a rule for a single text.
+// Whether a text passes a rule, which must be a rule for single texts.
 bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_identifier);
 
 // The rule with this name without the "k", such as "Identifier"; kNone if it does not exist.

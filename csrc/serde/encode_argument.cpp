@@ -234,7 +234,7 @@ bool GraphEncoder::number_list(PyObject* items) {
   return false;
 }
 
-// Writes each item: a node as its name, a symbolic number, which Inductor passes, as text.
+// Writes a list of numbers: a node as its name, a symbolic number (from Inductor) as text.
 bool GraphEncoder::numbers(Table table, PyObject* items) {
   const TableFields& fields = kTableFields[static_cast<size_t>(table)];
   const auto each = [&](PyObject* item) {

@@ -63,7 +63,7 @@ class OpenGraph {
   Defined& defined(std::string_view name);
   // Returns the entry of a name, or null for an unknown name.
   Defined* find(std::string_view name);
-  // SerializeError if no node has the name.
+  // Returns the node with this name in the file; SerializeError if no node has the name.
   PyObject* node_named(std::string_view name);
   // Interns a name from the file that a new node requests.
   core::StringId candidate(std::string_view name);

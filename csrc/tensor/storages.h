@@ -36,9 +36,9 @@ std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors);
 std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
     const std::vector<int64_t>& sizes, const at::Device& device);
 
-// Returns for each value a tensor with the same metadata on storages[its number]; None for the
-// number -1. A value that occurs twice gets one tensor. ValueError for a storage that is smaller
-// than the value's storage.
+// Returns for each value a tensor with the value's metadata on storages[number]; None for -1. A
+// value that occurs twice gets one tensor. ValueError for a storage that is smaller than the
+// value's storage.
 pybind11::list views_like(const pybind11::list& values, const std::vector<int64_t>& numbers,
                           const std::vector<at::Tensor>& storages);
 
