@@ -16,7 +16,7 @@ namespace {
 // A polynomial over GF(2) of degree below 32: the highest bit is the coefficient of x^0.
 using Polynomial = uint32_t;
 
-constexpr Polynomial kModulus = 0xEDB88320;  // without x^32
+constexpr Polynomial kModulus = 0xEDB88320;  // its coefficients besides x^32
 constexpr Polynomial kOne = 0x80000000;
 
 constexpr Polynomial times_x(Polynomial a) {
@@ -31,7 +31,7 @@ constexpr Polynomial product(Polynomial a, Polynomial b) {
   return sum;
 }
 
-// x^exponent
+// Returns x^exponent.
 constexpr Polynomial x_to_the(uint64_t exponent) {
   Polynomial result = kOne;
   for (Polynomial power = times_x(kOne); exponent != 0; exponent >>= 1) {
@@ -58,7 +58,7 @@ constexpr auto kTables = [] {
   return tables;
 }();
 
-// state: the complement of the checksum.
+// Computes a checksum by kTables. state: the complement of the checksum of the previous bytes.
 uint32_t by_tables(uint32_t state, Bytes bytes) {
   for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
     uint64_t word = 0;
@@ -76,7 +76,7 @@ uint32_t by_tables(uint32_t state, Bytes bytes) {
 
 #ifdef FXPRESS_CRC32_FOLDS
 
-// Returns x^bits, the factor that moves 64 bits by a distance. Shifted left by one bit, because a
+// Returns x^bits, the factor that moves 64 bits by `bits`, shifted left by one bit, because a
 // product of reflected polynomials is one bit short.
 constexpr int64_t carry(uint64_t bits) {
   return static_cast<int64_t>(static_cast<uint64_t>(x_to_the(bits)) << 1);
@@ -86,8 +86,8 @@ __attribute__((target("pclmul,sse4.1"))) inline __m128i load(const std::byte* fr
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
-// Moves a block of 128 bits by a distance, for which `carries` has the factors, and adds the result
-// to the block `there`.
+// Moves a block of 128 bits by the distance whose two factors `carries` has, and adds the result to
+// the block `there`.
 __attribute__((target("pclmul,sse4.1"))) inline __m128i fold(__m128i block, __m128i carries,
                                                              __m128i there) {
   const __m128i low = _mm_clmulepi64_si128(block, carries, 0x00);
@@ -95,8 +95,8 @@ __attribute__((target("pclmul,sse4.1"))) inline __m128i fold(__m128i block, __m1
   return _mm_xor_si128(_mm_xor_si128(low, high), there);
 }
 
-// Folds blocks of 64 bytes into one of 16 that has the same remainder ("Fast CRC Computation for
-// Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
+// Folds blocks of 64 bytes into a block of 16 bytes that has the same remainder ("Fast CRC
+// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
 __attribute__((target("pclmul,sse4.1"))) uint32_t by_folding(uint32_t state, Bytes bytes) {
   const __m128i over_four = _mm_set_epi64x(carry(4 * 128 - 32), carry(4 * 128 + 32));
   const __m128i over_one = _mm_set_epi64x(carry(128 - 32), carry(128 + 32));

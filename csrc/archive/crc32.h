@@ -1,4 +1,4 @@
-// CRC-32 as zip files use it (ISO 3309, polynomial 0x04C11DB7, bits reflected).
+// Computes CRC-32 as zip files use it (ISO 3309, polynomial 0x04C11DB7, bits reflected).
 #pragma once
 
 #include <cstddef>

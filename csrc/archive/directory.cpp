@@ -55,7 +55,7 @@ std::string_view as_text(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The location of the directory, and its number of records.
+// The location of the directory in the archive, and its number of records.
 struct Extent {
   uint64_t offset = 0;
   uint64_t size = 0;   // bytes
@@ -87,7 +87,7 @@ class Tail final : public Source {
   std::vector<std::byte> bytes_;  // the end of the source
 };
 
-// Reads the 64-bit end record before `end`; returns false if there is none.
+// Reads the 64-bit end record before `end`; returns false if the archive does not have one.
 bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
   if (end < kEnd64LocatorSize + kEnd64Size) return false;
   std::array<std::byte, kEnd64LocatorSize> locator_bytes{};
@@ -124,7 +124,7 @@ Extent find_directory(const Tail& source) {
     extent.size = fields.take<uint32_t>();
     extent.offset = fields.take<uint32_t>();
     const auto comment = fields.take<uint16_t>();
-    if (comment != fields.left()) continue;  // the signature is part of a comment
+    if (comment != fields.left()) continue;  // these bytes are part of a comment, not an end record
     extent.end = size - tail.size() + at;
     find_end_64(source, extent.end, extent);
     if (extent.offset > extent.end || extent.size > extent.end - extent.offset) {
@@ -164,13 +164,13 @@ Header take_header(Numbers& fields) {
   return header;
 }
 
-// Takes numbers that do not fit into 32 bits from their extra field.
+// Takes the numbers that do not fit into 32 bits from the extra field for 64-bit numbers.
 void take_extra_64(Bytes extra, Header& header, uint64_t& offset) {
   Numbers fields(extra);
   while (fields.left() >= 4) {
     const auto tag = fields.take<uint16_t>();
     const auto size = fields.take<uint16_t>();
-    if (size > fields.left()) return;  // the rest is padding, not a field
+    if (size > fields.left()) return;  // the remaining bytes are padding, not a field
     Numbers field(fields.take_bytes(size));
     if (tag != kExtra64) continue;
     for (uint64_t* number : {&header.size, &header.stored, &offset}) {
@@ -187,7 +187,7 @@ void check_name(std::string_view path) {
 }
 
 // Returns the offset of a record's data. ArchiveError if the local header differs from the
-// directory. path: the record's name in the directory, with the root. bytes: a buffer for reuse.
+// directory. path: the record's name with the root folder. bytes: a buffer for reuse.
 uint64_t read_local_header(const Source& source, const Record& record, std::string_view path,
                            std::vector<std::byte>& bytes) {
   bytes.resize(kLocalHeaderSize + path.size());
@@ -209,7 +209,7 @@ uint64_t read_local_header(const Source& source, const Record& record, std::stri
   return record.header + header_size;
 }
 
-// Takes the next record of the directory; its name includes the root.
+// Takes the next record of the directory; Record::name includes the root folder.
 Record take_record(Numbers& fields) {
   if (fields.take<uint32_t>() != kCentralHeader) no_archive("its directory is damaged");
   const auto made_by = fields.take<uint16_t>();
@@ -248,8 +248,8 @@ Record take_record(Numbers& fields) {
   return record;
 }
 
-// Sets `end` of each record to the next header or the directory. ArchiveError if records overlap or
-// exceed the archive. Names include the root.
+// Sets `end` of each record: the offset of the next header, or of the directory. ArchiveError if
+// records overlap or exceed the archive. Record::name includes the root folder.
 void find_ends(std::vector<Record>& records, uint64_t directory) {
   std::vector<Record*> sorted;
   sorted.reserve(records.size());
@@ -271,7 +271,7 @@ void find_ends(std::vector<Record>& records, uint64_t directory) {
   }
 }
 
-// Reads the directory in parts, so that a source can reject a large one early.
+// Reads the directory in parts, so that a source can reject a large directory early.
 std::vector<std::byte> read_directory(const Source& source, const Extent& extent) {
   constexpr size_t kPart = size_t{16} << 20;
   std::vector<std::byte> bytes;

@@ -11,36 +11,36 @@
 namespace fxpress::archive {
 
 struct Record {
-  std::string name;     // without the root
+  std::string name;     // path below the root folder
   uint64_t header = 0;  // offset of its local header in the archive
-  uint64_t end = 0;     // start of the next header, or of the directory
-  uint64_t offset = 0;  // of its data; 0 until its local header has been read
+  uint64_t end = 0;     // offset of the next record's header, or of the directory
+  uint64_t offset = 0;  // offset of its data; 0 until its local header has been read
   uint64_t stored = 0;  // bytes of the data in the archive
   uint64_t size = 0;    // bytes of the unpacked data; `stored` unless is_deflated
-  uint32_t crc = 0;     // of the unpacked bytes
+  uint32_t crc = 0;     // CRC-32 of the unpacked bytes
   bool is_deflated = false;
 };
 
-// When the local header of a record is read and compared with the directory.
+// When a Directory checks the local headers of records: in its constructor, or in locate().
 enum class Headers : uint8_t { kAtOnce, kOnDemand };
 
-// The records of an archive, validated: the data of each record is inside the archive and does not
-// overlap another's. Local headers are compared with the directory at once or by locate().
+// The validated records of an archive: the data of each record is inside the archive and does not
+// overlap the data of another record.
 class Directory {
  public:
-  // The source must outlive the directory. ArchiveError if the file is not a zip file, is damaged,
-  // or has names that lead out of a folder.
+  // The source must outlive this object. ArchiveError if the source is not a zip file, is damaged,
+  // or has a record whose path leads out of a folder.
   explicit Directory(const Source& source, Headers headers = Headers::kAtOnce);
   Directory(const Directory&) = delete;  // positions_ points into records_
   Directory& operator=(const Directory&) = delete;
 
   const std::vector<Record>& records() const { return records_; }
-  // Returns the record without reading its header; null if there is none.
+  // Returns the record with this name without reading its header; null if no record has the name.
   const Record* find(std::string_view name) const;
-  // Returns the record after reading its header; null if there is none. ArchiveError if the header
-  // differs from the directory.
+  // Returns the record with this name after reading its header; null if no record has the name.
+  // ArchiveError if the header differs from the directory.
   const Record* locate(std::string_view name);
-  // The folder that contains all records; empty if there is none.
+  // The folder that contains all records; empty if no folder does.
   const std::string& root() const { return root_; }
 
  private:

@@ -13,7 +13,7 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr size_t kBuffered = size_t{1} << 18;  // bytes of a BufferedSink
+constexpr size_t kBuffered = size_t{1} << 18;  // bytes that a BufferedSink buffers
 constexpr size_t kOneCall = size_t{1} << 30;   // bytes; Linux transfers less than 2^31 in a call
 constexpr int64_t kSentTogether = int64_t{1} << 25;  // bytes between starts of writeback
 
@@ -41,7 +41,7 @@ void FileSource::read(uint64_t offset, WritableBytes to) const {
                               static_cast<off_t>(start_ + offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("read");
-    if (got == 0) end_of_file();  // the file was truncated meanwhile
+    if (got == 0) end_of_file();  // the file was truncated after it was opened
     offset += static_cast<uint64_t>(got);
     to = to.subspan(static_cast<size_t>(got));
   }
@@ -61,7 +61,7 @@ FileSink::FileSink(int descriptor) : descriptor_(descriptor) {
 void FileSink::start_writing_back() {
 #ifdef __linux__
   if (!is_file_ || position_ - sent_ < kSentTogether) return;
-  // Only a hint: if it fails, the sync at the end writes everything.
+  // An error is ignored: the sync at the end writes all bytes in any case.
   sync_file_range(descriptor_, sent_, position_ - sent_, SYNC_FILE_RANGE_WRITE);
   sent_ = position_;
 #endif

@@ -1,5 +1,5 @@
-// The sources and sinks of an archive (open files and memory), progress reports, and the error for
-// a faulty archive.
+// Defines sources and sinks of an archive (open files and memory), progress reports, and the error
+// for a faulty archive.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ namespace fxpress::archive {
 
 using WritableBytes = std::span<std::byte>;
 
-// A faulty archive; the message names the faulty record, if any. Errors of the operating system are
-// std::system_error.
+// Thrown for a faulty archive; the message names the record, if the fault is in one. Errors of the
+// operating system are thrown as std::system_error.
 class ArchiveError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -26,9 +26,9 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual uint64_t size() const = 0;
-  // Fills `to` with bytes from `offset` on; ArchiveError if there are fewer.
+  // Fills `to` with the bytes from `offset` on; ArchiveError if the source ends earlier.
   virtual void read(uint64_t offset, WritableBytes to) const = 0;
-  // The bytes to read at a time: few enough to stay in the cache until their checksum is computed.
+  // The number of bytes to read at a time: they stay in the cache until their checksum is computed.
   virtual size_t piece() const { return size_t{1} << 18; }
 };
 
@@ -39,7 +39,7 @@ class ByteSink {
   virtual void write(Bytes bytes) = 0;
 };
 
-// The bytes of an open file from an offset on. Borrows the descriptor; does not use its position.
+// Reads an open file from an offset on. Borrows the descriptor, and does not use its position.
 class FileSource final : public Source {
  public:
   FileSource(int descriptor, uint64_t start);
@@ -49,7 +49,7 @@ class FileSource final : public Source {
  private:
   int descriptor_;
   uint64_t start_;  // offset of the archive in the file
-  uint64_t size_;   // bytes from there to the end when it was opened
+  uint64_t size_;   // bytes from start_ to the end of the file when this was created
 };
 
 class MemorySource final : public Source {
@@ -74,8 +74,8 @@ class FileSink final : public ByteSink {
 
   int descriptor_;
   bool is_file_;
-  int64_t position_ = 0;  // in a file
-  int64_t sent_ = 0;      // writeback has started up to here
+  int64_t position_ = 0;  // offset of the next byte; only counted for a file
+  int64_t sent_ = 0;      // offset up to which writeback has started
 };
 
 // Buffers small writes to another sink.
@@ -87,14 +87,14 @@ class BufferedSink final : public ByteSink {
 
  private:
   ByteSink& sink_;
-  std::vector<std::byte> buffer_;  // not written yet
+  std::vector<std::byte> buffer_;  // bytes that have not been written to sink_
 };
 
 // Reports the progress of long work, and lets a signal interrupt it.
 class Progress {
  public:
-  // report(bytes since the last report) is called by the thread that waits for the work, about
-  // every 50 ms. An exception from it ends the work.
+  // The thread that waits for the work calls report(bytes since the last report) about every 50 ms.
+  // An exception from report() ends the work.
   using Report = std::function<void(uint64_t)>;
 
   explicit Progress(Report report) : report_(std::move(report)) {}
@@ -116,7 +116,7 @@ class Progress {
 
  private:
   Report report_;
-  uint64_t bytes_ = 0;  // not reported yet
+  uint64_t bytes_ = 0;  // bytes processed since the last report
   std::chrono::steady_clock::time_point latest_ = std::chrono::steady_clock::now();  // last report
 };
 

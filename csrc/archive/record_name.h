@@ -1,4 +1,4 @@
-// Names of records in an archive.
+// Defines and checks names of records in an archive.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline constexpr std::array kRecordsOfWriter = {kVersionRecord, kByteOrderRecord
 // null if it is valid.
 inline const char* problem_of_name(std::string_view path) {
   if (path.empty()) return "is empty";
-  bool has_control = false;  // an early exit would be slower
+  bool has_control = false;  // the loop tests all characters: an early exit would be slower
   for (const char c : path) has_control |= (c >= 0 && c < ' ') || c == 0x7f;
   if (has_control) {
     const bool has_zero = path.find('\0') != std::string_view::npos;

@@ -122,11 +122,11 @@ class Work {
   const bool check_;    // compute checksums
   const size_t piece_;  // bytes per read
   std::vector<Chunk> chunks_;
-  std::atomic<size_t> next_ = 0;     // the next chunk to transfer
+  std::atomic<size_t> next_ = 0;     // position of the next chunk to transfer
   std::atomic<uint64_t> done_ = 0;   // bytes transferred
   std::atomic<bool> stop_ = false;   // a thread has failed, or stop() was called
   std::mutex mutex_;                 // guards the following members
-  std::condition_variable changed_;  // notifies of finished_
+  std::condition_variable changed_;  // notified when finished_ changes
   size_t finished_ = 0;              // threads that have ended run()
   std::exception_ptr error_;         // the first error
 };

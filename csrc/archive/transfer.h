@@ -12,17 +12,17 @@ namespace fxpress::archive {
 struct Transfer {
   const Record* record;     // not deflated
   uint64_t start = 0;       // offset in the record's data
-  uint64_t size = 0;        // bytes; within the record
+  uint64_t size = 0;        // bytes of the range, which is within the data
   std::byte* to = nullptr;  // destination; null: only the checksum is computed
 };
 
 struct TransferOptions {
-  bool check = true;   // compute checksums
+  bool check = true;   // compute the checksums of the ranges
   size_t threads = 1;  // maximum number of threads
 };
 
-// Returns the checksum of each transfer (nothing without a check). If it throws, the contents of
-// all destinations are unspecified.
+// Reads all ranges; returns the checksum of each, or nothing if `options.check` is false. After an
+// exception, the contents of all destinations are unspecified.
 std::vector<uint32_t> transfer(const Source& source, const std::vector<Transfer>& transfers,
                                const TransferOptions& options, Progress& progress);
 

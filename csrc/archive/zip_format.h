@@ -1,4 +1,4 @@
-// The structures of a zip file (PKWARE APPNOTE 6.3) that are written and read.
+// Defines the structures of a zip file (PKWARE APPNOTE 6.3) that fxpress writes and reads.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ constexpr uint16_t kNameIsUtf8 = 1U << 11;
 constexpr uint16_t kStored = 0;
 constexpr uint16_t kDeflated = 8;
 
-// Values that mark a field whose number is in the extra field or in the 64-bit end record.
+// The value of a field whose number is stored in the extra field or in the 64-bit end record.
 constexpr uint32_t kElsewhere32 = 0xFFFFFFFF;
 constexpr uint16_t kElsewhere16 = 0xFFFF;
 constexpr uint16_t kExtra64 = 1;  // tag of the extra field for 64-bit numbers

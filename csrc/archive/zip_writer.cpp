@@ -18,12 +18,12 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr uint64_t kAlignment = 64;           // of the data of records, bytes
+constexpr uint64_t kAlignment = 64;           // alignment of records' data, in bytes
 constexpr size_t kPiece = size_t{1} << 20;    // bytes written between two reports
-constexpr size_t kParallelSize = 4 * kPiece;  // bytes from which a thread copies
+constexpr size_t kParallelSize = 4 * kPiece;  // a thread copies data of at least this many bytes
 constexpr std::string_view kVersion = "6\n";  // torch's format version of pt2 archives
-constexpr uint16_t kMadeBy = 0x031E;          // in the end record, as miniz writes it
-constexpr uint16_t kNeeds64 = 45;             // the zip version with 64-bit fields
+constexpr uint16_t kMadeBy = 0x031E;  // the end record's field "made by", as miniz writes it
+constexpr uint16_t kNeeds64 = 45;     // the version of the zip format that has 64-bit fields
 
 Bytes as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -51,7 +51,7 @@ uint32_t in_32(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, kElsewhere32));
 }
 
-// The extra field for numbers that do not fit into 32 bits; empty if all fit.
+// Returns the extra field for numbers that do not fit into 32 bits; empty if both numbers fit.
 std::string extra_64(uint64_t size, uint64_t header) {
   Fields numbers;
   if (size >= kElsewhere32) numbers.add(size).add(size);
@@ -64,8 +64,8 @@ std::string extra_64(uint64_t size, uint64_t header) {
       .text();
 }
 
-// An extra field that aligns the data after it. Without filling, the data would begin 4 bytes after
-// `start`.
+// Returns an extra field at offset `start` whose filling aligns the data after it. Without filling,
+// the field has 4 bytes.
 std::string padding(uint64_t start) {
   const uint64_t size = (kAlignment - (start + 4) % kAlignment) % kAlignment;
   return Fields()
@@ -78,8 +78,8 @@ std::string padding(uint64_t start) {
 }  // namespace
 
 // Copies bytes in pieces, so that the checksum matches the written bytes even if another thread
-// modifies them. A thread copies large data while the caller writes earlier pieces. Both wait only
-// on atomics, so a child process that is forked meanwhile has no locked mutex.
+// modifies them. A thread copies large data while the caller writes earlier pieces. The two threads
+// wait only on atomics, so a child process that is forked during the copy has no locked mutex.
 class ZipWriter::Copies {
  public:
   Copies(uint32_t before, Bytes bytes, Buffers& buffers)
@@ -131,7 +131,7 @@ class ZipWriter::Copies {
     copied_.notify_all();
   }
 
-  // Copies all pieces; waits if all buffers except the one in use hold later pieces.
+  // Copies all pieces; waits while all buffers but the one that the caller writes are full.
   void run() {
     for (size_t i = 0; i < pieces_; ++i) {
       size_t requested = requested_;
@@ -145,7 +145,7 @@ class ZipWriter::Copies {
   }
 
   uint32_t crc_;
-  Bytes bytes_;  // not copied yet
+  Bytes bytes_;  // bytes that are not copied yet
   Buffers& buffers_;
   const size_t pieces_;
   bool is_threaded_ = false;
@@ -312,7 +312,7 @@ void ZipWriter::write_end(uint64_t directory) {
   const uint64_t end_64 = position_;
   Fields end;
   end.add(kEnd64)
-      .add(uint64_t{kEnd64Size - 12})  // bytes after this field
+      .add(uint64_t{kEnd64Size - 12})  // bytes of the end record after this field
       .add(kMadeBy)
       .add(kNeeds64)
       .add(uint32_t{0})

@@ -23,11 +23,11 @@ class ZipWriter {
   void append(Bytes bytes);
   void end();
 
-  // Writes the missing records of kRecordsOfWriter, then the directory. Afterwards, and after an
-  // error of the sink, nothing can be written.
+  // Writes the records of kRecordsOfWriter that are not written yet, then the directory. After this
+  // call, and after an error of the sink, nothing can be written.
   void finish();
 
-  // Names of records do not include the root.
+  // `name` and `prefix` do not include the root folder.
   bool has_record(const std::string& name) const { return names_written_.contains(name); }
   size_t count_records(std::string_view prefix) const;
   bool is_finished() const { return is_finished_; }
@@ -36,8 +36,8 @@ class ZipWriter {
   using Buffers = std::array<std::vector<std::byte>, 3>;
   class Copies;
   struct Entry {
-    std::string path;     // including the root
-    uint64_t header = 0;  // offset of its header
+    std::string path;     // path of the record, including the root folder
+    uint64_t header = 0;  // offset of its local header
     uint64_t size = 0;    // bytes
     uint32_t crc = 0;
   };
@@ -52,14 +52,14 @@ class ZipWriter {
   Progress progress_;
   Buffers buffers_;        // copies of the pieces that are written next
   uint64_t position_ = 0;  // bytes written
-  uint64_t missing_ = 0;   // bytes of the open record that are missing
-  bool is_open_ = false;   // a record
+  uint64_t missing_ = 0;   // bytes of the open record that have not been appended
+  bool is_open_ = false;   // whether a record is open: after begin(), before end()
   bool is_finished_ = false;
   bool has_failed_ = false;  // a write failed, so the sink's state is unknown
   std::vector<Entry> entries_;
   // The same set type as torch's: the serialization id depends on its iteration order.
   std::unordered_set<std::string> names_written_;
-  uint64_t combined_crc_ = 0;  // of all non-empty records
+  uint64_t combined_crc_ = 0;  // combines the checksums of all non-empty records
 };
 
 }  // namespace fxpress::archive

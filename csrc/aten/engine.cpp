@@ -45,7 +45,7 @@ void bind_engine(py::module_& m) {
   m.def("plan_info", engine::plan_info, "graph"_a,
         "Return statistics of the graph's plan; None if it does not have a plan.");
   m.def("next_call", engine::next_call, "dispatcher"_a,
-        "Return the index of the dispatcher's next call; -1 if it does not have a valid counter.");
+        "Return the index of the dispatcher's next call; -1 if its counter is not an int.");
   m.def("set_next_call", engine::set_next_call, "dispatcher"_a, "index"_a,
         "Set the index of the dispatcher's next call.");
   PyObject* run = PyCFunction_New(&run_method, nullptr);

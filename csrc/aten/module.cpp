@@ -7,7 +7,7 @@ namespace fxpress::aten {
 
 namespace py = pybind11;
 
-// Defined in engine.cpp and tensor.cpp. In a unity build the definitions come first.
+// Defined in engine.cpp and tensor.cpp; in a unity build, before these declarations.
 // NOLINTBEGIN(readability-redundant-declaration)
 void bind_engine(py::module_& module);
 void bind_tensor(py::module_& module);

@@ -23,7 +23,7 @@ The copy is None for a value that is not a plain CPU tensor.)");
 
 The copy is None for a value that `clone()` does not copy byte by byte.)");
   m.def("like_pattern", tensor::like_pattern, "pattern"_a, "storage"_a,
-        "Return a tensor on the meta device with the sizes, strides and offset of another one.");
+        "Return a tensor on the meta device with the sizes, strides and offset of `pattern`.");
   m.def(
       "fake_with_numbers",
       [](py::handle fake, const std::optional<at::Storage>& storage, const c10::SymInt& bytes,
@@ -35,16 +35,16 @@ The copy is None for a value that `clone()` does not copy byte by byte.)");
       "fake"_a, "storage"_a, "bytes"_a, "sizes"_a, "strides"_a, "offset"_a, "protects"_a,
       R"(Return a copy of a fake tensor with symbolic numbers, without its Python attributes.
 
-The copy gets these sizes, strides and offset, which must equal the original's. If `storage` is
-None, it gets a new storage of `bytes` bytes.)");
+The copy gets `sizes`, `strides` and `offset`, which must equal the original's. If `storage` is
+None, the copy gets a new storage of `bytes` bytes.)");
   m.def("storage_places", tensor::storage_places, "values"_a,
         R"(Return (address, bytes) of each storage, and an object that keeps the storages alive.
 
-None for a value that is not a plain view of a storage.)");
+The list has None for a value that is not a plain view of a storage.)");
   m.def("storage_numbers", tensor::storage_numbers, "values"_a, "but_on"_a = py::none(),
         R"(Return the number of each value's storage, in order of first appearance.
 
--1 for a value that is not a plain view of a storage, or is on the device `but_on`.)");
+It is -1 for a value that is not a plain view of a storage, or is on the device `but_on`.)");
   m.def("views_like", tensor::views_like, "values"_a, "numbers"_a, "storages"_a,
         R"(Return tensors like the values on other storages, by number; None where the number is -1.
 
@@ -60,7 +60,7 @@ views: (position of the storage, its name for errors, dtype, sizes, strides, off
 is a parameter). ValueError for a view that is not inside of its storage.)");
   m.def("share_gradient_edge", tensor::share_gradient_edge, "made"_a, "like"_a,
         "Make a tensor a result of the autograd function that `like` is a result of.");
-  // _native, which is built without torch's headers, uses these to read and create tensors.
+  // _native is built without torch's headers; it reads and creates tensors by these functions.
   m.attr("tensor_facts") =
       py::capsule(reinterpret_cast<void*>(&tensor::read_facts), core::kTensorFactsCapsule);
   m.attr("fake_like") =

@@ -60,7 +60,7 @@ uint32_t crc32(const py::handle& data) {
 void bind_archive(py::module_& m) {
   archive::initialize_archives();
   py::register_exception<archive::ArchiveError>(m, "ArchiveError", PyExc_RuntimeError).doc() =
-      "An archive is damaged, or a call is not allowed in its state.";
+      "An archive is damaged, or a call does not fit the state of its writer.";
   py::register_local_exception_translator(translate_system_errors);
   closed_class<ArchiveWriter>(
       m, "ArchiveWriter",
@@ -69,7 +69,7 @@ void bind_archive(py::module_& m) {
            "report"_a = py::none(),
            "Write to a descriptor or by a method write(); calls report(bytes) every 50 ms.")
       .def("begin", &ArchiveWriter::begin, "name"_a, "size"_a, py::pos_only(),
-           "Begin a record of this many bytes.")
+           "Begin a record of `size` bytes.")
       .def("append", &ArchiveWriter::append, "data"_a, py::pos_only(),
            "Append a buffer's bytes to the open record.")
       .def("add_memory", &ArchiveWriter::add_memory, "parts"_a, py::pos_only(),
@@ -96,16 +96,16 @@ the directory, and for the header of a record when the record is first used.)")
       .def("records", &ArchiveReader::records,
            R"(Return name -> (offset, stored, size, crc, is_deflated), in the directory's order.
 
-The offset is where the data begins; 0 until the record's header has been read.)")
+`offset` is where the data begins; 0 until the record's header has been read.)")
       .def("extent", &ArchiveReader::extent, "name"_a, py::pos_only(),
-           "Return the offset of a record's header, and of the next header or the directory.")
+           "Return the offset of a record's header, and of the header or directory after its data.")
       .def("offset", &ArchiveReader::offset, "name"_a, py::pos_only(),
            "Return the offset of a record's data; reads the record's header.")
       .def("stored_bytes", &ArchiveReader::stored_bytes, "name"_a, py::pos_only(),
            "Return a record's bytes as they are stored.")
       .def("copy_stored", &ArchiveReader::copy_stored, "name"_a, "size"_a, "address"_a,
            py::pos_only(),
-           "Copy a record's stored bytes into memory; ValueError if it does not have `size` bytes.")
+           "Copy a record's stored bytes into memory; ValueError unless they are `size` bytes.")
       .def("read_into", &ArchiveReader::read_into, "targets"_a, "check"_a, "threads"_a,
            "report"_a = py::none(),
            "Fill memory with parts of records (name, start, bytes, address); return checksums.");
@@ -115,7 +115,7 @@ The offset is where the data begins; 0 until the record's header has been read.)
         py::pos_only(),
         R"(Return the bytes that a storage needs for a view, including the bytes before its offset.
 
-None if a number is negative or too large, or if there are not as many strides as sizes.)");
+Return None if a number is negative or too large, or if there are not as many strides as sizes.)");
   m.def("crc32_of_both", &archive::crc32_of_both, "first"_a, "second"_a, "second_length"_a,
         "Return the CRC-32 of two concatenated pieces from the CRC-32 of each.");
 }

@@ -1,4 +1,4 @@
-// The budget of a load, and scans that estimate the cost of reading a text.
+// Binds the budget of a load, and scans that estimate the cost of reading a text.
 
 #include "core/budget.h"
 
@@ -26,7 +26,7 @@ void translate_limits(std::exception_ptr pointer) {
   }
 }
 
-// Returns (elements, depth, whether it contains itself) of the value of a pickle.
+// Returns (elements, depth, whether the value contains itself) of the value of a pickle.
 py::tuple scan(const py::bytes& bytes, core::Budget& budget) {
   try {
     const schema::PickleFacts facts = schema::scan_pickle(std::string_view(bytes), budget);
@@ -42,9 +42,9 @@ void bind_budget(py::module_& m) {
   py::register_exception_translator(translate_limits);
   closed_class<core::Budget>(
       m, "Budget",
-      "The memory in bytes and the depth that a load may use; exceeding one raises LimitError.")
+      "The memory in bytes and the depth that a load may use; exceeding a limit raises LimitError.")
       .def(py::init<uint64_t, size_t>(), "memory"_a, "depth"_a, py::pos_only(),
-           "Allow this many bytes and levels of nesting.")
+           "Allow `memory` bytes and `depth` levels of nesting.")
       .def(
           "charge", [](core::Budget& budget, uint64_t bytes) { budget.charge(bytes); }, "bytes"_a,
           py::pos_only(), "Count bytes as used.")
@@ -52,8 +52,8 @@ void bind_budget(py::module_& m) {
           "grow", [](core::Budget& budget, uint64_t bytes) { budget.grow(bytes); }, "bytes"_a,
           py::pos_only(), "Allow more bytes, for a file that is larger than was known.")
       .def("set_place", &core::Budget::set_place, "place"_a, py::pos_only(),
-           "Set the part of the file that later errors name.")
-      .def_property_readonly("used", &core::Budget::used, "The bytes that were charged.");
+           "Set the part of the file that errors name from now on.")
+      .def_property_readonly("used", &core::Budget::used, "The number of bytes charged so far.");
   m.def("is_nested_deeper", &schema::is_nested_deeper, "text"_a, "depth"_a, py::pos_only(),
         "Return whether brackets of a JSON text are nested deeper than `depth`.");
   m.def("scan_pickle", &scan, "data"_a, "budget"_a, py::pos_only(),

@@ -23,12 +23,12 @@ capture::BirthRules birth_rules(const py::dict& rules) {
 void bind_expressions(py::module_& m) {
   using capture::CommonSubexpressions;
   closed_class<CommonSubexpressions>(m, "CommonSubexpressions",
-                                     R"(The common subexpressions of Python expressions.
+                                     R"(Finds the common subexpressions of Python expressions.
 
 `count` must be called for all expressions before the first `replace`.)")
-      .def(py::init(), "Begin without an expression.")
+      .def(py::init(), "Create an object that has counted no expression.")
       .def("count", &CommonSubexpressions::count, "text"_a, py::pos_only(),
-           "Count an expression's parts. Return its id; None if only Python can parse it.")
+           "Count an expression's parts; return its id, or None if only Python can parse it.")
       .def(
           "replace",
           [](CommonSubexpressions& self, capture::ExpressionId id) {
@@ -42,7 +42,7 @@ void bind_expressions(py::module_& m) {
       .def("is_common", &CommonSubexpressions::is_common, "text"_a, py::pos_only(),
            "Return whether a part was counted more than once.")
       .def("variable", &CommonSubexpressions::variable, "text"_a, py::pos_only(),
-           "Return the variable of a part; None if it does not have one.")
+           "Return the variable that replaces a part, or None.")
       .def("new_variable", &CommonSubexpressions::new_variable, "text"_a, py::pos_only(),
            "Return a new variable for a part.");
 }

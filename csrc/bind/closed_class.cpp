@@ -8,7 +8,7 @@ namespace {
 
 namespace py = pybind11;
 
-// Implements cls(...): creates an object and runs its constructor.
+// Implements calls of a closed class: creates an object and runs its constructor.
 PyObject* make(PyObject* cls, PyObject* args, PyObject* kwargs) {
   auto* type = reinterpret_cast<PyTypeObject*>(cls);
   PyObject* self = py::detail::make_new_instance(type);

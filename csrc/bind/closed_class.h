@@ -1,14 +1,14 @@
-// Classes whose instances can be created only by calling the class.
+// Defines closed classes, whose instances can be created only by calling the class.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace fxpress::bind {
 
-// The metaclass of such classes; borrowed.
+// The metaclass of closed classes; borrowed.
 PyObject* closed_metaclass();
 
-// Raises TypeError: instances cannot be copied or pickled.
+// Raises TypeError, as __reduce_ex__() of closed classes, which cannot be copied or pickled.
 [[noreturn]] void refuse_to_reduce(const pybind11::object& object, const pybind11::args&);
 
 // Adds a pybind11 class to the module. By default, `cls.__new__(cls)` creates an instance whose
@@ -25,7 +25,7 @@ pybind11::class_<Type> closed_class(pybind11::module_& module, const char* name,
   return made;
 }
 
-// Returns the class with this name in the module, to add methods to it.
+// Returns the class with this name in the module, so that the caller can add methods to the class.
 template <class Type>
 pybind11::class_<Type> known_class(const pybind11::module_& module, const char* name) {
   return pybind11::reinterpret_borrow<pybind11::class_<Type>>(module.attr(name));

@@ -1,4 +1,4 @@
-// A function for each component adds its bindings, with named arguments and docstrings.
+// Declares a function for each component that adds the component's bindings to a module.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -33,8 +33,8 @@ void bind_unflatten(py::module_& module);
 
 namespace pybind11::detail {
 
-// Converts results of type Ref, so that such functions are bound directly. An empty Ref becomes
-// None.
+// Converts results of type Ref, so that functions that return a Ref can be bound directly. An empty
+// Ref becomes None.
 template <>
 struct type_caster<fxpress::Ref> {
   PYBIND11_TYPE_CASTER(fxpress::Ref, const_name("object"));

@@ -8,7 +8,7 @@
 
 namespace fxpress::bind {
 
-// Returns an entry of a dict; TypeError if it has another type.
+// Returns dict[key]; TypeError if the value is not a `Type`.
 template <class Type = py::object>
 Ref entry(const py::dict& dict, const char* key) {
   const py::object value = dict[key];
@@ -18,13 +18,13 @@ Ref entry(const py::dict& dict, const char* key) {
   return Ref::borrow(value.ptr());
 }
 
-// The result of `provenance_rules` in _torch/fx.py.
+// Converts the result of provenance_rules() in _torch/fx.py.
 inline fx::ProvenanceRules provenance_rules(const py::dict& rules) {
   return {entry<py::type>(rules, "source"), entry<py::type>(rules, "source_info"),
           entry<py::dict>(rules, "attributes"), entry<py::function>(rules, "keep")};
 }
 
-// The provenance rules in an entry of a dict.
+// Converts dict[key], a result of provenance_rules() in _torch/fx.py.
 inline fx::ProvenanceRules provenance_rules(const py::dict& dict, const char* key) {
   return provenance_rules(py::reinterpret_borrow<py::dict>(entry<py::dict>(dict, key).get()));
 }

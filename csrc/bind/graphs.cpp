@@ -19,8 +19,8 @@ py::object python_source(const py::handle& graph) {
                         to_object(std::move(source->shape)), to_object(std::move(source->locals)));
 }
 
-// Inserts items right after `key`, as if they had been added before the later keys. Atomic for
-// other threads, because it runs no Python code.
+// Inserts items into a dict right after `key`, as if they had been added before the later keys.
+// Runs no Python code, so other threads do not observe a partial insertion.
 void insert_after(const pybind11::dict& dict, const pybind11::str& key,
                   const pybind11::dict& items) {
   const pybind11::dict before = pybind11::dict(dict.attr("copy")());
@@ -57,7 +57,7 @@ generator can write.)");
         return result;
       },
       "graph"_a, "work"_a, py::pos_only(),
-      "Return `work()`; RuntimeError if the graph was modified meanwhile, also if `work()` fails.");
+      "Return `work()`; RuntimeError if the graph was modified by then, also if `work()` fails.");
   m.def(
       "list_nodes",
       [](PyObject* graph) {
@@ -67,7 +67,7 @@ generator can write.)");
       "graph"_a, py::pos_only(),
       "Return the nodes of a graph; RuntimeError if they are not linked into one ring.");
   m.def("insert_after", insert_after, "dict"_a, "key"_a, "items"_a,
-        "Insert items right after `key`, and keep the order of the others.");
+        "Insert items into a dict right after `key`; keep the order of its other keys.");
   m.def(
       "make_graph_module",
       [](PyObject* root, PyObject* graph) { return fx::make_graph_module_of(root, graph); },

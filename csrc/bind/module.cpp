@@ -1,4 +1,4 @@
-// The module fxpress._native: adds the bindings of all components, and translates errors.
+// Defines the module fxpress._native: adds the bindings of all components, and translates errors.
 
 #include <utility>
 
@@ -27,7 +27,7 @@ void translate_internal_errors(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(std::move(pointer));
   } catch (const core::InternalError& error) {
-    PyObject* type = fx::symbols.internal_error;  // null before the tables are filled
+    PyObject* type = fx::symbols.internal_error;  // null before fx::symbols is filled
     PyErr_SetString(type != nullptr ? type : PyExc_RuntimeError, error.what());
   }
 }
@@ -45,8 +45,8 @@ PYBIND11_MODULE(_native, m) {
   bind_documents(m);
   bind_tracking(m);
   bind_process(m);
-  // Functions on graphs are added after the tables are filled, so that they cannot be called
-  // before.
+  // Functions on graphs are added by initialize(), after it has filled the tables of torch's
+  // objects.
   m.def(
       "initialize",
       [](const py::dict& objects) {

@@ -1,5 +1,5 @@
-// Context managers that change state of the process: pauses of the collector, replacements of
-// torch's names and of attributes.
+// Binds context managers that pause the garbage collector or replace functions of torch, and
+// functions that exchange attributes or remove keys of dicts.
 
 #include <pybind11/stl.h>
 
@@ -74,12 +74,12 @@ cannot raise in between.)")
         install::forget_keys(dict.ptr(), parts.ptr());
       },
       "dict"_a, "parts"_a, py::pos_only(),
-      "Remove the keys that are tuples and contain one of the parts.");
+      "Remove the keys of `dict` that are tuples and contain one of `parts`.");
   m.def("gc_pauses", gc_pauses,
         "Return the number of active pauses of the garbage collector; 0 outside of native calls.");
   m.def("end_pauses_of_other_threads", end_pauses_of_other_threads,
         "In a forked child, end the collector's pauses that other threads of the parent held.");
-  // Registered here, so that it applies to every process that imports this module.
+  // Registered here, so that every process that imports this module is covered.
   py::module_::import("os").attr("register_at_fork")("after_in_child"_a =
                                                          m.attr("end_pauses_of_other_threads"));
   m.def("exchange_attribute", exchange_attribute, "owner"_a, "name"_a, "value"_a, py::pos_only(),

@@ -19,7 +19,7 @@ using serde::SchemaClasses;
 
 namespace {
 
-// to_check: fxpress._files.serde.checks.ToCheck.
+// to_check: a tuple fxpress._files.serde.checks.ToCheck.
 serde::ProgramCheck program_check(PyObject* signature, PyObject* calls, const py::tuple& to_check) {
   return {to_check[0].cast<py::list>().ptr(),
           signature,
@@ -51,7 +51,7 @@ void bind_schema_classes(py::module_& m) {
 
 void bind_graph_decoder(py::module_& m) {
   closed_class<GraphDecoder>(m, "GraphDecoder",
-                             "A decoder of a program in one document, or of parts in several.")
+                             "Decodes a program, or its parts in separate documents.")
       .def(py::init<py::object, py::object, py::dict>(), "classes"_a, "values"_a, "constants"_a,
            py::pos_only(), "Open an empty graph.")
       .def("program", &GraphDecoder::program, "document"_a, py::pos_only(),
@@ -83,11 +83,11 @@ void bind_graph_decoder(py::module_& m) {
 
 void bind_gate(py::module_& m) {
   m.def("passes_gate", &serde::passes_gate, "rule"_a, "text"_a, py::pos_only(),
-        "Return whether a text passes the rule with this name; KeyError for an unknown name.");
+        "Return whether a text passes the gate rule with this name; KeyError for an unknown name.");
   m.def("first_refused", &serde::first_refused, "rule"_a, "texts"_a, py::pos_only(),
-        "Return the first value that is not a string or breaks the rule; None if there is none.");
+        "Return the first of `texts` that is not a str or breaks the gate rule, or None.");
   m.def("gate_rules", &serde::gate_rules,
-        "Return {rule: end of the error for a text that breaks the rule}.");
+        "Return {name of a gate rule: end of the error for a text that breaks it}.");
 }
 
 void bind_schema(py::module_& m) {
@@ -106,7 +106,7 @@ void bind_schema(py::module_& m) {
            "names"_a, py::pos_only(),
            "Return the canonical form of a graph; adds {old name: new name} to `names`.")
       .def("encode_payload_config", &serde::encode_payload_config, "entries"_a, py::pos_only(),
-           "Encode entries of (name, record, tensor, is a parameter, is pickled).")
+           "Return (name, record, tensor, is a parameter, is pickled) entries as a PayloadConfig.")
       .def("encode_tensor_meta", &serde::encode_tensor_meta, "tensor"_a, py::pos_only(),
            "Encode the metadata of a tensor.")
       .def(
@@ -142,7 +142,7 @@ void bind_schema(py::module_& m) {
           },
           "graph_module"_a, "signature"_a, "calls"_a, "facts"_a, "objects"_a, "treespec"_a,
           "to_check"_a, py::pos_only(),
-          "Return a program's bytes; None if the program may not pass the check of `to_check`.");
+          "Return a program as JSON; None if the program may not pass the check of `to_check`.");
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ void bind_documents(py::module_& m) {
       .def("difference", &Schema::difference,
            "Return the name of a record's field that only torch or only native code has, or ''.")
       .def("rules", &serde::rules_of,
-           "Return each field's rule: (type, field, rule, whether native code reads the field).")
+           "Return (type, field, gate rule or None, whether native code reads it) for each field.")
       .def("type_names", &serde::type_names, "Return the names of the types, in order.")
       .def("read", &serde::read_document, "text"_a, "type"_a, "budget"_a = nullptr, py::pos_only(),
            RefersToSelf(),
@@ -163,7 +163,7 @@ void bind_documents(py::module_& m) {
       .def("payloads", &serde::read_payload_config,
            "Return the entries of a PayloadConfig: (name, record, is_param, use_pickle, metadata).")
       .def_property_readonly("size", &Document::bytes, "The size of the document in memory.")
-      .def("targets", &schema::targets_of, "Return the targets of all nodes, each once.")
+      .def("targets", &schema::targets_of, "Return the distinct targets of all nodes.")
       .def("hash", serde::hash_document, "traits"_a, "values"_a, py::pos_only(),
            "Return the digest of the program, and the digests of its nodes.");
 }

@@ -46,7 +46,7 @@ void bind_split(py::module_& m) {
         "Return the module that calls the partitions.");
   m.def("make_lite_graph_module", fx::make_lite_graph_module, "graph"_a, "modules"_a,
         py::pos_only(),
-        "Return a GraphModule with the graph and these modules, which are not copied.");
+        "Return a GraphModule with this graph and these children, which are not copied.");
 }
 
 }  // namespace fxpress::bind

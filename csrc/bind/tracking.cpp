@@ -11,11 +11,11 @@ void bind_tracking(py::module_& m) {
         return found ? std::move(found) : Ref::borrow(missing);
       },
       "type"_a, "name"_a, "missing"_a, py::pos_only(),
-      "Return the class's attribute, as CPython finds it; `missing` if it does not have one.");
+      "Return an attribute of a class, as CPython finds it; `missing` if the class lacks it.");
   m.def("has_empty_tables", &tracking::has_empty_tables, "module"_a, "names"_a, py::pos_only(),
-        "Return whether these attributes are empty plain dicts of the object itself.");
+        "Return whether `names` are empty plain dicts in the module's __dict__.");
   m.def("has_plain_tables", &tracking::has_plain_tables, "namespace"_a, "names"_a, py::pos_only(),
-        "Return whether these values are dicts, and not of a subclass.");
+        "Return whether `names` are dicts in a namespace, and not of a subclass.");
   m.def("path_without_tables", &tracking::path_without_tables, "path"_a, py::pos_only(),
         "Return `L['m']._modules['a'].b` as `L['m'].a.b`, likewise for parameters and buffers.");
 }

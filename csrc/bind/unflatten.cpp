@@ -33,7 +33,7 @@ unflatten::UnflattenSource read_source(const py::dict& source) {
   return result;
 }
 
-// ValueError if the arguments are inconsistent.
+// Creates a ProgramState; ValueError if the arguments are inconsistent.
 std::unique_ptr<unflatten::ProgramState> program_state(
     const py::list& names, const py::list& values, size_t constants_begin,
     std::vector<uint32_t> groups, const py::object& specs, const py::object& check_constant,
@@ -50,7 +50,7 @@ std::unique_ptr<unflatten::ProgramState> program_state(
                            specs.ptr(), check_constant.ptr(), copies_unused});
 }
 
-// (the values to copy, whether each copy is a parameter)
+// Returns (the values to copy, whether each copy is a parameter).
 py::tuple wanted_values(const unflatten::ProgramState& state) {
   const auto& values = state.wanted();
   py::list objects(values.size());
@@ -62,7 +62,7 @@ py::tuple wanted_values(const unflatten::ProgramState& state) {
   return py::make_tuple(objects, flags);
 }
 
-// (the root's class or None, [(node, paths, number of cut paths)])
+// Returns (the root's class or None, [(node, paths, number of cut paths)]).
 py::tuple to_tuple(unflatten::Unflattened result) {
   py::list cuts;
   for (const unflatten::CutStack& cut : result.cuts) {
@@ -71,7 +71,7 @@ py::tuple to_tuple(unflatten::Unflattened result) {
   return py::make_tuple(std::move(result.root_type), cuts);
 }
 
-// ([the key and the fields of a call], [the fields of an attribute])
+// Returns ([the key and the fields of a call], [the fields of an attribute]).
 py::tuple to_tuple(unflatten::Outlined result) {
   py::list calls;
   for (unflatten::OutlinedCall& call : result.calls) {
@@ -92,7 +92,7 @@ py::tuple to_tuple(unflatten::Outlined result) {
 void bind_unflatten(py::module_& m) {
   using unflatten::ProgramState;
   closed_class<ProgramState>(m, "ProgramState",
-                             R"(The values for the names of a program's state.
+                             R"(Decides which value each name of a program's state gets.
 
 The values are in the order in which torch assigns them. Values with the same group are one object
 or share data. Unless `copies_unused`, values that share no data with an input of the graph are not

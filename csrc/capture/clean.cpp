@@ -17,8 +17,8 @@ namespace {
 constexpr std::string_view kRootEntry = "L__self____export_root";
 constexpr std::string_view kSelf = "L['self']";
 
-// Removes the module that Dynamo adds from stacks. Nodes of one module share the entries of their
-// stacks, so each entry is cleaned once.
+// Removes the module that Dynamo adds from the stacks in the meta of nodes. Nodes of one module
+// share the entries of their stacks, so each entry is cleaned once.
 class StackCleaner {
  public:
   explicit StackCleaner(bool drop_self) : drop_self_(drop_self) {}

@@ -32,7 +32,7 @@ Ref dict_of_meta(PyObject* node) {
 
 namespace {
 
-// Whether copy.copy() returns the object itself.
+// Whether copy.copy(value) returns `value` itself.
 bool is_atom(PyObject* value) {
   return value == Py_None || PyUnicode_CheckExact(value) || PyLong_CheckExact(value) ||
          PyBool_Check(value) || PyFloat_CheckExact(value) || PyTuple_CheckExact(value);
@@ -117,7 +117,7 @@ class BirthMeta {
   fx::TargetTexts texts_;
 };
 
-// Returns the number of a flat input, of which there are `count`.
+// Converts the number of a flat input to an index; raises IndexError unless it is below `count`.
 size_t input_number(PyObject* number, size_t count) {
   const Py_ssize_t index = PyNumber_AsSsize_t(number, PyExc_IndexError);
   if (index == -1 && PyErr_Occurred() != nullptr) throw_python_error();
@@ -167,7 +167,7 @@ class Rewriter {
   }
 
   // Returns the name for the copy of the node named `original`. Like a tracer, first creates a name
-  // from `own`, which stays in use.
+  // from `own`; that name stays in use.
   StringId name_like(StringId own, PyObject* original) {
     const StringId first = name_writer_.table().create(own);
     const StringId wanted = name_writer_.candidate(original);
@@ -290,7 +290,7 @@ class Rewriter {
   std::vector<PyObject*> inputs_;  // the placeholders of the flat inputs; borrowed
   std::vector<Ref> input_names_;   // names of inputs_ before write_placeholder() changes them
   Ref renamed_;                    // dict: new target of a get_attr -> its old target
-  size_t placeholders_ = 0;        // placeholders of the captured graph that were visited
+  size_t placeholders_ = 0;        // number of placeholders of the captured graph visited so far
 };
 
 }  // namespace

@@ -12,15 +12,15 @@ namespace fxpress::capture {
 // of the original's meta, and a note (fx/provenance.h) of the original.
 struct BirthRules {
   Ref fields;    // tuple: the entries that are copied, in order
-  Ref outer;     // dict: used instead of an empty meta
+  Ref outer;     // dict: used instead of the meta of a node whose meta is empty
   Ref sequence;  // autograd's sequence number; None: use the original's number
-  Ref overlay;   // dict: entries that override all others
+  Ref overlay;   // dict: entries that override all other entries of the copy
   Ref marker;    // str that the stack traces of accumulated gradients contain
   Ref copy;      // copy.copy
   fx::ProvenanceRules provenance;
 };
 
-// bool(dict.get(key)).
+// Returns bool(dict.get(key)).
 bool is_set(PyObject* dict, PyObject* key);
 
 // Returns the meta of a node; raises TypeError unless it is a dict.
@@ -35,11 +35,11 @@ struct RewritePlan {
   BirthRules birth;
 };
 
-// The sources of a callable's outputs, and Dynamo's names for them.
+// The source of an output of the callable, by Dynamo's names. `value`: see RewritePlan::outputs.
 enum class CapturedOutput : uint8_t {
-  kComputed,  // value: its position among the outputs of the captured graph
-  kInput,     // value: the flat input
-  kConstant,  // value: itself
+  kComputed,  // value: position among the outputs of the captured graph
+  kInput,     // value: number of the flat input
+  kConstant,  // value: the constant
 };
 inline constexpr std::array kCapturedOutputNames = {"graph_out", "input", "constant"};
 
@@ -50,8 +50,8 @@ Ref rewrite_captured(PyObject* module, const RewritePlan& plan);
 
 // ---- removing the module that Dynamo wraps around the callable from names ----
 
-// without_export_root() for a str; returns the same object if nothing changes. AttributeError for
-// other types, because torch calls a method of str.
+// Applies without_export_root() to a str; returns the same object if nothing changes.
+// AttributeError for other types, because torch calls a method of str.
 Ref clean_name(PyObject* name);
 
 // Replaces the nn_module_stack and the source_fn_stack of all nodes by clean copies, without the

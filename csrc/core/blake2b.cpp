@@ -37,7 +37,7 @@ uint64_t little_endian(const uint8_t* bytes) {
   return word;
 }
 
-// `seen`: the number of message bytes up to the end of this block.
+// Mixes a block into the state. `seen`: the number of message bytes up to the end of the block.
 void compress(State& state, const uint8_t* block, uint64_t seen, bool last) {
   std::array<uint64_t, 16> words;
   for (size_t i = 0; i < words.size(); ++i) words[i] = little_endian(block + 8 * i);
@@ -58,10 +58,10 @@ void compress(State& state, const uint8_t* block, uint64_t seen, bool last) {
   };
   for (size_t round = 0; round < kRounds; ++round) {
     const auto& order = kOrders[round % kOrders.size()];
-    for (size_t i = 0; i < 4; ++i) {  // columns
+    for (size_t i = 0; i < 4; ++i) {  // mixes the columns of the state
       mix(i, i + 4, i + 8, i + 12, words[order[2 * i]], words[order[2 * i + 1]]);
     }
-    for (size_t i = 0; i < 4; ++i) {  // diagonals
+    for (size_t i = 0; i < 4; ++i) {  // mixes the diagonals of the state
       mix(i, (i + 1) % 4 + 4, (i + 2) % 4 + 8, (i + 3) % 4 + 12, words[order[2 * i + 8]],
           words[order[2 * i + 9]]);
     }

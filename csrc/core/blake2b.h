@@ -1,4 +1,4 @@
-// BLAKE2b (RFC 7693) with 32-byte digests, for hashes that must be equal on all machines.
+// Computes BLAKE2b (RFC 7693) with 32-byte digests, for hashes that must be equal on all machines.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Limits of memory and nesting while one file is read. Each load has one Budget; threads do not
-// share it.
+// Limits the memory and the nesting depth while one file is read. Each load has one Budget, which
+// threads do not share.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace fxpress::core {
 
-// Thrown when a limit is reached. what() names the part of the file, `limit` the field of
-// archive.Limits.
+// Thrown when a limit is reached. what() names the part of the file that reached the limit, and
+// `limit` the field of archive.Limits.
 class LimitReached : public std::runtime_error {
  public:
   LimitReached(const char* reached, const std::string& place)
@@ -30,7 +30,7 @@ uintptr_t find_stack_end();
 // expressions in Python.
 inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
 
-// The bytes of this thread's stack that a recursion may use.
+// Returns the bytes of this thread's stack that a recursion may use.
 inline uintptr_t stack_space() {
   const char here = 0;
   const auto now = reinterpret_cast<uintptr_t>(&here);
@@ -84,7 +84,7 @@ class Budget {
     Budget& budget_;
   };
 
-  // Sets the part of the file that errors name.
+  // Sets the part of the file that errors name as the place of the fault.
   void set_place(std::string place) { place_ = std::move(place); }
 
  private:

@@ -1,4 +1,4 @@
-// Characters and words of Python's source code.
+// Classifies the characters and words of Python's source code.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr bool is_name_part(char c) {
 
 // Keywords that are constants.
 inline constexpr std::array<std::string_view, 3> kConstantWords = {"None", "True", "False"};
-// All other keywords.
+// The keywords that are not constants.
 inline constexpr std::array<std::string_view, 32> kKeywords = {
     "and",    "as",   "assert", "async",  "await",  "break",   "class",    "continue",
     "def",    "del",  "elif",   "else",   "except", "finally", "for",      "from",
@@ -46,7 +46,7 @@ class Cursor {
 
   void skip(size_t count) { rest_.remove_prefix(count); }
   void skip_spaces() { skip(std::min(rest_.find_first_not_of(' '), rest_.size())); }
-  // The next character; 0 at the end.
+  // Returns the next character after spaces; 0 at the end.
   char peek() {
     skip_spaces();
     return rest_.empty() ? '\0' : rest_.front();
@@ -74,7 +74,7 @@ class Cursor {
     while (end < rest_.size() && is_name_part(rest_[end])) ++end;
     return take_characters(end);
   }
-  // The end of the run of digits that begins at position `at` of the rest.
+  // Returns the end of the run of digits that begins at position `at` of rest_.
   size_t end_of_digits(size_t at) const {
     while (at < rest_.size() && is_digit(rest_[at])) ++at;
     return at;

@@ -1,4 +1,4 @@
-// Worker threads that one call starts and waits for.
+// A Crew holds worker threads that one call starts and waits for.
 #pragma once
 
 #include <unistd.h>
@@ -10,9 +10,9 @@
 
 namespace fxpress::core {
 
-// The data that the threads use must outlive the crew. Signal handlers and user code may fork while
-// the call waits. The child process does not have the threads: there, join() throws and the
-// destructor leaks the thread handles.
+// The data that the threads use must outlive the crew. Signal handlers and user code may fork the
+// process while the call waits. The child process does not have the threads: there, join() throws
+// and the destructor leaks the thread handles.
 class Crew {
  public:
   Crew() = default;

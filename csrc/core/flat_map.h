@@ -1,4 +1,4 @@
-// Hash tables with linear probing, at most half full. Entries cannot be erased.
+// Defines hash tables with linear probing, at most half full. Entries cannot be erased.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class FlatMap {
 
   size_t size() const { return size_; }
 
-  // The value of `key`, or kAbsent.
+  // Returns the value of `key`, or kAbsent.
   uint32_t find(uint64_t key) const {
     for (size_t slot = hash(key) & mask_;; slot = (slot + 1) & mask_) {
       if (slots_[slot].value == kAbsent) return kAbsent;
@@ -28,7 +28,7 @@ class FlatMap {
     }
   }
 
-  // Stores `value`, which must not be kAbsent, if `key` is absent.
+  // The result of insert(), which stores `value`, never kAbsent, if `key` is absent.
   struct Inserted {
     uint32_t value;  // the value stored under the key after the call
     bool added;      // false when the key was present before
@@ -81,12 +81,12 @@ class FlatMap {
   size_t size_ = 0;          // keys stored
 };
 
-// A set of positions in an array of the caller, who hashes and compares the elements.
+// A set of positions in an array of the caller; the caller hashes and compares the elements.
 class PositionTable {
  public:
   static constexpr uint32_t kAbsent = 0xffffffffu;
 
-  // Has space for `expected` positions; the table does not grow, see full().
+  // Creates a table for `expected` positions, which does not grow; see full().
   explicit PositionTable(size_t expected = 0) {
     size_t capacity = 16;
     while (capacity < 2 * expected) capacity *= 2;
@@ -96,7 +96,7 @@ class PositionTable {
   bool full() const { return 2 * (size_ + 1) > slots_.size(); }
   size_t size() const { return size_; }
 
-  // The stored position for which is_same(position) is true, or kAbsent. `hash`: of the element.
+  // Returns the position for which is_same(position) is true, or kAbsent. `hash`: of the element.
   template <class F>
   uint32_t find(uint64_t hash, F&& is_same) const {
     return slots_[probe(hash, is_same)];

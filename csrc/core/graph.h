@@ -1,4 +1,4 @@
-// The flat graph: the nodes of an fx graph as arrays of integers in graph order.
+// Defines the flat graph: the nodes of an fx graph as arrays of integers in graph order.
 //
 // Node i has ops[i], targets[i] and inputs[input_begin[i] .. input_begin[i + 1]): every node that
 // its args, then its kwargs, mention, with repetitions, in the order in which fx's map_arg visits
@@ -75,7 +75,7 @@ struct LastUses {
   std::vector<NodeId> dead;     // in the order of the node's inputs
 };
 
-// Lists each value at its last user in graph order. Values without users are not listed.
+// Lists each value at its last user in graph order; omits values without users.
 inline LastUses last_uses(const Graph& graph) {
   const size_t n = graph.size();
   std::vector<uint32_t> last_user(n, 0xffffffffu);

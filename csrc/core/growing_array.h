@@ -1,5 +1,5 @@
-// An array that grows by realloc(). The system moves the pages of a large array without copying or
-// touching them.
+// Defines an array that grows by realloc(). The system moves the pages of a large array without
+// copying or touching them.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Strong integer ids: the compiler rejects a node id where a partition or a string is expected.
+// Defines integer ids of several types: the compiler rejects a node id in place of a partition id.
 #pragma once
 
 #include <compare>
@@ -20,7 +20,7 @@ class Id {
 
  private:
   static constexpr uint32_t kNone = 0xffffffffu;
-  uint32_t value_ = kNone;  // position in the array that owns the object
+  uint32_t value_ = kNone;  // index of the node, string, ... in the array that owns it
 };
 
 using NodeId = Id<struct NodeTag>;            // a node of one Graph, in graph order

@@ -76,7 +76,7 @@ NameTable::Parsed NameTable::parse(StringId raw) {
   const std::string_view text = pool_.text(result.candidate);
   size_t digits = 0;
   while (digits < text.size() && is_digit(text[text.size() - 1 - digits])) ++digits;
-  const size_t base_size = text.size() - digits - 1;  // valid only if digits follow a base
+  const size_t base_size = text.size() - digits - 1;  // only valid if digits follow "_"
   if (digits > 0 && digits + 1 < text.size() && text[base_size] == '_') {
     result.number = number(text.substr(base_size + 1));
     result.base = pool_.intern(text.substr(0, base_size));

@@ -1,4 +1,4 @@
-// The naming rules of torch.fx.graph._Namespace, on interned strings.
+// Implements the naming rules of torch.fx.graph._Namespace, on interned strings.
 //
 // One table serves many graphs, one after the other: begin_graph() forgets the names in use, but
 // keeps the parsed candidates, so that each name is parsed and formatted only once.
@@ -34,9 +34,9 @@ class NameTable {
   // Returns `candidate` after the replacement of illegal characters.
   StringId legal(StringId candidate) { return parse(candidate).candidate; }
 
-  // Sets the result of parsing `raw`. Called for text outside of ASCII, in which Python's regular
-  // expressions recognize further digits. `number` is a result of number(), or kNoNumber without a
-  // suffix.
+  // Sets the result of parsing the candidate `raw`. Called for text outside of ASCII, in which
+  // Python's regular expressions recognize further digits. `number` is a result of number(), or
+  // kNoNumber without a suffix.
   void define(StringId raw, StringId candidate, StringId base, int64_t number);
 
   // The base names whose counts have changed since forget_changes() or begin_graph(), in the order
@@ -48,8 +48,8 @@ class NameTable {
   // Whether create() has returned this name in the current namespace.
   bool is_used(StringId name) const;
 
-  // Convert decimal digits to an encoded number and back. A number of more than 18 digits, which
-  // torch counts like any other, is encoded as a negative value: the id of its digits in the pool.
+  // Encodes decimal digits as a number; digits() is the inverse. A number of more than 18 digits,
+  // which torch counts like any number, is encoded as a negative value: the id of its digits.
   int64_t number(std::string_view digits);
   std::string digits(int64_t number) const;
 
@@ -57,7 +57,7 @@ class NameTable {
 
  private:
   struct Parsed {
-    StringId candidate;          // legal text; invalid: not parsed yet
+    StringId candidate;          // the candidate as a legal name; invalid: not parsed yet
     StringId base;               // candidate without "_<number>"
     int64_t number = kNoNumber;  // see number()
   };

@@ -1,4 +1,4 @@
-// Interned strings: equal texts have one id, ids count from 0, and the pool owns the texts.
+// Interns strings: equal texts have one id, ids count from 0, and the pool owns the texts.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class StringPool {
  private:
   struct Slot {
     uint32_t id;    // or kFree
-    uint32_t hash;  // of the text, its low bits
+    uint32_t hash;  // the low bits of the hash of the text
   };
   void grow();
   std::string_view store(std::string_view text);

@@ -1,5 +1,5 @@
-// Types of the functions that the extension module _aten, which links libtorch, exports in capsules
-// to _native, which does not. The functions read and create tensors.
+// Defines the types of functions that read and create tensors, which the extension module _aten,
+// linked to libtorch, exports in capsules to the module _native, which is not linked to it.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 namespace fxpress::core {
 
 struct TensorFacts {
-  const int64_t* sizes;    // valid as long as the tensor is not changed, `dims` of them
-  const int64_t* strides;  // likewise, in elements
+  const int64_t* sizes;    // `dims` sizes; valid as long as the tensor is not changed
+  const int64_t* strides;  // `dims` strides, in elements; valid as long as `sizes`
   size_t dims;             // number of dimensions
   int64_t storage_offset;  // in elements
   void* dtype;             // PyObject*: a torch.dtype, borrowed
-  bool requires_grad;      // of the tensor itself
+  bool requires_grad;      // requires_grad of the tensor itself
 };
 
 // Fills in the facts of a tensor (a PyObject*). Returns false for tensors that are not strided or
@@ -25,8 +25,8 @@ inline constexpr const char* kTensorFactsCapsule = "fxpress.tensor_facts.1";
 
 // Returns a new fake tensor (a PyObject*) without attributes. It has the class, sizes, strides,
 // offset, dtype, device and requires_grad of `fake`, and uses `storage`, a torch.UntypedStorage;
-// null means a new storage of the same size. With `protects`, access to its data is an error.
-// Returns null with an error set. Requires the GIL.
+// null means a new storage of the size of `fake`'s storage. With `protects`, access to the data of
+// the result is an error. Returns null with an error set. Requires the GIL.
 using FakeLike = void* (*)(void* fake, void* storage, bool protects);
 
 // The name of the capsule with a FakeLike.

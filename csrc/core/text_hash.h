@@ -1,5 +1,5 @@
-// Hash tables with text keys. The hash depends on a secret of the process, because the texts come
-// from files: a file with many texts of one hash would make each lookup a linear search.
+// Defines hash tables with text keys. The hash depends on a secret of the process, because the
+// texts come from files: a file with many texts of one hash would make each lookup a linear search.
 #pragma once
 
 #include <cstdint>

@@ -25,10 +25,10 @@ using core::StringId;
 
 namespace {
 
-// The last underscore of a name that a digit follows, and the number after it; npos and 0 if there
-// is none. As in torch, other characters may follow the number.
+// The last underscore of a name that a digit follows, and the number after this underscore; npos
+// and 0 without one. As in torch, other characters may follow the number.
 struct Suffix {
-  size_t at = std::string_view::npos;  // of the underscore
+  size_t at = std::string_view::npos;  // position of the underscore
   unsigned long number = 0;
 };
 
@@ -80,7 +80,7 @@ std::vector<uint32_t> numbers(PyObject* list) {
   return result;
 }
 
-// Names of methods of the helper, and of fields of an Instance in Python.
+// Names of methods of `helper`, and of fields of the Python class Instance.
 struct Words {
   Ref call = word("node"), made_of = word("template"), inputs = word("inputs");
   Ref storages = word("storages"), first = word("first");
@@ -96,8 +96,8 @@ struct Instance {
   Ref call;                      // the node of the old graph
   Ref made_of;                   // the template
   const Recipe* recipe;          // read from the template
-  std::vector<uint32_t> inputs;  // numbers of the nodes of its inputs; kNoNode: there is no node
-  Ref storages;                  // list: storages of its inputs, then of its nodes
+  std::vector<uint32_t> inputs;  // numbers of the nodes that are its inputs; kNoNode: none
+  Ref storages;                  // list: storages of its inputs, then of its nodes' values
   uint32_t first;                // number of its first node
 
   uint32_t number_of(int32_t value) const {
@@ -189,7 +189,7 @@ class Instantiator {
     if (live_[id] == 0) return;
     if (node.is_needed && !node.uses.empty() &&
         instance.number_of(node.uses[0]) < first_computed()) {
-      same_as_[id] = instance.number_of(node.uses[0]);  // the input itself
+      same_as_[id] = instance.number_of(node.uses[0]);  // replaced by the input itself
       live_[id] = 0;
       return;
     }
@@ -213,7 +213,7 @@ class Instantiator {
     live_[known->second] = 1;
   }
 
-  // Makes live the nodes before `node` that compute its number from sizes of the program's inputs.
+  // Marks the nodes before `node` that compute its number from sizes of program inputs as live.
   void compute_parts(const Instance& instance, const RecipeNode& node, uint32_t id) {
     for (uint32_t i = id - static_cast<uint32_t>(node.parts); i < id; ++i) {
       live_[i] = 1;
@@ -315,7 +315,7 @@ class Instantiator {
     return value;
   }
 
-  // copy.copy(value)
+  // Returns copy.copy(value).
   Ref copied(PyObject* value) {
     if (PyDict_CheckExact(value)) return Ref::steal(PyDict_Copy(value));
     if (PyTuple_CheckExact(value) || PyUnicode_CheckExact(value)) return Ref::borrow(value);
@@ -326,7 +326,7 @@ class Instantiator {
     return call_method(request_.helper, method.get(), argument);
   }
 
-  // torch renames nodes without updating the namespace, which keeps their first names.
+  // Sets the namespace to the nodes' first names, because torch does not update it when it renames.
   void restore_names() {
     const Ref space = get_attr(request_.graph, fx::names.graph_namespace);
     const Ref used = get_attr(space.get(), fx::names.used_names);
@@ -353,11 +353,11 @@ class Instantiator {
   core::FlatMap known_;                           // address of a template -> its recipe
   std::vector<std::unique_ptr<Recipe>> recipes_;  // by index in known_
   std::vector<Instance> instances_;               // in order
-  std::vector<char> live_;                        // by number
-  std::vector<StringId> raw_;                     // the first name, by number; the output's last
-  std::vector<StringId> taken_;                   // names that dead nodes before the instances take
-  std::vector<PyObject*> nodes_;                  // by number; borrowed, null for dead ones
-  std::vector<uint32_t> same_as_;                 // by number: the node that replaces it, or itself
+  std::vector<char> live_;                        // by number: whether the node is live
+  std::vector<StringId> raw_;      // by number: the first name; last the name of the output
+  std::vector<StringId> taken_;    // names that dead nodes before the instances take
+  std::vector<PyObject*> nodes_;   // by number: the node, borrowed; null for dead nodes
+  std::vector<uint32_t> same_as_;  // by number: the node that replaces it, or itself
   std::unordered_map<uint32_t, uint32_t> computed_;  // expression -> the node that computes it
   uint32_t readers_end_ = 0;                         // end of the nodes that read symbols
   bool counts_ = false;                              // whether a recipe counts calls of functions

@@ -1,4 +1,4 @@
-// A template, read into arrays: the nodes that a decomposed call adds to a graph.
+// Reads a template, the nodes that a decomposed call adds to a graph, into arrays.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ enum class MetaKind : uint8_t {
   kSource,         // a list with the provenance record of the call node
   kValue,          // the node's value, created for it
   kSequence,       // torch's current sequence number
-  kCounted,        // the last function called, with its count
+  kCounted,        // the name of the last function called, and the count of its calls
 };
 
 struct MetaItem {
   Ref key;
   MetaKind kind;
-  Ref value;  // used as `kind` requires
+  Ref value;  // see MetaKind
 };
 
 enum class ValueType : uint8_t { kConstant, kTensor, kList, kTuple };
@@ -33,23 +33,23 @@ enum class ValueType : uint8_t { kConstant, kTensor, kList, kTuple };
 // A node's value: a tensor, a list or tuple of values, or a constant.
 struct ValueSpec {
   ValueType type = ValueType::kConstant;
-  Ref constant;                               // of kConstant
-  Ref shape, strides, dtype, device, offset;  // of kTensor
-  Py_ssize_t storage = 0;                     // its index in the instance's storages
-  bool is_whole = false;         // whether a new tensor of these sizes fills the storage
-  Ref pattern;                   // a tensor with these sizes if they are symbolic, else None
+  Ref constant;                               // the value of kConstant
+  Ref shape, strides, dtype, device, offset;  // metadata of kTensor
+  Py_ssize_t storage = 0;                     // index of its storage in the instance's storages
+  bool is_whole = false;                      // whether a new tensor of `shape` fills the storage
+  Ref pattern;                   // a tensor with the same sizes if they are symbolic, else None
   std::vector<ValueSpec> parts;  // of a list or tuple
 };
 
 struct RecipeNode {
   Ref target;
   Ref original;               // the node of the recorded trace, for its arguments
-  core::StringId candidate;   // from which its name is derived
-  bool is_impure;             // whether it stays without users
+  core::StringId candidate;   // from which the name of the node is derived
+  bool is_impure;             // whether the node stays without users
   std::vector<int32_t> uses;  // the values it uses: -1, -2… inputs, 0, 1… nodes
   std::vector<MetaItem> meta;
   ValueSpec value;
-  int32_t number;  // of the expression it computes; kNoNumber: it computes no number
+  int32_t number;  // number of the expression it computes; kNoNumber: it computes none
   bool is_needed;  // whether it stands for a number that another node computes
   int32_t parts;   // how many nodes before it compute the number if it is not known
   int32_t read;    // the value from which the trace read the number; kNothing: none
@@ -64,7 +64,7 @@ class Recipe {
   Recipe(PyObject* source, fx::NameWriter& names);
 
   const std::vector<RecipeNode>& nodes() const { return nodes_; }
-  // The number of the value of a node of the recorded trace.
+  // Returns the number of the value of a node of the recorded trace.
   int32_t number_of(PyObject* original) const;
   bool counts() const { return counts_; }
 

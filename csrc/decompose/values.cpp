@@ -52,7 +52,7 @@ Ref Values::tensor(const ValueSpec& spec, PyObject* storages) {
   return fake;
 }
 
-// Returns an empty Ref if there is no first tensor, or if only the new one fills its storage.
+// Returns an empty Ref if there is no first tensor, or if only the new tensor fills its storage.
 Ref Values::like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
                        const fx::FakeMaker& fakes) {
   const auto known = first_.find(&spec);

@@ -24,7 +24,7 @@ class Values {
   // The first tensor of a spec, from which later tensors are copied.
   struct First {
     Ref fake;
-    bool fills_storage;  // whether its storage was created with it
+    bool fills_storage;  // whether the storage of `fake` was created with it
   };
 
   Ref tensor(const ValueSpec& spec, PyObject* storages);
@@ -37,9 +37,9 @@ class Values {
   const fx::FakeMaker& fakes_on(PyObject* device);
 
   PyObject* helper_;                                         // borrowed
-  Ref made_, storage_, attributes_, set_, untyped_storage_;  // names
+  Ref made_, storage_, attributes_, set_, untyped_storage_;  // names of attributes and methods
   Ref empty_, empty_strided_, like_pattern_, meta_;
-  Ref no_data_, dtype_device_;                            // constant arguments
+  Ref no_data_, dtype_device_;                            // constant arguments of calls
   std::deque<std::pair<Ref, fx::FakeMaker>> of_devices_;  // device -> maker of its fake tensors
   std::unordered_map<const ValueSpec*, First> first_;
 };

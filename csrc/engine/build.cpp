@@ -12,8 +12,8 @@ namespace fxpress::engine {
 
 namespace {
 
-// A longer plan inlines no more modules. If each level of modules calls the next one twice, every
-// level doubles the plan.
+// The number of instructions from which a plan inlines no more modules. If each level of modules
+// calls the next level twice, every level doubles the plan.
 constexpr size_t kMaxInstructions = 500'000;
 
 bool is_op(PyObject* op, PyObject* name) {
@@ -25,7 +25,7 @@ bool is_op(PyObject* op, PyObject* name) {
 Builder::Builder(PyObject* module, PyObject* graph) : plan_(std::make_unique<Plan>()) {
   plan_->graph = Ref::borrow(graph);
   plan_->kernels = kernels_version();
-  plan_->operators = operators_gone();  // before operators are looked up
+  plan_->operators = operators_gone();  // read before operators are looked up
   add_module(module, kNone, nullptr, kNone);
 }
 
@@ -110,7 +110,7 @@ void Builder::add_node(Open& open, const NodeGuard& guard) {
 }
 
 void Builder::add_placeholder(Open& open, const NodeGuard& guard) {
-  if (open.enter != kNone) return;  // bound when the call was inlined
+  if (open.enter != kNone) return;  // bind_arguments() has bound it
   PyObject* target = guard.target.get();
   const bool rest = PyUnicode_Check(target) && PyUnicode_GET_LENGTH(target) > 0 &&
                     PyUnicode_READ_CHAR(target, 0) == '*';
@@ -273,8 +273,8 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   });
 }
 
-// Whether an instruction of the inlined graph sets the value when it runs, not the look-ahead. If
-// so, the value's slot can also hold the result of a call that Python makes.
+// Whether an instruction of the inlined graph sets the value when the instruction runs, and not the
+// look-ahead. If so, the value's slot can also hold the result of a call that Python makes.
 bool Builder::is_made_in(const Open& open, uint32_t value) const {
   if (value == kNone || values_[value].definition == kNone || values_[value].fixed) return false;
   return values_[value].definition > enter_instructions_[open.enter];
@@ -304,12 +304,12 @@ void Builder::add_leave(Open& open, const NodeGuard& guard) {
       caller.env[plan_->frames[open.frame].call] = made;
       return;
     }
-    ListArgument single{Expect::kTensor, false, {}};  // not kNothing: the value, not a tuple
+    ListArgument single{Expect::kTensor, false, {}};  // kTensor: the value, not a tuple
     single.elements.push_back(Element{value_of(open, value), false, {}});
     detail = append(plan_->lists, std::move(single));
   }
   const uint32_t instruction = emit(open, Kind::kLeave, guard, detail);
-  if (detail != kNone) plan_->events.pop_back();  // runs without Python
+  if (detail != kNone) plan_->events.pop_back();  // such a kLeave runs without Python
   Enter& enter = plan_->enters[open.enter];
   enter.skip = instruction + 1;
   const uint32_t result = new_value(instruction);
@@ -345,7 +345,7 @@ uint32_t Builder::child_module(uint32_t parent, PyObject* name) {
   return made;
 }
 
-// The module that the dispatcher calls next if the run follows the plan.
+// Returns the module that a dispatcher calls next if the run follows the plan.
 uint32_t Builder::dispatched_module(uint32_t dispatcher, Enter& enter) {
   PyObject* object = plan_->modules[dispatcher].module.get();
   const Ref dict = instance_dict(object);

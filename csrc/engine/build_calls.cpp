@@ -40,7 +40,7 @@ std::pair<Expect, bool> expected(const c10::TypePtr& type) {
   }
 }
 
-// The parameter's list type, also for an optional list; null if it is not a list.
+// Returns a parameter's list type, also for an optional list; null for other types.
 const c10::ListType* list_type(const c10::TypePtr& type) {
   if (const auto* optional = type->castRaw<c10::OptionalType>()) {
     return optional->getElementType()->castRaw<c10::ListType>();
@@ -48,7 +48,7 @@ const c10::ListType* list_type(const c10::TypePtr& type) {
   return type->castRaw<c10::ListType>();
 }
 
-// Converts an int of 64 bits; returns false for other objects.
+// Sets `number` to an int of at most 64 bits; returns false for other objects.
 bool small_int(PyObject* object, int64_t& number) {
   if (!PyLong_CheckExact(object)) return false;
   int overflow = 0;
@@ -58,7 +58,7 @@ bool small_int(PyObject* object, int64_t& number) {
 
 }  // namespace
 
-// The limits end the walk of arguments that are deep or contain the same parts many times.
+// Arguments that are nested deeply, or repeat containers many times, reach the limits: kDeeper.
 Builder::Nodes Builder::nodes_in(PyObject* argument) {
   constexpr size_t kMaxDepth = 100;
   constexpr size_t kMaxSteps = 100'000;
@@ -90,7 +90,7 @@ uint32_t Builder::value_of(const Open& open, PyObject* node) const {
 bool Builder::calls_overload(PyObject* target) {
   PyTypeObject* type = Py_TYPE(target);
   if (reinterpret_cast<PyObject*>(type) != fx::symbols.op_overload_type) return false;
-  refuse(type);  // rebuilds the plan if the class is patched later
+  refuse(type);  // so that the plan is rebuilt if the class is patched later
   return _PyType_Lookup(type, names.dunder_call) == symbols.op_overload_call;
 }
 

@@ -79,7 +79,7 @@ void Builder::find_last_uses() {
       if (plan_->uses[u].slot != kNone) values_[plan_->uses[u].slot].last_use = i;
     }
   }
-  std::vector<uint32_t> freed(values_.size(), kNone);  // by value: the instruction
+  std::vector<uint32_t> freed(values_.size(), kNone);  // by value: the instruction that frees it
   for (uint32_t i = 0; i < plan_->instructions.size(); ++i) {
     const Instruction& instruction = plan_->instructions[i];
     for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
@@ -91,8 +91,8 @@ void Builder::find_last_uses() {
   }
 }
 
-// Marks the last occurrence of each value in the last instruction that reads the value: the
-// instruction moves this argument out of its slot.
+// For the instruction that is the last to read a value: marks the last argument that is the value.
+// The instruction moves this argument out of its slot.
 void Builder::mark_moves(const Instruction& instruction) {
   std::vector<uint32_t> ending;
   for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
@@ -124,8 +124,8 @@ void Builder::mark_moves(const Instruction& instruction) {
   }
 }
 
-// Collects for every Enter the values that were defined outside, and whose last use is in the
-// inlined part. If Python makes the call, these values are freed after it.
+// Collects for every Enter the values that are defined outside of the inlined part, and whose last
+// use is in it. If Python makes the call, these values are freed after the call.
 void Builder::find_dying() {
   for (uint32_t value = 0; value < values_.size(); ++value) {
     const Value& known = values_[value];

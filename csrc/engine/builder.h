@@ -37,7 +37,7 @@ class Builder {
   struct Value {
     uint32_t definition;  // instruction that sets it; kNone: an argument of the run
     uint32_t last_use;    // kNone: never read
-    bool fixed;           // set by the look-ahead, so no other value uses its slot
+    bool fixed;           // set by the look-ahead, so that no other value may use its slot
   };
 
   // The range of a graph's nodes in plan_->nodes.
@@ -104,7 +104,7 @@ class Builder {
   std::unordered_map<PyObject*, int64_t> next_calls_;  // dispatcher -> its next call
   std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;  // by parent
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;  // by dispatcher and index
-  std::vector<ArgCursor> walk_;                                   // for nodes_in()
+  std::vector<ArgCursor> walk_;                                   // reused by nodes_in()
 };
 
 }  // namespace fxpress::engine

@@ -35,7 +35,7 @@ std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObjec
   // torch converts a number anew in each call. An operator that writes to the argument, or returns
   // a view of it, must not get the tensor of an earlier run.
   if (argument.alias_info() != nullptr && !THPVariable_Check(object)) return std::nullopt;
-  // The tensor of a number must not be fake, nor an inference tensor, which autograd cannot save.
+  // A number must become neither a fake nor an inference tensor, which autograd cannot save.
   const c10::InferenceMode ordinary(false);
   const c10::impl::ForceDispatchKeyGuard no_modes(c10::default_included_set,
                                                   c10::default_excluded_set);
@@ -77,7 +77,7 @@ bool is_jit_tracing() {
 
 void set_python_error(const std::exception_ptr& thrown) noexcept {
   // With plain_errors, torch raises RuntimeError for C++ exceptions that are not its own. Older
-  // releases call operators through pybind11, whose conversions of such exceptions are below.
+  // releases of torch call operators through pybind11, which converts these exceptions as below.
   try {
     if (symbols.plain_errors == Py_True) return torch::translate_exception_to_python(thrown);
     std::rethrow_exception(thrown);

@@ -69,7 +69,7 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// A copy or pickle of a graph gets None instead of the plan, and its next run builds a plan.
+// Reduces a plan to None: a copy or pickle of a graph has no plan, and its next run builds one.
 PyObject* reduce(PyObject*, PyObject*) {
   return Py_BuildValue("(O())", reinterpret_cast<PyObject*>(Py_TYPE(Py_None)));
 }
@@ -105,7 +105,7 @@ Ref new_plan_object(std::unique_ptr<Plan> plan) {
   return owner;
 }
 
-// The plan of a plan object; null for other objects and for a cleared one.
+// Returns the plan of a plan object; null for other objects, and for a cleared plan object.
 Plan* plan_of(PyObject* object) {
   if (object == nullptr || !Py_IS_TYPE(object, plan_type)) return nullptr;
   return reinterpret_cast<PlanObject*>(object)->plan;
@@ -145,7 +145,7 @@ class Lease {
   Plan& plan() const { return *plan_; }
 
  private:
-  Ref owner_;   // the plan object, which the collector does not clear meanwhile
+  Ref owner_;   // the plan object; this reference keeps the collector from clearing it
   Plan* plan_;  // null when moved from
 };
 
@@ -182,7 +182,7 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
       raise(PyExc_TypeError, "run() expects a module, a graph and a tuple of arguments");
     }
     const Lease lease = plan_for(args[0], args[1]);
-    // Empties a list, as Interpreter.boxed_run does, so that the run can free arguments early.
+    // Empties a list of arguments like Interpreter.boxed_run: the run can free them early.
     Ref arguments = Ref::steal(PySequence_Tuple(args[2]));
     if (PyList_Check(args[2])) check(PyList_SetSlice(args[2], 0, PY_SSIZE_T_MAX, nullptr));
     return std::make_unique<Run>(lease.plan())->execute(std::move(arguments)).release();

@@ -1,4 +1,4 @@
-// The functions of the engine that Python calls.
+// Declares the functions of the engine that Python calls.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,10 +13,10 @@ namespace fxpress::engine {
 // the call is significant for a small graph. A list of arguments is emptied.
 PyObject* run(PyObject* self, PyObject* const* args, Py_ssize_t count);
 
-// The sizes of the graph's plan as a dict; None without a plan.
+// Returns the sizes of the graph's plan as a dict; None without a plan.
 pybind11::object plan_info(const pybind11::object& graph);
 
-// The index in `_call_modules` of a dispatcher's next call; -1 if its counter is not an int.
+// Returns the `_call_modules` index of a dispatcher's next call; -1 if its counter is not an int.
 int64_t next_call(const pybind11::object& dispatcher);
 void set_next_call(const pybind11::object& dispatcher, int64_t index);
 

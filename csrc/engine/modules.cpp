@@ -85,7 +85,7 @@ PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   }
   PyObject* children = plain_children(parent, ref.name.get());
   PyObject* child = children == nullptr ? nullptr : dict_get(children, ref.name.get());
-  if (child == ref.module.get()) {  // implies that the parent has all three tables
+  if (child == ref.module.get()) {  // so the parent has all three tables
     ref.name_type_version = parent.type_version;
     ref.name_dict_version = parent.dict_version;
     ref.holder_version = dict_version(parent.modules);
@@ -95,7 +95,7 @@ PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   return child;
 }
 
-// Whether the tables exist and have these versions.
+// Whether all tables exist, and table i has version i.
 bool are_versions(const std::array<PyObject*, 3>& tables, const uint64_t (&versions)[3]) {
   for (size_t i = 0; i < tables.size(); ++i) {
     if (tables[i] == nullptr || !is_version(tables[i], versions[i])) return false;
@@ -158,8 +158,7 @@ PyObject* plain_children(const ModuleRef& ref, PyObject* name) {
 bool in_place(Plan& plan, uint32_t index) {
   ModuleRef& ref = plan.modules[index];
   if (ref.checked == plan.walk) return ref.in_place;
-  // The recursion is as deep as one target has dots, because callers of this module are checked
-  // already.
+  // The recursion is as deep as a target has dots: the modules of callers are checked already.
   const bool found =
       ref.parent == kNone ||
       (in_place(plan, ref.parent) && find_child(ref, plan.modules[ref.parent]) == ref.module.get());

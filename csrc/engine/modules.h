@@ -1,5 +1,5 @@
-// The modules of a plan: versions of dicts, counters of dispatched calls, and checks that a module
-// is unchanged and may be inlined. All functions except CallCounters::set() require the GIL.
+// Handles the modules of a plan: versions of dicts, counters of dispatched calls, and checks that a
+// module is unchanged and may be inlined. All functions except CallCounters::set() require the GIL.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace fxpress::engine {
 
-// Prepares dict versions, by which a plan detects changes of dicts; called once.
+// Starts to count versions of dicts, by which a plan detects that a dict has changed; called once.
 void watch_dicts();
 
 // The number of changes of all watched dicts; 0: dicts are not watched. From Python 3.12 on this
 // number is the version of every watched dict.
 uint64_t dict_changes();
 
-// The version of a dict. 0: the dict has no version, and its content must not be cached. Two dicts
-// may have the same version, so caches must also record the dict.
+// Returns the version of a dict. 0: the dict has no version, and its content must not be cached.
+// Two dicts may have the same version, so caches must also record the dict.
 uint64_t dict_version(PyObject* dict);
 
 // Whether a dict is unchanged since it had the version. When dicts are watched, `dict` may be a
@@ -32,9 +32,9 @@ void forget_dicts();
 // Counters of dispatched calls, kept for each run.
 //
 // A dispatcher counts the calls of its module, and returns to 0 after the last. The count is an
-// attribute, which threads would overwrite for each other. So a run reads the attribute once,
-// counts separately, and writes the attribute when it ends. Overlapping runs of one thread, in
-// hooks or in several greenlets, share their counters.
+// attribute of the dispatcher, which threads would overwrite for each other. So a run reads this
+// attribute once, counts separately, and writes the attribute when the run ends. Overlapping runs
+// of one thread, in hooks or in several greenlets, share their counters.
 class CallCounters {
  public:
   struct End {
@@ -57,14 +57,14 @@ class CallCounters {
   struct Counter {
     Ref dispatcher;
     int64_t stored;  // the attribute's value
-    int64_t index;   // of the next call in this run
+    int64_t index;   // index of the next call in the current runs
   };
 
   void end();
   void write_back();
 
   std::unordered_map<PyObject*, Counter> counters_;  // by dispatcher
-  size_t runs_ = 0;                                  // runs that use the counters
+  size_t runs_ = 0;                                  // number of runs that use the counters
 };
 
 // The counter in the dispatcher's attribute; -1 if it is not an int.
@@ -73,10 +73,10 @@ void store_call(PyObject* dispatcher, int64_t index);
 
 // The functions below run no Python code.
 
-// Registers the behaviour of modules whose class has this `forward`.
+// Registers how modules behave whose class has `function` as its forward().
 void register_forward(PyObject* function, Forward kind);
 
-// The behaviour that is registered for the class's forward.
+// Returns what register_forward() has registered for the forward() of a class.
 Forward forward_of(PyTypeObject* type);
 
 // The version of a class, which changes with the class and its bases. Assigns a version if the
@@ -90,13 +90,13 @@ void refresh(ModuleRef& ref);
 // `name` elsewhere. The cache of `ref` must be up to date.
 PyObject* plain_children(const ModuleRef& ref, PyObject* name);
 
-// Whether the module's path from the root still leads to this module; if so, refreshes it.
+// Whether a module's path from the root still leads to it; if so, refreshes its ModuleRef.
 bool in_place(Plan& plan, uint32_t index);
 
 // Whether a call of this module only calls its `forward`.
 bool calls_forward(ModuleRef& ref);
 
-// Whether the nodes have the links and the fields that the plan recorded.
+// Whether nodes `begin` to `end` have the links and the fields that the plan recorded.
 bool same_nodes(const Plan& plan, PyObject* root, uint32_t begin, uint32_t end);
 
 // The root node of a graph, borrowed; null when it has none.

@@ -46,7 +46,7 @@ bool fits(const c10::IValue& value, Expect expect, bool optional) {
   return false;
 }
 
-// Python's // and %; returns false if they raise or the result exceeds 64 bits.
+// Computes Python's // and %; returns false if they raise or a result exceeds 64 bits.
 bool floor_divide(int64_t a, int64_t b, int64_t& quotient, int64_t& remainder) {
   if (b == 0 || (a == INT64_MIN && b == -1)) return false;
   quotient = a / b;
@@ -71,7 +71,7 @@ void Run::native(uint32_t limit) {
     }
     if (instruction.kind == Kind::kBoxed && (++ticks_ & 3) == 0 && overdue()) {
       acquire();
-      check(PyErr_CheckSignals());  // an exception names the node that ran last
+      check(PyErr_CheckSignals());  // an exception from a signal names the node that ran last
       ran_python_ = true;
     }
     ++ip_;
@@ -118,7 +118,7 @@ void Run::drop_last(const Instruction& instruction) {
 }
 
 void Run::enter(const Instruction& instruction) {
-  drop_last(instruction);  // arguments that the callee does not read
+  drop_last(instruction);  // frees the arguments that the callee does not read
   const Enter& enter = plan_.enters[instruction.detail];
   if (enter.dispatcher != kNone) {
     scope_->set(plan_.modules[enter.dispatcher].module.get(),

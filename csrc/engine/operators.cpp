@@ -15,8 +15,8 @@ namespace fxpress::engine {
 
 namespace {
 
-// A removed operator. The list begins with the last one. It is never freed, so that any thread,
-// also in the child of a fork, can read it without a lock.
+// An operator that was removed, in a list that begins with the last one. The list is never freed,
+// so that any thread, also in the child of a fork, can read it without a lock.
 struct Gone {
   size_t op;        // its id_of(), which a later operator may have, too
   uint64_t number;  // counts removals from 1
@@ -31,7 +31,7 @@ size_t id_of(const c10::OperatorHandle& op) {
 class Listener final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
-  // The dispatcher holds its lock.
+  // The caller is the dispatcher, which holds its lock.
   void onOperatorDeregistered(const c10::OperatorHandle& op) override {
     const Gone* before = last_gone.load(std::memory_order_relaxed);
     last_gone.store(new Gone{id_of(op), before == nullptr ? 1 : before->number + 1, before},
@@ -42,13 +42,13 @@ class Listener final : public c10::OpRegistrationListener {
 constexpr std::string_view kNamespace = "aten::";
 
 // The content of torch's set of kernels in Python when it was last read. A set has no version, so
-// the two sizes detect changes. They miss a change only if equally many kernels are added and
-// removed and the hash table is rebuilt in between.
+// its two sizes show changes. They miss a change only if equally many kernels are added and
+// removed, and the set's hash table is rebuilt in between.
 struct Table {
   Py_ssize_t used = -1;                   // number of kernels
   Py_ssize_t filled = -1;                 // number of table entries in use, including deleted ones
-  uint64_t version = 0;                   // of `names`
-  std::unordered_set<std::string> names;  // operators of aten, without the namespace
+  uint64_t version = 0;                   // raised when `names` changes
+  std::unordered_set<std::string> names;  // the operators of aten in the set, without the namespace
 };
 
 // Reads entries such as "aten/add.Tensor/CPU" and "aten/exp/CPU": namespace, operator, dispatch

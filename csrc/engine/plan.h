@@ -1,6 +1,6 @@
-// A plan of a graph: flat instructions, including instructions of inlined submodules. Builder
-// creates it, the graph's `__dict__` holds it (entry.h), and all threads that run the graph share
-// it.
+// Defines the plan of a graph: flat instructions, including instructions of inlined submodules.
+// Builder creates a plan, the graph's `__dict__` holds it (entry.h), and all threads that run the
+// graph share it.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -38,14 +38,14 @@ enum class IntOp : uint8_t {
 // A node that an instruction reads.
 struct Use {
   PyObject* node;  // borrowed from the arguments of the instruction's node
-  uint32_t slot;   // of its value
+  uint32_t slot;   // slot of the value
   bool last;       // whether this is the last use, after which the value is freed
 };
 
 struct Instruction {
   Kind kind;            // the operation
   bool runs_python;     // a kBoxed that may run Python: checks are repeated after it
-  uint32_t frame;       // of its node
+  uint32_t frame;       // frame of its node
   uint32_t guard;       // the node, index in `nodes`
   uint32_t out;         // slot of the result; kNone if it is not read
   uint32_t uses_begin;  // its range in `uses`
@@ -68,14 +68,14 @@ enum class Expect : uint8_t {
 // An element of a list argument that contains nodes.
 struct Element {
   uint32_t slot;         // kNone: a constant
-  bool move;             // last use of the slot
+  bool move;             // whether this is the last use of the slot
   c10::IValue constant;  // if slot is kNone
 };
 
 struct ListArgument {
   Expect element;                 // kTensor or kInt
   bool optional;                  // elements may be None: Tensor?[]
-  std::vector<Element> elements;  // in order
+  std::vector<Element> elements;  // the items of the list, in order
 };
 
 struct Argument {
@@ -84,7 +84,7 @@ struct Argument {
   Form form;
   Expect expect;   // of a slot
   bool optional;   // of a slot: may be None
-  bool move;       // of a slot: last use
+  bool move;       // of a slot: whether this is its last use
   uint32_t index;  // slot, or index in `constants` or `lists`
 };
 
@@ -98,13 +98,13 @@ struct BoxedCall {
 
 struct GetItem {
   int64_t index;  // may be negative
-  uint32_t slot;  // of the container
-  bool move;      // last use of the container
+  uint32_t slot;  // slot of the container
+  bool move;      // whether this is the last use of the container
 };
 
 struct IntCall {
   IntOp op;
-  uint32_t slot[2];  // kNone: the constant
+  uint32_t slot[2];  // slots of the operands; kNone: the operand is in `constant`
   int64_t constant[2];
 };
 
@@ -128,12 +128,12 @@ struct ModuleRef {
   Ref name;                     // its key in the parent's _modules; empty: an item of a dispatcher
   uint32_t item = kNone;        // its index in the parent's _call_modules
   uint32_t checked = 0;         // Plan::walk of the last check of its path
-  bool in_place = false;        // the result of that check
+  bool in_place = false;        // the result of the last check
   uint64_t holder_version = 0;  // version of the parent's _modules that contained it
-  unsigned int name_type_version = 0;    // the parent's class had no such attribute at that version
-  uint64_t name_dict_version = 0;        // nor had the parent's __dict__
-  uint64_t name_parameters_version = 0;  // nor its parameters
-  uint64_t name_buffers_version = 0;     // nor its buffers
+  unsigned int name_type_version = 0;  // the parent's class had no attribute `name` at that version
+  uint64_t name_dict_version = 0;      // the parent's __dict__ had no `name` at that version
+  uint64_t name_parameters_version = 0;  // the parent's parameters had no `name` at that version
+  uint64_t name_buffers_version = 0;     // the parent's buffers had no `name` at that version
   PyObject* dict = nullptr;              // its __dict__ at the last refresh, borrowed
   uint64_t dict_version = 0;             // version of `dict`; 0: nothing is cached
   bool plain_dict = false;               // nothing in __dict__ changes how it is called
@@ -142,39 +142,39 @@ struct ModuleRef {
   PyObject* buffers = nullptr;
   PyObject* modules = nullptr;
   PyObject* graph = nullptr;
-  PyObject* hooks[4] = {};        // its four dicts of hooks
-  uint64_t unhooked = 0;          // dict_changes() when all four were empty
+  PyObject* hooks[4] = {};        // the module's four dicts of hooks
+  uint64_t unhooked = 0;          // dict_changes() when all `hooks` were empty
   PyTypeObject* type = nullptr;   // its class, borrowed from the object
   unsigned int type_version = 0;  // version of the class; 0: not cached
   bool plain_attributes = false;  // attributes are looked up as in nn.Module
   bool plain_call = false;        // the class does not change how forward is called
-  Forward forward{};              // of its class
+  Forward forward{};              // how the forward of its class was registered
 };
 
 struct Load {
   uint32_t owner;                 // ModuleRef that has the attribute; kNone: Python finds it
-  Ref name;                       // of the attribute
-  unsigned int type_version = 0;  // the owner's class had no such attribute at that version
-  uint64_t dict_version = 0;      // nor had its __dict__
+  Ref name;                       // name of the attribute
+  unsigned int type_version = 0;  // the owner's class had no attribute `name` at that version
+  uint64_t dict_version = 0;      // the owner's __dict__ had no `name` at that version
   uint64_t tables[3] = {};        // versions of the owner's parameters, buffers and modules
   PyObject* value = nullptr;      // the attribute at these versions, borrowed from the tables
 };
 
 struct Enter {
   uint32_t module;              // ModuleRef of the callee
-  uint32_t dispatcher = kNone;  // ModuleRef of the dispatcher in between
+  uint32_t dispatcher = kNone;  // ModuleRef of the dispatcher between caller and callee
   uint32_t call_index = 0;      // index of the dispatcher's call
   uint32_t call_count = 0;      // number of the dispatcher's calls
   uint32_t skip = 0;            // the instruction after the inlined ones
   uint32_t result = kNone;      // slot of the result
-  uint32_t nodes_begin = 0;     // its graph's range in `nodes`
+  uint32_t nodes_begin = 0;     // range in `nodes` of the callee's graph
   uint32_t nodes_end = 0;
-  Ref graph;                    // the callee's graph
-  PyObject* root = nullptr;     // its root node, borrowed from the graph
-  PyObject* dict = nullptr;     // the graph's __dict__ that had this root
-  uint64_t dict_version = 0;    // version of `dict` at that time
-  Ref arg_names;                // its list of argument names, if it is called with keywords
-  std::vector<uint32_t> dying;  // slots from outside whose last use is in the inlined part
+  Ref graph;                  // the callee's graph
+  PyObject* root = nullptr;   // its root node, borrowed from the graph
+  PyObject* dict = nullptr;   // the graph's __dict__ when it had this root
+  uint64_t dict_version = 0;  // version of `dict` at that time
+  Ref arg_names;              // the callee's list of argument names, if it is called with keywords
+  std::vector<uint32_t> dying;  // slots of outer values whose last use is in the inlined part
 };
 
 // The fields of a node when the plan was built.
@@ -192,12 +192,12 @@ struct Frame {
   uint32_t parent = kNone;      // the calling frame
   PyObject* call = nullptr;     // its call_module node, borrowed from `nodes`
   uint32_t module = 0;          // ModuleRef of the called module
-  uint32_t dispatcher = kNone;  // ModuleRef of the dispatcher in between
+  uint32_t dispatcher = kNone;  // ModuleRef of the dispatcher between caller and callee
 };
 
 struct Placeholder {
-  PyObject* node;  // borrowed from `nodes`
-  uint32_t slot;   // kNone if it is not read
+  PyObject* node;  // the placeholder node, borrowed from `nodes`
+  uint32_t slot;   // slot of its value; kNone if the value is not read
   bool rest;       // whether it is starred, and gets the remaining arguments
 };
 
@@ -224,7 +224,7 @@ struct Plan {
   std::vector<uint32_t> events;  // instructions that look_ahead() checks
   std::vector<Use> uses;
   std::vector<Argument> arguments;
-  std::vector<c10::IValue> constants;  // converted once
+  std::vector<c10::IValue> constants;  // constant arguments of operators, converted once
   std::vector<ListArgument> lists;
   std::vector<BoxedCall> boxed;
   std::vector<GetItem> items;

@@ -16,7 +16,7 @@ namespace fxpress::engine {
 namespace {
 
 // The number of instructions to look ahead: kShortWindow after a value that needed Python, doubled
-// after each stretch that needed none, up to kLongWindow.
+// after each stretch without such a value, up to kLongWindow.
 constexpr uint32_t kShortWindow = 8;
 constexpr uint32_t kLongWindow = 1U << 20;
 
@@ -76,7 +76,7 @@ Ref Run::execute(Ref args) {
 void Run::bind(PyObject* args) {
   PyObject** items = PySequence_Fast_ITEMS(args);
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(args);
-  const bool held = Py_REFCNT(args) > 1;  // otherwise the run frees them early
+  const bool held = Py_REFCNT(args) > 1;  // otherwise the run frees the arguments early
   Py_ssize_t next = 0;
   for (const Placeholder& placeholder : plan_.placeholders) {
     if (placeholder.rest) {
@@ -215,7 +215,7 @@ void Run::forget_ahead() {
   held_.clear();
 }
 
-// Adds the node and its calling nodes to the exception that is set, and throws it.
+// Adds the node and the nodes that call its graph to the Python error that is set, and throws it.
 void Run::fail(uint32_t frame, PyObject* node) {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);

@@ -1,5 +1,5 @@
-// One run of a plan. run.cpp steps through the plan and looks ahead, native.cpp executes
-// instructions that do not need Python, step.cpp executes one instruction through Python.
+// Runs a plan. run.cpp steps through the plan and looks ahead, native.cpp executes instructions
+// that do not need Python, step.cpp executes one instruction through Python.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -13,9 +13,9 @@
 
 namespace fxpress::engine {
 
-// A run repeats two phases. With the GIL, it looks ahead to the next instruction that needs Python:
-// it reads attributes and checks inlined modules up to there. Without the GIL, it executes the
-// instructions up to there, a stretch. The next look-ahead sees all changes made by Python.
+// A run repeats two phases. With the GIL, it looks ahead to the next instruction that needs Python,
+// reading attributes and checking inlined modules. Without the GIL, it executes the instructions
+// before that one, a stretch. The next look-ahead sees all changes made by Python.
 //
 // A run is on the heap: the stack of a suspended greenlet is moved.
 class Run {
@@ -93,7 +93,7 @@ class Run {
 
   Plan& plan_;  // shared with other runs
   CallCounters::OfRun scope_ = CallCounters::begin();
-  std::vector<Slot> slots_;            // values
+  std::vector<Slot> slots_;            // the values of nodes
   c10::Stack stack_;                   // arguments and results of the current operator
   std::vector<uint32_t> read_ahead_;   // instructions of the stretch whose values were read ahead
   std::vector<c10::IValue> held_;      // attributes of the stretch, see read_ahead()

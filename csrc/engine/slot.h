@@ -1,4 +1,4 @@
-// Values of a run.
+// Stores the values of a run.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -23,9 +23,9 @@ struct Slot {
   State state = State::kEmpty;
 };
 
-// Whether operators treat the tensor as a plain one: its Python object, if any, is exactly a Tensor
-// or a Parameter, and it does not have the Python dispatch key. Does not need the GIL, because a
-// tensor keeps its object alive.
+// Whether operators treat the tensor as a plain tensor: its Python object, if any, is exactly a
+// Tensor or a Parameter, and it does not have the Python dispatch key. Does not need the GIL,
+// because a tensor keeps its object alive.
 bool is_plain(const at::Tensor& tensor);
 
 // The state of an operator's result: kNative or kForeign.

@@ -64,12 +64,12 @@ Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, 
 Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
   const Ref module = load(instruction);
   PyObject* callee = module.get();
-  // A Forward::kCounting dispatcher reads the engine's count, and needs nothing of the following.
+  // A Forward::kCounting dispatcher reads the engine's count, and needs no attribute.
   const bool dispatches = forward_of(Py_TYPE(callee)) == Forward::kDispatcher;
   const int64_t index = dispatches ? scope_->next(callee) : -1;
   if (index < 0) return call(instruction, callee, args, kwargs);
-  // The dispatcher's forward counts in an attribute. Set the attribute to the run's count for the
-  // call.
+  // The dispatcher's forward reads its count from an attribute: store the run's count there during
+  // the call.
   struct Count {
     CallCounters& scope;
     PyObject* dispatcher;
@@ -127,7 +127,7 @@ Ref Run::value_of(const Instruction& instruction, PyObject* node) {
 // Returns an argument with its nodes replaced by values.
 Ref Run::map(const Instruction& instruction, PyObject* argument) {
   fx::ArgMapper mapper;
-  std::vector<Ref> values;  // held, because a shared part is mapped once
+  std::vector<Ref> values;  // held, because a container that occurs twice is mapped once
   return mapper.map(argument, [&](PyObject* node) {
     values.push_back(value_of(instruction, node));
     return values.back().get();

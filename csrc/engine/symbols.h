@@ -1,5 +1,5 @@
-// Python objects that only the engine uses, looked up once per process. Names, and objects that
-// other components use too, are in the tables of fx.
+// Holds Python objects that only the engine uses, looked up once per process. Names, and objects
+// that other components use too, are in the tables of fx.
 #pragma once
 
 #include "fx/symbols.h"
@@ -18,10 +18,10 @@ struct Symbols {
 
 extern Symbols symbols;  // owned references, held until the process ends
 
-// Fills the table, and adopts `tables` of fx; called by the Python side while it is imported.
+// Fills `symbols`, and adopts `tables` of fx; Python code calls it when it imports this module.
 void initialize_symbols(PyObject* objects, PyObject* tables);
 
-// A field of a node, borrowed from the node; null if it was never set.
+// Returns a field of a node, borrowed from the node; null if the field was never set.
 inline PyObject* node_field(PyObject* node, PyObject* descriptor) {
   return *fx::field_of(node, descriptor);
 }

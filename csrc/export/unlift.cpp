@@ -72,7 +72,7 @@ class Unlifter {
   struct OutputWrite {
     uint32_t input;            // node of the source that is written to
     PyObject* value;           // the written leaf of the output; borrowed
-    StringId name;             // of the copy_ node
+    StringId name;             // name of the copy_ node
     PyObject* made = nullptr;  // the copy_ node; borrowed
   };
 
@@ -119,7 +119,7 @@ class Unlifter {
 
   // ---- names ----
 
-  // torch copies the graph before it replaces nodes, so all copies are named first.
+  // Names the new nodes. torch copies the graph before it replaces nodes: copies are named first.
   void name_nodes() {
     fx::NameWriter& names = name_writer_;
     names_.resize(size());
@@ -208,7 +208,7 @@ class Unlifter {
                                           own_id_.get(), earlier});
   }
 
-  // The meta of the copy of a node, or of the node that replaces the copy.
+  // Returns the meta of the copy of a node, or of the node that replaces the copy.
   Ref meta_of(uint32_t i, bool is_replaced) {
     Ref meta = fx::GraphWriter::copy_meta(node(i));
     Ref note = note_of_copy(i);
@@ -245,7 +245,7 @@ class Unlifter {
     return copy_of(id);
   }
 
-  // Maps a leaf of the output to the new graph. Appends the mapped nodes to `inputs`.
+  // Maps a leaf of the output to the new graph. Appends the nodes in the result to `inputs`.
   Ref value_of(PyObject* leaf, std::vector<PyObject*>& inputs) {
     return mapper_.map(leaf, [&](PyObject* def) {
       inputs.push_back(copy_of(def));
@@ -265,7 +265,7 @@ class Unlifter {
     }
   }
 
-  // A value that is written is returned as the copy_ node of its last write.
+  // Writes the output. A value that is written is returned as the copy_ node of its last write.
   void write_output(uint32_t i) {
     std::vector<PyObject*> inputs;
     std::vector<Ref> values;
@@ -324,7 +324,7 @@ class Unlifter {
   std::vector<NodeId> replaced_;           // the placeholders that become attributes
   std::vector<Ref> origins_;               // nodes that notes refer to
   core::FlatMap inputs_by_target_;         // target of a placeholder -> its position in origins_
-  core::FlatMap nodes_by_name_;            // name of another node -> likewise
+  core::FlatMap nodes_by_name_;            // name of another node -> its position in origins_
   std::vector<StringId> names_;            // by node of the source: the name of its copy
   std::vector<StringId> attribute_names_;  // by node of the source, if it is in replaced_
   std::vector<StringId> dropped_names_;    // names in use that no node of the result has

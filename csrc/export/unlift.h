@@ -17,7 +17,7 @@ struct UnliftSource {
   Ref written;          // list, by leaf: the state or input to which it is written, or None
   Ref owner;            // torch.nn.Module with the attributes that the program's graph names
   Ref state;            // dict: name of lifted state -> value
-  Ref module_class;     // of the module, derived from torch.fx.GraphModule
+  Ref module_class;     // class of the module, derived from torch.fx.GraphModule
   bool drop_dead_code;  // leave out nodes without effect or user
   fx::ProvenanceRules created;   // notes of nodes that are copied
   fx::ProvenanceRules replaced;  // notes of attributes and of the output

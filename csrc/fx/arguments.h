@@ -17,8 +17,8 @@
 
 namespace fxpress::fx {
 
-// Returns the positional arguments as a tuple, copied if they are a list. Raises TypeError for
-// other types, which torch does not support either.
+// Returns the positional arguments as a tuple, copied if they are a list. Raises TypeError for args
+// of other types, which torch does not support either.
 inline Ref args_of(PyObject* node) {
   Ref args = node_field(node, symbols.node_args);
   if (PyTuple_Check(args.get())) return args;
@@ -44,7 +44,7 @@ inline Ref dict_field(PyObject* node, PyObject* descriptor) {
         reinterpret_cast<PyDescrObject*>(descriptor)->d_name, node, Py_TYPE(dict.get()));
 }
 
-// node.meta.get(key). Empty when the meta does not have the key, or is not a dict.
+// Returns node.meta.get(key); empty when the meta does not have the key, or is not a dict.
 inline Ref find_meta(PyObject* node, PyObject* key) {
   const Ref meta = node_field(node, symbols.node_meta);
   return PyDict_Check(meta.get()) ? Ref::borrow(dict_get(meta.get(), key)) : Ref();
@@ -107,7 +107,7 @@ class ArgTrail {
   }
 
  private:
-  using SeenContainers = std::unordered_map<PyObject*, bool>;  // whether the walk is inside
+  using SeenContainers = std::unordered_map<PyObject*, bool>;  // whether the walk is inside it
 
   bool record(PyObject* container) {
     const auto [entry, is_new] = known_->try_emplace(container, true);
@@ -124,8 +124,8 @@ class ArgTrail {
 
 // Calls visit(node) for every node in `root`, in the order of torch.fx.map_arg: it descends into
 // tuples, lists, dict values and slices; other objects are leaves. Does not recurse. The nodes of a
-// shared part are visited at least once. `visit` must not run Python code, except to raise an
-// error: the walk holds no references.
+// container that occurs several times are visited at least once. `visit` must not run Python code,
+// except to raise an error: the walk holds no references.
 template <class Visit>
 void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
   ArgTrail trail;
@@ -156,8 +156,8 @@ void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
 
 // Rebuilds `root` as torch.fx.map_arg does: lists become immutable lists, dicts immutable dicts,
 // named tuples keep their class. `replace(node)` returns the borrowed replacement; it is called for
-// every node in the order of visit_nodes(), at least once for a node of a shared part. Immutable
-// parts without a change are shared with the original. Does not recurse.
+// every node in the order of visit_nodes(), at least once for a node of a container that occurs
+// several times. Unchanged immutable containers are shared with the original. Does not recurse.
 class ArgMapper {
  public:
   template <class Replace>
@@ -203,9 +203,9 @@ class ArgMapper {
   struct OpenContainer {
     ArgCursor cursor;         // at the next child
     Ref held;                 // the container
-    Ref key{};                // of the child being mapped
+    Ref key{};                // key of the child being mapped
     std::vector<Ref> values;  // the children that are mapped
-    std::vector<Ref> keys{};  // their keys, for dicts
+    std::vector<Ref> keys{};  // the keys of `values`, for dicts
   };
   struct MappedContainer {
     Ref container;  // owned, so that no other object gets its address
@@ -219,7 +219,7 @@ class ArgMapper {
     return is_node(object) ? Ref::borrow(replace(object)) : Ref::borrow(object);
   }
 
-  // Returns false when the container was mapped before.
+  // Opens a container; returns false when the container was mapped before.
   bool open(PyObject* container) {
     const auto at = [&](size_t i) { return open_[i].cursor.container; };
     if (!trail_.enter(container, open_.size(), at)) return false;
@@ -232,7 +232,7 @@ class ArgMapper {
 
   std::vector<OpenContainer> open_;  // outermost first
   ArgTrail trail_;
-  std::unordered_map<PyObject*, MappedContainer> made_;  // by container, if the trail records
+  std::unordered_map<PyObject*, MappedContainer> made_;  // by container, if trail_ is recording
 };
 
 }  // namespace fxpress::fx

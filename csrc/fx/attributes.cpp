@@ -18,7 +18,7 @@ std::array<PyObject*, 3> table_names() {
   return {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules};
 }
 
-// An empty container of the same type; an empty Ref when the value is not a container.
+// Returns an empty container of the type of `value`; an empty Ref when `value` is not a container.
 Ref fresh_container(PyObject* value) {
   if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
   if (PyODict_CheckExact(value)) return Ref::steal(PyODict_New());

@@ -1,4 +1,4 @@
-// Attributes of modules under dotted names.
+// Reads and sets attributes of modules by dotted names.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace fxpress::fx {
 
-// isinstance(object, torch.nn.Module)
+// Returns isinstance(object, torch.nn.Module).
 bool is_module(PyObject* object);
 
-// An empty torch.nn.Module of class `type`; an __init__ of the subclass is not called.
+// Creates an empty torch.nn.Module of class `type`, without calling an __init__ of a subclass.
 Ref new_module(PyTypeObject* type);
 
-// nn.Module.register_parameter and register_buffer.
+// Like nn.Module.register_parameter and nn.Module.register_buffer.
 void register_parameter(PyObject* module, PyObject* name, PyObject* value);
 void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool persistent);
 
@@ -23,8 +23,8 @@ void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool per
 // are shared.
 void fill_fresh(PyObject* target, PyObject* body);
 
-// Resolves dotted paths from one root. Caches the objects on the way, so that common prefixes of
-// the paths are looked up once. Other code must not replace attributes below the root meanwhile.
+// Resolves dotted paths from one root, whose attributes other code must not replace meanwhile.
+// Caches the objects on the way, so that common prefixes of the paths are looked up once.
 class AttributePaths {
  public:
   explicit AttributePaths(PyObject* root) : root_(Ref::borrow(root)) {}
@@ -36,7 +36,7 @@ class AttributePaths {
   // on the way, and registers a tensor that is not a Parameter as a buffer.
   void assign(PyObject* path, PyObject* value);
 
-  // Whether both roots have the same module on the way to `path`, and so share everything below it.
+  // Whether a module on the way to `path` is the same below `other_root` as below this root.
   bool shares_owner(PyObject* other_root, PyObject* path);
 
  private:

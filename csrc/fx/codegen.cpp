@@ -27,8 +27,8 @@ namespace {
 // Thrown for a graph whose source torch's generator has to write.
 struct NotPlain {};
 
-constexpr int kMaxDepth = 100;                      // of nested arguments
-constexpr size_t kMostArguments = size_t{1} << 26;  // in all, counted whenever one is written
+constexpr int kMaxDepth = 100;                      // depth of nested arguments
+constexpr size_t kMostArguments = size_t{1} << 26;  // number of arguments, with repetitions
 
 bool is_identifier(std::string_view text) {
   if (std::all_of(text.begin(), text.end(), core::is_name_part)) {
@@ -118,7 +118,7 @@ class Generator {
   }
 
   // The repr of a complex number loses the sign of a zero, and is not valid source text for a part
-  // that is not finite. Newer releases of torch write a call for such numbers.
+  // that is not finite. Newer releases of torch write a call of complex() for these numbers.
   void append_complex(PyObject* number) {
     const Py_complex parts = PyComplex_AsCComplex(number);
     const bool is_exact = parts.real != 0.0 && parts.imag != 0.0 && std::isfinite(parts.real) &&
@@ -156,7 +156,7 @@ class Generator {
       append_node(object);
       return;
     }
-    const Ref held = Ref::borrow(object);  // reprs and metaclasses run Python code
+    const Ref held = Ref::borrow(object);  // because reprs and metaclasses run Python code
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     const auto item = [&](PyObject* child) { append_argument(child, depth + 1, in_dict); };
     switch (arg_kind(object)) {
@@ -264,7 +264,7 @@ class Generator {
     }
   }
 
-  // Appends text for a literal in double quotes.
+  // Appends text with the escapes of a literal in double quotes.
   void append_escaped(std::string_view text) {
     for (const char c : text) {
       if (c == '"' || c == '\\') {
@@ -424,7 +424,7 @@ class Generator {
     }
   }
 
-  // Sets values to None after their last use, to free their memory.
+  // Ends the statement of a node; the code then sets variables without later uses to None.
   void end_statement(NodeId id, PyObject* node) {
     const auto begin = dying_.dead.begin() + dying_.begin[id.value()];
     const auto end = dying_.dead.begin() + dying_.begin[id.value() + 1];
@@ -528,10 +528,10 @@ class Generator {
   size_t arguments_ = 0;                  // number of arguments written
   std::string body_;                      // the statements, not indented
   std::vector<size_t> starts_;            // by node: where its statement starts in body_
-  std::vector<std::string> parameters_;   // of the function
+  std::vector<std::string> parameters_;   // parameters of the function
   std::vector<std::string> wrapped_;      // functions to wrap, in order of first use
   bool has_defaults_ = false;             // a parameter has a default value
-  bool has_unmarked_parameters_ = false;  // *args or **kwargs: their names are not marked
+  bool has_unmarked_parameters_ = false;  // a parameter is *args or **kwargs: unmarked names
 };
 
 // Whether a code generator has its default state, in which torch writes the same text as Generator.
@@ -567,7 +567,7 @@ std::optional<PythonSource> generate_source(PyObject* graph) {
     });
     return source;
   } catch (pybind11::error_already_set& error) {
-    // An argument is a node of another graph: torch's generator writes its bare name.
+    // An argument is a node of another graph: torch's generator writes the name of this node.
     if (!error.matches(PyExc_KeyError)) throw;
     return std::nullopt;
   }

@@ -12,7 +12,7 @@ namespace {
 
 PyObject* computed_attribute_type = nullptr;  // owned, until the process ends
 
-// An instance of either descriptor type.
+// An instance of ComputedAttribute or DeferredAttribute.
 struct AttributeDescriptor {
   PyObject_HEAD PyObject* name;  // of the attribute; owned
   PyObject* compute;             // (instance) -> value; owned, null in a DeferredAttribute
@@ -97,7 +97,7 @@ PyObject* registered(PyObject* dict, PyObject* name) {
   return nullptr;
 }
 
-// Computes the value for the instance and stores it in its __dict__: a new reference, or null.
+// Computes a value and stores it in `dict`, of the instance; returns a new reference, or null.
 PyObject* computed(PyObject* self, PyObject* dict, PyObject* instance) {
   if (as_descriptor(self)->compute == nullptr) {  // the garbage collector has cleared it
     PyErr_SetObject(PyExc_AttributeError, name_of(self));
@@ -106,8 +106,7 @@ PyObject* computed(PyObject* self, PyObject* dict, PyObject* instance) {
   const auto compute = Ref::borrow(as_descriptor(self)->compute);
   PyObject* made = PyObject_CallOneArg(compute.get(), instance);
   if (made == nullptr) return nullptr;
-  // Several threads may compute a value at the same time. All return the value that is stored
-  // first.
+  // Several threads may compute a value at the same time; each returns the value stored first.
   PyObject* value = PyDict_SetDefault(dict, name_of(self), made);
   Py_XINCREF(value);
   Py_DECREF(made);
@@ -156,9 +155,9 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
   return value;
 }
 
-// Whether the class has the descriptor even after materialize(). It does in three cases: a
+// Whether the class has the descriptor even after materialize(). This happens in three cases: a
 // registration hook reads the attribute while the module is constructed, the class is a copy, or a
-// buffer has the descriptor's name. Then the attribute does not exist.
+// buffer has the descriptor's name. In these cases the attribute does not exist.
 bool still_deferred(PyObject* self, PyObject* owner) {
   return _PyType_Lookup(as_type(owner), name_of(self)) == self;
 }

@@ -9,7 +9,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// Returns the function of the extension _aten, or null when _aten is not available. Cached once
+// Returns fake_like() of the extension _aten, or null when _aten is not available. Cached once
 // found.
 core::FakeLike find_fake_like() {
   static core::FakeLike found = nullptr;

@@ -16,8 +16,8 @@ class FakeMaker {
   Ref make(PyObject* real, bool requires_grad) const;
 
   // Creates a fake tensor in `storage` with the class, sizes, strides, offset, dtype, device and
-  // requires_grad of `fake`. A null `storage` means a new storage of the same size. Returns an
-  // empty Ref when the extension _aten is not available.
+  // requires_grad of `fake`. A null `storage` means a new storage of the size of the storage of
+  // `fake`. Returns an empty Ref when the extension _aten is not available.
   Ref like(PyObject* fake, PyObject* storage) const;
 
  private:
@@ -25,7 +25,7 @@ class FakeMaker {
 
   Ref device_;
   Ref attributes_;
-  bool protects_;  // whether access to the data of these tensors is an error
+  bool protects_;  // whether access to the data of the created tensors is an error
 };
 
 }  // namespace fxpress::fx

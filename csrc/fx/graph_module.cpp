@@ -48,7 +48,7 @@ ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   return result;
 }
 
-// Sets the graph, and the attributes that GraphModule.__init__ sets after the graph.
+// Sets the graph of a module, and the attributes that GraphModule.__init__ sets after the graph.
 void adopt_graph(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(module);
   check(PyDict_SetItem(dict.get(), symbols.own_graph, graph));
@@ -86,7 +86,8 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
              : new_graph_module(make_torch_lazy_class("GraphModule"), graph, fill);
 }
 
-// Copies attributes in the order of the nodes, except below a module that both modules share.
+// Copies attributes in the order of the nodes, except below a module that `root` and the result
+// share.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options) {
   AttributePaths from(root);
   PyObject* base = options.base == nullptr ? symbols.graph_module_type : options.base;

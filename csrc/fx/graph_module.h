@@ -1,4 +1,4 @@
-// GraphModules whose Python source is generated on demand.
+// Creates GraphModules whose Python source is generated on demand.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ using ModuleAttributes = std::vector<std::pair<PyObject*, PyObject*>>;
 
 enum class CodeMode : uint8_t {
   kDeferred,   // the first access of a DeferredAttribute generates the code
-  kTorchLazy,  // by torch.fx._lazy_graph_module._LazyGraphModule
+  kTorchLazy,  // torch.fx._lazy_graph_module._LazyGraphModule generates the code
 };
 
 // Creates torch.fx.GraphModule(dict(attributes), graph) without calling recompile(). `attributes`
@@ -29,16 +29,16 @@ struct GraphModuleOptions {
 };
 
 // Creates torch.fx.GraphModule(root, graph) without generating code: the attributes that the graph
-// mentions are copied from `root`, renamed ones last.
+// mentions are copied from `root`, renamed attributes last.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options = {});
 
-// Appends the direct children of a new GraphModule that the caller has to recompile(), because
-// their graphs may have been edited. torch's constructor recompiles them too. Skips children whose
-// code is deferred.
+// Appends the children of a new GraphModule that its creator has to recompile(), as torch's
+// constructor does, because their graphs may have been edited. Skips indirect children, and
+// children whose code is deferred.
 void list_children_with_code(PyObject* module, std::vector<Ref>& result);
 
-// torch.fx.passes.split_module._make_lite_graph_module: a _LazyGraphModule for a graph without
-// parameters, in eval mode. Its table of children is `modules`, a dict, or a new one for None.
+// Like torch.fx.passes.split_module._make_lite_graph_module: creates a _LazyGraphModule for a graph
+// without parameters, in eval mode. modules: its dict of children, or None for a new dict.
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules);
 
 }  // namespace fxpress::fx

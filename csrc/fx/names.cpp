@@ -19,7 +19,7 @@ bool is_upper(char c) {
   return c >= 'A' && c <= 'Z';
 }
 
-// "softmaxBackward" -> "softmax_backward", the rule of torch.fx.graph._snake_case.
+// Converts "softmaxBackward" to "softmax_backward", by the rule of torch.fx.graph._snake_case.
 std::string snake_case(std::string_view text) {
   std::string out;
   out.reserve(text.size() + 4);
@@ -36,9 +36,9 @@ std::string snake_case(std::string_view text) {
 
 }  // namespace
 
-// Returns the cached tables of the last call. Without them, small calls would spend most of their
-// time on reading the names that torch forbids. Requires the GIL. Never freed, because Python ends
-// before static objects are destroyed.
+// Returns the cached tables of the last NameWriter. Without them, small calls would spend most of
+// their time on reading the names that torch forbids. Requires the GIL. Never freed, because Python
+// ends before static objects are destroyed.
 std::unique_ptr<NameWriter::Tables>& NameWriter::spare(Forbidden forbidden) {
   static auto* spares = new std::unique_ptr<Tables>[2];
   return spares[static_cast<size_t>(forbidden)];

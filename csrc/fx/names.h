@@ -28,19 +28,19 @@ class NameWriter {
 
   core::NameTable& table() { return tables_->names; }
 
-  // The candidate for the name of a node that calls `target`, by the rule of Graph._target_to_str.
+  // Returns the candidate for the name of a node that calls `target`, as Graph._target_to_str does.
   core::StringId candidate_for_target(PyObject* target);
 
-  // The same for a target that is an ASCII string.
+  // Like candidate_for_target(), for a target that is an ASCII string.
   core::StringId candidate_for_text(std::string_view target);
 
-  // `name` itself as a candidate.
+  // Returns `name` itself as a candidate.
   core::StringId candidate(PyObject* name);
 
   // The Python string of a name: borrowed, owned by this object.
   PyObject* string(core::StringId id);
 
-  // The last number of a base name in the current namespace, as an int.
+  // Returns the last number that the current namespace has added to a base name, as a Python int.
   Ref count(core::StringId base);
 
   std::string_view text(core::StringId id) const { return tables_->pool.text(id); }

@@ -25,7 +25,7 @@ struct NotedNode {
   PyObject* earlier;   // the notes in the node's meta, or null
 };
 
-// A list with one note, for the "from_node" of a node's meta.
+// Returns a list with one note, for the "from_node" of a node's meta.
 Ref note_of(const ProvenanceRules& rules, const NotedNode& node);
 
 // The same for a node that was not created from another node.
@@ -34,7 +34,7 @@ Ref note_of_none(const ProvenanceRules& rules);
 // Caches the texts of targets: most nodes share their targets, and str() of a function is slow.
 class TargetTexts {
  public:
-  // str(target), borrowed.
+  // Returns str(target), borrowed.
   PyObject* of(PyObject* target);
 
  private:
@@ -46,7 +46,7 @@ class Provenance {
  public:
   explicit Provenance(ProvenanceRules rules) : rules_(std::move(rules)) {}
 
-  // A list with the note of a node with this name and target, of the graph with this id.
+  // Returns a list with the note of a node with this name and target, of the graph with this id.
   //   earlier: the notes in the node's meta, or None.
   Ref note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier);
   // The same for a node that was not created from another node.

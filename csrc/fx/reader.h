@@ -57,8 +57,8 @@ std::vector<Ref> list_nodes(PyObject* graph);
 // InputOrder::kArguments, when an output has no arguments.
 ReadGraph read_graph(PyObject* graph, InputOrder order);
 
-// By node: 1 if torch.fx.Graph.eliminate_dead_code would erase it, because it has no effect and no
-// user. Calls `Node.is_impure`.
+// Returns for each node 1 if torch.fx.Graph.eliminate_dead_code would erase it, because it has
+// neither an effect nor a user. Calls `Node.is_impure`.
 std::vector<uint8_t> find_dead_nodes(const ReadGraph& source);
 
 // ---- graphs that are edited during a call ----
@@ -67,7 +67,7 @@ std::vector<uint8_t> find_dead_nodes(const ReadGraph& source);
 class Snapshot {
  public:
   explicit Snapshot(PyObject* graph);
-  // Whether the graph still has these nodes, with these fields.
+  // Whether the graph still has the nodes of the snapshot, with the same fields.
   bool is_current() const;
 
  private:
@@ -79,8 +79,8 @@ class Snapshot {
   std::vector<Fields> nodes_;  // in order
 };
 
-// Calls work(), which reads the graph. If the graph has changed meanwhile, calls raise_edited(),
-// even when work() has thrown an Exception.
+// Calls work(), which reads the graph. If the graph has changed during work(), calls
+// raise_edited(), even when work() has thrown an Exception.
 template <class Work>
 void on_unchanged(PyObject* graph, Work work) {
   const Snapshot before(graph);
@@ -104,19 +104,19 @@ class InputCursor {
     if (at_ == inputs_.size()) raise_edited();
     return inputs_[at_++];
   }
-  // The same; calls raise_edited() if the input is not `node`. `nodes`: by id.
+  // Like next(), but calls raise_edited() if the input is not `node`. `nodes`: by id.
   Id next(const ObjectTable& nodes, PyObject* node) {
     const Id id = next();
     if (nodes[id.value()] != node) raise_edited();
     return id;
   }
-  // Called at the end of the walk.
+  // Called at the end of the walk; raises if inputs are left.
   void finish() const {
     if (at_ != inputs_.size()) raise_edited();
   }
 
  private:
-  std::span<const Id> inputs_;  // in visiting order
+  std::span<const Id> inputs_;  // the inputs as they were read, in visiting order
   size_t at_ = 0;               // position of the next input
 };
 

@@ -32,7 +32,7 @@ bool is_word(char c) {
   return kWord[static_cast<unsigned char>(c)];
 }
 
-// The characters of a name, from `begin` on.
+// Returns the name that begins at `begin` in the text.
 std::string_view word_at(std::string_view text, size_t begin) {
   size_t end = begin;
   while (end < text.size() && is_word(text[end])) ++end;
@@ -42,7 +42,7 @@ std::string_view word_at(std::string_view text, size_t begin) {
 // Numbers the local names in a text, in order of first appearance.
 class LocalNames {
  public:
-  // The number of a name, a new number for a new name.
+  // Returns the number of a name; a new name gets a new number.
   size_t number(std::string_view name) {
     const auto [it, added] = numbers_.emplace(name, order_.size());
     if (added) {
@@ -65,7 +65,7 @@ class LocalNames {
 
   core::TextViewMap<size_t> numbers_;    // by name
   std::vector<std::string_view> order_;  // by number
-  std::array<bool, 1024> seen_{};        // by trait: whether a name has it
+  std::array<bool, 1024> seen_{};        // by trait: whether a local name has this trait
 };
 
 // Whether a word without a mark is the name of a local, too. A placeholder may have the name of a
@@ -105,7 +105,7 @@ std::string without_marks(std::string_view marked) {
 }
 
 std::optional<TextShape> text_shape(std::string_view marked) {
-  // Python normalizes identifiers outside of ASCII: different texts may be the same identifier.
+  // Python normalizes identifiers outside of ASCII: different texts may be one identifier.
   if (marked.size() > kMaxText || !std::all_of(marked.begin(), marked.end(), core::is_ascii))
     return {};
   TextShape shape;

@@ -1,4 +1,4 @@
-// Parts of generated source: local names, functions, and inputs that a tree spec flattens.
+// Handles parts of generated source: local names, functions, and inputs that a tree spec flattens.
 #pragma once
 
 #include <optional>
@@ -24,8 +24,8 @@ struct TextShape {
   std::vector<std::string_view> names;  // the local names by number; they point into the text
 };
 
-// Texts with equal keys, and their compiled code, differ only in local names. Returns nullopt for a
-// text in which a word without a mark is the name of a local, or which is too long to cache.
+// Returns the shape of a text: texts with equal keys, and their compiled code, differ only in local
+// names. Returns nullopt if a word without a mark is the name of a local, or the text is too long.
 std::optional<TextShape> text_shape(std::string_view marked);
 
 // ---- functions ----
@@ -33,7 +33,7 @@ std::optional<TextShape> text_shape(std::string_view marked);
 // How source refers to a function.
 enum class TargetKind : uint8_t {
   kOperator,   // a format with one {} for each operand: "{} + {}"
-  kInplace,    // the same, followed by an assignment of the first operand
+  kInplace,    // like kOperator, followed by an assignment to the first operand
   kQualified,  // a dotted name below torch
   kGlobal,     // an object among the source's globals; text: its preferred name
 };
@@ -52,11 +52,11 @@ const TargetText& describe_target(PyObject* target);
 
 // The inputs of a function that flattens them by a tree spec, like torch.fx.graph._PyTreeCodeGen.
 struct TreeInputs {
-  std::vector<std::string> parameters;  // of the function, without `self`
+  std::vector<std::string> parameters;  // parameters of the function, without `self`
   std::vector<std::string> positional;  // parameters that are flattened by position
   bool has_keywords;                    // whether the spec describes (args, kwargs) or only args
-  std::vector<std::pair<std::string, std::string>> keywords;  // key and parameter
-  bool builds_outputs;  // whether there is a spec of the outputs
+  std::vector<std::pair<std::string, std::string>> keywords;  // (key, parameter) pairs
+  bool builds_outputs;                                        // whether a spec builds the outputs
 };
 
 // Returns how a code generator flattens inputs, or nullopt when torch's generator has to write the

@@ -1,4 +1,4 @@
-// Python objects that the native code uses, looked up once per process.
+// Holds Python objects that the native code uses, looked up once per process.
 #pragma once
 
 #include <Python.h>
@@ -24,15 +24,15 @@ struct Names {
 };
 
 extern Symbols symbols;      // owned references, held until the process ends
-extern Names names;          // likewise
+extern Names names;          // owned references, like `symbols`
 extern PyObject* no_args;    // the empty tuple
 extern PyObject* no_kwargs;  // an empty immutable dict, shared by every node without kwargs
 
 // Fills the tables; called by the Python side during its import.
 void initialize_symbols(PyObject* objects);
 
-// A capsule with the tables of this extension module. The other module copies them by
-// adopt_tables(), which raises RuntimeError when the two were built from different sources.
+// A capsule with the tables of the module _native. The module _aten copies them by adopt_tables(),
+// which raises RuntimeError when the two modules were built from different sources.
 Ref make_tables_capsule();
 void adopt_tables(PyObject* capsule);
 

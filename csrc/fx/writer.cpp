@@ -36,8 +36,8 @@ Ref fresh_part(PyObject* original) {
   return part;
 }
 
-// Copies `value`, an attribute of an empty graph or of a part of the graph. Its containers are
-// empty.
+// Copies `value`, an attribute of an empty graph or of a part of the graph. Copies of containers
+// are empty.
 Ref fresh(PyObject* value) {
   if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
   if (PyDict_Check(value)) return call_method(value, names.copy);
@@ -242,7 +242,7 @@ void GraphWriter::take(PyObject* name) {
 void GraphWriter::take_names_of_added_nodes() {
   const Ref values = Ref::steal(PyObject_CallMethod(obj_to_name_.get(), "values", nullptr));
   const Ref backwards = Ref::steal(PyObject_CallMethod(values.get(), "__reversed__", nullptr));
-  std::vector<Ref> added;  // from the last on
+  std::vector<Ref> added;  // in reverse order
   while (static_cast<Py_ssize_t>(added.size()) + named_ < PyDict_GET_SIZE(obj_to_name_.get())) {
     added.push_back(Ref::steal(PyIter_Next(backwards.get())));
   }

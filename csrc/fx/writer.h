@@ -12,7 +12,7 @@
 
 namespace fxpress::fx {
 
-// torch.fx.Graph() without the Python code of its constructor and its parts' constructors.
+// Returns torch.fx.Graph() without running its constructor and the constructors of its parts.
 Ref new_graph();
 
 struct NewNode {
@@ -58,8 +58,8 @@ class GraphWriter {
     return create(node, std::move(args), std::move(kwargs), inputs_, std::move(meta));
   }
 
-  // The same for node `id` of `source`; calls raise_edited() if the node was edited after it was
-  // read. `copy_of(id)` returns the borrowed node of this graph for an input.
+  // Like copy(), for node `id` of `source`; calls raise_edited() if the node was edited after it
+  // was read. `copy_of(id)` returns the borrowed node of this graph for an input.
   template <class CopyOf>
   PyObject* copy_node(const NewNode& node, const ReadGraph& source, core::NodeId id, CopyOf copy_of,
                       Ref meta = {}) {
@@ -99,7 +99,7 @@ class GraphWriter {
     node.name = name;
     return create(node, std::move(args), Ref::borrow(no_kwargs), inputs_, {});
   }
-  // Appends value[index].
+  // Appends a getitem node that computes value[index].
   PyObject* getitem(PyObject* value, size_t index, Ref meta);
   // Appends an output node that returns the tuple of `values`, or their only value.
   PyObject* output_of(std::span<PyObject* const> values, bool as_tuple);
@@ -115,10 +115,10 @@ class GraphWriter {
   void finish();
 
   // Prepares for more nodes after finish(): appends at the graph's insert point, and avoids names
-  // that other code has used meanwhile.
+  // that other code has used since finish().
   void resume();
 
-  // node.meta.copy()
+  // Returns node.meta.copy().
   static Ref copy_meta(PyObject* node);
 
  private:
@@ -151,7 +151,7 @@ class GraphWriter {
   std::vector<Ref> buckets_;        // lookup_table_ entries of call_function
   Ref init_args_;                   // reused argument tuple of the node's initializer
   ArgMapper mapper_;
-  std::vector<PyObject*> inputs_;  // of the node being copied; borrowed
+  std::vector<PyObject*> inputs_;  // inputs of the node being copied; borrowed
   Py_ssize_t length_ = 0;          // nodes written since finish()
   Py_ssize_t named_ = 0;           // entries of obj_to_name_ whose names are used in names_
   Py_ssize_t used_ = 0;            // names in used_names_ at the last finish()

@@ -26,8 +26,8 @@ bool is_ours(PyObject* name) {
   return text.view() == "fxpress" || text.view().starts_with("fxpress.");
 }
 
-// The namespace of a value of sys.modules; empty if it is not a module, or if it is a module of
-// fxpress.
+// Returns the namespace of a value of sys.modules; empty if the value is not a module, or is a
+// module of fxpress.
 Ref namespace_of(PyObject* key, PyObject* module) {
   // Tests the type, because an object may override __class__.
   if (PyType_IsSubtype(Py_TYPE(module), &PyModule_Type) == 0) return {};
@@ -42,7 +42,7 @@ Ref namespace_of(PyObject* key, PyObject* module) {
   return names;
 }
 
-// A name in a namespace, and its new value.
+// A change of a name in a namespace: the namespace, the name, and its new value.
 struct Change {
   Ref names;
   Ref name;
@@ -58,7 +58,7 @@ void find_changes(const Ref& names, const Replacements& replacements, std::vecto
   }
 }
 
-// Replaces the keys of a dict. Functions and classes are compared by identity.
+// Replaces keys of a dict, which are functions and classes, compared by identity.
 void replace_keys(PyObject* table, const Replacements& replacements) {
   for (const auto& [old_key, new_key] : replacements) {
     const Ref value = Ref::borrow(PyDict_GetItemWithError(table, old_key));
@@ -120,7 +120,7 @@ void forget_keys(PyObject* dict, PyObject* parts) {
   const Ref keys = Ref::steal(PyDict_Keys(dict));
   for (PyObject* key : items_of(keys.get())) {
     if (!PyTuple_Check(key) || !have_one_in_common(key, parts)) continue;
-    if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // another thread has removed it
+    if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // another thread has removed the key
   }
 }
 

@@ -1,5 +1,5 @@
-// Replaces objects of torch under all their names in modules at once. Counts the open leases, which
-// share the replacements.
+// Replaces objects of torch under all their names in modules at once. Open leases share the
+// replacements, and are counted.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -32,24 +32,24 @@ struct Patches {
   std::vector<Ref> callbacks;
 };
 
-// One install() or one `with installed()`.
+// The lease of one install() or one `with installed()`.
 struct Lease {
   Ref policy;      // str: the value of on_unsupported
   bool is_scoped;  // whether a context manager holds and releases it
 };
 
-// Changes run no Python code, so other threads, signal handlers and forked children see all of a
-// change or nothing.
+// Applies and reverts replacements without running Python code, so that other threads, signal
+// handlers and forked children see all replacements or none.
 class Installation {
  public:
   // The first lease applies `patches`; later calls ignore them.
   const Lease* acquire(Lease lease, Patches patches);
   // Releasing the last lease restores the originals. Does nothing for a lease that was released.
   void release(const Lease* lease);
-  // The newest lease that is not held by a context manager, or null.
+  // Returns the newest lease that no context manager holds, or null.
   const Lease* newest() const;
 
-  // The policy of the newest lease, borrowed; null while nothing is replaced.
+  // Returns the policy of the newest lease, borrowed; null while nothing is replaced.
   PyObject* policy() const;
   size_t count() const { return leases_.size(); }
 
@@ -61,18 +61,18 @@ class Installation {
   Patches active_;                              // the patches that are applied
 };
 
-// A policy, pairs of an original and its stand-in, tables, and callbacks.
+// The argument of acquire(): policy, pairs (original, stand-in), tables, and callbacks.
 using Prepared =
     std::tuple<pybind11::str, std::vector<std::pair<pybind11::object, pybind11::object>>,
                pybind11::list, pybind11::list>;
 
-// Acquires a lease; a scoped one is held by a context manager.
+// Acquires a lease; a context manager holds a scoped lease.
 const Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped);
 
 // Releases the newest lease that is not scoped; RuntimeError when there is none.
 void release_newest(Installation& installation);
 
-// `with installed()`. `prepare` changes no shared state, so it may be interrupted.
+// Implements `with installed()`. `prepare` changes no shared state, so it may be interrupted.
 class InstalledBlock {
  public:
   // installation: an Installation. prepare: () -> Prepared. decorate: (function) -> function.
@@ -87,7 +87,7 @@ class InstalledBlock {
   Installation* installation_;  // the object in owner_
   pybind11::object prepare_;
   pybind11::object decorate_;
-  const Lease* lease_ = nullptr;  // while the block runs
+  const Lease* lease_ = nullptr;  // set while the block runs
 };
 
 }  // namespace fxpress::install

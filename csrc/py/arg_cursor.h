@@ -21,10 +21,10 @@ inline ArgKind arg_kind(PyObject* object) {
 // Iterates over the children of one container.
 struct ArgCursor {
   PyObject* container;    // borrowed from the arguments, or from a reference that the walk holds
-  ArgKind kind;           // of the container
-  Py_ssize_t position{};  // of the next child
+  ArgKind kind;           // type of the container
+  Py_ssize_t position{};  // position of the next child
 
-  // The next child (borrowed), or null at the end. `key` is set for dicts.
+  // Returns the next child, borrowed, or null at the end. Sets `key` for dicts.
   PyObject* next(PyObject** key = nullptr) {
     switch (kind) {
       case ArgKind::kTuple:

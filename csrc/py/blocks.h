@@ -1,6 +1,6 @@
-// Context managers that change state of the process: the garbage collector, torch's names,
-// attributes. Entering and leaving runs no byte code, so that a signal handler that raises (Ctrl-C)
-// cannot interrupt them half way.
+// Defines context managers that change the garbage collector, torch's names or attributes. Entering
+// and leaving them runs no byte code, so that a signal handler that raises (Ctrl-C) cannot
+// interrupt a change half way.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -23,8 +23,8 @@ class HeldBlock {
   std::optional<Held> held_;  // while the block runs
 };
 
-// A context manager that calls `begin` on entry, and `end` on exit with the result of `begin`. Both
-// must be built-in functions, because a Python function runs byte code.
+// A context manager that calls `begin` on entry, and `end` on exit with the result of `begin`.
+// `begin` and `end` must be built-in functions, because a Python function runs byte code.
 class Block {
  public:
   Block(pybind11::object begin, pybind11::object end)
@@ -43,7 +43,7 @@ class Block {
   pybind11::object token_;  // while the block runs
 };
 
-// setattr() that returns the attribute's old value.
+// Sets an attribute, and returns its old value.
 inline pybind11::object exchange_attribute(const pybind11::object& object,
                                            const pybind11::str& name,
                                            const pybind11::object& value) {

@@ -1,4 +1,4 @@
-// Wrappers of the C API that throw an error of CPython as a C++ exception.
+// Wraps functions of the C API to throw an error of CPython as a C++ exception.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ inline PyObject* borrowed(const Ref& object) {
   return object.get();
 }
 
-// callable(*arguments); an argument is a PyObject* or a Ref.
+// Returns callable(*arguments); an argument is a PyObject* or a Ref.
 template <class... Arguments>
 Ref call(PyObject* callable, const Arguments&... arguments) {
   PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may write to the first slot
@@ -23,7 +23,7 @@ Ref call(PyObject* callable, const Arguments&... arguments) {
       callable, vector + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
 
-// object.name(*arguments)
+// Returns object.name(*arguments).
 template <class... Arguments>
 Ref call_method(PyObject* object, PyObject* name, const Arguments&... arguments) {
   PyObject* vector[] = {nullptr, object, borrowed(arguments)...};  // see call()
@@ -40,13 +40,13 @@ inline bool is_equal(PyObject* a, PyObject* b) {
   return check(PyObject_RichCompareBool(a, b, Py_EQ));
 }
 
-// isinstance(object, types), where `types` is a class or a tuple of classes. Unlike is_a(), may run
-// Python code.
+// Returns isinstance(object, types), where `types` is a class or a tuple of classes. Unlike is_a(),
+// may run Python code.
 inline bool is_instance(PyObject* object, PyObject* types) {
   return check(PyObject_IsInstance(object, types));
 }
 
-// value in container
+// Returns `value in container`.
 inline bool contains(PyObject* container, PyObject* value) {
   return check(PySequence_Contains(container, value));
 }
@@ -57,7 +57,7 @@ inline long to_long(PyObject* object) {
   return result;
 }
 
-// A list of `size` objects: make(i) returns the Ref of item i.
+// Returns a list of `size` objects: make(i) returns the Ref of item i.
 template <class Make>
 Ref make_list(size_t size, Make make) {
   Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(size)));
@@ -67,7 +67,7 @@ Ref make_list(size_t size, Make make) {
   return list;
 }
 
-// A tuple of `size` objects, likewise.
+// Returns a tuple of `size` objects: make(i) returns the Ref of item i.
 template <class Make>
 Ref make_tuple(size_t size, Make make) {
   Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));
@@ -78,7 +78,7 @@ Ref make_tuple(size_t size, Make make) {
 }
 
 // The items of a dict that does not change during the loop, borrowed: `for (const auto& [key,
-// value] : DictRange(dict))`. DictItems allows changes.
+// value] : DictRange(dict))`. DictItems allows changes during the loop.
 class DictRange {
  public:
   explicit DictRange(PyObject* dict) : dict_(dict) {}

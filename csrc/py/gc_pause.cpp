@@ -10,7 +10,7 @@ namespace fxpress::cpython {
 namespace {
 
 Holds pauses;
-// The time at which the first of the current pauses began. The initializer, zero, cannot throw.
+// The time at which the first of the current pauses began. Its initializer, zero, cannot throw.
 std::chrono::steady_clock::time_point since;  // NOLINT(bugprone-throwing-static-initialization)
 constexpr std::chrono::seconds kLongest{10};
 
@@ -20,8 +20,8 @@ Holds rare;
 constexpr long kRare = 100'000;                           // while `rare` has holds
 constexpr long kNever = std::numeric_limits<int>::max();  // while `pauses` has holds
 
-PyObject* usual = nullptr;          // thresholds that other code has set; owned; null if `ours` is
-PyObject* ours = nullptr;           // the thresholds that replace them; owned
+PyObject* usual = nullptr;  // thresholds that other code has set; owned; null if `ours` is null
+PyObject* ours = nullptr;   // the thresholds that replace `usual`; owned
 PyObject* get_threshold = nullptr;  // functions of the module gc; owned, never released
 PyObject* set_threshold = nullptr;
 
@@ -31,7 +31,7 @@ void find_functions() {
   get_threshold = check(PyObject_GetAttrString(gc.get(), "get_threshold"));
 }
 
-// A copy of the thresholds with another first one.
+// Returns a copy of the thresholds with another first threshold.
 Ref with_first(PyObject* thresholds, long first) {
   Ref made = Ref::steal(PySequence_List(thresholds));
   check(PySequence_SetItem(made.get(), 0, Ref::steal(PyLong_FromLong(first)).get()));

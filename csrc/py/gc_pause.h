@@ -17,10 +17,10 @@ class Holds {
   int count() const { return static_cast<int>(threads_.size()); }
   // Adds a hold of this thread, and returns its number.
   uint64_t add();
-  // Removes a hold. Returns whether it was the last one; false when it was forgotten before.
+  // Removes a hold. Returns whether it was the last hold; false when it was forgotten before.
   bool remove(uint64_t number) { return threads_.erase(number) != 0 && threads_.empty(); }
   // Drops the holds of other threads, which do not exist in the child after a fork. Returns whether
-  // there were any and no hold is left.
+  // it has dropped holds and no hold is left.
   bool forget_other_threads();
 
  private:
@@ -33,11 +33,11 @@ class Holds {
 // gc.disable() and gc.enable() of other code keep their effect. No pause is held during the split
 // callback or while files are read. These functions of users may run during a pause: registration
 // hooks of nn.Module, a replaced nn.Module.__init__, and copy() of a meta that is not a dict. While
-// a program is read, further ones are unpickling, where it is allowed, functions that are
-// registered for pytrees, and torch's verifier.
+// a program is read, these run too: unpickling, where it is allowed, functions that are registered
+// for pytrees, and torch's verifier.
 //
-// Each of the two extension modules counts its pauses. Pauses in _aten end before the GIL is
-// released.
+// The extension modules _native and _aten each count their pauses. Pauses in _aten end before the
+// GIL is released.
 class GcPause {
  public:
   GcPause();
@@ -49,12 +49,12 @@ class GcPause {
   uint64_t hold_;  // its number
 };
 
-// The number of pauses in force; for tests.
+// Returns the number of pauses in force; for tests.
 int gc_pauses();
 
 // Raises the collector's first threshold in all threads. Nearly all objects that a trace creates
-// are live until the graph is done, so most collections would free nothing. The other objects are
-// garbage, which a GcPause would not free.
+// are live until the graph is done, so most collections would free nothing. The remaining objects
+// are garbage, which a GcPause would not free.
 class RareCollections {
  public:
   RareCollections();

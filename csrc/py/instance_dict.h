@@ -16,15 +16,15 @@ inline Ref instance_dict(PyObject* instance) {
 // The next two functions serve as slots of descriptor types. They do not throw, because CPython
 // calls slots from C.
 
-// A new reference to a value of a dict. Null without an error when the key is absent; null with an
-// error when a comparison of keys, which may run Python code, fails.
+// Returns a new reference to a value of a dict. Null without an error when the key is absent; null
+// with an error when a comparison of keys, which may run Python code, fails.
 inline PyObject* value_in_dict(PyObject* dict, PyObject* name) {
   PyObject* value = PyDict_GetItemWithError(dict, name);
   Py_XINCREF(value);
   return value;
 }
 
-// Sets a value, or deletes it if `value` is null, like tp_descr_set: 0, or -1 with an error.
+// Sets a value in an instance's __dict__; null deletes it. Returns 0, or -1 with an error.
 inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) return -1;
@@ -37,7 +37,7 @@ inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
   return status;
 }
 
-// Finds a table that is exactly a dict, which can be read and written by the C API. Borrowed; null
+// Finds a table that is exactly a dict, so that the C API can read and write it. Borrowed; null
 // when the table is missing or of another type, which only Python code can handle.
 inline PyObject* dict_table(PyObject* module_dict, PyObject* table_name) {
   PyObject* found = dict_get(module_dict, table_name);

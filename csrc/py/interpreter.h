@@ -1,5 +1,5 @@
-// Functions that depend on the release of CPython, with their variants next to each other. No other
-// file in csrc tests PY_VERSION_HEX.
+// Defines functions that depend on the release of CPython, with their variants next to each other.
+// No other file in csrc tests PY_VERSION_HEX.
 #pragma once
 
 #include <Python.h>
@@ -9,8 +9,8 @@
 
 namespace fxpress::cpython {
 
-// Blocks the thread forever once the interpreter finalizes, because the thread must not use Python
-// then.
+// Blocks the thread forever if the interpreter is finalizing, because the thread must no longer use
+// Python.
 inline void wait_if_finalizing() {
 #if PY_VERSION_HEX >= 0x030D0000
   const bool is_finalizing = Py_IsFinalizing() != 0;
@@ -36,8 +36,8 @@ class AcquiredGil {
   PyGILState_STATE state_ = ensure();
 };
 
-// Gets an attribute. Returns 1 if it is present; 0 without an error and a null result if it is
-// absent; -1 with an error.
+// Gets an attribute. Returns 1 if the object has it; 0 without an error, and a null result, if not;
+// -1 with an error.
 inline int optional_attr(PyObject* object, PyObject* name, PyObject** result) {
 #if PY_VERSION_HEX >= 0x030D0000
   return PyObject_GetOptionalAttr(object, name, result);
@@ -112,7 +112,7 @@ inline bool watch_dict(int watcher, PyObject* dict) {
 }
 #endif
 
-// A number that changes whenever the class or one of its bases does; 0: unknown.
+// Returns a number that changes whenever the class or one of its bases does; 0: unknown.
 inline unsigned int type_version(PyTypeObject* type) {
 #if PY_VERSION_HEX >= 0x030D0000
   return type->tp_version_tag;

@@ -1,4 +1,4 @@
-// Owning references and error checks for the C API.
+// Defines owning references and error checks for the C API.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -65,7 +65,7 @@ inline PyTypeObject* as_type(PyObject* type) {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
-// isinstance() by the object's type; runs no Python code.
+// Implements isinstance() by the object's type; runs no Python code.
 inline bool is_a(PyObject* object, PyObject* type) {
   return PyObject_TypeCheck(object, as_type(type)) != 0;
 }
@@ -74,7 +74,7 @@ inline Ref get_attr(PyObject* object, PyObject* name) {
   return Ref::steal(PyObject_GetAttr(object, name));
 }
 
-// The attribute, or an empty Ref when the object has none. Other errors propagate.
+// Returns the attribute, or an empty Ref after an AttributeError. Other errors propagate.
 inline Ref find_attr(PyObject* object, PyObject* name) {
   PyObject* result = nullptr;
   check(optional_attr(object, name, &result));
@@ -98,7 +98,7 @@ class DictItems {
  public:
   explicit DictItems(PyObject* dict) : dict_(Ref::borrow(dict)), size_(PyDict_GET_SIZE(dict)) {}
 
-  // False at the end.
+  // Moves to the next item; returns false at the end.
   bool next() {
     if (PyDict_GET_SIZE(dict_.get()) != size_) {
       raise(PyExc_RuntimeError, "dictionary changed size during iteration");
@@ -115,13 +115,13 @@ class DictItems {
 
  private:
   Ref dict_;
-  Py_ssize_t size_;          // when the loop began
+  Py_ssize_t size_;          // number of items when the loop began
   Py_ssize_t position_ = 0;  // for PyDict_Next
-  Ref key_;                  // of the current item
-  Ref value_;                // likewise
+  Ref key_;                  // key of the current item
+  Ref value_;                // value of the current item
 };
 
-// The text of a str, valid while the str is live.
+// Returns the UTF-8 text of a str, valid while the str is live.
 inline std::string_view utf8(PyObject* string) {
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(string, &size);
@@ -133,7 +133,7 @@ inline Ref new_string(std::string_view text) {
   return Ref::steal(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
 }
 
-// The items of a tuple, or of a list that does not change meanwhile; borrowed.
+// Returns the items of a tuple, or of a list that does not change during their use; borrowed.
 inline std::span<PyObject* const> items_of(PyObject* sequence) {
   return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(PySequence_Fast_GET_SIZE(sequence))};
 }

@@ -1,4 +1,4 @@
-// Tables that own Python objects during a call and number them by identity.
+// Defines tables that own Python objects during a call and number the objects by identity.
 #pragma once
 
 #include <deque>
@@ -11,21 +11,21 @@
 
 namespace fxpress::cpython {
 
-// Compares by identity: 1, True and 1.0 are three objects.
+// Numbers objects by identity: 1, True and 1.0 are three objects.
 class ObjectTable {
  public:
   explicit ObjectTable(size_t expected = 0) : ids_(expected) { objects_.reserve(expected); }
 
   static uint64_t key(PyObject* object) { return reinterpret_cast<uintptr_t>(object); }
 
-  // The object's id, a new one for a new object.
+  // Returns the object's id; a new object gets a new id.
   core::ObjectId add(PyObject* object) {
     const auto [id, added] = ids_.insert(key(object), static_cast<uint32_t>(objects_.size()));
     if (added) objects_.push_back(Ref::borrow(object));
     return core::ObjectId(id);
   }
 
-  // The object's id, or FlatMap::kAbsent.
+  // Returns the object's id, or FlatMap::kAbsent.
   uint32_t find(PyObject* object) const { return ids_.find(key(object)); }
 
   PyObject* operator[](size_t id) const { return objects_[id].get(); }
@@ -41,13 +41,13 @@ class ObjectTable {
   core::FlatMap ids_;         // address -> id
 };
 
-// Values that are computed once for each object. The map owns the objects, so that no other object
-// can get their addresses.
+// Stores values that are computed once for each object. The map owns the objects, so that no other
+// object can get their addresses.
 template <class T>
 class ObjectMap {
  public:
-  // The value of an object, computed on the first call; its address is stable. compute() may run
-  // Python code that calls get() too.
+  // Returns the value of an object, computed on the first call; the address of the value is stable.
+  // compute() may run Python code that calls get() too.
   template <class F>
   const T& get(PyObject* object, F&& compute) {
     const uint32_t known = objects_.find(object);

@@ -31,7 +31,7 @@ class Text {
   std::string_view view_;  // valid while this object and the str are live
 };
 
-// The str of a text that may have lone surrogates.
+// Returns the str of a text that may have lone surrogates.
 inline Ref new_text(std::string_view text) {
   return Ref::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));

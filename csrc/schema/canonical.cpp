@@ -75,7 +75,7 @@ class Canonicalizer {
     out_.end_record();
   }
 
-  // Writes a map sorted by its keys. `renamed`, if not null, has new names for the keys.
+  // Writes a map sorted by its keys. If `renamed` is not null, it has new names for the keys.
   void sorted_map(const Value& map, const Renamed* renamed) {
     std::vector<std::pair<std::string_view, const Value*>> entries;
     const auto stored = document_.children(map);
@@ -252,7 +252,7 @@ class Canonicalizer {
     return result;
   }
 
-  // Writes a value, with the new names in references to values of the graph.
+  // Writes a value in which references to the graph's values have the new names.
   void write_renamed(const Value& value, const Renamed& renamed) {
     core::check_stack("values within each other");
     const auto inside =

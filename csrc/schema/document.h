@@ -1,5 +1,5 @@
-// A value of the schema as a typed tree, stored in flat arrays. JSON is read into a document, and
-// schema objects, hashes and the canonical form are computed from it.
+// Defines a document: a value of the schema as a typed tree, stored in flat arrays. JSON is read
+// into a document; schema objects, hashes and the canonical form are computed from a document.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class EventSink {
   virtual void key(std::string_view key) = 0;
   virtual void end_map() = 0;
 
-  // Text is UTF-8. A lone surrogate is encoded as if it were a character.
+  // `text` is UTF-8, in which a lone surrogate is encoded as if it were a character.
   virtual void string(std::string_view text) = 0;
   virtual void integer(int64_t value) = 0;
   virtual void big_integer(std::string_view digits) = 0;  // decimal, beyond 64 bits
@@ -64,8 +64,8 @@ struct Value {
   union {
     int64_t integer = 0;  // bool, int
     double real;
-    uint64_t place;  // string, big integer: offset of the text; kept: its number; other: position
-                     // of the first contained value
+    uint64_t place;  // string, big integer: offset in text_; kept: see kept(); else: position
+                     // in values_ of the first contained value
   };
 };
 
@@ -114,7 +114,7 @@ class DocumentBuilder final : public EventSink {
   // Starts a document that may contain parts of `base`; reuse() adds such a part, unchanged.
   explicit DocumentBuilder(const Document& base) : document_(base) {}
   void reuse(const Value& value) { add(value); }
-  // Adds a value that the caller stores outside the document, under this number.
+  // Adds a placeholder for a value that the caller stores outside the document under `number`.
   void kept(size_t number);
   // Adds an integer that was an enum member in a schema object.
   void member(int64_t value) { add_integer(ValueKind::kInt, value, 1); }
@@ -145,7 +145,7 @@ class DocumentBuilder final : public EventSink {
   void boolean(bool value) override { add_integer(ValueKind::kBool, value ? 1 : 0); }
   void null() override { add(Value()); }
 
-  // Whether a field of the open record is set, for readers that accept fields in any order.
+  // Whether the open record has a value for a field; for readers that accept fields in any order.
   bool has_field(size_t position) const;
 
  private:
@@ -154,7 +154,7 @@ class DocumentBuilder final : public EventSink {
     ValueKind kind;  // of the open value
     uint16_t type;   // record, union
     uint32_t field;  // record: the field that comes next; union: the one that is set
-    size_t start;    // position of the first value: record, union: in document_; else in pending_
+    size_t start;    // first contained value: position in document_ (record, union) or pending_
   };
   void add(const Value& value);
   void add_integer(ValueKind kind, int64_t value, uint32_t count = 0);
@@ -165,8 +165,8 @@ class DocumentBuilder final : public EventSink {
   void close();
 
   Document document_;           // the finished values
-  std::vector<Value> pending_;  // values of open lists and maps, and the root
-  std::vector<Level> levels_;   // the open values
+  std::vector<Value> pending_;  // the values contained in open lists and maps, and the root
+  std::vector<Level> levels_;   // the records, unions, lists and maps that are open
 };
 
 // The targets of all nodes of a program, including those in subgraphs, each once.

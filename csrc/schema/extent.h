@@ -13,7 +13,7 @@ namespace fxpress::schema {
 // strides and offsets are ignored. torch does not check this for a meta tensor, and a copy of the
 // tensor to another device gets too small an allocation.
 inline bool is_countable(const Document& document, const Value& meta) {
-  constexpr int64_t kMostBytes = 16;  // of an element
+  constexpr int64_t kMostBytes = 16;  // maximum size of an element
   constexpr auto kMost = std::numeric_limits<int64_t>::max() / kMostBytes;
   const auto known = [&](const Value& number, int64_t otherwise) {
     const Value& content = document.content(number);

@@ -23,7 +23,7 @@ constexpr std::array kRules = {
 
 // ---- characters ---------------------------------------------------------------------------------
 
-// The types of text in which an ASCII character may occur.
+// The types of text in which an ASCII character may occur, as bits.
 enum Part : uint8_t {
   kInIdentifier = 1,
   kInArgument = 2,    // a name; "-", "." and " " only make a parameter list invalid Python
@@ -84,12 +84,12 @@ bool is_argument_name(std::string_view text) {
   return !text.empty() && is_all(text, kInArgument);
 }
 
-// Whether a name is special, like __class__: such attributes lead out of the module tree.
+// Whether a name is special, like __class__: special attributes lead out of the module tree.
 bool is_special(std::string_view name) {
   return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
 }
 
-// The names under which nn.Module keeps its own state and methods.
+// The attributes in which nn.Module keeps its own state and methods.
 constexpr std::array<std::string_view, 24> kTables = {  // sorted
     "_backward_hooks",
     "_backward_pre_hooks",
@@ -164,7 +164,7 @@ size_t find_comma(std::string_view text) {
   return text.size();
 }
 
-// The format is "key,path,class;...". The decoder rejects entries with fewer or more parts.
+// Whether a text is a module stack: "key,path,class;...". The decoder checks the number of parts.
 bool is_module_stack(std::string_view text) {
   while (!text.empty()) {
     std::string_view entry = text.substr(0, text.find(';'));
@@ -180,7 +180,7 @@ bool is_module_stack(std::string_view text) {
 }
 
 bool is_operator(std::string_view text) {
-  if (text.starts_with('#')) return is_all(text, kInQuotes);  // of an extension
+  if (text.starts_with('#')) return is_all(text, kInQuotes);  // an extension's operator
   return is_all(text, kInOperator);
 }
 
@@ -205,7 +205,7 @@ bool is_expression(std::string_view text) {
   return !is_quoted && !text.empty();
 }
 
-// Allows the control characters \n, \t and \f. Others could move a terminal's cursor.
+// Allows the control characters \n, \t and \f: any other one could move a terminal's cursor.
 bool is_stack_trace(std::string_view text) {
   constexpr size_t kBlock = 64;
   const auto is_bad = [](char c) {
@@ -374,8 +374,8 @@ class Walk {
         {document_.children(value), 0, type, tag, shape, value.kind == ValueKind::kMap, rule});
   }
 
-  // Visits the values of a level until one opens another level, which invalidates `level`. Returns
-  // whether a level was opened.
+  // Visits the values of a level until a value opens another level, which invalidates `level`.
+  // Returns whether that happened.
   bool goes_deeper(Level& level) {
     while (level.next < level.values.size()) {
       const bool is_open = level.type != nullptr ? visit_field(level)
@@ -413,7 +413,7 @@ class Walk {
     return field.rule;
   }
 
-  // Whether JSON represents values of this kind as a number or as null, true or false.
+  // Whether JSON represents values of type `kind` as a number or as null, true or false.
   static bool is_plain(ValueKind kind) {
     return kind == ValueKind::kNull || kind == ValueKind::kBool || kind == ValueKind::kInt ||
            kind == ValueKind::kBigInt || kind == ValueKind::kReal;
@@ -434,7 +434,7 @@ class Walk {
         return true;
       }
       case ValueKind::kUnion:
-        if (is_plain(document_.content(value).kind)) return false;  // most are sizes
+        if (is_plain(document_.content(value).kind)) return false;  // most unions are sizes
         open(value, 0, rule);
         return true;
       case ValueKind::kRecord:
@@ -456,7 +456,7 @@ class Walk {
     return true;
   }
 
-  // Returns the size of the entries that the last module stack, which has passed, also begins with.
+  // Returns the bytes of the first entries that `stack` shares with last_stack_.
   size_t known_entries(std::string_view stack) const {
     if (stack == last_stack_) return stack.size();
     const auto differs = std::ranges::mismatch(stack, last_stack_).in1 - stack.begin();

@@ -1,6 +1,6 @@
-// The gate: a check of every text of a file, before objects are built from the file. A text that
-// passes is safe where torch and fxpress insert it: in source code and its comments, in attribute
-// paths and in messages.
+// Defines the gate: a check of every text of a file, before objects are built from the file. A text
+// that passes is safe where torch and fxpress insert it: in source code and its comments, in
+// attribute paths and in messages.
 #pragma once
 
 #include <stdexcept>
@@ -27,12 +27,12 @@ using IsUnicodeIdentifier = bool (*)(std::string_view);
 //   constants   numbers, True, False, None, math.inf, strings without quotes
 bool is_guard(std::string_view text);
 
-// A text that breaks the rule of its field.
+// Thrown for a text that breaks the rule of its field.
 class GateError : public std::runtime_error {
  public:
   GateError(std::string path, Rule rule, std::string_view value);
 
-  const std::string& path() const { return path_; }  // of the field, in the document
+  const std::string& path() const { return path_; }  // path of the field that contains the text
   const std::string& value() const { return value_; }
   const char* fault() const;  // see fault_of()
 
@@ -42,7 +42,7 @@ class GateError : public std::runtime_error {
   Rule rule_;
 };
 
-// Whether a text passes a rule for a single text.
+// Whether a text passes a rule, which must be a rule for single texts.
 bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_identifier);
 
 // The rule with this name without the "k", such as "Identifier"; kNone if it does not exist.

@@ -58,7 +58,7 @@ class GraphHasher {
   GraphHash program();
 
  private:
-  // The side effects of a node, or of all nodes of a graph.
+  // The side effects of a node, or of all nodes of a graph together.
   struct SideEffects {
     bool writes = false, random = false, effectful = false;
     bool runs_graph = false;
@@ -72,7 +72,7 @@ class GraphHasher {
   };
   // A named value of a graph.
   struct Named {
-    const Value* meta = nullptr;  // its entry in a table
+    const Value* meta = nullptr;  // its value in the graph's tables
     Digest maker{};               // hash of the node or input that defines it
     uint32_t index = 0;           // position among the results of the maker
     uint32_t set = kNoSet;        // id of the set of values that may share storage with this value;
@@ -82,17 +82,17 @@ class GraphHasher {
   struct HashScope {
     core::StringPool names;
     std::vector<Named> values;  // by id in the pool
-    // Returns the id of a name; adds a value that is not defined yet for a new name.
+    // Returns the id of a name. For a new name, adds a value that is not defined yet.
     uint32_t id(std::string_view name) {
       const uint32_t id = names.intern(name).value();
       if (id >= values.size()) values.resize(id + 1);
       return id;
     }
-    Digest sum{};                // of the hashes of all nodes
+    Digest sum{};                // sum of the hashes of all nodes
     std::optional<Digest> mode;  // hash of the last node that changed a mode
     Digest random{};             // hash of the last node that drew random numbers
     Digest effect{};             // hash of the last node with an effect
-    SideEffects side_effects;    // of all nodes
+    SideEffects side_effects;    // side effects of all nodes
   };
   enum class Names { kUse, kDefine };
 
@@ -116,7 +116,7 @@ class GraphHasher {
   Digest call(const Value& entry);
   Digest range(std::string_view name, const Value& limits);
 
-  // Adds to the hash which values share storage. sets: by value, in order of use.
+  // Hashes which values share storage. sets: the set of each value, in order of use.
   void add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets);
   uint32_t find(uint32_t set);
   uint32_t new_set();
@@ -133,8 +133,8 @@ class GraphHasher {
   std::vector<std::string_view> new_symbols_;    // defined by the current node or input
   std::vector<uint32_t> results_;                // values that the current node or input defines
   std::vector<uint32_t> touched_;                // sets of the values in the current argument
-  bool in_call_ = false;  // in a module call, whose names passes may have removed from the graph
-  SideEffects inner_;     // of the subgraphs that the current node runs
+  bool in_call_ = false;  // hashing a module call: passes may have removed its names from the graph
+  SideEffects inner_;     // side effects of the subgraphs that the current node runs
 };
 
 uint32_t GraphHasher::find(uint32_t set) {
@@ -185,8 +185,8 @@ void GraphHasher::open(HashScope& scope, const Value& graph) {
   }
 }
 
-// Completes the results of the current node or input. maker: its hash; set: the storage set of all
-// results, or none if each has a new one.
+// Completes the results of the current node or input. maker: the hash of this node or input; set:
+// the storage set of all results, or none if each result has a new set.
 void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> set) {
   for (uint32_t i = 0; i < results_.size(); ++i) {
     Named& value = scope_->values[results_[i]];
@@ -229,7 +229,7 @@ void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
   if (state != states_.end()) hasher.digest(state->second);
 }
 
-// A symbol is identified by the value in which it occurs first and its position there.
+// Hashes a symbol as the value in which it occurs first and its position in that value.
 void GraphHasher::add_symbol(Hasher& hasher, std::string_view name) {
   const auto known = symbols_.find(std::string(name));
   if (known != symbols_.end()) return hasher.digest(known->second);
@@ -238,8 +238,8 @@ void GraphHasher::add_symbol(Hasher& hasher, std::string_view name) {
   if (at == new_symbols_.end()) new_symbols_.push_back(name);
 }
 
-// "Add(Integer(2), Symbol('s0', integer=True))". The hashes of commutative arguments are summed,
-// because sympy orders the arguments by names.
+// Hashes an expression such as "Add(Integer(2), Symbol('s0', integer=True))". Sums the hashes of
+// commutative arguments, because sympy orders them by names.
 void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
   constexpr std::string_view kUnordered[] = {"Add", "Mul", "Max", "Min",      "And",
                                              "Or",  "Eq",  "Ne",  "Equality", "Unequality"};
@@ -288,7 +288,7 @@ void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
     const Value& name = field(value, Field::CustomObjArgument_name);
     hasher.text(text(field(value, Field::CustomObjArgument_class_fqn)));
     const bool defined = scope_->values[scope_->id(text(name))].set < kPending;
-    if (names == Names::kUse && !defined) return add_known(hasher, name);  // not in the graph
+    if (names == Names::kUse && !defined) return add_known(hasher, name);  // no value of the graph
     return add_name(hasher, text(name), names);
   }
   if (is(Type::SymExpr)) {  // without the hint, which depends on the example inputs
@@ -361,7 +361,7 @@ Digest GraphHasher::node(const Value& node) {
     const std::string_view name = text(field(input, Field::NamedArgument_name));
     touched_.clear();
     hasher.text(name);
-    if (name == kMessage) continue;  // contains names of nodes and symbols
+    if (name == kMessage) continue;  // the message contains names of nodes and symbols
     add(hasher, field(input, Field::NamedArgument_arg), Names::kUse);
     if (is_among(traits.written, name)) {
       written.insert(written.end(), touched_.begin(), touched_.end());
@@ -483,7 +483,7 @@ Digest GraphHasher::output(const SpecInfo& info, const Value& spec) {
   return hasher.finish();
 }
 
-// Hashes the entry of a module that keeps its signature; the root has an empty name.
+// Hashes a ModuleCallEntry; the name of the root module is empty.
 Digest GraphHasher::call(const Value& entry) {
   Hasher hasher("call");
   hasher.text(text(field(entry, Field::ModuleCallEntry_fqn)));
@@ -498,7 +498,7 @@ Digest GraphHasher::range(std::string_view name, const Value& limits) {
   const auto is_letter = [](char c) {
     return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0;
   };
-  while (!name.empty()) {  // an expression: symbols, numbers and operators
+  while (!name.empty()) {  // `name` is an expression of symbols, numbers and operators
     const auto end = std::find_if(name.begin(), name.end(),
                                   [&](char c) { return is_letter(c) != is_letter(name[0]); });
     const std::string_view part(name.begin(), end);

@@ -1,11 +1,11 @@
-// A hash of what a program computes, built bottom-up: the hash of a node covers its operator, its
-// arguments and the hashes of the nodes that define them. Names, the order of independent nodes and
-// metadata do not affect it.
+// Hashes what a program computes, bottom-up: the hash of a node covers its operator, its arguments
+// and the hashes of the nodes that define them. Names, the order of independent nodes and metadata
+// do not affect it.
 //
-// Order affects the hash where it affects the result. Values that may share storage are in one set.
-// After a write to the set, the hash of each node that reads a value of the set covers the write.
-// The hash of a random operator covers the previous one, likewise for operators with side effects
-// and for calls that change a mode.
+// Order affects the hash where it affects the result. Values that may share storage form a set.
+// After a write to a value of a set, the hash of each node that reads a value of the set covers the
+// write. The hash of a random operator covers the hash of the previous random operator; this also
+// holds for operators with side effects, and for calls that change a mode.
 #pragma once
 
 #include <string>
@@ -24,17 +24,17 @@ struct OperatorTraits {
   std::vector<std::string> written;  // arguments that it writes
   bool random = false;               // draws random numbers
   bool effectful = false;            // has a side effect
-  bool changes_mode = false;         // for all later nodes
+  bool changes_mode = false;         // changes a mode for all later nodes
 };
 
 struct HashContext {
   core::TextMap<OperatorTraits> traits;  // by target, for all targets in the program
-  core::TextMap<Digest> values;          // of constants and state, by name
+  core::TextMap<Digest> values;          // digests of constants, parameters and buffers, by name
 };
 
 struct GraphHash {
-  Digest program;             // of the entire program
-  std::vector<Digest> nodes;  // of the nodes of the root graph, in graph order
+  Digest program;             // digest of the entire program
+  std::vector<Digest> nodes;  // digests of the root graph's nodes, in graph order
 };
 
 // Throws CanonicalError for a name that is not defined or defined twice.

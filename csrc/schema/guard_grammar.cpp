@@ -16,14 +16,14 @@ namespace {
 using core::is_digit;
 using core::is_name_part;
 
-constexpr int kMaxOpen = 100;          // nested brackets and prefix operators
-constexpr int kMaxTreeDepth = 250;     // of Python's AST, which torch prints by ast.unparse
-constexpr size_t kMaxDigits = 40;      // of an integer; sizes have at most 19
-constexpr int kMaxExponent = 64;       // sum of the integers of an exponent, and bits of a shift
-constexpr int kUnknown = 16;           // added to this sum for each other term of an exponent
-constexpr int kMaxPowers = 16;         // of a guard; torch writes n*n for squares
+constexpr int kMaxOpen = 100;       // nested brackets and prefix operators
+constexpr int kMaxTreeDepth = 250;  // depth of Python's AST, which torch prints by ast.unparse
+constexpr size_t kMaxDigits = 40;   // digits of an integer; sizes have at most 19
+constexpr int kMaxExponent = 64;    // sum of the integers in an exponent; bits of a shift
+constexpr int kUnknown = 16;    // added to that sum for each term of an exponent besides integers
+constexpr int kMaxPowers = 16;  // powers in a guard; torch writes n*n for squares
 constexpr size_t kMaxBases = 2000;     // total characters of the bases of powers
-constexpr size_t kMaxText = 1u << 16;  // characters
+constexpr size_t kMaxText = 1u << 16;  // characters of a guard
 
 constexpr std::array<std::string_view, 8> kFunctions = {"IsNonOverlappingAndDenseIndicator",
                                                         "abs",
@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 8> kFunctions = {"IsNonOverlappingAndDens
                                                         "int",
                                                         "max",
                                                         "min"};
-// These return floats. A power with a float exponent is a float, so it has a bounded size.
+// Functions that return floats. A power with a float exponent is a float, so its size is bounded.
 constexpr std::array<std::string_view, 19> kFloatsOfMath = {
     "acos", "acosh", "asin",  "asinh", "atan", "atanh", "cos",  "cosh", "exp", "fabs",
     "fmod", "log",   "log1p", "log2",  "sin",  "sinh",  "sqrt", "tan",  "tanh"};
@@ -59,8 +59,8 @@ bool contains(std::span<const std::string_view> texts, std::string_view text) {
 
 // The facts that the parser knows about an expression.
 struct Known {
-  bool has_power = false;  // its numbers may have many digits
-  bool is_text = false;    // may be a text, which only comparisons accept
+  bool has_power = false;  // the expression has a power, whose result may have many digits
+  bool is_text = false;    // the result may be a text, which only comparisons accept
   int depth = 1;           // see kMaxTreeDepth
 };
 
@@ -115,7 +115,7 @@ class GuardParser : core::Cursor<NoGuard> {
     deepen(known);
     return known;
   }
-  // Rejects a text as an operand: arithmetic would repeat or format it.
+  // Throws for a text as an operand: arithmetic would repeat or format the text.
   static Known of_number(Known known) {
     if (known.is_text) throw NoGuard();
     return known;
@@ -128,7 +128,7 @@ class GuardParser : core::Cursor<NoGuard> {
       merge(known, negation());
       is_alone = false;
     }
-    if (!is_alone) deepen(known, 2);  // "and" inside "or"
+    if (!is_alone) deepen(known, 2);  // one level for "and", one for "or"
     return known;
   }
 
@@ -151,7 +151,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return truth(known);
   }
 
-  // The facts about a bool that is computed from another expression.
+  // Returns the facts about a bool that is computed from the expression `made_of`.
   static Known truth(Known made_of) { return {false, false, made_of.depth}; }
 
   bool take_comparison() {
@@ -163,12 +163,12 @@ class GuardParser : core::Cursor<NoGuard> {
       return true;
     }
     if (first != '<' && first != '>') return false;
-    if (rest_.size() > 1 && rest_[1] == first) return false;  // a shift
+    if (rest_.size() > 1 && rest_[1] == first) return false;  // `<<` or `>>`
     skip(is_equal ? 2 : 1);
     return true;
   }
 
-  // Operands and operators between them. Precedence matters only for powers and shifts.
+  // Parses operands with operators between them. Precedence matters only for powers and shifts.
   Known sum() {
     size_t start = rest_.size();
     Known last = factor();  // the operand before the operator
@@ -183,7 +183,7 @@ class GuardParser : core::Cursor<NoGuard> {
       if (is_power && last.has_power) throw NoGuard();
       if (is_power || is_shift) {
         last = power(base);
-        if (is_shift && binds_more_tightly()) throw NoGuard();  // would extend the shift count
+        if (is_shift && binds_more_tightly()) throw NoGuard();  // would extend the count
       } else {
         start = rest_.size();
         last = of_number(factor());
@@ -348,7 +348,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return deeper(known);
   }
 
-  // Parses (number, digits), the arguments of round(). Python computes a power of 10 with `digits`.
+  // Parses (number, digits), the arguments of round(). Python computes 10 to the power `digits`.
   Known rounded() {
     expect('(');
     const Known known = of_number(condition());
@@ -360,7 +360,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return deeper(known);
   }
 
-  // L['name'] and the accesses after it; `methods` are the calls that are allowed.
+  // Parses L['name'] and the accesses after it. methods: the methods that may be called.
   Known source(std::span<const std::string_view> methods) {
     expect('[');
     text();

@@ -14,7 +14,7 @@ namespace fxpress::schema {
 
 using core::Digest;
 
-// Encodes the end of each value, so that different sequences of values never have the same bytes.
+// Writes where each value ends, so that different sequences of values never have the same bytes.
 class Hasher {
  public:
   explicit Hasher(std::string_view kind) {  // kind: first text of the bytes
@@ -23,7 +23,7 @@ class Hasher {
   }
 
   void byte(uint8_t value) { bytes_.push_back(value); }
-  // Seven bits in each byte, the lowest first; the last byte is below 128.
+  // Writes seven bits of `value` in each byte, the lowest first; the last byte is below 128.
   void size(uint64_t value) {
     for (; value >= 128; value >>= 7) byte(static_cast<uint8_t>(value | 128));
     byte(static_cast<uint8_t>(value));
@@ -45,11 +45,11 @@ class Hasher {
   Digest finish() const { return core::blake2b(bytes_); }
 
  private:
-  static constexpr size_t kUsual = 384;  // bytes of most nodes
+  static constexpr size_t kUsual = 384;  // bytes that suffice for the hash of most nodes
   std::vector<uint8_t> bytes_;
 };
 
-// Sums hashes whose order does not matter.
+// Adds `term` to `sum`, as integers of 256 bits. The order of the terms does not affect the sum.
 inline void accumulate(Digest& sum, const Digest& term) {
   unsigned carry = 0;
   for (size_t i = 0; i < sum.size(); ++i) {

@@ -10,7 +10,7 @@ namespace {
 
 // The number of bytes before the first quote, backslash or control character, and whether all of
 // them are ASCII. Each iteration tests eight bytes. below() sets the highest bit of the first byte
-// below a limit, and may set bits of later bytes, which are not used.
+// below a limit; the bits that it sets in later bytes are not used.
 struct Plain {
   size_t size;
   bool ascii;

@@ -10,7 +10,7 @@
 
 namespace fxpress::schema {
 
-// The text is not JSON or does not match the schema. what() states the error's path and offset.
+// Thrown for a text that is not JSON or does not match the schema; what() states path and offset.
 class JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -21,7 +21,7 @@ inline constexpr size_t kMaxDepth = 1000;  // nested values; Python's own reader
 // Returns a prefix of a text as printable ASCII, for an error message.
 std::string shown(std::string_view text);
 
-// The base of readers of JSON. Errors are JsonError, or LimitReached of the budget.
+// The base class of readers of JSON. Its functions throw JsonError, or LimitReached by the budget.
 class JsonLexer {
  protected:
   // budget: limits the memory and the depth of values, if it is not null.
@@ -70,8 +70,8 @@ class JsonLexer {
     if (budget_ != nullptr) budget_->charge(bytes);
   }
 
-  // Reads a list or object between these brackets: calls read() for each item or entry, and charges
-  // `item_bytes` for it.
+  // Reads a list or object from `open` to `close`: calls read() for each item or entry, and charges
+  // `item_bytes` for each.
   template <class F>
   void read_items(char open, char close, uint64_t item_bytes, F&& read) {
     enter();
@@ -92,7 +92,7 @@ class JsonLexer {
   std::string_view read_number(bool& whole);
 
   std::string_view text_;  // all of the input
-  size_t at_ = 0;          // bytes read
+  size_t at_ = 0;          // number of bytes of text_ that have been read
 
  private:
   void append_escape(std::string& to);
@@ -102,8 +102,8 @@ class JsonLexer {
   static constexpr size_t kLongestPlace = 200;  // characters of a path in an error
 
   core::Budget* budget_;  // null: there is no limit
-  size_t max_depth_;      // of nested values
-  size_t depth_ = 0;      // open values
+  size_t max_depth_;      // the maximum depth of nested lists and objects
+  size_t depth_ = 0;      // number of open lists and objects
 };
 
 }  // namespace fxpress::schema

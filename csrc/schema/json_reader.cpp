@@ -16,19 +16,19 @@ namespace fxpress::schema {
 
 namespace {
 
-// The bytes charged for an item of a list and for an entry of a map: values in the builder's stack,
-// which doubles, then in the document; keys also in JsonKeys.
+// The bytes charged for an item of a list and for an entry of a map: memory of the builder's stack,
+// which doubles, of the document, and for keys of JsonKeys.
 constexpr uint64_t kItemBytes = 2 * sizeof(Value);
 constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
 
 // A step of the path to the current value, for errors.
 struct Step {
   std::string_view name = {};  // of a field, or a key of a map; empty for an item of a list
-  size_t index = 0;            // of an item
+  size_t index = 0;            // of the item in its list
   bool is_key = false;         // `name` is a key
 };
 
-// Whether a number that a double cannot represent is too large (true) or too small.
+// Whether a number outside the range of a double is too large; otherwise it is too small.
 bool is_large(std::string_view digits) {
   const size_t mark = digits.find_first_of("eE");
   long exponent = 0;
@@ -52,7 +52,7 @@ bool is_large(std::string_view digits) {
 // The keys read from an object, to detect duplicates.
 class JsonKeys {
  public:
-  // Adds a key; returns false if it exists already. Copies it unless it outlives this object.
+  // Adds a key; returns false if it exists already. Copies the key unless it outlives this object.
   bool add(std::string_view key, bool outlives) {
     if (has(key)) return false;
     last_ = outlives ? key : std::string_view(copies_.emplace_front(key));
@@ -75,7 +75,7 @@ class JsonKeys {
   }
 
   std::array<std::string_view, 16> few_;   // the first keys
-  size_t count_ = 0;                       // of few_
+  size_t count_ = 0;                       // number of keys in few_
   core::TextViewSet many_;                 // all keys, once few_ is full; else empty
   std::forward_list<std::string> copies_;  // owned keys
   std::string_view last_;

@@ -67,15 +67,15 @@ class JsonWriter final : public EventSink {
 
  private:
   struct Level {
-    const TypeInfo* type;  // of a record or a union, else null
+    const TypeInfo* type;  // type of the open record or union, else null
     bool list;             // a list
-    bool first;            // nothing is written yet
+    bool first;            // nothing of the contents is written yet
   };
   void separate();
   void open(Level level, char bracket);
   void close(char bracket);
 
-  Buffer& out_;                // receives the text
+  Buffer& out_;                // receives the JSON text
   std::vector<Level> levels_;  // the open values
 };
 

@@ -1,4 +1,4 @@
-// The names of the values that an argument refers to.
+// Finds the names of the graph's values that an argument refers to.
 #pragma once
 
 #include <string_view>
@@ -35,9 +35,9 @@ inline std::string_view name_of(const Document& document, const Value& value) {
   }
 }
 
-// Appends a text for each part of an argument: its name, or an empty text. The parts of a list of
-// references are its items. A dict has the parts with names of its values, or one without a name.
-// Another argument is one part.
+// Appends the name that each item of a list of references has, or an empty text for an item without
+// a name. For a dict, appends the non-empty names in all its values, or one empty text. For any
+// other argument, appends one name or an empty text.
 inline void append_names(const Document& document, const Value& argument,
                          std::vector<std::string_view>& names) {
   const Value& content = document.content(argument);

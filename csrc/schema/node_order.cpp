@@ -153,7 +153,7 @@ class NodeOrder {
     value.rank = ranked_++;
   }
 
-  // Compares two nodes whose arguments are all ranked.
+  // Whether node `a` precedes node `b` in canonical order; all their arguments have ranks.
   bool comes_before(uint32_t a, uint32_t b) const {
     if (const auto order = target(a) <=> target(b); order != 0) return order < 0;
     const uint32_t end_of_a = first_argument_[a + 1], end_of_b = first_argument_[b + 1];
@@ -191,12 +191,12 @@ class NodeOrder {
   Definitions values_;                    // of the graph
   Positions first_argument_;              // by node, with an end entry
   std::vector<Argument> arguments_;       // of all nodes in order, with an end entry
-  std::vector<const Definition*> parts_;  // of all arguments in order; see definition()
+  std::vector<const Definition*> parts_;  // definition() of all names in arguments, in order
   Positions first_user_;                  // by node, with an end entry
-  Positions users_;                       // of all nodes in order, one entry for each use
-  std::vector<size_t> waits_for_;         // by node: uses of values without a rank
-  int64_t ranked_ = 0;                    // values with a rank
-  std::vector<std::string_view> found_;   // reused by for_each_name()
+  Positions users_;  // the users of all nodes' values, one for each use, in the order of nodes
+  std::vector<size_t> waits_for_;        // by node: uses of values without a rank
+  int64_t ranked_ = 0;                   // values with a rank
+  std::vector<std::string_view> found_;  // reused by for_each_name()
 };
 
 }  // namespace

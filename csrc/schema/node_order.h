@@ -16,10 +16,10 @@ namespace fxpress::schema {
 using Constants = core::TextViewSet;
 using Positions = std::vector<uint32_t>;
 
-// Where a value of a graph is defined.
+// The definition of a value in a graph.
 struct Definition {
   static constexpr uint32_t kInput = 0xffffffffu;
-  uint32_t node;      // position in the graph, or kInput
+  uint32_t node;      // position of the defining node in the graph, or kInput
   int64_t rank = -1;  // number of values ranked before this one; -1: no rank yet
 };
 using Definitions = core::TextViewMap<Definition>;  // by name
@@ -50,9 +50,9 @@ class Renamed {
 };
 
 // The positions of a graph's nodes in canonical order. Values get ranks in this order. Of the nodes
-// whose arguments all have ranks, the next has the smallest target, then the smallest names and
-// ranks of arguments. Throws CanonicalError for names that are undefined or defined twice, and for
-// cycles.
+// whose arguments all have ranks, the next is the one with the smallest target; among equal
+// targets, with the smallest names and ranks of arguments. Throws CanonicalError for names that are
+// undefined or defined twice, and for cycles.
 struct OrderedNodes {
   Positions order;
   Renamed renamed;

@@ -13,13 +13,13 @@ namespace fxpress::schema {
 
 namespace {
 
-constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;  // of counted elements
+constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;  // limit of counted elements
 // The bytes charged for an opcode (a Python object and an Item), and in addition for a call.
 constexpr uint64_t kOpcodeBytes = 96;
 constexpr uint64_t kCallBytes = 800;
-// In addition for a storage, for which torch's unpickler creates further Python objects.
+// The bytes charged in addition for a storage: torch's unpickler creates Python objects for it.
 constexpr uint64_t kStorageBytes = 1600;
-// The bytes of an item in a copy of a container.
+// The bytes charged for each item in a copy of a container.
 constexpr uint64_t kItemBytes = 64;
 
 // The maximum number of keys whose hashes a file can choose: with equal hashes, the time to build a
@@ -35,7 +35,7 @@ struct Item {
   std::string_view text;     // of a text; of a global or its result: module, newline, name
   uint32_t first = kNone32;  // the contents: a linked list in Scanner::inside_
   uint32_t last = kNone32;
-  uint32_t count = 0;  // of contents
+  uint32_t count = 0;  // number of contents
   // The contents of arguments that a call has copied into this result.
   uint64_t copied_items = 0;
   uint64_t copied_bytes = 0;
@@ -62,7 +62,7 @@ bool makes_tensor(std::string_view global) {
          (name.starts_with("_rebuild") || name.ends_with("Tensor") || name.ends_with("Parameter"));
 }
 
-// The text of a storage, as if it were the result of this global.
+// The text of the item for a storage, as if this global had created it.
 constexpr std::string_view kStorageGlobal = "torch.storage\nstorage";
 
 // Whether a class copies the elements of its arguments, and whether it also hashes them.
@@ -73,8 +73,8 @@ bool is_hashed(std::string_view name) {
   return is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"});
 }
 
-// Whether the scan has counted the elements of an item. It has not for a tensor or a storage, which
-// can have many elements in a few bytes of a pickle.
+// Whether the scan has counted the elements of an item. A tensor or a storage, whose elements it
+// does not count, can have many elements in a few bytes of a pickle.
 bool has_counted_elements(const Item& item) {
   if (item.kind != ValueType::kContainer || item.text.empty()) return true;
   const std::string_view name = item.text.substr(item.text.find('\n') + 1);
@@ -167,7 +167,7 @@ class Scanner {
     return static_cast<uint32_t>(items_.size() - 1);
   }
   void push(ValueType kind, std::string_view text = {}) { stack_.push_back(make(kind, text)); }
-  // Checks that at least `count` values are above the last mark.
+  // Throws unless at least `count` values are above the last mark of the stack.
   void need(size_t count) const {
     const size_t bottom = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() - bottom < count) fail("its stack is empty");
@@ -228,8 +228,8 @@ class Scanner {
     stack_.push_back(found->second);
   }
 
-  // Counts a key whose hash a file can choose. Few 64-bit numbers share a hash, and hashes of texts
-  // depend on a secret of the process.
+  // Counts a key whose hash a file can choose. It cannot choose the hashes of other keys: few
+  // 64-bit numbers share a hash, and hashes of texts depend on a secret of the process.
   void hash(uint32_t key) {
     const ValueType kind = items_[key].kind;
     if (kind != ValueType::kContainer && kind != ValueType::kLargeNumber) return;
@@ -257,7 +257,7 @@ class Scanner {
   std::vector<Inside> inside_;
   std::deque<std::string> globals_;  // the texts of globals whose names are values
   std::vector<uint32_t> stack_;
-  std::vector<size_t> marks_;  // stack sizes
+  std::vector<size_t> marks_;  // sizes of the stack when the marks were set
   std::unordered_map<size_t, uint32_t> memo_;
   size_t chosen_ = 0;  // see hash()
 };
@@ -368,7 +368,7 @@ void Scanner::call() {
   stack_.push_back(made);
 }
 
-// BUILD on a tensor calls set_(), which enlarges a storage that is too small.
+// Runs BUILD, which on a tensor calls set_(), and set_() enlarges a storage that is too small.
 void Scanner::build() {
   const uint32_t state = pop();
   const Item& built = items_[top()];
@@ -439,7 +439,7 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
   }
 }
 
-// Measures the tree bottom-up, with an explicit stack.
+// Measures the value `root` as a tree, bottom-up, with an explicit stack.
 PickleFacts Scanner::measure(uint32_t root) {
   struct Found {
     uint64_t elements = 0;  // 0: not known yet

@@ -11,15 +11,15 @@
 
 namespace fxpress::schema {
 
-// The pickle is damaged or not allowed; what() is the reason, such as "it ends too early".
+// Thrown for a pickle that is damaged or not allowed; what() is the reason: "it ends too early".
 class PickleError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 struct PickleFacts {
-  uint64_t elements = 0;  // of the result as a tree: shared values count each time
-  size_t depth = 0;       // of the result
+  uint64_t elements = 0;  // values in the result; a shared value counts at each occurrence
+  size_t depth = 0;       // nesting of containers in the result
   bool contains_itself = false;
 };
 

@@ -38,7 +38,7 @@ Field known_field(size_t type, std::string_view name) {
   return Field::kUnknown;
 }
 
-// Texts of a field that is not in schema.def are not decoded, but schema objects contain them.
+// A field that is not in schema.def has a rule: schema objects contain its texts.
 Rule rule_of(Field field) {
   return field == Field::kUnknown ? Rule::kLine : kKnownFields[static_cast<size_t>(field)].rule;
 }
@@ -92,7 +92,7 @@ Schema::Schema(std::span<const NewType> types) {
   check_rules();
 }
 
-// A type may contain itself, so the search repeats until nothing changes.
+// Sets has_text. A type may contain itself, so the search repeats until nothing changes.
 void Schema::find_texts() {
   has_text_.assign(shapes_.size(), false);
   const auto has = [&](Shape shape) {

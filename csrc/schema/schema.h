@@ -1,5 +1,5 @@
-// The types of torch's serialization schema as tables: fields, their order and shapes. The table is
-// filled by python/fxpress/_files/serde/schema.py, and depends neither on Python nor on torch.
+// Describes the types of torch's serialization schema: their fields, in order, with shapes. Needs
+// neither Python nor torch: python/fxpress/_files/serde/schema.py provides the description.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ enum class Field : uint16_t {
 #include "schema/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
-  kUnknown  // added to one of these types by a later torch
+  kUnknown  // a field that a later torch has added
 };
 inline constexpr size_t kFields = static_cast<size_t>(Field::kUnknown);
 
@@ -55,7 +55,7 @@ struct FieldInfo {
   uint16_t shape;             // position in Schema::shapes_
   bool required;              // no default
   Rule rule;                  // gate rule for its texts; see schema.def
-  bool has_text;              // values may contain texts
+  bool has_text;              // its values may contain texts
   std::string name;           // as in the file
   std::string key;            // JSON: the name in quotes, and ": "
   std::string default_value;  // JSON, when not required
@@ -70,7 +70,7 @@ struct TypeInfo {
   int find(std::string_view field) const;
 };
 
-// A schema that cannot be used; what() names the missing or unknown part.
+// Thrown for a schema that cannot be used; what() names what is missing or unknown.
 class SchemaError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -78,11 +78,11 @@ class SchemaError : public std::runtime_error {
 
 class Schema {
  public:
-  // A field of a new schema. Shapes are written as in the schema: "int", "float", "bool", "str",
-  // "optional X", "list X", "map X", or the name of a type.
+  // A field of a new schema. Shapes are written as in torch's schema: "int", "float", "bool",
+  // "str", "optional X", "list X", "map X", or the name of a type.
   struct NewField {
     std::string name;           // as in the file
-    std::string shape;          // see above
+    std::string shape;          // the text of a shape
     bool required;              // no default
     std::string default_value;  // JSON, when not required
   };
@@ -110,7 +110,7 @@ class Schema {
   // The position of a field of schema.def in its type, or -1 if this torch does not have it.
   int place(Field field) const { return places_[static_cast<size_t>(field)]; }
   // Returns the name of a record's field that only torch or only schema.def has, so that writing
-  // the record would lose data; empty if there is none. Writers check the fields of unions.
+  // the record would lose data; empty if there is none. Fields of unions are checked when written.
   const std::string& difference() const { return difference_; }
   // The type that has this field.
   static Type owner(Field field);

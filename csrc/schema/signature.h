@@ -1,5 +1,5 @@
-// The inputs and outputs of a graph signature, in one table for reading, writing, sorting, hashing
-// and checking.
+// Describes the types of inputs and outputs of a graph signature in one table, kSpecs, by which
+// signatures are read, written, sorted, hashed and checked.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,14 @@ enum class SpecTarget : uint8_t {
   kLiteralName,  // name of a constant input, which torch's objects store in the argument
 };
 
-// The fields have the order of the table's columns.
+// A row of kSpecs; the fields have the order of its columns.
 struct SpecInfo {              // NOLINT(clang-analyzer-optin.performance.Padding)
-  Field tag;                   // of InputSpec or OutputSpec
+  Field tag;                   // the field of InputSpec or OutputSpec that is set
   const char* torch_name;      // the member of torch's InputKind or OutputKind
   Field argument;              // field of the spec's record that contains the argument
-  SpecArgument argument_type;  // type of that argument
-  Field target;                // field that contains the target; kUnknown: no target
-  SpecTarget target_type;      // type of that target
+  SpecArgument argument_type;  // type of the value in `argument`
+  Field target;                // field of that record that contains the target, or kUnknown
+  SpecTarget target_type;      // type of the value in `target`
   int rank;                    // order in the canonical form
   int verifier_rank;           // order of outputs that torch's verifier requires
   std::string_view hash_word;  // first text of the spec's hash; a change would change all hashes
@@ -87,7 +87,7 @@ inline constexpr SpecInfo kSpecs[] = {
      Field::kUnknown, SpecTarget::kNone, 0, 0, "token"},
 };
 
-// Returns the row of a field of InputSpec or OutputSpec; null for a field of a later torch.
+// Returns the row of kSpecs for a field of InputSpec or OutputSpec; null for one of a later torch.
 inline const SpecInfo* find_spec(Field tag) {
   for (const SpecInfo& spec : kSpecs) {
     if (spec.tag == tag) return &spec;

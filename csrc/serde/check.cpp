@@ -16,7 +16,7 @@ bool has_key(PyObject* dict, PyObject* key) {
   return PyDict_Check(dict) && dict_get(dict, key) != nullptr;
 }
 
-// Whether the signature of a ModuleCallEntry only names nodes of the graph.
+// Whether each name in the signature of a ModuleCallEntry is empty or the name of a node.
 bool check_call(PyObject* entry, const GraphValues& graph) {
   const Ref signature = get_attr(entry, fx::names.signature);
   if (signature.get() == Py_None) return true;
@@ -31,10 +31,10 @@ bool check_call(PyObject* entry, const GraphValues& graph) {
   return true;
 }
 
-// The names that input specs define and output specs use.
+// The targets of a signature's input specs, which its output specs may mutate.
 struct Targets {
-  Ref parameters, buffers, user_inputs;  // sets: targets of a mutation
-  Ref mutated;                           // set: values that an output spec has used so far
+  Ref parameters, buffers, user_inputs;  // sets: names of the targets
+  Ref mutated;  // set: new values of the output specs read so far that mutate a target
 };
 
 bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& program,
@@ -62,7 +62,7 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
     if (value == nullptr) return false;
     return is_instance(value, fx::symbols.parameter_type);
   }
-  if (info.tag != schema::Field::InputSpec_buffer) return true;  // a token
+  if (info.tag != schema::Field::InputSpec_buffer) return true;  // an input token
   check(PySet_Add(targets.buffers.get(), target.get()));
   const Ref persistent = get_attr(spec, fx::names.persistent);
   const bool stored = has_key(program.state, target.get());
@@ -84,8 +84,8 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
       return false;
     }
   }
-  // torch's verifier counts two mutations with the same new value as one. This check rejects them,
-  // so the verifier decides.
+  // torch's verifier counts two mutations with the same new value as one. This check then returns
+  // false, so that the verifier decides.
   const auto in = [&](const Ref& set) {
     const Ref name = get_attr(argument.get(), fx::names.name);
     const bool known = contains(targets.mutated.get(), name.get());

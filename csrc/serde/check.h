@@ -1,4 +1,4 @@
-// A quick check that a program's signature and module calls meet the rules of torch's verifier.
+// Checks quickly whether a program's signature and module calls meet the rules of torch's verifier.
 #pragma once
 
 #include "py/object.h"
@@ -20,8 +20,8 @@ struct ProgramCheck {
   bool is_surely_valid(const GraphValues& graph) const;
 };
 
-// Like the method, but also checks every graph, and that no two getitem nodes take the same result
-// of a node. The first graph module is the root.
+// Like ProgramCheck::is_surely_valid(), but also checks every graph in `graph_modules` (the first
+// is the root), and that no two getitem nodes take the same result of a node.
 bool is_surely_valid(const ProgramCheck& check);
 
 }  // namespace fxpress::serde

@@ -135,7 +135,7 @@ Ref GraphDecoder::plain_list(const Value& list) {
   return this->list(list, [&](const Value& item) { return scalar_of(item); });
 }
 
-// Reads a float. A document made from Python objects may have an int instead.
+// Reads a float, which may be an int in a document that was made from Python objects.
 double GraphDecoder::real_of(const Value& value) const {
   return value.kind == ValueKind::kReal ? value.real : serde::real_of(scalar_of(value).get());
 }

@@ -153,14 +153,14 @@ void GraphDecoder::read_node(const Value& value) {
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     const Ref failed = classes_->make(*document_, value, false);
-    // Before Python 3.12, an exception does not hold its traceback; a signal handler reads that.
+    // Before Python 3.12, the exception lacks its traceback, which may be of a signal handler.
     if (error.trace()) PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
     call(symbols.reading_failed, failed, error.value().ptr());
   }
 }
 
-// Returns the name to request for a new node. Older files do not store it: a node with a single
-// result is named after the result, another node after its target.
+// Returns the name to request for a new node. Files of older releases do not store it: there, a
+// node with one result gets the name of the result, and any other node a name made from its target.
 core::StringId GraphDecoder::candidate_of(const Value& node, const Operator& target) {
   const Value& name = field(node, Field::Node_name);
   if (name.kind == ValueKind::kString && name.count > 0) return current().candidate(text_of(name));
@@ -228,8 +228,8 @@ Ref GraphDecoder::other_arguments(std::span<const Value> inputs, const Operator&
 Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator& target,
                                    Ref& kwargs) {
   std::vector<Ref> values;
-  std::vector<size_t> positions(target.arguments.size(), inputs.size());  // by declared argument
-  size_t next = 0;  // where the search starts: most files have the order of the schema
+  std::vector<size_t> positions(target.arguments.size(), inputs.size());  // by argument: its input
+  size_t next = 0;  // where the next search starts: most files have the order of the schema
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string_view name = text_of(inputs[i], Field::NamedArgument_name);
     const auto has_name = [&](const OperatorArgument& argument) { return argument.name == name; };
@@ -263,7 +263,7 @@ Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator
     const bool by_name = kind == kKeyword || (kind != kPositional && !positional);
     if (!by_name) {
       args.push_back(std::move(value));
-    } else if (declared.is_python_keyword) {  // then earlier arguments are also positional
+    } else if (declared.is_python_keyword) {  // so it and all earlier arguments are positional
       for (auto& before : named) args.push_back(std::move(before.second));
       named.clear();
       args.push_back(std::move(value));
@@ -298,7 +298,7 @@ bool GraphDecoder::returns_itself(const Value& node) const {
 void GraphDecoder::results(const Value& value, const Operator& target, PyObject* node,
                            const Metadata& metadata) {
   auto parts = children_of(value, Field::Node_outputs);
-  if (parts.empty()) {  // a subgraph without results returns an empty tuple
+  if (parts.empty()) {  // a call of a subgraph without results returns an empty tuple
     if (target.kind == OperatorKind::kHigherOrder) set_value(node, fx::no_args);
     return;
   }

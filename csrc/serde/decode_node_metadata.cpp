@@ -15,7 +15,7 @@ namespace {
 // The estimated bytes of Python objects.
 constexpr uint64_t kSourceBytes = 800;  // one NodeSource
 constexpr uint64_t kEntryBytes = 300;   // an entry of a module stack: texts, tuples
-constexpr uint64_t kJsonRatio = 24;     // of parsed objects, for each byte of JSON text
+constexpr uint64_t kJsonRatio = 24;     // bytes of the parsed objects for each byte of JSON text
 
 constexpr char kBetweenEntries = ';';
 
@@ -29,7 +29,7 @@ void split(std::string_view text, char at, Each each) {
   }
 }
 
-// Splits at the commas outside brackets.
+// Splits an entry of a module stack at the commas outside brackets.
 std::vector<std::string_view> split_entry(std::string_view text) {
   std::vector<std::string_view> parts;
   size_t start = 0;
@@ -84,7 +84,7 @@ GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
   return result;
 }
 
-// Copies dicts and lists, because passes change the metadata of single nodes.
+// Copies the dicts and lists in the metadata, because passes change them for single nodes.
 void GraphDecoder::add_metadata(const Metadata& metadata, PyObject* meta) {
   for (const auto& [name, value] : metadata) {
     PyObject* found = value.get();

@@ -101,7 +101,7 @@ Ref GraphDecoder::from_table(const std::vector<Ref>& table, const Value& code,
   return Ref::borrow(table[position].get());
 }
 
-// Creates a fake tensor.
+// Creates the fake tensor for a TensorMeta.
 Ref GraphDecoder::tensor(const Value& meta) {
   charge(kTensorBytes);
   charge(field(meta, Field::TensorMeta_sizes).count, 2 * kSlotBytes);
@@ -145,7 +145,7 @@ Ref GraphDecoder::tensor(const Value& meta) {
 }
 
 // Returns a key that is equal for tensors of equal metadata; symbolic numbers count by identity.
-// Sets `is_symbolic` if there is one.
+// Sets `is_symbolic` if the metadata has a symbolic number.
 std::string GraphDecoder::key_of(const Value& meta, bool& is_symbolic) {
   std::string key;
   const auto add = [&](int64_t number) {

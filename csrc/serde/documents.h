@@ -1,4 +1,4 @@
-// Python's interface to documents: schema, reading, writing, the gate, canonical forms, hashes.
+// Defines Python's interface to documents: schema, reading, writing, gate, canonical forms, hashes.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ namespace fxpress::serde {
 using schema::Document;
 using schema::Schema;
 
-// types: [(name, is_union, [(field, shape, default as JSON or None)])]. ImportError if the
-// constructor of Schema throws SchemaError.
+// Creates a schema from its types: [(name, is_union, [(field, shape, default as JSON or None)])].
+// ImportError if the constructor of Schema throws SchemaError.
 std::unique_ptr<Schema> make_schema(const pybind11::list& types);
 
 // The names of the types in schema order.
@@ -33,14 +33,14 @@ void pass_gate(Document& document);
 // Whether a str passes the gate rule with this name; KeyError for an unknown rule.
 bool passes_gate(std::string_view rule, PyObject* text);
 
-// Returns the first item of an iterable that is not a str or breaks the rule, or None.
+// Returns the first item of an iterable that is not a str or breaks the named gate rule, or None.
 Ref first_refused(std::string_view rule, PyObject* texts);
 
 // Returns {name of a gate rule: error message for a text that breaks it}.
 Ref gate_rules();
 
 // Reads JSON text as a value of the named type, without the GIL. SerializeError states the path of
-// the wrong part. Memory is charged to `budget` unless it is null.
+// the value that is wrong. Memory is charged to `budget` unless it is null.
 Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
                        core::Budget* budget);
 
@@ -54,11 +54,11 @@ Document to_document(const Schema& schema, const SchemaClasses& classes, PyObjec
 
 // Returns the canonical form of a schema ExportedProgram as new objects. constants: a set of names.
 // AssertionError if there is no canonical form; KeyError if the signature has a name that the graph
-// lacks. With a dict `renamed`, converts a schema Graph, and adds {old name: new name} to the dict.
+// lacks. With a dict `renamed`, `object` is a schema Graph; the dict gets {old name: new name}.
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                    PyObject* constants, PyObject* renamed);
 
-// Reads a document of type PayloadConfig: [(name, record, is_param, use_pickle, meta)]. meta is
+// Returns the entries of a PayloadConfig: [(name, record, is_param, use_pickle, meta)]. meta is
 // None or (dtype code, sizes, strides, storage offset, requires_grad, device type, device index or
 // None). SerializeError for symbolic sizes.
 Ref read_payload_config(const Document& document);

@@ -1,4 +1,4 @@
-// Encodes programs and parts of programs to bytes and documents.
+// Encodes programs and parts of programs as JSON bytes or documents.
 #include "core/check.h"
 #include "fx/symbols.h"
 #include "schema/json_writer.h"
@@ -47,7 +47,7 @@ class BytesBuffer final : public schema::Buffer {
   PyObject* bytes_ = nullptr;  // owned; data_ points into it
 };
 
-// The estimated size of a node in a file; few nodes are larger.
+// The estimated bytes of a node in a file; few nodes are larger.
 constexpr size_t kBytesPerNode = 1536;
 constexpr size_t kSmall = 4096;
 // The estimated bytes of a file for each value of its document, and for each byte of the document's
@@ -167,7 +167,7 @@ void GraphEncoder::graph_module(PyObject* module, PyObject* signature, PyObject*
 
 void GraphEncoder::single_node(PyObject* object, bool with_inputs, PyObject* results,
                                PyObject* merged) {
-  constexpr int kNested = 2;  // a result may be a list of tensors, each with a getitem node
+  constexpr int kNested = 2;  // a result may be a list of tensors, each of which has a getitem node
   std::vector<Ref> nodes;
   add_with_users(object, nodes, kNested);
   const GraphValues values(std::move(nodes), operators_);

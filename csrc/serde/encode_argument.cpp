@@ -102,7 +102,7 @@ void GraphEncoder::attribute(PyObject* node) {
                          : get_attr(get_attr(node, fx::names.graph).get(), fx::names.owning_module);
   const Ref value = get_attr(module.get(), target.get());
   if (is_a(value.get(), fx::symbols.tensor_type))
-    names_.tensor_name(node);  // raises SerializeError
+    names_.tensor_name(node);  // raises SerializeError, because a tensor is not a subgraph
   if (is_a(value.get(), fx::symbols.graph_module_type)) {
     return out_.choice(Field::Argument_as_graph, [&] {
       out_.record(Type::GraphArgument, [&](Field field) {
@@ -143,8 +143,8 @@ void GraphEncoder::dict(PyObject* dict) {
   sink_.end_map();
 }
 
-// Writes a rare value, which Python converts to (field of Argument, text), or for as_custom_obj to
-// (field, name, class).
+// Writes a value of a rare type. Python converts it to (field of Argument, text), or for
+// as_custom_obj to (field, name, class).
 void GraphEncoder::other_argument(PyObject* value) {
   const Ref described = call(symbols.other_argument, value, context_.objects);
   PyObject* text = PyTuple_GET_ITEM(described.get(), 1);
@@ -171,7 +171,7 @@ void GraphEncoder::list(PyObject* list, PyObject* type) {
   other_list(items);
 }
 
-// Only the schema of the operator defines the item type of an empty list.
+// Takes the item type of an empty list from `type`, which the schema of the operator declares.
 void GraphEncoder::empty_list(PyObject* type) {
   const Ref tag = call(symbols.empty_list_tag, type == nullptr ? Py_None : type);
   const auto& info = out_.schema().type(Type::Argument);
@@ -206,7 +206,7 @@ bool GraphEncoder::plain_list(PyObject* items) {
   return false;
 }
 
-// Writes numbers that may be symbolic or nodes.
+// Writes a list of numbers, of symbolic numbers, or of numbers and nodes.
 bool GraphEncoder::number_list(PyObject* items) {
   const auto in_table = [&](PyObject* item, Table table) {
     return fx::is_node(item) && names_.resolved(item).table == table;
@@ -234,7 +234,7 @@ bool GraphEncoder::number_list(PyObject* items) {
   return false;
 }
 
-// Writes a node as its name, and a symbolic number, which Inductor passes, as text.
+// Writes a list of numbers: a node as its name, a symbolic number (from Inductor) as text.
 bool GraphEncoder::numbers(Table table, PyObject* items) {
   const TableFields& fields = kTableFields[static_cast<size_t>(table)];
   const auto each = [&](PyObject* item) {

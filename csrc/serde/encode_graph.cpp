@@ -22,7 +22,7 @@ const NodeEntry& NodeNames::entry_of(PyObject* node) {
   return *entry;
 }
 
-// Creates an entry for a node outside the current graph that is an argument of a single part.
+// Creates an entry for an argument of a single part: a node outside the current graph.
 const NodeEntry& NodeNames::entry_alone(PyObject* node) {
   Ref name = fx::node_field(node, fx::symbols.node_name);
   if (PyObject* other = dict_get(alone_, name.get())) name = Ref::borrow(other);
@@ -80,7 +80,8 @@ constexpr size_t kMaxGraphs = 64;  // nesting of graphs
 }  // namespace
 
 void GraphEncoder::graph(PyObject* graph_module) {
-  if (depth_ == 0) return write_graph(graph_module);  // Python callers guard the root graph
+  // Python callers call on_unchanged() for the root graph.
+  if (depth_ == 0) return write_graph(graph_module);
   fx::on_unchanged(get_attr(graph_module, fx::names.graph).get(),
                    [&] { write_graph(graph_module); });
 }
@@ -98,7 +99,7 @@ void GraphEncoder::write_graph(PyObject* graph_module) {
   }
   const NodeNames::Within within(names_, values, graph_module);
   ++depth_;
-  // torch uses the last output node of a graph.
+  // Like torch, use the last output node of a graph.
   Ref output;
   const NodeEntry* output_entry = nullptr;
   try {
@@ -117,7 +118,7 @@ void GraphEncoder::write_graph(PyObject* graph_module) {
     if (error.matches(symbols.serialize_error) || output_entry == nullptr) throw;
     node_failed(output_entry->node.get(), error);
   }
-  if (--depth_ == 0) names_.remember_merged(values);  // the signature refers to this graph
+  if (--depth_ == 0) names_.remember_merged(values);  // the signature names nodes of the root graph
 }
 
 void GraphEncoder::graph_field(Field field, PyObject* output_value) {

@@ -13,7 +13,7 @@ namespace fxpress::serde {
 
 namespace {
 
-// Returns an owned reference, because Python code may change the dict; empty without the key.
+// Returns dict[key], or an empty reference; owned, because Python code may change the dict.
 Ref value_of(PyObject* dict, PyObject* key) {
   return Ref::borrow(dict_get(dict, key));
 }
@@ -153,7 +153,7 @@ int64_t GraphEncoder::graph_number(PyObject* graph_id) {
   const long long id = PyLong_AsLongLong(graph_id);
   if (id == -1) {
     if (PyErr_Occurred() != nullptr) throw_python_error();
-    return -1;  // a source without a node
+    return -1;  // a NodeSource without a node
   }
   return graph_numbers_.emplace(id, static_cast<int64_t>(graph_numbers_.size())).first->second;
 }

@@ -7,7 +7,7 @@ namespace fxpress::serde {
 
 namespace {
 
-// Returns a spec's argument; AssertionError if it has another type.
+// Returns a spec's argument; AssertionError unless it has this type.
 Ref argument_of(PyObject* spec, SpecArgument type) {
   Ref argument = get_attr(spec, fx::names.arg);
   PyObject* wanted = python_type(type);

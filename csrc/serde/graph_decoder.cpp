@@ -117,7 +117,7 @@ Ref GraphDecoder::program(const py::object& document) {
   return read(document, true, [&] {
     try {
       return decode_program();
-    } catch (...) {  // the traceback keeps the decoder alive, and the collector cannot traverse it
+    } catch (...) {  // the traceback keeps the decoder alive, which the collector cannot traverse
       clear_graphs();
       throw;
     }
@@ -233,7 +233,7 @@ namespace {
 
 struct PartKind {
   std::string_view name;
-  Type type;  // of the document
+  Type type;  // type of the document
 };
 
 constexpr PartKind kParts[] = {
@@ -255,7 +255,7 @@ constexpr PartKind kParts[] = {
 
 }  // namespace
 
-// Decodes the document's root as this kind of part. `extra` by kind:
+// Decodes the document's root as a part of type `kind`. `extra` by `kind`:
 //   node, inputs      a target: the result of Values.resolve_target()
 //   outputs           (target, node that returns the outputs)
 //   multiple_outputs  node that returns the outputs
@@ -279,7 +279,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
     return result;
   }
 
-  // The other parts may add nodes to the current graph.
+  // The parts below may add nodes to the current graph.
   current().writer().resume();
   const core::ScopedValue allowed(graphs_allowed_, true);
   clear_mentions();
@@ -294,7 +294,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   return result;
 }
 
-// Python callers choose the document, and field() does not check the type of a record.
+// Checks the type of the root: Python callers choose the document, and field() does not check.
 void GraphDecoder::check_root(Type type) const {
   const Value& root = document_->root();
   const bool has_type = root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion;

@@ -41,7 +41,7 @@ inline constexpr uint64_t kSlotBytes = 64;  // an item of a list or dict, a numb
 
 // A name that a graph's tables or nodes define.
 struct Defined {
-  const Value* meta = nullptr;         // the table's entry for the name, or null
+  const Value* meta = nullptr;         // entry for the name in the graph's tables, or null
   const Document* document = nullptr;  // that contains `meta`
   Table table = Table::kNone;          // that contains `meta`
   Ref value;                           // created from `meta` on first use
@@ -51,7 +51,7 @@ struct Defined {
 // A graph under construction, and the names of the file that are defined in it.
 class OpenGraph {
  public:
-  explicit OpenGraph(uint64_t scope);  // scope: a unique id
+  explicit OpenGraph(uint64_t scope);  // scope: a unique id of the graph
 
   uint64_t scope() const { return scope_; }
   fx::NameWriter& names() { return names_; }
@@ -63,7 +63,7 @@ class OpenGraph {
   Defined& defined(std::string_view name);
   // Returns the entry of a name, or null for an unknown name.
   Defined* find(std::string_view name);
-  // SerializeError if no node has the name.
+  // Returns the node with this name in the file; SerializeError if no node has the name.
   PyObject* node_named(std::string_view name);
   // Interns a name from the file that a new node requests.
   core::StringId candidate(std::string_view name);
@@ -76,7 +76,7 @@ class OpenGraph {
   const uint64_t scope_;
   fx::NameWriter names_;
   fx::GraphWriter writer_;
-  core::StringPool pool_;         // of the names in the file
+  core::StringPool pool_;         // holds the names in the file
   std::vector<Defined> defined_;  // by id in the pool
   Ref root_;                      // nn.Module that holds the graphs of higher-order operators
 };
@@ -98,7 +98,7 @@ class GraphDecoder {
   Ref part(const std::string& kind, const pybind11::object& document,
            const pybind11::object& extra);
 
-  // open() opens a graph within the current one; close() returns to the one before.
+  // open() opens a graph within the current one; close() returns to the previous graph.
   void open();
   void close();
   // Discards cached numbers and tensors, for a caller that changes symbols or the fake mode.
@@ -130,7 +130,7 @@ class GraphDecoder {
     std::vector<PyObject*> graphs;  // the get_attr nodes of subgraphs among `nodes`
   };
 
-  // An entry of a module stack: its key, and the path and type of the module.
+  // An entry of a module stack, which describes one module.
   struct StackEntry {
     Ref key;    // str
     Ref value;  // (path, type)
@@ -141,7 +141,7 @@ class GraphDecoder {
     std::optional<int64_t> index;
     Ref object;                               // torch.device
     std::optional<fx::FakeMaker> fakes = {};  // set with the device's first fake tensor
-    TextMap<Ref> first = {};                  // the first fake tensor by key_of()
+    TextMap<Ref> first = {};  // by key_of(): the device's first fake tensor with this key
   };
   enum class Role : uint8_t { kNumber, kOffset };  // kOffset: a storage offset; see number()
 
@@ -150,7 +150,7 @@ class GraphDecoder {
   // Returns use(); RuntimeError if another call is running.
   template <class Use>
   auto use(Use use);
-  // The same, with `document` as the current document. keep: graphs will refer to the document.
+  // Like use(), for a current `document`. keep: keep it alive, because graphs refer to it.
   template <class Use>
   auto read(const pybind11::object& document, bool keep, Use use);
   Ref decode_program();
@@ -160,7 +160,7 @@ class GraphDecoder {
 
   OpenGraph& current() { return graphs_.back(); }
   const OpenGraph& current() const { return graphs_.back(); }
-  // Returns the graph with this id; SerializeError if it is closed.
+  // Returns the open graph with this id; SerializeError if the graph is closed.
   OpenGraph& graph_of(uint64_t scope);
   void open_graph();
   void leave_graph() noexcept;
@@ -206,19 +206,19 @@ class GraphDecoder {
 
   // Adds a node of the file. SerializeError, with the node's text, if it cannot be read.
   void read_node(const Value& value);
-  // Adds a node with a known target; does not wrap errors.
+  // Adds a node that calls `target`. Unlike read_node(), does not add the node's text to errors.
   PyObject* add_node(const Value& value, const Operator& target);
   core::StringId candidate_of(const Value& node, const Operator& target);
-  // Returns the positional arguments of a node; adds the others to `kwargs`.
+  // Returns the positional arguments of a node; adds the keyword arguments to `kwargs`.
   Ref arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
   Ref schema_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
   Ref other_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
   int64_t kind_of(const Value& input) const;
 
-  // Decodes the results of a node: one value, or several with getitem nodes.
+  // Decodes the results of a node: one value, or several, for which it adds getitem nodes.
   void results(const Value& value, const Operator& target, PyObject* node,
                const Metadata& metadata);
-  // Adds getitem nodes for the results, of which there may be none.
+  // Adds a getitem node for each of a node's results, of which there may be none.
   void multiple_results(std::span<const Value> parts, PyObject* node, const Metadata& metadata);
   // Adds the getitem node for one of several results; returns the value of the result.
   Ref take(PyObject* node, size_t index, const Value& part, const Metadata& metadata);
@@ -229,14 +229,14 @@ class GraphDecoder {
   // name that the node was created with.
   void name_result(PyObject* node, std::string_view name);
   void name_unused(PyObject* node);
-  // Whether a higher-order operator returns its only result directly, and not in a tuple. Older
-  // files do not have this flag; their operators return the result directly.
+  // Whether a higher-order operator returns its only result directly, and not in a tuple. Files of
+  // older releases do not contain this flag; in them, operators return the result directly.
   bool returns_itself(const Value& node) const;
 
   // ---- arguments: decode_argument.cpp ----
 
   Ref argument(const Value& value);
-  // Reads a custom object: a node of the graph, or a constant, see the constructor.
+  // Reads a reference to a custom object, which is a node, or in the constructor's `constants`.
   Ref object(const Value& value);
   // Clears the nodes in the current arguments.
   void clear_mentions();
@@ -286,7 +286,7 @@ class GraphDecoder {
   Ref tensor(const Value& meta);
   Ref custom_object(const Value& record);
   Ref number(const Value& value, Role role = Role::kNumber);
-  // Returns the object for a code of the file. what: the type of the object, for the error.
+  // Returns the object for `code`, a number in the file. what: the object's type, for the error.
   Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
   Device& device_of(const Value& value);
   std::string key_of(const Value& meta, bool& is_symbolic);
@@ -297,7 +297,7 @@ class GraphDecoder {
   pybind11::dict constants_;
   const SchemaClasses* classes_;             // to show a node in an error
   core::Budget* budget_;                     // limits the cost of all calls
-  std::vector<pybind11::object> documents_;  // that graphs refer to
+  std::vector<pybind11::object> documents_;  // the documents that graphs refer to
   bool busy_ = false;                        // a call is running
 
   const Document* document_ = nullptr;  // the current document
@@ -308,17 +308,17 @@ class GraphDecoder {
   size_t steps_ = 0;                    // nodes read so far; for poll_signals()
 
   Mentions mentions_;            // see clear_mentions()
-  bool has_objects_ = false;     // an argument was an object without source text
-  bool graphs_allowed_ = false;  // in arguments; in a signature, no open graph could own them
+  bool has_objects_ = false;     // an argument was a custom object of the constructor
+  bool graphs_allowed_ = false;  // arguments may be graphs; a signature has no graph to own them
 
   TextMap<Ref> stacks_;                // module stacks by text
-  TextMap<StackEntry> stack_entries_;  // by text: module stacks of a layer share entries
+  TextMap<StackEntry> stack_entries_;  // by text: the module stacks of one layer share entries
   TextMap<Ref> functions_;             // source functions by text
 
   std::vector<Ref> spec_kinds_;                         // torch's enum members by row of kSpecs
   std::vector<Ref> dtypes_, layouts_, memory_formats_;  // by number in the file
-  std::vector<Device> devices_;                         // of the tensors read so far
-  TextMap<Ref> numbers_;                                // by role, kind, text and hint
+  std::vector<Device> devices_;                         // devices of the tensors read so far
+  TextMap<Ref> numbers_;                                // by role, type, text and hint
 };
 
 }  // namespace fxpress::serde

@@ -24,7 +24,7 @@
 
 namespace fxpress::serde {
 
-// Arguments of a call other than the graph; all borrowed.
+// The arguments of an encoding call besides the graph; all borrowed.
 struct EncodeContext {
   PyObject* objects = nullptr;          // dict: custom objects in the graph; the call fills it
   PyObject* treespec = nullptr;         // (TreeSpec) -> str
@@ -32,7 +32,7 @@ struct EncodeContext {
   bool metadata = true;                 // write the metadata of nodes
 };
 
-// The names and tables that the current graph's nodes have in the file.
+// The names that the current graph's nodes have in the file, and the tables that contain the names.
 class NodeNames {
  public:
   // Makes a graph current during its lifetime. module: the module of the graph, or null if `values`
@@ -55,16 +55,16 @@ class NodeNames {
   const GraphValues& values() const { return *values_; }
   PyObject* module() const { return module_; }
 
-  // The entry of a node. If several getitem nodes take the same result: of the first of them.
+  // Returns the entry of a node, or that of the first getitem node that takes the same result.
   const NodeEntry& resolved(PyObject* node);
   // The name that a tensor has as an argument; borrowed.
   PyObject* tensor_name(PyObject* node);
 
-  // Keeps the merged names for the signature, which is written after the graph.
+  // Fills merged() from a graph, for the signature, which is written after the graph.
   void remember_merged(const GraphValues& values);
   // The name that the argument of a spec has in the file.
   Ref name_of(PyObject* argument) const;
-  // {name of a getitem node that the file omits: name of an earlier one for the same result}
+  // {name of a getitem node that the file omits: name of an earlier getitem node for its result}
   const core::TextMap<Ref>& merged() const { return merged_; }
 
  private:
@@ -74,7 +74,7 @@ class NodeNames {
   const GraphValues* values_ = nullptr;  // the current graph's values
   PyObject* module_ = nullptr;           // the current graph's module
   PyObject* alone_ = nullptr;            // see begin_part(); null: no single part
-  std::deque<NodeEntry> alone_entries_;  // arguments of a single part
+  std::deque<NodeEntry> alone_entries_;  // entries for arguments of a single part
   core::TextMap<Ref> merged_;
 };
 
@@ -101,7 +101,7 @@ class GraphEncoder {
   // ---- programs and parts: encode.cpp ----
 
   void graph_module(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
-  // Writes a node with its results, or only the list of its outputs.
+  // Writes a node, or without `with_inputs` only the list of its outputs; fills `results`.
   void single_node(PyObject* node, bool with_inputs, PyObject* results, PyObject* merged);
 
   // ---- graphs and nodes: encode_graph.cpp ----
@@ -142,13 +142,13 @@ class GraphEncoder {
   // Writes a list or tuple. The file has a field for each item type, so the items decide the field.
   void list(PyObject* list, PyObject* type);
   void empty_list(PyObject* type);
-  // Each of the next four writes the list and returns true if all items have a suitable type.
+  // The next four functions write a list and return true if all items have types that fit.
   bool plain_list(PyObject* items);
   bool number_list(PyObject* items);
   bool tensor_list(PyObject* items);
   bool nested_list(PyObject* items);
   void other_list(PyObject* items);
-  // Both return true.
+  // write_list() and numbers() always return true, which their callers return.
   template <class F>
   bool write_list(Field field, PyObject* items, F&& each);
   bool numbers(Table table, PyObject* items);
@@ -198,14 +198,14 @@ class GraphEncoder {
   size_t dicts_ = 0;                       // number of dicts written
 
   std::unordered_map<int64_t, int64_t> graph_numbers_;  // id of a graph -> number in the file
-  ObjectMap<std::string> operator_names_;               // of the targets in source_fn_stack
+  ObjectMap<std::string> operator_names_;               // by target in source_fn_stack
   std::string scratch_;                                 // reused for building texts
 
-  Ref device_, device_type_, device_index_;  // the last device, and its attributes
+  Ref device_, device_type_, device_index_;  // the device of the last tensor, and its attributes
   Ref texts_;                                // dict: the texts of symbolic expressions
 };
 
-// Returns the bytes of a program, or None if the program may be invalid; see
+// Returns a program as JSON bytes, or None if the program may be invalid; see
 // GraphEncoder::program() for the arguments.
 Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signature,
                    PyObject* calls, PyObject* facts, const EncodeContext& context);
@@ -217,18 +217,18 @@ schema::Document encode_document(const Schema& schema, PyObject* graph_module, P
 // Returns a part of a program as a document. kind (values): "argument" (value, type), "inputs"
 // (described operator, args, kwargs), "node", "outputs", "metadata" (node), "graph" (graph module),
 // "signature", "input_spec", "output_spec", "argument_spec", "call_signature", "call". results:
-// list; gets a (name, value) for each value a node defines. merged: see NodeNames::merged(); read
-// and extended.
+// list; gets (name, value) for each value that a node defines. merged: see NodeNames::merged();
+// read and extended.
 schema::Document encode_part(const Schema& schema, const std::string& kind, PyObject* values,
                              const EncodeContext& context, PyObject* results, PyObject* merged);
 
-// Returns the bytes of a tensor's metadata.
+// Returns a tensor's metadata, a TensorMeta, as JSON bytes.
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);
 
-// Returns the bytes of a payload config; see GraphEncoder::payload_config().
+// Returns a PayloadConfig as JSON bytes; see GraphEncoder::payload_config().
 Ref encode_payload_config(const Schema& schema, PyObject* entries);
 
-// Returns the bytes of a schema object; TypeError if it does not match the schema.
+// Returns a schema object as JSON bytes; TypeError if the object does not match the schema.
 Ref write_objects(const SchemaClasses& classes, PyObject* object);
 
 }  // namespace fxpress::serde

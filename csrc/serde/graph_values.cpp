@@ -64,8 +64,8 @@ Table table_of(PyObject* value) {
   return Table::kNone;
 }
 
-// Calls call(). Converts an exception to SerializeError with the node, or with checks to Doubtful,
-// because torch's verifier may find the program invalid.
+// Calls call(). Converts an exception to SerializeError with the node; but if checks are on, to
+// Doubtful, because torch's verifier may find the program invalid.
 template <class F>
 void GraphValues::guarded(PyObject* node, F&& call) const {
   try {
@@ -139,7 +139,7 @@ bool GraphValues::has_node(PyObject* name) const {
   return names_.find(hash_of(name), is_same) < entries.size();
 }
 
-// Returns false if the name exists already.
+// Adds a name; returns false if another value already has it.
 bool GraphValues::add_name(PyObject* name, uint32_t position) {
   if (names_.full()) {  // the initial size covers the nodes, but not many unused results
     core::PositionTable larger(2 * static_cast<size_t>(position));
@@ -168,8 +168,8 @@ bool GraphValues::is_attribute(PyObject* target) const {
          (!options_.top_level && is_a(at.get(), fx::symbols.tensor_type));
 }
 
-// Checks the rules of Graph.lint() and the verifier for a node, except for its value, which read()
-// checks.
+// Applies the rules of Graph.lint() and torch's verifier to a node, except to its meta["val"],
+// which read() checks.
 void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
   if (!valid_) return;
   PyObject* node = entry.node.get();
@@ -220,7 +220,7 @@ void GraphValues::read(NodeEntry& entry) {
 void GraphValues::read_placeholder(NodeEntry& entry, PyObject* value) {
   valid_ &= is_value(value, table_of(value));
   if (value == Py_None || PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value)) {
-    return;  // a literal, which the graph's list of inputs contains
+    return;  // a literal, which the file's list of inputs contains
   }
   entry.table =
       is_a(value, symbols.custom_obj_argument_type) ? Table::kCustomObject : table_of(value);
@@ -286,8 +286,8 @@ void GraphValues::add_value(PyObject* name, PyObject* value, Table table) {
   values.push_back({Ref::borrow(name), Ref::borrow(value), table});
 }
 
-// Adds one of several results, under the name of its getitem node `user`. Without a getitem node
-// (null), it gets a new name.
+// Adds one of a node's results under the name of its getitem node `user`, or under a new name if no
+// getitem node takes it (null).
 void GraphValues::add_part(NodeEntry* user, const NodeEntry& named_after, const std::string& suffix,
                            PyObject* value, Table table) {
   if (user != nullptr) {

@@ -1,5 +1,5 @@
-// The first pass of encoding: the values that the nodes of a graph define and their names, and
-// whether the graph meets the rules of torch's verifier.
+// Runs the first pass of encoding: finds the values that the nodes of a graph define, their names,
+// and whether the graph meets the rules of torch's verifier.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct TableFields {
   using Field = schema::Field;
 
   Field values;  // the table in Graph
-  // Only for numbers; the comments show the fields for ints:
+  // Only set in tables of numbers; the comments show the fields of kSymInt:
   Field argument = Field::kUnknown;    // Argument.as_sym_int
   Field arguments = Field::kUnknown;   // Argument.as_sym_ints
   Field name = Field::kUnknown;        // SymIntArgument.as_name
@@ -57,26 +57,26 @@ Table table_of(PyObject* value);
 
 struct NamedValue {
   Ref name;     // str: a node's name, or a new one for an unused result
-  Ref value;    // from meta["val"]
+  Ref value;    // meta["val"] of the node, or a part of it
   Table table;  // never kNone
 };
 
 // One output of a node in the file.
 struct Output {
   enum class Kind : uint8_t { kNone, kValue, kTensors } kind;
-  uint32_t first;  // position of the (first) value in GraphValues::values
-  uint32_t count;  // of a list
+  uint32_t first;  // position in GraphValues::values of its value, or of the first value of a list
+  uint32_t count;  // number of values, if it is a list
 };
 
 struct NodeEntry {
   Ref node;                  // torch.fx.Node
   Ref name;                  // str
-  const Operator* function;  // of a call_function node, else null
+  const Operator* function;  // the function of a call_function node, else null
   uint32_t outputs;          // position of its first output in GraphValues::outputs
-  uint32_t duplicate_of;     // entry of another getitem of the same result, or kAbsent
-  core::Op op;               // of the node
+  uint32_t duplicate_of;     // index of the first getitem node for the same result, or kAbsent
+  core::Op op;               // opcode of the node
   Table table;               // of the node's value, when the node is an argument
-  bool symbolic;             // a call of a function on numbers
+  bool symbolic;             // the node calls a function on numbers
 };
 
 class GraphValues {
@@ -91,7 +91,7 @@ class GraphValues {
   // or Doubtful if checks are on.
   GraphValues(PyObject* module, OperatorTable& operators, const Options& options);
 
-  // Reads the first node; the others are the getitem nodes of its results.
+  // Reads the first of `nodes`; the remaining nodes are getitem nodes that take its results.
   GraphValues(std::vector<Ref> nodes, OperatorTable& operators);
 
   // The entry of a node, or null if it is not in this graph.

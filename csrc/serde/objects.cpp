@@ -24,7 +24,7 @@ using schema::ValueKind;
 
 namespace {
 
-// Python stores up to 29 attributes without a dict: the fields of a union, and its tag `_type`.
+// Python stores 29 attributes of an object without a dict: fields of a union, and its tag `_type`.
 constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {
@@ -148,7 +148,7 @@ class SchemaClasses::Maker {
     Ref object;
   };
 
-  // Most texts repeat soon (names of arguments, operators, values), and a str can be shared.
+  // Returns a str that equal texts share: most texts (names of arguments, operators) repeat soon.
   Ref text(std::string_view text) {
     if (text.size() > kLongestShared) return new_text(text);
     Shared& slot = texts_[core::TextHash()(text) % texts_.size()];
@@ -205,7 +205,7 @@ class SchemaClasses::Walk {
     return static_cast<size_t>(position);
   }
 
-  // TypeError for a value that the current field cannot have. Not for optional shapes.
+  // TypeError for a value that the current field cannot have. `shape` must not be optional.
   void check_shape(Shape shape, PyObject* object) const {
     if (fits(shape, object)) return;
     raise(PyExc_TypeError, "%s.%s cannot be %s", field_.type->name.c_str(),
@@ -239,8 +239,8 @@ class SchemaClasses::Walk {
   }
 };
 
-// Checks and copies entries of a graph's tables (TensorMeta, SymInt); immutable objects are shared.
-// These classes do not contain themselves, so the recursion is not deep.
+// Checks and copies values in a graph's tables, such as a TensorMeta; copies share immutable
+// objects. The classes of these values do not contain themselves, so the recursion is not deep.
 class SchemaClasses::Copier : Walk {
  public:
   Copier(const SchemaClasses& classes, Place field) : Walk(classes, field) {}
@@ -298,7 +298,7 @@ class SchemaClasses::Copier : Walk {
 template <class Out>
 class SchemaClasses::Writer : Walk {
  public:
-  // With `kept`, writes only what the canonical form depends on; see write_for_order().
+  // kept: null, or the list that write_for_order() returns.
   Writer(const SchemaClasses& classes, Out& sink, std::vector<Ref>* kept)
       : Walk(classes, {}), sink_(sink), kept_(kept) {}
 

@@ -1,4 +1,4 @@
-// Converts documents into objects of torch's schema classes, and such objects into events.
+// Converts documents into objects of torch's schema classes, and these objects into events.
 #pragma once
 
 #include <span>
@@ -12,8 +12,8 @@
 namespace fxpress::serde {
 
 // torch's Python classes for the schema's types. A union object stores the field that is set, and
-// the name of this field as `_type`. Reading another field raises AttributeError, as in torch, but
-// torch stores None in each.
+// the name of this field as `_type`. Reading any other field raises AttributeError, as in torch,
+// whose objects store None in it.
 class SchemaClasses {
  public:
   // classes: [class] in schema order; enumerations: class -> {field: {int: enum member}}; make_tag:
@@ -31,8 +31,8 @@ class SchemaClasses {
   // DocumentBuilder or JsonWriter.
   template <class Out>
   void write(PyObject* object, Out& sink) const;
-  // Writes what the canonical form depends on: omits the metadata of nodes, and writes each entry
-  // of a graph's tables as a position in the returned list of copies.
+  // Writes only what the canonical form depends on: no metadata of nodes, and in place of each
+  // value in a graph's tables its index in the returned list, which holds a copy of the value.
   std::vector<Ref> write_for_order(PyObject* object, schema::DocumentBuilder& sink) const;
 
  private:

@@ -8,7 +8,7 @@ namespace fxpress::serde {
 
 namespace {
 
-// Items of a tuple that describe_operator() returned; borrowed.
+// Returns item i of a tuple that describe_operator() returned; borrowed.
 PyObject* item(PyObject* tuple, Py_ssize_t i) {
   return PyTuple_GET_ITEM(tuple, i);
 }

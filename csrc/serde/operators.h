@@ -1,4 +1,4 @@
-// The properties of operators for encoding and decoding; Python describes each operator once.
+// Describes operators for encoding and decoding; Python provides each description once.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace fxpress::serde {
 
 using core::TextMap;
 
-// Returns the entry for a text; adds it if there is none.
+// Returns map[text]; adds an empty entry if there is none.
 template <class T>
 T& entry(TextMap<T>& map, std::string_view text) {
   if (const auto known = map.find(text); known != map.end()) return known->second;
@@ -40,7 +40,7 @@ struct OperatorArgument {
   bool keyword_only;       // must be passed by name
   bool required;           // has no default
   bool is_python_keyword;  // cannot be passed by name
-  Ref type;                // of the schema, for empty lists; or None
+  Ref type;                // declared in the schema, for writing empty lists; or None
 };
 
 enum class ReturnKind : uint8_t { kTensor, kTensorList, kOther };
@@ -48,9 +48,9 @@ enum class ReturnKind : uint8_t { kTensor, kTensorList, kOther };
 struct Operator {
   OperatorKind kind;
   bool is_allowed;                          // torch's verifier surely accepts it
-  bool is_functional;                       // likewise, and it writes none of its arguments
+  bool is_functional;                       // is_allowed, and it writes none of its arguments
   bool takes_numbers;                       // kSymbolic, or decoded like it: aten.item
-  bool constrains;                          // a call constrains the range of a symbol
+  bool constrains;                          // calling it constrains the range of a symbol
   std::string name;                         // as in the file
   Ref object;                               // the operator, or null
   std::vector<OperatorArgument> arguments;  // kSchema, kSymbolic

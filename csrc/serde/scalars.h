@@ -9,7 +9,7 @@
 
 namespace fxpress::serde {
 
-// None, a bool, an int, a float or a str; an empty Ref for a compound value.
+// Returns None, a bool, an int, a float or a str; an empty Ref for a compound value.
 inline Ref scalar(const schema::Document& document, const schema::Value& value) {
   switch (value.kind) {
     case schema::ValueKind::kNull:

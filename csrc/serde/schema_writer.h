@@ -62,7 +62,7 @@ class SchemaWriter {
   void string(PyObject* text) { sink_.string(Text(text).view()); }
   void key(PyObject* text) { sink_.key(Text(text).view()); }
   void integer(PyObject* value) { write_integer(value, sink_); }
-  // Writes the texts of any sequence.
+  // Writes a list with the texts of any sequence.
   void strings(PyObject* sequence) {
     const Ref held = Ref::steal(PySequence_Tuple(sequence));
     list(held.get(), [&](PyObject* text) { string(text); });

@@ -30,7 +30,7 @@ PyObject* damage_error() {
 namespace {
 
 // Returns the row of kSpecs for a member of InputKind or OutputKind, or null. Compares by identity
-// first, because the hash of an enum member runs Python code.
+// first, because hashing an enum member runs Python code.
 PyObject* row_of(PyObject* kind) {
   for (const auto& [key, row] : DictRange(symbols.spec_kinds)) {
     if (key == kind) return row;

@@ -1,4 +1,4 @@
-// Python objects that encoding and decoding use; compare fx/symbols.h.
+// Holds Python objects that encoding and decoding use; compare fx/symbols.h.
 #pragma once
 
 #include "core/tensor_access.h"
@@ -31,8 +31,8 @@ bool has_torch();
 // The type of errors about files: SerializeError, or ValueError without torch. Borrowed.
 PyObject* damage_error();
 
-// The row of kSpecs for torch's InputSpec or OutputSpec object. AssertionError if its `kind` is
-// unknown or belongs to the other class than `type`.
+// Returns the row of kSpecs for torch's InputSpec or OutputSpec object. AssertionError if the
+// `kind` of the object is unknown, or belongs to the other of these two classes than `type`.
 const SpecInfo& spec_info(PyObject* spec, schema::Type type);
 
 // torch's class for arguments of a type, borrowed; null for SpecArgument::kAny.

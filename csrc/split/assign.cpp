@@ -27,7 +27,7 @@ Ref submodule_name(PyObject* partition) {
 
 namespace {
 
-// node.meta.get("example_value"); empty for None.
+// Returns node.meta.get("example_value"); empty for None.
 Ref example_value(PyObject* node) {
   Ref value = fx::find_meta(node, fx::names.example_value);
   return value.get() == Py_None ? Ref() : std::move(value);
@@ -92,7 +92,7 @@ std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
 
 PartitionMarks::~PartitionMarks() {
   if (nodes_.empty()) return;
-  const pybind11::error_scope kept;  // for an exception that propagates
+  const pybind11::error_scope kept;  // keeps the exception that propagates
   const auto restore = [&](size_t node, PyObject* mark) {
     if (PyObject_GenericSetAttr(nodes_[node].get(), fx::names.fx_partition, mark) < 0)
       PyErr_Clear();
@@ -180,7 +180,7 @@ class Assigner {
     for (size_t region : active_autocasts_) add_to(result_.autocast[region], self);
   }
 
-  // str(id) identifies a partition. For plain ints, the usual ids, by_number_ avoids the str().
+  // Returns the partition of str(id). For plain ints, the usual ids, by_number_ avoids the str().
   PartitionId partition_of(PyObject* id) {
     int overflow = 1;
     long long number = 0;
@@ -266,7 +266,7 @@ class Assigner {
           node(exit), enter);
   }
 
-  // Called when all regions are known: fills their `partitions` in the order of the callback's ids.
+  // Fills `partitions` of all regions, once they are known, in the order of the callback's ids.
   void close(std::vector<StateRegion>& regions, const char* message) {
     const Ref table = Ref::steal(PyDict_New());
     for (StateRegion& region : regions) {

@@ -1,5 +1,5 @@
-// The first phase of a split, in which the user's callback assigns nodes to partitions, and code
-// that split_module and split_module_simple share: names of partitions, symbols, marks.
+// Implements the first phase of a split, in which the user's callback assigns nodes to partitions.
+// Also has code for split_module_simple: names of partitions, symbols, marks.
 #pragma once
 
 #include <span>
@@ -42,10 +42,10 @@ class SymbolBinders {
   std::unordered_map<uint32_t, Ref> symbols_;  // by value: sorted list of symbols, or empty
 };
 
-// The text that identifies a partition: "0", or "pp_0" with an affix.
+// Returns the text that identifies a partition: "0", or "pp_0" with the affix "pp".
 Ref partition_name(PyObject* id, PyObject* affix);
 
-// The attribute of the split module for partition "0": "submod_0".
+// Returns the attribute of the split module for a partition: "submod_0" for "0".
 Ref submodule_name(PyObject* partition);
 
 // Sets `_fx_partition` on nodes of a graph. The destructor restores the old values unless keep()
@@ -57,7 +57,7 @@ class PartitionMarks {
   PartitionMarks& operator=(const PartitionMarks&) = delete;
   ~PartitionMarks();
 
-  // Must be called before mark(). The list must not change until keep() or the destructor.
+  // Sets the nodes that mark() may mark. The list must not change until keep() or the destructor.
   void watch(const std::vector<Ref>& nodes);
   void mark(size_t node, PyObject* value);
   void keep() { nodes_ = {}; }
@@ -65,14 +65,14 @@ class PartitionMarks {
  private:
   std::span<const Ref> nodes_;                    // the watched nodes
   std::vector<bool> marked_;                      // by node
-  std::vector<std::pair<size_t, Ref>> previous_;  // marks of an earlier split, by node
+  std::vector<std::pair<size_t, Ref>> previous_;  // (node, the mark that an earlier split has set)
 };
 
-// The nodes, in all partitions, from an autocast or grad-mode switch to its end.
+// The nodes, in all partitions, from a switch of autocast or grad mode to the end of its effect.
 struct StateRegion {
   core::NodeId enter;  // the node that switches the state
   core::NodeId exit;   // the node that ends an autocast region; invalid for grad mode
-  Ref ids;             // set of the callback's results for its nodes
+  Ref ids;             // set of the callback's results for the nodes of the region
   std::vector<core::PartitionId> partitions;  // the partitions of `ids`, in the order of the ids
 };
 
@@ -92,8 +92,8 @@ struct AssignRequest {
   PyObject* debug;     // logger.debug, or None
 };
 
-// Calls the callback once for each node that can be in a partition, in graph order. Autocast and
-// grad regions need further calls, like torch.fx.passes.split_module. `nodes`: all nodes of the
+// Calls the callback once for each node that can be in a partition, in graph order, and again for
+// nodes of autocast and grad regions, like torch.fx.passes.split_module. `nodes`: all nodes of the
 // graph.
 Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
                              PartitionMarks& marks);

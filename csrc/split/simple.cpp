@@ -68,7 +68,7 @@ class SimpleSplit {
   std::vector<PartitionId>& partition() { return partition_; }
   const std::vector<Ref>& ids() const { return ids_; }
 
-  // Returns the partition of an id, a new one for a new id.
+  // Returns the partition of an id; a new id gets a new partition.
   PartitionId partition_of(PyObject* id) {
     const Ref next = Ref::steal(PyLong_FromSize_t(ids_.size()));
     PyObject* known = PyDict_SetDefault(index_.get(), id, next.get());
@@ -123,7 +123,7 @@ void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& mar
   }
 }
 
-// {partition id: {name: node}} for the inputs or the outputs of each partition that has any.
+// Returns {partition id: {name: node}} of the inputs, or outputs, of each partition that has any.
 Ref table_of(const SimpleSplit& split, const Partitioning& partitions,
              std::vector<NodeId> Partition::* member) {
   Ref table = new_default_dict();
@@ -156,7 +156,7 @@ std::unique_ptr<Partitioning> find_dependencies(SimpleSplit& split) {
       const uint32_t use = split.graph().input_begin[i] + static_cast<uint32_t>(k);
       partitions->record_use(use, inputs[k], user);
       if (partitions->input_slots()[use] == Partitioning::kLocal) continue;
-      // Runs at each use, not only at the first: the binder of a symbol may be visited in between.
+      // Runs at every use of the input: the binder of a symbol may be visited between two uses.
       for (NodeId binder : binders.needed_by(inputs[k], split.node(inputs[k]))) {
         partitions->record_symbol(binder, used_by);
       }
@@ -173,7 +173,7 @@ struct Described {
   NamedNodes outputs;  // values that other partitions need
 };
 
-// Reads and checks the tables before anything is written.
+// Reads and checks the tables that detect_dependencies() returned, before anything is written.
 std::vector<Described> describe(std::span<const Ref> partitions, PyObject* graphs, PyObject* inputs,
                                 PyObject* outputs) {
   std::vector<Described> result;
@@ -219,7 +219,7 @@ void clone_partition(const SimpleSplit& split, fx::NameWriter& name_writer,
   writer.finish();
 }
 
-// Writes the base graph. Finds values by the names of the original nodes.
+// Writes the graph that calls the partitions. Finds values by the names of the original nodes.
 class Stitcher {
  public:
   Stitcher(const SimpleSplit& split, PyObject* affix) : split_(split), affix_(affix) {}
@@ -291,7 +291,7 @@ class Stitcher {
   fx::GraphWriter writer_{name_writer_};
   Ref values_ = Ref::steal(PyDict_New());   // name in the source -> node of the base graph
   Ref modules_ = Ref::steal(PyDict_New());  // name -> partition's module
-  CurrentMeta current_meta_;                // of the nodes that unpack outputs
+  CurrentMeta current_meta_;                // meta of the nodes that unpack partitions' outputs
 };
 
 // Returns the empty graphs, the inputs, the outputs and the ids of the partitions, in torch's
@@ -330,7 +330,7 @@ Ref stitch(const SimpleSplit& split, PyObject* affix, std::span<const Described>
   return Stitcher(split, affix).run(partitions);
 }
 
-// Returns work(split, marks). The marks are kept only if there is no error.
+// Returns work(split, marks). The marks on nodes are kept only if work() does not fail.
 template <class Work>
 Ref with_split(PyObject* module, Work work) {
   std::optional<SimpleSplit> split;

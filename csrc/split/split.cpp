@@ -78,8 +78,8 @@ class Planner {
     }
   }
 
-  // With switches of grad mode, partitions are called in graph order. A symbol that a later
-  // partition binds does not exist yet, as in the source.
+  // Whether `owner` is called later: with switches of grad mode, partitions are called in graph
+  // order. A symbol that a later partition binds does not exist yet, as in the source.
   bool is_called_after(PartitionId owner, PartitionId user) const {
     return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
   }
@@ -103,9 +103,9 @@ class Planner {
     const auto dependents = plan_.partitions->dependents();
     plan_.order = partition_order(dependents);
     if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
-    // A switch of grad mode affects all later calls, so such graphs must be called in graph order.
-    // check_monotonic() ensures that partition ids do not decrease, so this order fails only if a
-    // node uses a later node.
+    // A switch of grad mode affects all later calls, so the partitions must be called in graph
+    // order. check_monotonic() ensures that partition ids do not decrease, so this order fails only
+    // if a node uses a later node.
     if (!options_.keep_original_order && plan_.assignment.grad.empty()) return;
     for (uint32_t p = 0; p < dependents.size(); ++p) {
       plan_.order[p] = PartitionId(p);
@@ -135,7 +135,7 @@ class Planner {
           path.c_str());
   }
 
-  // Runs before anything is created, so that a missing attribute changes nothing.
+  // Finds all objects that nodes name before any is created, so that errors change nothing.
   void resolve_attributes() {
     const std::vector<bool> needed = needed_get_attrs();
     fx::AttributePaths paths(module_);
@@ -164,8 +164,8 @@ class Planner {
     }
   }
 
-  // "a.b" becomes "a_b". A number is added if another module of the partition has that name; torch
-  // would call the wrong module.
+  // Converts "a.b" to "a_b". Adds a number if another module of the partition has that name, for
+  // which torch would call the wrong module.
   static std::string flat_name(PyObject* target, PyObject* value, core::TextMap<PyObject*>& taken) {
     std::string flat(utf8(target));
     for (char& c : flat) {
@@ -179,7 +179,7 @@ class Planner {
     }
   }
 
-  // By node: whether a get_attr node is written. With keep_original_order, only used nodes are.
+  // By node: whether a get_attr node is written; with keep_original_order, only if it is used.
   std::vector<bool> needed_get_attrs() const {
     const bool all = !options_.keep_original_order || plan_.order.empty();
     std::vector<bool> needed(graph().size(), all);
@@ -238,7 +238,7 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
     const GcPause pause;
     written = write_split(plan, options);
   });
-  // After the pause, because recompile() runs code generators of torch and users.
+  // After the pause of the collector, because recompile() runs code generators of torch and users.
   for (const Ref& child : written.stale) {
     // torch's code generator never ends if the ring of nodes is broken; this walk raises an error.
     const Ref graph = get_attr(child.get(), fx::names.graph);

@@ -1,5 +1,5 @@
-// torch.fx.passes.split_module: split_module assigns nodes to partitions (split/assign.h), plans
-// the graphs, and writes them.
+// Implements torch.fx.passes.split_module: split_module() assigns nodes to partitions
+// (split/assign.h), plans the graphs, and writes them.
 #pragma once
 
 #include <memory>
@@ -28,14 +28,14 @@ struct SplitOptions {
 
 // The decisions of a split, made before any object is created.
 struct SplitPlan {
-  Assignment assignment;                     // from the callback
+  Assignment assignment;                     // the results of the callback
   fx::ReadGraph source;                      // the graph, flat
   std::unique_ptr<Partitioning> partitions;  // inputs and outputs of the partitions
-  std::vector<core::PartitionId> order;      // in which the base graph calls the partitions
+  std::vector<core::PartitionId> order;      // order in which the base graph calls the partitions
   std::vector<Ref> submodule_names;          // by partition: "submod_0", ...
 
-  // The object that a get_attr or call_module node names. A graph has few such nodes, so they are
-  // stored in a map.
+  // The object that a get_attr or call_module node names. A graph has few of these nodes, so a map
+  // stores the objects.
   struct Attribute {
     Ref value;   // the object
     Ref target;  // call_module: the object's name in the partition's module
@@ -59,7 +59,7 @@ struct SplitPlan {
 // for each call of split_module, when the first such node is created.
 class CurrentMeta {
  public:
-  // A new dict, or empty.
+  // Returns a new dict, or an empty Ref.
   Ref fresh() {
     if (!meta_) meta_ = call(fx::symbols.current_node_meta);
     return meta_.get() == Py_None ? Ref() : Ref::steal(PyDict_Copy(meta_.get()));
@@ -71,7 +71,7 @@ class CurrentMeta {
 
 struct WrittenSplit {
   Ref result;              // the module that calls the partitions' modules
-  std::vector<Ref> stale;  // GraphModules below the new modules that need a recompile()
+  std::vector<Ref> stale;  // GraphModules below `result` that need a recompile()
 };
 
 // Creates the objects that the plan describes. Generates no code.
@@ -81,17 +81,17 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
 
 // ---- split_module_simple, and its separate steps ----
 
-// All steps. After an error, the nodes have their old marks.
+// Runs all steps. After an error, the nodes have their old marks.
 Ref split_module_simple(PyObject* module, PyObject* node_to_partition, PyObject* affix);
 
-// _detect_dependencies: (graphs, inputs, outputs, partitions in order of first appearance).
+// _detect_dependencies: returns (graphs, inputs, outputs, partitions in order of first appearance).
 Ref detect_dependencies(PyObject* module, PyObject* node_to_partition);
 
-// _clone_nodes_into_partitions: {partition: {original node: its clone}}; completes the graphs.
+// _clone_nodes_into_partitions: completes the graphs; returns {partition: {node: its clone}}.
 Ref clone_nodes_into_partitions(PyObject* module, PyObject* graphs, PyObject* inputs,
                                 PyObject* outputs, PyObject* partitions);
 
-// _build_stitching_graph: the module that calls the partitions.
+// _build_stitching_graph: returns the module that calls the partitions.
 Ref build_stitching_graph(PyObject* module, PyObject* graphs, PyObject* inputs, PyObject* outputs,
                           PyObject* partitions, PyObject* affix);
 

@@ -60,8 +60,8 @@ class PartitionWriter {
   }
 
  private:
-  // Repeats, at the start of the partition, the switches of the regions that began in an earlier
-  // one.
+  // Repeats, at the start of the partition, the switches of regions that began in earlier
+  // partitions.
   void enter_state() {
     for (const auto* regions :
          {&context_.plan.assignment.autocast, &context_.plan.assignment.grad}) {
@@ -140,7 +140,7 @@ class PartitionWriter {
                                             [&](NodeId def) { return input_of(id, def, use++); });
   }
 
-  // Returns the node for `def` in this partition's graph. `use`: its position in graph.inputs.
+  // Returns the node for `def` in this partition's graph. `use`: the use's index in graph.inputs.
   PyObject* input_of(NodeId user, NodeId def, uint32_t use) const {
     const uint32_t slot = context_.plan.partitions->input_slots()[use];
     if (slot != Partitioning::kLocal) return input_nodes_[slot];
@@ -169,8 +169,8 @@ class PartitionWriter {
 
   Context& context_;
   std::vector<PyObject*>& clones_;     // by node of the source; borrowed
-  const PartitionId partition_;        // whose graph is written
-  const std::vector<NodeId>& inputs_;  // of the partition, by slot
+  const PartitionId partition_;        // the partition whose graph is written
+  const std::vector<NodeId>& inputs_;  // inputs of the partition, by slot
   fx::GraphWriter writer_;
   std::vector<PyObject*> input_nodes_;                 // by slot; borrowed
   std::vector<std::pair<NodeId, PyObject*>> entered_;  // regions that enter_state() has entered
@@ -197,7 +197,7 @@ class BaseWriter {
   }
 
  private:
-  // Placeholders come first and in their original order, to keep the signature.
+  // Imports a partition's inputs. Placeholders come first, in order, to keep the signature.
   void import_for(PartitionId p) {
     if (!placeholders_done_) import_placeholders();
     for (NodeId id : context_.partition(p).inputs) {
@@ -282,8 +282,8 @@ class BaseWriter {
   fx::GraphWriter writer_;
   std::vector<PyObject*>& values_;   // by node of the source: its node in the base graph
   fx::ModuleAttributes attributes_;  // the attributes that the base graph mentions
-  bool placeholders_done_ = false;   // with keep_original_order
-  CurrentMeta current_meta_;         // of the nodes that unpack outputs
+  bool placeholders_done_ = false;   // whether all placeholders are written
+  CurrentMeta current_meta_;         // meta of the nodes that unpack partitions' outputs
 };
 
 void record_partition_names(PyObject* module, std::span<const Ref> submodule_names) {

@@ -27,10 +27,10 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr size_t kAlignment = 64;                  // of copied parts of storages, bytes
-constexpr size_t kLine = 64;                       // cache line, bytes
-constexpr size_t kAhead = 8;                       // distance of a prefetch, in tensors
-constexpr size_t kGroup = size_t{1} << 20;         // bytes of small parts that form one piece
+constexpr size_t kAlignment = 64;           // alignment of copied parts of storages, bytes
+constexpr size_t kLine = 64;                // cache line, bytes
+constexpr size_t kAhead = 8;                // number of tensors between a prefetch and its use
+constexpr size_t kGroup = size_t{1} << 20;  // bytes of small parts that form one piece
 constexpr size_t kWorthAThread = size_t{1} << 21;  // bytes that justify one more thread
 constexpr size_t kWorthRelease = size_t{1} << 25;  // bytes from which the GIL is released
 constexpr std::chrono::milliseconds kSignalPollInterval{50};
@@ -38,10 +38,10 @@ constexpr std::chrono::milliseconds kSignalPollInterval{50};
 // The part of a storage that is copied.
 struct Part {
   c10::StorageImpl* original;
-  const std::byte* data;  // of the entire storage
+  const std::byte* data;  // start of the entire storage
   size_t begin;           // bytes
   size_t end;
-  uint32_t first;  // index in Originals::tensors of the first tensor on it
+  uint32_t first;  // index in Originals::tensors of the first tensor on this part
   uint32_t last;
   at::Storage copy;
 
@@ -58,14 +58,14 @@ bool is_tensor(PyObject* value) {
   return PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
 }
 
-// Whether this file copies a value; Python copies the others. observed: see copies_are_observed().
+// Whether this file, and not Python, copies a value. observed: see copies_are_observed().
 bool is_copied_here(PyObject* value, bool observed) {
   if (observed || !is_plain_class(value)) return false;
   const at::Tensor& tensor = THPVariable_Unpack(value);
   return is_only_a_view(tensor) && tensor.is_cpu();
 }
 
-// Returns the range of bytes of its storage that a tensor uses. ValueError if it is out of range.
+// Returns the bytes of its storage that a tensor uses; ValueError if they exceed the storage.
 std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {0, 0};
   const size_t item = tensor.itemsize();
@@ -117,7 +117,7 @@ class Originals {
     parts.reserve(count);
   }
 
-  // Adds a tensor; returns its index in `tensors`. ValueError if it is larger than its storage.
+  // Adds a tensor; returns its index in `tensors`. ValueError if the tensor exceeds its storage.
   uint32_t add(PyObject* object) {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     Part seen = part_of(tensor);
@@ -156,7 +156,7 @@ class Originals {
  private:
   static uint64_t key(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-  // Returns the part of its storage that a tensor uses, which the caller adds next.
+  // Returns the part of its storage that a tensor uses; the caller adds this tensor next.
   Part part_of(const at::Tensor& tensor) const {
     const at::Storage& storage = tensor.storage();
     const auto [begin, end] = bytes_seen(tensor);
@@ -168,8 +168,8 @@ class Originals {
     return {storage.unsafeGetStorageImpl(), data, begin, end, index, index, at::Storage()};
   }
 
-  core::FlatMap storages_;  // storage -> part
-  core::FlatMap later_;     // tensor -> index, except the first tensor of each part
+  core::FlatMap storages_;  // storage -> index of its part
+  core::FlatMap later_;     // tensor -> index in `tensors`, except the first tensor of each part
 };
 
 // Memory that many small storages share, freed with the last of them.
@@ -195,7 +195,7 @@ class Slab {
   c10::DataPtr memory_;
   size_t size_;  // bytes
   size_t used_ = 0;
-  std::atomic<size_t> users_ = 1;  // storages, and the creator
+  std::atomic<size_t> users_ = 1;  // the storages on it, and its creator
 };
 
 // Allocates storages; small ones share slabs.
@@ -222,7 +222,7 @@ class Memory {
     return slab_->take(size);
   }
 
-  std::unique_ptr<Slab, Release> slab_;  // the current one
+  std::unique_ptr<Slab, Release> slab_;  // the slab for the next small storages
 };
 
 // The bytes of a part and their destination. Copying threads read this and not the StorageImpl,
@@ -248,14 +248,14 @@ std::vector<Bytes> allocate(std::vector<Part>& parts) {
 
 // The bytes that a thread copies at a time: a range of one part, or several entire parts.
 struct Piece {
-  size_t first;  // of the parts
+  size_t first;  // index of the first part
   size_t last;
-  size_t from = 0;  // bytes, in each of them
+  size_t from = 0;  // range of bytes in each of the parts
   size_t to = std::numeric_limits<size_t>::max();
 };
 
-// Cuts a part at the large pages of its copy. The system clears a page at the first write to it,
-// and two threads that write to one page would both wait for that.
+// Cuts a part at the large pages of its copy. The system clears a page at the first write to the
+// page, and two threads that write to one page would both wait until it is cleared.
 void cut(const Bytes& part, size_t index, std::vector<Piece>& pieces) {
   size_t from = 0;
   while (from < part.size) {
@@ -303,8 +303,8 @@ size_t total_of(const std::vector<Bytes>& parts) {
   return total;
 }
 
-// Fills the copies, on as many threads as torch uses. The calling thread joins them in finish().
-// Originals and copies must outlive this object.
+// Fills the copies, on as many threads as torch uses, of which the calling thread is one in
+// finish(). Originals and copies must outlive this object.
 class Filling {
  public:
   explicit Filling(std::vector<Bytes> parts)
@@ -342,7 +342,7 @@ class Filling {
  private:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Returns false if pieces are left at `end`.
+  // Copies pieces; returns false if pieces are left at the time `end`.
   bool work(Time end) {
     for (size_t i = next_++; i < pieces_.size(); i = next_++) {
       copy(parts_, pieces_[i]);
@@ -353,8 +353,8 @@ class Filling {
 
   const std::vector<Bytes> parts_;
   const std::vector<Piece> pieces_;
-  std::atomic<size_t> next_ = 0;  // of the pieces
-  core::Crew crew_;               // the other threads
+  std::atomic<size_t> next_ = 0;  // index of the next piece to copy
+  core::Crew crew_;               // the threads besides the calling thread
 };
 
 at::Tensor view_like(const at::Tensor& original, at::Storage storage, size_t begin) {
@@ -366,10 +366,10 @@ at::Tensor view_like(const at::Tensor& original, at::Storage storage, size_t beg
   return made;
 }
 
-// Owns the objects created so far. Must outlive Filling: after an error, threads may still write to
+// Owns the copies created so far. Must outlive Filling: after an error, threads may still write to
 // the copies' storages.
 struct Made {
-  at::Storage latest;  // of the copy for which an object is being created
+  at::Storage latest;  // storage of the copy for which an object is being created
   py::list result;
 };
 
@@ -382,7 +382,7 @@ py::object make_object(Originals& originals, uint32_t index, Made& made) {
   return to_python(std::move(copy), as_parameter, tensor->requires_grad());
 }
 
-// Creates the objects for the copies; None for the other values.
+// Creates the Python objects for the copies; None for values that are not copied here.
 void make_objects(const std::vector<uint32_t>& indices, Originals& originals, Made& made) {
   const auto& tensors = originals.tensors;
   std::vector<PyObject*> objects(tensors.size());  // borrowed from the list
@@ -407,8 +407,8 @@ py::list copy_all(const py::list& values, const std::vector<uint32_t>& indices,
                   Originals& originals, std::optional<GcPause>& pause) {
   std::vector<Bytes> bytes = allocate(originals.parts);
   const bool release = total_of(bytes) > kWorthRelease;
-  // Other threads run during the copy, and may change the list or set another storage on a tensor.
-  // So the values and storages are kept alive. As in torch, no thread may resize a storage.
+  // Keep the values and storages alive: other threads run during the copy, and may change the list
+  // or give a tensor another storage. As in torch, no thread may resize a storage.
   py::object held;
   std::vector<at::Storage> kept;
   if (release) {
@@ -432,8 +432,8 @@ bool is_cloned_bytewise(const at::Tensor& tensor, bool as_parameter) {
          !tensor.is_neg() && (as_parameter || !tensor.requires_grad());
 }
 
-// Returns the results of add(i, value) for a list: the index of the value in the originals, or
-// kElsewhere.
+// Returns the results of add(i, value) for all items of a list: the index of the value in
+// Originals, or kElsewhere.
 template <class Add>
 std::vector<uint32_t> add_values(const py::list& values, Add add) {
   const size_t count = values.size();

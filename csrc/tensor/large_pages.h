@@ -1,4 +1,4 @@
-// Large pages for blocks of memory that are filled at once.
+// Asks the system for large pages, for blocks of memory that are filled at once.
 #pragma once
 
 #include <sys/mman.h>

@@ -11,25 +11,25 @@
 
 namespace fxpress::tensor {
 
-// Implement core::ReadTensorFacts and core::FakeLike, see there.
+// read_facts() implements core::ReadTensorFacts, and fake_like() core::FakeLike.
 bool read_facts(void* tensor, core::TensorFacts* facts);
 void* fake_like(void* fake, void* storage, bool protects);
 
 // Returns a meta tensor with the sizes, strides and offset of `pattern`. Symbolic numbers are not
-// evaluated. storage: for the new tensor; nullopt: a new one, as large as the pattern's.
+// evaluated. storage: of the result; nullopt for a new storage as large as the pattern's.
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage);
 
 // Like fake_like(), for a fake tensor with symbolic sizes, strides or offset. The copy gets the
-// numbers that are passed, which must equal the numbers of `fake`. It keeps the known facts about
-// the layout; the number of elements is computed again. bytes: the size of a new storage, which
-// replaces a missing `storage`.
+// sizes, strides and offset that are passed, which must equal the numbers of `fake`, keeps what
+// torch knows about the layout of `fake`, and computes its number of elements again. bytes: the
+// size of a new storage, if `storage` is nullopt.
 PyObject* fake_with_numbers(PyObject* fake, const std::optional<at::Storage>& storage,
                             const c10::SymInt& bytes, const std::vector<c10::SymInt>& sizes,
                             const std::vector<c10::SymInt>& strides, const c10::SymInt& offset,
                             bool protects);
 
-// Makes a tensor the result of the same autograd function as `like`, or a leaf with the same
-// requires_grad.
+// Makes `made` a result of the autograd function of which `like` is a result, or, if `like` is a
+// leaf, a leaf with the requires_grad of `like`.
 void share_gradient_edge(const at::Tensor& made, const at::Tensor& like);
 
 }  // namespace fxpress::tensor

@@ -63,7 +63,7 @@ std::pair<std::vector<std::optional<StoragePlace>>, py::capsule> storage_places(
       continue;
     }
     const c10::Storage& storage = tensor->storage();
-    // Copies a copy-on-write storage, as torch does.
+    // mutable_data() copies a copy-on-write storage, as in torch.
     const auto address = reinterpret_cast<uintptr_t>(storage.mutable_data());
     const auto size = static_cast<int64_t>(storage.nbytes());
     places.emplace_back(std::in_place, address, address == 0 ? 0 : size);
@@ -102,7 +102,7 @@ std::vector<int64_t> storage_numbers(const py::list& values,
 
 namespace {
 
-// A uint8 tensor of all bytes of a storage, with one dimension.
+// Returns a uint8 tensor of all bytes of a storage, with one dimension.
 at::Tensor bytes_of(c10::Storage storage, c10::DispatchKeySet keys) {
   const auto size = static_cast<int64_t>(storage.nbytes());
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys,
@@ -141,7 +141,7 @@ std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
   const bool observed = copies_are_observed();
   const py::gil_scoped_release release;
   const auto options = at::TensorOptions(device).dtype(at::kByte);
-  // torch allocates the first one, which sets up the device; its allocator allocates the others.
+  // torch allocates the first tensor and so sets up the device; its allocator allocates the others.
   const c10::OptionalDeviceGuard guard(device);
   for (const int64_t size : sizes) {
     c10::Allocator* allocator = made.empty() ? nullptr : made.front().storage().allocator();
@@ -166,7 +166,7 @@ namespace {
   throw py::value_error("a tensor of " + std::get<std::string>(view) + " " + why);
 }
 
-// The bytes that a storage needs for a view; throws for invalid sizes, strides or offset.
+// Returns the bytes that a storage needs for a view; throws for invalid sizes, strides or offset.
 uint64_t storage_size_for(const View& view, uint64_t item) {
   const auto& [storage, label, dtype, sizes, strides, offset, grad, parameter] = view;
   if (sizes.size() != strides.size()) bad_view(view, "does not have as many strides as sizes");
@@ -195,7 +195,7 @@ at::Tensor make_view(const at::Tensor& bytes, const View& view) {
   return made;
 }
 
-// A tensor like `original` on the storage of `bytes`.
+// Returns a tensor with the metadata of `original` on the storage of `bytes`.
 at::Tensor view_on(const at::Tensor& original, const at::Tensor& bytes) {
   if (bytes.storage().nbytes() < original.storage().nbytes()) {
     throw py::value_error("a storage is smaller than the storage that it replaces");
@@ -250,8 +250,8 @@ py::list make_views(const std::vector<at::Tensor>& storages, const std::vector<V
 }
 
 std::vector<int64_t> same_data(const std::vector<py::object>& values) {
-  std::unordered_map<const void*, int64_t> latest;   // data_key() -> its last distinct view
-  std::vector<int64_t> previous(values.size(), -1);  // by view: the one before with the same key
+  std::unordered_map<const void*, int64_t> latest;  // data_key() -> index of its last distinct view
+  std::vector<int64_t> previous(values.size(), -1);  // by view: the previous one with its key
   std::vector<int64_t> result;
   latest.reserve(values.size());
   result.reserve(values.size());

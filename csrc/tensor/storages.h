@@ -1,4 +1,4 @@
-// Storages and the tensors that are views of them, many at a time.
+// Inspects and creates many storages, and tensors that are views of storages, at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,8 +20,8 @@ using StoragePlace = std::pair<uintptr_t, int64_t>;
 std::pair<std::vector<std::optional<StoragePlace>>, pybind11::capsule> storage_places(
     const std::vector<pybind11::object>& values);
 
-// The bytes of the tensors' storages, each storage counted once. Tensors without storage (sparse,
-// wrappers) count 0.
+// Returns the total bytes of the tensors' storages, each storage counted once. Tensors without
+// storage (sparse, wrappers) count 0.
 int64_t storage_bytes(const std::vector<at::Tensor>& tensors);
 
 // Returns the number of each value's storage, counted from 0 by first occurrence; -1 for a value
@@ -29,16 +29,16 @@ int64_t storage_bytes(const std::vector<at::Tensor>& tensors);
 std::vector<int64_t> storage_numbers(const pybind11::list& values,
                                      const std::optional<at::Device>& but_on);
 
-// The storages of tensors as uint8 tensors with one dimension.
+// Returns the storage of each tensor as a uint8 tensor with one dimension.
 std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors);
 
 // Allocates memory on a device: uninitialized uint8 tensors, and their addresses.
 std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
     const std::vector<int64_t>& sizes, const at::Device& device);
 
-// Returns tensors like the values, each on the storage with its number; None for the number -1. A
+// Returns for each value a tensor with the value's metadata on storages[number]; None for -1. A
 // value that occurs twice gets one tensor. ValueError for a storage that is smaller than the
-// value's.
+// value's storage.
 pybind11::list views_like(const pybind11::list& values, const std::vector<int64_t>& numbers,
                           const std::vector<at::Tensor>& storages);
 
@@ -47,7 +47,7 @@ pybind11::list views_like(const pybind11::list& values, const std::vector<int64_
 using View = std::tuple<size_t, std::string, pybind11::object, std::vector<int64_t>,
                         std::vector<int64_t>, int64_t, bool, bool>;
 
-// Creates the tensors. ValueError for a view that exceeds its storage or has negative numbers.
+// Creates a tensor for each view; ValueError if it exceeds its storage or has negative numbers.
 pybind11::list make_views(const std::vector<at::Tensor>& storages, const std::vector<View>& views);
 
 // Returns for each value the index of the first value that is the same object, or a tensor with the

@@ -23,10 +23,10 @@ constexpr std::array<std::string_view, 3> kTables = {"._modules[", "._parameters
 
 struct Subscript {
   std::string_view key;
-  size_t end = 0;  // index after the bracket, in the path
+  size_t end = 0;  // index in the path, just after the closing bracket
 };
 
-// Parses `._modules['k']`, or the same with another table, at `begin`.
+// Parses `._modules['k']`, or a subscript of another table, at `begin` in the path.
 std::optional<Subscript> subscript_at(std::string_view path, size_t begin) {
   for (const std::string_view table : kTables) {
     if (path.compare(begin, table.size(), table) != 0) continue;

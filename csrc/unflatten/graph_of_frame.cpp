@@ -37,8 +37,8 @@ Ref FrameWriter::write(FrameId frame, Ref into, std::vector<Ref>& call_nodes) {
   return Ref::borrow(writer.graph());
 }
 
-// Names depend on the order in which torch creates nodes, which is not their order in the graph,
-// and on nodes that torch erases later.
+// Names the nodes of a frame. Names depend on the order in which torch creates nodes, which is not
+// the order of the graph, and on nodes that torch erases later.
 void FrameWriter::name_nodes(fx::GraphWriter& writer, FrameId frame) {
   for (PlannedId id : plan_.outline.frames[frame.value()].created) {
     name_[id.value()] = names_.table().create(candidate(id));
@@ -88,7 +88,7 @@ StringId FrameWriter::candidate(PlannedId id) {
       return names_.candidate(name.get());
     }
     case Planned::kCall: {
-      // The name is the one that the call had before merge_calls() changed its target.
+      // The candidate is the target that the call had before merge_calls() changed it.
       const CallFrame& callee = plan_.outline.frames[node.index];
       const std::string_view caller = strings.text(plan_.outline.frames[node.frame.value()].path);
       const std::string_view called = relative(strings.text(callee.call_name), caller);
@@ -233,7 +233,7 @@ PyObject* FrameWriter::write_copy(fx::GraphWriter& writer, PlannedId id) {
   return made;
 }
 
-// Writes a node that read_program() has added: a write, or a detach or clone for a write.
+// Writes a node that read_program() has added: a write, or the detach or clone before a write.
 PyObject* FrameWriter::write_added(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
   const FlatKind kind = plan_.program.kinds[node.source.value()];
@@ -296,7 +296,7 @@ PyObject* FrameWriter::write_item(fx::GraphWriter& writer, PlannedId id, Ref key
                         std::move(meta));
 }
 
-// tree_flatten_spec((args, kwargs), spec)
+// Writes tree_flatten_spec((args, kwargs), spec).
 PyObject* FrameWriter::write_flatten_inputs(fx::GraphWriter& writer, PlannedId id) {
   const CallSignature& signature = signature_of(planned(id));
   const auto inputs = inputs_of(id);
@@ -313,7 +313,7 @@ PyObject* FrameWriter::write_flatten_inputs(fx::GraphWriter& writer, PlannedId i
                         Ref::steal(PyTuple_Pack(2, both.get(), all.back())), inputs, {});
 }
 
-// tree_unflatten(leaves, spec). The leaves include the constants of the signature.
+// Writes tree_unflatten(leaves, spec); the leaves include the constants of the signature.
 PyObject* FrameWriter::write_unflatten(fx::GraphWriter& writer, PlannedId id, bool outputs) {
   const CallSignature& signature = plan_.signatures.calls[planned(id).index];
   const auto& leaves = outputs ? signature.outputs : signature.inputs;

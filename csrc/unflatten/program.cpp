@@ -81,7 +81,7 @@ class MetaReader {
     return last_;
   }
 
-  // Reads an entry of a stack. Cached by identity, because nodes of one module share these objects.
+  // Reads an entry of a stack. Cached by identity, because nodes of one module share key and value.
   const ModuleCall& known_scope(PyObject* node, PyObject* key, PyObject* value) {
     const auto hash = reinterpret_cast<uintptr_t>(key) * 31 + reinterpret_cast<uintptr_t>(value);
     const auto [index, added] = index_.insert(hash, static_cast<uint32_t>(known_.size()));
@@ -161,18 +161,18 @@ class MetaReader {
   }
 
   struct KnownCall {
-    Ref key;           // of nn_module_stack
-    Ref value;         // likewise
-    ModuleCall scope;  // parsed from both
+    Ref key;           // key in nn_module_stack
+    Ref value;         // value in nn_module_stack
+    ModuleCall scope;  // parsed from `key` and `value`
   };
 
   FlatProgram& program_;
-  std::vector<KnownCall> known_;         // entries of stacks that were parsed
-  core::FlatMap index_;                  // hash of both addresses -> index in known_
-  ModuleCall other_;                     // an entry whose hash collided
+  std::vector<KnownCall> known_;  // entries of stacks that were parsed
+  core::FlatMap index_;           // hash of the addresses of key and value -> index in known_
+  ModuleCall other_;              // an entry whose hash collided
   std::vector<ModuleCall> last_scopes_;  // the stack that was read last, after its cut
-  StackId last_;                         // its id
-  std::vector<ModuleCall> scopes_;       // of the node being read
+  StackId last_;                         // id of last_scopes_
+  std::vector<ModuleCall> scopes_;       // the stack of the node being read
   core::FlatMap by_text_;                // string -> number of a type
   core::FlatMap by_identity_;            // address -> number of a type
 };
@@ -202,7 +202,7 @@ class ProgramReader {
     }
   }
 
-  // Raises the errors that torch raises for such a node while it copies the graph.
+  // Raises torch's errors for copying a node whose args or kwargs have wrong types.
   static void expect_arguments(PyObject* node) {
     const Ref args = fx::node_field(node, fx::symbols.node_args);
     if (!PyTuple_Check(args.get())) fx::raise_not_copied(node, "args", "tuple", args.get());
@@ -213,9 +213,9 @@ class ProgramReader {
  private:
   struct PlannedWrite {
     NodeId input;          // placeholder of the source
-    NodeId value;          // of the source
-    StringId name;         // of the copy_, in namespace_
-    StringId detach_name;  // of the detach before it; invalid: none
+    NodeId value;          // the value that is written, a node of the source
+    StringId name;         // name of the copy_ node, in namespace_
+    StringId detach_name;  // name of the detach node before the copy_; invalid: none
   };
 
   PyObject* node(NodeId id) const { return program_.source.nodes[id.value()]; }
@@ -239,8 +239,8 @@ class ProgramReader {
     program_.skipped_outputs = mutations_.size();
   }
 
-  // torch works on a copy of the graph, in which a number is added to names of builtins. The
-  // modules use the names of the copy, and the signature uses the original names.
+  // Reads the names of nodes. torch works on a copy of the graph, where names of builtins get a
+  // number. The modules use the names of the copy, and the signature uses the original names.
   void read_names() {
     namespace_.begin_graph();
     for (uint32_t i = 0; i < source_.size(); ++i) {
@@ -258,8 +258,8 @@ class ProgramReader {
     return namespace_.table().create(namespace_.candidate_for_target(target));
   }
 
-  // Names writes in the order of the outputs. A write follows its value and the last node that
-  // reads the old value, directly or through a view.
+  // Plans the writes, named in the order of the outputs. A write follows the node of its value, and
+  // the last node that reads the old value, directly or through a view.
   void group_mutations() {
     if (mutations_.empty()) return;
     std::unordered_map<uint32_t, NodeId> placeholders;  // name -> node of the source
@@ -329,7 +329,7 @@ class ProgramReader {
     if (op != Op::kOutput) add_writes(id);
   }
 
-  // The error that torch raises while it checks its copy of the graph.
+  // Raises the error that torch raises while it checks its copy of the graph.
   [[noreturn]] void raise_not_ordered(NodeId input, NodeId user) const {
     raise(PyExc_RuntimeError,
           "Argument '%S' of Node '%S' was used before it has been defined! Please check that Nodes "
@@ -392,9 +392,9 @@ class ProgramReader {
   const std::vector<Mutation>& mutations_;
   PyObject* may_alias_;  // see Mutations
   const core::Graph& source_;
-  std::vector<uint8_t> dead_;                                       // by node of the source
-  std::vector<StringId> source_names_;                              // by node of the source
-  std::vector<StringId> copied_names_;                              // likewise, in namespace_
+  std::vector<uint8_t> dead_;           // by node of the source
+  std::vector<StringId> source_names_;  // by node of the source
+  std::vector<StringId> copied_names_;  // by node of the source: its name in namespace_
   std::unordered_map<uint32_t, std::vector<PlannedWrite>> writes_;  // by the node that they follow
   std::map<uint32_t, StringId> snapshots_;            // values to save -> name of the clone
   std::unordered_map<uint32_t, NodeId> snapshot_of_;  // saved values -> node of the program

@@ -36,7 +36,7 @@ enum class FlatKind : uint8_t {
 // A node whose stack was cut because its modules do not nest.
 struct CutStack {
   PyObject* node;                  // borrowed
-  std::vector<std::string> paths;  // of the modules, before the cut
+  std::vector<std::string> paths;  // paths of the modules in the stack, before the cut
   size_t dropped;                  // number of modules cut off
 };
 
@@ -45,23 +45,23 @@ struct FlatProgram {
   core::StringPool strings;           // names, paths, keys
   std::vector<Ref> string_objects;    // by string; created by string()
   core::Graph graph;                  // the source with added nodes: only ops and inputs
-  std::vector<core::NodeId> origin;   // by node: of the source
+  std::vector<core::NodeId> origin;   // by node: its origin in the source
   std::vector<FlatKind> kinds;        // by node
-  std::vector<uint8_t> is_placed;     // by node: is in the module of the node before it
+  std::vector<uint8_t> is_placed;     // by node: whether it is in the module of the node before it
   std::vector<Ref> names;             // by node: the preferred name of its copies
   std::vector<core::NodeId> node_of;  // by name in the source, see node_named()
   bool is_exported = false;           // whether the outputs begin with the mutated values
   size_t skipped_outputs = 0;         // number of mutated values
-  ModuleCallStacks scopes;            // distinct stacks
+  ModuleCallStacks scopes;            // the distinct stacks of modules
   std::vector<StackId> stacks;        // by node
   std::unordered_map<uint32_t, Ref> cut_stacks;  // node of the source -> its new nn_module_stack
-  std::vector<CutStack> cuts;                    // for the log
+  std::vector<CutStack> cuts;                    // the stacks that were cut, for the log
   std::vector<uint32_t> custom;                  // by node: its custom meta in custom_meta; 0: none
   std::vector<Ref> custom_meta;                  // by number
   std::vector<Ref> types;                        // classes of modules, by the numbers in scopes
   Ref root_type;                                 // class of the root, or None
 
-  // The Python string, borrowed. Created once, because many modules have names such as "weight".
+  // The Python string of an id, borrowed. Created once: many modules have names such as "weight".
   PyObject* string(core::StringId id) {
     if (string_objects.size() <= id.value()) string_objects.resize(strings.size());
     Ref& object = string_objects[id.value()];

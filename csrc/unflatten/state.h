@@ -21,7 +21,7 @@ struct NamedState {
 };
 
 // A program's state dict and constants. Values of one group are the same object, or tensors with
-// the same storage and view. Groups are numbered from 0 over both tables.
+// the same storage and view. Groups are numbered from 0 over state dict and constants together.
 struct HeldState {
   PyObject* names;               // list of str: names in the state dict, then in the constants
   PyObject* values;              // list, by position in `names`
@@ -32,8 +32,8 @@ struct HeldState {
   bool copies_unused;            // also copy values that share nothing with an input
 };
 
-// Assigns values to names in torch's order. A group has one copy, or two if it is used both as a
-// parameter and otherwise.
+// Assigns values to names in torch's order. A group has one copy, or two copies if it is used both
+// as a parameter and in another role.
 class ProgramState {
  public:
   // Raises KeyError if the specs name state that the program does not have; AssertionError for
@@ -67,7 +67,7 @@ class ProgramState {
     core::StringId name;
     StateRole role;
     bool is_copy;
-    uint32_t index;  // of the copy, else of the value
+    uint32_t index;  // index of the copy, else of the value
   };
 
   void read_specs(PyObject* specs);
@@ -79,10 +79,10 @@ class ProgramState {
 
   Ref values_;                               // list of HeldState
   Ref copies_;                               // list passed to `fill`
-  core::StringPool strings_;                 // of state and of placeholders
+  core::StringPool strings_;                 // names of state and of placeholders
   std::vector<core::StringId> value_names_;  // by value
-  std::vector<uint32_t> in_state_dict_;      // name -> value, or kNone
-  std::vector<uint32_t> in_constants_;       // likewise
+  std::vector<uint32_t> in_state_dict_;      // name -> value in the state dict, or kNone
+  std::vector<uint32_t> in_constants_;       // name -> value in the constants, or kNone
   std::vector<Input> inputs_;                // inputs that pass state
   std::vector<AssignedState> entries_;       // in order of assignment
   std::vector<uint8_t> is_assigned_;         // by name
@@ -90,7 +90,7 @@ class ProgramState {
   std::vector<PyObject*> wanted_;            // borrowed from values_
   std::vector<uint8_t> are_parameters_;      // by copy
   std::vector<std::pair<core::StringId, uint32_t>> placeholders_;
-  std::vector<std::vector<core::StringId>> group_names_;  // by group that an input passes
+  std::vector<std::vector<core::StringId>> group_names_;  // names of groups that inputs pass
 };
 
 }  // namespace fxpress::unflatten

@@ -204,8 +204,8 @@ class Unflattener {
     }
   }
 
-  // Assigns the value of each get_attr to the module that reads it. A body of a higher-order
-  // operator becomes a child of the module.
+  // Assigns the value of each get_attr node to the module whose graph has the node. The body graph
+  // of a higher-order operator becomes a child of this module.
   void move_attributes() {
     for (const CallFrame& frame : outline_.frames) {
       for (NodeId node : frame.get_attrs) {
@@ -298,8 +298,8 @@ class Unflattener {
     return state_[module.value()];
   }
 
-  // A signature is (call name, inputs, outputs, number of positional arguments, keywords, in_spec,
-  // out_spec).
+  // In Python, a signature is (call name, inputs, outputs, number of positional arguments,
+  // keywords, in_spec, out_spec).
   void read_signatures() {
     for (const pybind11::handle source : pybind11::handle(source_.signatures)) {
       const auto fields = source.cast<pybind11::tuple>();
@@ -315,7 +315,7 @@ class Unflattener {
     }
   }
 
-  // A leaf is (name, None) or ("", (constant,)).
+  // In Python, a leaf is (name, None) or ("", (constant,)).
   std::vector<SignatureLeaf> read_leaves(const pybind11::handle& sources) {
     std::vector<SignatureLeaf> leaves;
     for (const pybind11::handle source : sources) {

@@ -14,12 +14,12 @@ struct UnflattenSource {
   PyObject* graph;      // the flat graph
   PyObject* owner;      // the module whose attributes its get_attr nodes name
   PyObject* may_alias;  // (node) -> bool: a result of the node may be, or view, an argument
-  PyObject* parts;      // frozenset: targets that return an inner tensor of a subclass
+  PyObject* parts;      // frozenset: functions that return an inner tensor of a tensor subclass
   std::vector<Mutation> mutations;
-  PyObject* signatures;                     // of preserved calls: list of tuples
-  std::vector<std::string> with_signature;  // call names that have a signature, with the root's
+  PyObject* signatures;                     // list of tuples: signatures of preserved calls
+  std::vector<std::string> with_signature;  // the call names with a signature, and the root's
   const ProgramState* state = nullptr;      // after fill(); null: the program has no state
-  std::vector<std::string> paths;           // the original modules, in order
+  std::vector<std::string> paths;           // dotted paths of the original modules, in order
   ModuleClasses classes;
   bool run_with_interpreter;
   bool drop_dead_code;  // leave out nodes without effect or user
@@ -36,25 +36,25 @@ Unflattened unflatten(const UnflattenSource& source, PyObject* root);
 
 // A call of a module, as torch's _SubmoduleEntry describes it.
 struct OutlinedCall {
-  Ref key;          // of the module object
-  Ref caller_path;  // of the caller
+  Ref key;          // identifies the module object
+  Ref caller_path;  // path of the caller
   Ref caller;       // the calling module
-  Ref call_node;    // in its graph
-  Ref path;         // of the module
-  uint32_t number;  // of the call, from 1
+  Ref call_node;    // node of the call in the caller's graph
+  Ref path;         // path of the module
+  uint32_t number;  // number of the call, from 1
   Ref module;       // the module
 };
 struct OutlinedAttribute {
-  Ref call_name;  // of the module
-  Ref target;     // of a get_attr node in its graph
-  Ref module;     // that module
+  Ref call_name;  // call name of the module
+  Ref target;     // target of a get_attr node in the module's graph
+  Ref module;     // the module with this call name
 };
 struct Outlined {
   std::vector<OutlinedCall> calls;
   std::vector<OutlinedAttribute> attributes;
 };
 
-// Builds the modules into `root` without their state. Does not merge calls or sort children.
+// Like unflatten(), but does not add state to the modules, merge calls or sort children.
 Outlined outline_submodules(const UnflattenSource& source, PyObject* root);
 
 }  // namespace fxpress::unflatten

@@ -19,7 +19,7 @@ class ModuleWriter {
         frames_(plan, names_) {
     result_.modules.resize(plan.tree.size());
     result_.call_nodes.resize(plan.outline.frames.size());
-    children_.resize(plan.tree.size());  // there are no more tables than modules
+    children_.resize(plan.tree.size());  // there are no more tables of children than modules
     for (const Dispatcher& dispatcher : plan.dispatchers) {
       dispatcher_of_.emplace(dispatcher.module.value(), &dispatcher);
       for (ModuleId call : dispatcher.calls) {
@@ -108,7 +108,7 @@ class ModuleWriter {
     }
   }
 
-  // Stores the class of the original module, or None.
+  // Stores the class of the original module, or None, in the __dict__ of a module.
   void set_type(PyObject* dict, ModuleId module) {
     const uint32_t type = plan_.outline.module_type[module.value()];
     const bool is_known = type != ModuleCall::kNoType;
@@ -124,7 +124,7 @@ class ModuleWriter {
     check(PyDict_SetItem(dict, fx::names.num_calls, zero.get()));
   }
 
-  // Modules that share a table of children in the tree share the dict.
+  // Adds the dict of children. Modules that share a table of children in the tree share one dict.
   void add_children(ModuleId module, PyObject* dict) {
     PyObject* children = dict_get(dict, fx::names.module_dict_modules);
     Ref& known = children_[plan_.tree.table_of(module)];
@@ -156,7 +156,7 @@ class ModuleWriter {
   }
 
   // Whether the module is the first call of a dispatcher. The calls share the dispatcher's tables,
-  // but their classes and attributes have other names. So names in the tables are checked again for
+  // but have another class with other attributes. So the names in the tables are checked again for
   // the first call, on behalf of all calls.
   bool is_first_call(ModuleId module) const {
     const auto found = dispatched_by_.find(module.value());
@@ -228,8 +228,8 @@ class ModuleWriter {
     return "";
   }
 
-  // Replaces the module's table by the group's and returns true. If the group does not have a table
-  // yet, it gets the module's, and the result is false.
+  // Replaces a module's table by its group's table and returns true. If the group does not have a
+  // table yet, the module's table becomes the group's, and the result is false.
   static bool share(std::unordered_map<uint32_t, Ref>& tables, uint32_t group, PyObject* dict,
                     PyObject* name) {
     const auto [it, added] = tables.try_emplace(group);
@@ -266,7 +266,7 @@ class ModuleWriter {
   std::vector<Ref> children_;                                      // by table of children: the dict
   std::unordered_map<uint32_t, const Dispatcher*> dispatcher_of_;  // by module
   std::unordered_map<uint32_t, uint32_t> dispatched_by_;  // call or dispatcher -> dispatcher
-  std::unordered_map<uint32_t, Ref> buffers_;  // and the next two: tables by group of modules
+  std::unordered_map<uint32_t, Ref> buffers_;  // this and the next two: tables by group of modules
   std::unordered_map<uint32_t, Ref> transient_;
   std::unordered_map<uint32_t, Ref> parameters_;
 };

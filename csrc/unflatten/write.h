@@ -46,7 +46,7 @@ struct UnflattenPlan {
   bool run_with_interpreter;  // RUN_WITH_INTERPRETER of new modules
 };
 
-// The written modules, and the calls in their graphs.
+// The modules that write_modules() has created, and the calls in their graphs.
 struct WrittenModules {
   std::vector<Ref> modules;     // by module id; empty if not reachable from the root
   std::vector<Ref> call_nodes;  // by frame: the call_module node, or empty
@@ -55,7 +55,7 @@ struct WrittenModules {
 // Fills `root`, a module whose __init__ has run. Every module below is new.
 WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root);
 
-// Writes the graphs of calls of modules.
+// Writes the graphs of modules: one for each call frame of the outline.
 class FrameWriter {
  public:
   FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer);

@@ -19,7 +19,7 @@ class ObjectSource final : public Source {
   explicit ObjectSource(const py::object& object)
       : read_(object.attr("read")), size_(object.attr("size").cast<uint64_t>()) {}
   uint64_t size() const override { return size_; }
-  size_t piece() const override { return size_t{16} << 20; }  // each may be a remote request
+  size_t piece() const override { return size_t{16} << 20; }  // each read may be a remote request
   void read(uint64_t offset, WritableBytes to) const override {
     if (offset > size_ || to.size() > size_ - offset) {
       throw ArchiveError("the file is truncated");
@@ -47,10 +47,10 @@ std::unique_ptr<Source> make_source(const py::object& source, uint64_t start, co
 
 PyObject* io = nullptr;  // the module _io; owned, never released
 
-constexpr size_t kCopied = size_t{1} << 20;  // bytes of a piece; fits into the cache
+constexpr size_t kCopied = size_t{1} << 20;  // bytes to copy at a time; they fit into the cache
 
-// Whether `write` is a method of a class that does not keep references to the argument: BytesIO,
-// FileIO, or BufferedWriter and BufferedRandom of a FileIO.
+// Whether `write` is a method that does not keep a reference to its argument: of a BytesIO, a
+// FileIO, or a BufferedWriter or BufferedRandom of a FileIO.
 bool keeps_nothing(const py::object& write) {
   if (!PyCFunction_Check(write.ptr())) return false;
   PyObject* owner = PyCFunction_GET_SELF(write.ptr());
@@ -86,7 +86,7 @@ struct Released {
 };
 
 // Calls the method write() of an object. If write() may keep its argument, passes copies of the
-// bytes: a view would outlive the memory.
+// bytes, because a kept view would outlive the memory.
 class ObjectSink final : public ByteSink {
  public:
   explicit ObjectSink(py::object write)

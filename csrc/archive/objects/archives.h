@@ -1,4 +1,4 @@
-// Python's interface to archives: a reader and a writer.
+// Defines Python's interface to archives: a reader and a writer.
 #pragma once
 
 #include <memory>
@@ -33,30 +33,30 @@ class View {
   Py_buffer view_{};
 };
 
-// The destination of a range of a record: (name, start, bytes, address). If the address is 0, the
-// range is only read, for its checksum.
+// The destination of a range of a record: (record's name, start, bytes, address). If the address is
+// 0, the range is only read, for its checksum.
 using MemoryTarget = std::tuple<std::string, uint64_t, uint64_t, uintptr_t>;
 
 // Reads records. Any number of threads may use a reader. Releases the GIL while it reads bytes.
 class ArchiveReader {
  public:
-  // source: a descriptor, which must stay open, and `start`, the offset of the archive; an object
-  // with a buffer; or one with `size` and `read(begin, end)`. The header of a record is compared
-  // with the directory on first use.
+  // source: a file descriptor, which must stay open, with `start`, the offset of the archive in the
+  // file; an object with a buffer; or an object with `size` and `read(begin, end)`. The header of a
+  // record is compared with the directory on first use.
   ArchiveReader(const pybind11::object& source, uint64_t start);
 
-  // Returns {name: (offset, stored, size, crc, is_deflated)}. The offset of the data is 0 until the
-  // record's header has been read.
+  // Returns {name: (offset, stored, size, crc, is_deflated)}. `offset` is 0 until the record's
+  // header has been read.
   pybind11::dict records() const;
-  // The offset of a record's header, and the end of its data. Reads nothing.
+  // Returns Record::header and Record::end of a record, without reading the source.
   std::pair<uint64_t, uint64_t> extent(const std::string& name) const;
   // The offset of a record's data.
   uint64_t offset(const std::string& name) { return require(name).offset; }
   // The bytes of a record as stored.
   pybind11::bytes stored_bytes(const std::string& name);
-  // Copies the stored bytes into memory of `size` bytes, which must equal the record's size.
+  // Copies the stored bytes of a record, of which there must be `size`, to `address`.
   void copy_stored(const std::string& name, uint64_t size, uintptr_t address);
-  // Reads ranges into memory. Returns their checksums if `check` is true.
+  // Reads ranges of records into memory; returns the CRC-32 of each range if `check` is true.
   std::vector<uint32_t> read_into(const std::vector<MemoryTarget>& targets, bool check,
                                   size_t threads, const pybind11::object& report);
 
@@ -64,17 +64,17 @@ class ArchiveReader {
   void copy(const Record& record, void* to) const;
   const Record& require(const std::string& name);
 
-  std::unique_ptr<View> view_;  // of an object with a buffer
+  std::unique_ptr<View> view_;  // of a source with a buffer; else null
   std::unique_ptr<Source> source_;
   Directory directory_;
 };
 
-// A range of a record in memory: (name, bytes of the record, start, address, bytes).
+// A range of a record to write: (record's name, bytes of the record, start, address, bytes).
 using MemoryPart = std::tuple<std::string, uint64_t, uint64_t, uintptr_t, size_t>;
 
-// Writes records. Releases the GIL meanwhile; a concurrent call raises RuntimeError.
+// Writes records without the GIL. A call during a call of another thread raises RuntimeError.
 class ArchiveWriter {
-  // Returns use(); rejects a second call: other threads can run while the GIL is released.
+  // Returns use(); RuntimeError during another thread's call, which runs without the GIL.
   template <class Use>
   auto use(Use use) {
     if (busy_) raise(PyExc_RuntimeError, "this archive is being written by another thread");
@@ -91,7 +91,7 @@ class ArchiveWriter {
     use([&] { writer_.begin(name, size); });
   }
   void append(const pybind11::handle& data);
-  // The memory must not be freed meanwhile. The ranges of a record must be in order.
+  // Writes ranges of records, in order; their memory must not be freed during the call.
   void add_memory(const std::vector<MemoryPart>& parts);
   void end() {
     use([&] { writer_.end(); });
@@ -111,7 +111,7 @@ class ArchiveWriter {
   }
 
  private:
-  std::unique_ptr<ByteSink> sink_;  // before writer_, which refers to it
+  std::unique_ptr<ByteSink> sink_;  // declared before writer_, which refers to it
   ZipWriter writer_;
   bool busy_ = false;  // a call is running
 };

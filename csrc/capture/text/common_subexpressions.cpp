@@ -70,7 +70,7 @@ ExpressionId CommonSubexpressions::part(std::string_view text) {
   // A printed expression has more parentheses than the text from which it was parsed.
   const int max_open = 3 * Expressions::kMaxDepth;
   if (const auto parsed = expressions_.parse(text, max_open)) return *parsed;
-  // A text that is not covered is stored as a constant; no constant has such a text.
+  // A text that is not parsed is stored as a constant; no parsed constant has the text.
   return expressions_.make(ExpressionKind::kConstant, text, {});
 }
 

@@ -30,7 +30,7 @@ bool mentions_export_root(std::string_view name) {
 
 std::string without_export_root(std::string_view name) {
   std::string result;
-  size_t done = 0;  // number of characters of the name that are copied or left out
+  size_t done = 0;  // number of characters of the name that have been copied or left out
   for (size_t at = name.find(kRoot); at != std::string_view::npos; at = name.find(kRoot, done)) {
     const std::string_view before = name.substr(0, at);
     const size_t end = at + kRoot.size();

@@ -33,7 +33,7 @@ struct BinaryOperator {
   std::string_view text;
   int precedence;
 };
-// An operator comes after the operators of which it is a prefix.
+// Operators in the order in which they are tried: one that is a prefix of another comes after it.
 constexpr std::array kBinary = {
     BinaryOperator{"<<", 12},    BinaryOperator{">>", 12}, BinaryOperator{"//", 14},
     BinaryOperator{"|", kBitOr}, BinaryOperator{"^", 10},  BinaryOperator{"&", 11},
@@ -44,7 +44,7 @@ constexpr std::array<std::string_view, 6> kCompare = {"==", "!=", "<=", ">=", "<
 
 constexpr size_t kMaxDigits = 600;  // sys.set_int_max_str_digits() allows 640 and more
 
-// Thrown for a text that is not covered.
+// Thrown for a text that the parser does not cover.
 struct NotCovered {};
 
 int precedence_of(std::string_view binary) {
@@ -145,7 +145,7 @@ class ExpressionParser : core::Cursor<NotCovered> {
     return {};
   }
 
-  // Parses operators of at least this precedence.
+  // Parses an expression of binary operators that have at least this precedence.
   ExpressionId binary(int precedence) {
     ExpressionId left = factor();
     for (;;) {

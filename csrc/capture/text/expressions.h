@@ -33,24 +33,24 @@ enum class ExpressionKind : uint8_t {
 // A table of expressions; equal expressions have one id.
 class Expressions {
  public:
-  static constexpr int kMaxDepth = 100;  // deeper expressions are not covered
+  static constexpr int kMaxDepth = 100;  // the parser does not cover deeper expressions
 
   struct Expression {
     ExpressionKind kind;
     int depth;                     // 1 for an expression without parts
     std::string_view text;         // see ExpressionKind
-    std::vector<ExpressionId> in;  // its parts, in the order of the source
+    std::vector<ExpressionId> in;  // the expressions in it, in the order of the source
   };
 
-  // Returns nullopt for a text that is not an expression, or is not covered, or is nested deeper
-  // than `max_open`.
+  // Parses a text. Returns nullopt if the text is not an expression, has syntax that the parser
+  // does not cover, or is nested deeper than `max_open`.
   std::optional<ExpressionId> parse(std::string_view text, int max_open = kMaxDepth);
   // Returns the text of ast.unparse, on one line.
   std::string print(ExpressionId id) const;
 
   const Expression& operator[](ExpressionId id) const { return expressions_[id]; }
   size_t size() const { return expressions_.size(); }
-  // Returns the expression with these parts; the text is copied.
+  // Returns the expression of this type with these parts, added if it is new; copies the text.
   ExpressionId make(ExpressionKind kind, std::string_view text, std::span<const ExpressionId> in);
 
  private:
@@ -60,23 +60,22 @@ class Expressions {
 };
 
 // Replaces parts that occur several times in Python expressions by variables. Parts are attributes,
-// calls and subscripts. Inner parts get their variables first.
+// calls and subscripts. Parts inside other parts get their variables first.
 class CommonSubexpressions {
  public:
-  // Counts all parts of an expression. Returns nullopt, without counting, for a text that is not
-  // covered.
+  // Counts all parts of an expression. Returns nullopt, without counting, if parse() does.
   std::optional<ExpressionId> count(std::string_view text);
 
   struct Replaced {
-    std::vector<std::string> assignments;  // of new variables, each after the ones that it uses
+    std::vector<std::string> assignments;  // to variables, each after the ones that it uses
     std::string text;
   };
-  // Returns a counted expression with its common parts replaced. All expressions must be counted
-  // before.
+  // Returns a counted expression with its common parts replaced. Must not be called before all
+  // expressions are counted.
   Replaced replace(ExpressionId id);
 
-  // The caller uses these for expressions that are not covered. `text`: a part as ast.unparse
-  // prints it.
+  // The caller uses the next four functions for expressions that parse() rejects. `text`: a part as
+  // ast.unparse prints it.
   void count_part(std::string_view text) { ++entry(part(text)).uses; }
   bool is_common(std::string_view text) { return entry(part(text)).uses > 1; }
   // The variable of a part, or nullopt.

@@ -12,9 +12,9 @@ namespace fxpress::exporting {
 using core::NodeId;
 
 // Node.replace_all_uses_with sets the arguments of each user again, which moves the user to the end
-// of the tables of all its inputs. Returns, by node, the number of its last move when the nodes of
-// `replaced` are replaced in this order; 0: it did not move. The users of a value are in the order
-// of these numbers, and in graph order for equal numbers.
+// of the tables of all its inputs. Returns, by node, the number of the node's last move when the
+// nodes of `replaced` are replaced in order; 0: the node did not move. A table of users is in the
+// order of these numbers, and in graph order for equal numbers.
 //
 // Requires that the users of `graph` are linked.
 inline std::vector<uint32_t> last_moves(const core::Graph& graph,

@@ -1,4 +1,4 @@
-// Records the values that each partition of a graph needs from the others.
+// Records the values that each partition of a graph needs from other partitions.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class Partitioning {
 
   // Records that `user`, in a partition, uses `def`. `use`: position in graph.inputs. Returns true
   // when this call has made `def` an input of the partition; the caller then records the symbols of
-  // `def`. An input that record_symbol() has added needs no symbol but the one that it binds.
+  // `def`. An input that record_symbol() has added needs only the symbol that it binds.
   bool record_use(uint32_t use, NodeId def, NodeId user);
 
   // Makes `def` an input of `user_partition`, because it binds a symbol in the shape of another
@@ -42,12 +42,12 @@ class Partitioning {
   // Records that the graph's output mentions `def`.
   void record_output(NodeId def);
 
-  // Frees the data that only recording needs.
+  // Frees the data that only the record functions need.
   void finish();
 
   const std::vector<Partition>& partitions() const { return partitions_; }
 
-  // For each use: the position of the value among the inputs of the using partition, or kLocal.
+  // By use: position of the used value among the inputs of the using partition, or kLocal.
   std::span<const uint32_t> input_slots() const { return input_slots_; }
   static constexpr uint32_t kLocal = 0xffffffffu;
 
@@ -65,7 +65,7 @@ class Partitioning {
   std::vector<uint8_t> is_output_;           // by node: whether it is in its partition's outputs
   std::vector<uint64_t> last_input_;         // by node: (partition, slot) of its last use
   FlatMap inputs_;                           // (partition, node) -> slot
-  FlatMap edges_;                            // (owner, user) pairs of dependents
+  FlatMap edges_;                            // (partition, dependent) pairs that are recorded
 };
 
 }  // namespace fxpress::split

@@ -1,4 +1,4 @@
-// Orders partitions so that they can run.
+// Orders partitions so that each follows the partitions that it needs.
 #pragma once
 
 #include <span>
@@ -10,13 +10,13 @@ namespace fxpress::split {
 
 using core::PartitionId;
 
-// The topological order of torch.fx.passes.split_module. Ready partitions are on a stack: first all
-// partitions without a dependency, in order of appearance. The last one pushed is popped first.
+// Returns the topological order of torch.fx.passes.split_module. Ready partitions are on a stack:
+// first all partitions without a dependency, in order of appearance. The last one is popped first.
 // dependents[p] lists each partition that needs p once, in order of first use. If there are cycles,
 // the result lacks their partitions and all partitions that depend on them.
 std::vector<PartitionId> partition_order(std::span<const std::vector<PartitionId>> dependents);
 
-// The partitions of one cycle, each followed by one that needs it; empty if there is no cycle.
+// Returns the partitions of one cycle, each followed by one that needs it; empty without a cycle.
 // `order`: the result of partition_order().
 std::vector<PartitionId> find_cycle(std::span<const std::vector<PartitionId>> dependents,
                                     std::span<const PartitionId> order);

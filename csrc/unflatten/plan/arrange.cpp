@@ -32,7 +32,7 @@ class StateLowering {
   void run() {
     struct ModuleVisit {
       ModuleId module;
-      StringId path;  // from the root, without call numbers
+      StringId path;  // path from the root, without call numbers
       bool children_done;
     };
     std::vector<ModuleVisit> visits{{outline_.root, strings_.intern(""), false}};
@@ -120,13 +120,13 @@ void remove_at(ModuleTree& tree, StringPool& strings, ModuleId from, std::string
   if (parent.valid()) tree.remove_child(parent, strings.intern(name));
 }
 
-// Visits the calls of one run of the root, in order. visit(frame of the call) returns the module
-// that the call runs. A merged call runs the graph that replaced its own. There are as many visits
-// as the outline has frames.
+// Visits the calls that one execution of the root module makes, in order. visit(frame of the call)
+// returns the module that the call runs: for a merged call, the module that replaced its module.
+// There are as many visits as the outline has frames.
 void walk_run(const Outline& outline, const std::function<ModuleId(const CallFrame&)>& visit) {
   struct OpenFrame {
     const CallFrame* frame;
-    size_t next;  // in its body
+    size_t next;  // position of the next node in the body of the frame
   };
   std::vector<OpenFrame> open{{&outline.frames.front(), 0}};
   while (!open.empty()) {
@@ -277,7 +277,7 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
     StringId path;
     std::vector<std::pair<uint32_t, ModuleId>> modules;  // number of the call, module
     std::vector<StringId> names;                         // call names that are modules themselves
-    uint32_t dispatcher = kNone;                         // into the result
+    uint32_t dispatcher = kNone;                         // index in the result
   };
   std::vector<Calls> modules;
   std::unordered_map<uint32_t, size_t> position;     // path -> index in modules
@@ -287,7 +287,7 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
     const auto redirect = redirects.find(call_name.value());
     const StringId found = redirect == redirects.end() ? call_name : redirect->second;
     const ModuleId module = tree.find(outline.root, strings.text(found));
-    if (!module.valid()) continue;  // the graph has no node of the call
+    if (!module.valid()) continue;  // the graph has no node that was traced in the call
     module_of[call_name.value()] = module;
     const StringId path = strings.intern(without_call(strings.text(call_name)));
     const auto [it, added] = position.emplace(path.value(), modules.size());
@@ -320,7 +320,7 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
   }
   if (result.empty()) return result;
 
-  // Call names do not show how often merged graphs call a dispatcher, so follow one run.
+  // Call names do not show how often merged graphs call a dispatcher, so walk one execution.
   std::vector<std::vector<ModuleId>> reached(result.size());
   walk_run(outline, [&](const CallFrame& call) {
     const auto known = module_of.find(call.call_name.value());
@@ -344,8 +344,8 @@ void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
     ranks.insert(path.value(), static_cast<uint32_t>(ranks.size()));
   };
   for (StringId path : paths) number(path);
-  // The other paths follow in the order of the walk. Modules below a repeated call are ranked by
-  // their paths below the first call.
+  // Paths that are not in `paths` follow in the order of the walk. Modules below a repeated call
+  // are ranked by their paths below the first call.
   std::vector<std::pair<StringId, ModuleId>> visits{{strings.intern(""), outline.root}};
   while (!visits.empty()) {
     const auto [path, module] = visits.back();

@@ -1,4 +1,4 @@
-// The steps after outlining: state moves into modules, and calls become modules.
+// Runs the steps after outlining, which move state into modules, and turn calls into modules.
 #pragma once
 
 #include <deque>
@@ -25,13 +25,13 @@ using core::StringPool;
 // Moves state from the arguments of module calls into the modules: placeholders for parameters,
 // buffers and constants become get_attr nodes of the module that owns the state. `targets`: by flat
 // node, the dotted names of the state that the placeholder passes; empty for other nodes. A module
-// owns the state if a target is below the module's path. The first such target names the state.
-// Otherwise an outer module owns it.
+// owns the state if a target is below the module's path. The first target below the path names the
+// state. Without one, an outer module owns the state.
 void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                  const std::vector<std::vector<StringId>>& targets);
 
-// Finds the modules that hold the state of a dotted name. Each call of a module is a module that
-// shares its parameters.
+// Finds the modules that hold the state of a dotted name. Each call of a module is a separate
+// module, and all calls share parameters.
 class StatePlaces {
  public:
   // A child "a@1" is a call of "a", unless a name in `names` is below "a@1".
@@ -51,7 +51,7 @@ class StatePlaces {
   StringPool& strings_;
   FlatMap own_;          // paths that end with a call name and have state
   Modules known_;        // by path; the first is the root's
-  FlatMap below_;        // (index of a path in known_, part) -> index of the path with that part
+  FlatMap below_;        // (index of a path in known_, name) -> index of the path of that child
   Modules calls_;        // children that are calls of one module
   FlatMap calls_below_;  // (table of children, name without call) -> index in calls_
   FlatMap grouped_;      // tables whose children are in calls_
@@ -65,21 +65,21 @@ using SameGraph = std::function<bool(FrameId, FrameId)>;
 using Redirects = std::unordered_map<uint32_t, StringId>;
 
 // Merges calls of one module object with equal graphs into one module. If the calls have the same
-// path, the later one calls the earlier module. Otherwise the later path becomes a second name of
-// the earlier module.
+// path, the later call runs the module of the earlier call. Otherwise the later path becomes a
+// second name of that module.
 Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                       const SameGraph& same_graph);
 
-// Merges each displaced call with the call that displaced it if their graphs are equal. The others
-// keep their numbered names.
+// Merges each displaced call with the call that displaced it if their graphs are equal. Other
+// displaced calls keep their numbered names.
 void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
                      const SameGraph& same_graph);
 
 // A module that stands for calls with different graphs: each call runs the next of `calls`.
 struct Dispatcher {
   ModuleId module;              // its id in the tree
-  StringId path;                // of the module
-  std::vector<ModuleId> calls;  // in order; may repeat
+  StringId path;                // path of the module
+  std::vector<ModuleId> calls;  // the modules of the calls, in order; may repeat
 };
 
 // Creates a dispatcher for each module with several preserved calls; these calls then lose their
@@ -88,8 +88,8 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
                                        std::span<const StringId> preserved,
                                        const Redirects& redirects);
 
-// Sorts modules by `paths`, and other modules by first appearance. Adds empty modules for paths
-// without a module.
+// Sorts modules by position in `paths`, and modules that are not in `paths` by first appearance.
+// Adds empty modules for paths without a module.
 void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
                      std::span<const StringId> paths);
 

@@ -53,7 +53,7 @@ struct Users {
   }
 
   Where where = Where::kNowhere;
-  StackId stack;  // kInOne: of the users
+  StackId stack;  // kInOne: stack of the users
 };
 
 bool is_in_body(Op op) {
@@ -67,7 +67,7 @@ void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
   const auto lacks_stack = [&](size_t node) {
     return is_in_body(graph.ops[node]) && !stacks[node].valid();
   };
-  size_t first = 0;  // nodes before it have no part in this: users come later
+  size_t first = 0;  // position of the first node without a stack
   while (first < graph.size() && !lacks_stack(first)) ++first;
   if (first == graph.size()) return;
   std::vector<Users> users(graph.size());
@@ -83,7 +83,7 @@ void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
       } else if (stacks[i].valid()) {
         known.add(stacks[i]);
       } else {
-        known.where = Users::Where::kInSeveral;  // returned, or used by a node without a stack
+        known.where = Users::Where::kInSeveral;  // the user is an output, or has no stack
       }
     }
   }

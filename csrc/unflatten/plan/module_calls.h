@@ -1,4 +1,4 @@
-// Stacks of module calls: the calls, outermost first, in which a node was traced.
+// Stores stacks of module calls: the calls, outermost first, in which a node was traced.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +35,14 @@ struct ModuleCall {
 
 using StackId = Id<struct StackTag>;
 
-// Equal stacks have one id.
+// Stores stacks of module calls by id; equal stacks have one id.
 class ModuleCallStacks {
  public:
   StackId intern(std::span<const ModuleCall> stack);
   std::span<const ModuleCall> operator[](StackId id) const { return stacks_[id.value()]; }
   size_t size() const { return stacks_.size(); }
 
-  // The number of leading calls whose paths are each below the path before.
+  // The number of leading calls of a stack whose paths are each below the path of the call before.
   static size_t valid_depth(std::span<const ModuleCall> stack, const StringPool& strings);
 
  private:
@@ -50,7 +50,7 @@ class ModuleCallStacks {
   core::TextMap<uint32_t> ids_;                  // bytes of a stack -> id
 };
 
-// Passes may add nodes without a stack. Such a node gets the stack of its users if all of them were
+// Gives each node without a stack, as passes may add, the stack of its users, if all users were
 // traced in one call of one module. `is_remade(node)`: whether the node is repeated in each graph
 // that uses it, and so needs no stack.
 void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,

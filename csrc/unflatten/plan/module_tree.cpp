@@ -117,8 +117,8 @@ ModuleId ModuleTree::find(ModuleId from, std::string_view path) const {
 
 void ModuleTree::sort_children(ModuleId root, const Rank& rank) {
   struct Visit {
-    ModuleId module;  // whose children are sorted
-    StringId path;    // of the module, without call numbers
+    ModuleId module;  // the module whose children are sorted
+    StringId path;    // path of the module, without call numbers
   };
   struct Ranked {
     size_t rank;
@@ -126,7 +126,7 @@ void ModuleTree::sort_children(ModuleId root, const Rank& rank) {
     StringId path;  // without call numbers
   };
   std::vector<Visit> visits{{root, strings_.intern("")}};
-  FlatMap done;  // table and path: calls of one module share a table
+  FlatMap done;  // visited (table, path): calls of one module share a table
   std::vector<Ranked> order;
   while (!visits.empty()) {
     const Visit visit = visits.back();

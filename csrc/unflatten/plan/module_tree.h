@@ -1,5 +1,5 @@
-// A tree of nn.Modules to be created. Modules and names are integers. Several modules may share a
-// table of children: the calls of one module do.
+// Defines a tree of nn.Modules to be created. Modules and names are integers. Several modules may
+// share a table of children: the calls of one module do.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ bool is_call_of(std::string_view name, std::string_view base);
 // `path` is strictly below `prefix`, compared part by part; every path except "" is below "".
 bool is_below(std::string_view path, std::string_view prefix);
 
-// `path` without `prefix`, a path above it, and the dot.
+// `path` without its ancestor `prefix` and the dot after it.
 std::string_view relative(std::string_view path, std::string_view prefix);
 
 // Every part of a dotted path without its call number: "a@1.b@2" -> "a.b".
@@ -50,7 +50,7 @@ class ModuleTree {
   std::span<const Child> children(ModuleId module);
   ModuleId child(ModuleId module, StringId name) const;
 
-  // Appends a new name; an existing name keeps its position.
+  // Sets the child with this name: appends a new name; an existing name keeps its position.
   void set_child(ModuleId module, StringId name, ModuleId child);
   void remove_child(ModuleId module, StringId name);
 
@@ -78,14 +78,14 @@ class ModuleTree {
     return {from, strings_.intern(path.substr(start))};
   }
 
-  // Sorts the children of every module below `root` by rank(path, call_path): the path from the
-  // root without call numbers, and with the call number of the child itself. Stable.
+  // Sorts the children of every module below `root` by rank(path, call_path): the path of the child
+  // from `root` without call numbers, and the same with the call number of the child. Stable.
   using Rank = std::function<size_t(StringId path, StringId call_path)>;
   void sort_children(ModuleId root, const Rank& rank);
 
  private:
   struct ChildTable {
-    std::vector<Child> items;  // in order; invalid where removed
+    std::vector<Child> items;  // in order; removed children are invalid
     size_t removed = 0;        // number of invalid items
   };
   static constexpr uint32_t kRemoved = FlatMap::kAbsent - 1;
@@ -93,7 +93,7 @@ class ModuleTree {
   static uint64_t key(uint32_t table, StringId name) {
     return uint64_t{table} << 32 | name.value();
   }
-  // The index of a child in the items of its table; kRemoved or kAbsent without such a child.
+  // The index of a child in the items of its table; kRemoved or kAbsent if no child has the name.
   uint32_t position(uint32_t table, StringId name) const {
     return positions_.find(key(table, name));
   }

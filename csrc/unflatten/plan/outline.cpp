@@ -12,7 +12,7 @@ using core::Op;
 namespace {
 
 class Outliner {
-  static constexpr size_t kUsualNodes = 8;  // of the graph of a small module
+  static constexpr size_t kUsualNodes = 8;  // number of nodes in the graph of a small module
 
  public:
   Outliner(const OutlineSource& source, StringPool& strings, ModuleTree& tree)
@@ -101,18 +101,18 @@ class Outliner {
     const uint32_t known = values_.find(key(frame, node));
     return known == FlatMap::kAbsent ? PlannedId() : PlannedId(known >> 1);
   }
-  // The value comes, or could come, from outside the graph, so it does not become an output.
+  // Maps a value that comes, or could come, from outside the graph, and so is never an output.
   void map_input(FrameId id, NodeId node, PlannedId planned) {
     values_.assign(key(id, node), planned.value() << 1);
   }
-  // The value is computed in the graph: it may become an output.
+  // Maps a value that the graph computes, and that may become an output.
   void map(FrameId id, NodeId node, PlannedId planned) {
     const uint32_t known = values_.find(key(id, node));
     if (known == FlatMap::kAbsent || (known & 1) == 0) frame(id).mapped.push_back(node);
     values_.assign(key(id, node), planned.value() << 1 | 1);
   }
 
-  // Returns the value in the frame's graph. Callers pass the value if the graph does not have it.
+  // Returns the node of a value in the frame's graph. If there is none, callers pass the value.
   PlannedId value(FrameId where, NodeId node) {
     struct Task {
       FrameId frame;
@@ -155,7 +155,7 @@ class Outliner {
         }
         continue;
       }
-      // This is an intermediate value of a tensor that is written in place: read that tensor.
+      // The value is an intermediate result of a tensor that is written in place: read that tensor.
       if (inputs.empty()) {
         error(OutlineFault::kCannotPass, task.node, where_is(task.frame));
       }
@@ -321,8 +321,8 @@ class Outliner {
     return strings_.intern(std::string(strings_.text(path)) + '@' + std::to_string(call));
   }
 
-  // Adds modules between caller and callee without a class. The first call of such a module uses it
-  // and sets its class.
+  // Adds modules between caller and callee without a class. The first call of a module in between
+  // uses that module and sets its class.
   void add_to_tree(CallFrame& callee, uint32_t type) {
     const CallFrame& caller = frame(callee.parent);
     const std::string_view caller_path = strings_.text(caller.path);
@@ -354,7 +354,7 @@ class Outliner {
   }
 
   // Modules of one object share their table of children, so calls under two paths may need the same
-  // name in it. The later call gets the name, as in torch. The earlier one moves to an unused name
+  // name in it. The later call gets the name, as in torch. The earlier call moves to an unused name
   // until merge_displaced() decides whether it is needed.
   void displace(ModuleId parent, StringId name, ModuleId module) {
     const FrameId id = result_.frame_of(module);
@@ -454,7 +454,7 @@ class Outliner {
     }
   }
 
-  // Returns the values of the frame that later nodes still need.
+  // Plans the outputs of the frame: the values that later nodes need.
   void return_values(FrameId id) {
     std::vector<PlannedId> values;
     for (NodeId node : frame(id).mapped) {
@@ -485,7 +485,7 @@ class Outliner {
     plan_and_append(id, Planned::kOutput, {&result, 1});
   }
 
-  // Moves custom meta that all nodes of a call share to the call.
+  // Moves custom meta that all nodes of a call share from the nodes to the call.
   void move_custom_meta(FrameId id) {
     const CallFrame& callee = frame(id);
     if (callee.mapped.empty()) return;
@@ -539,7 +539,7 @@ class Outliner {
   bool in_body_ = false;                              // all placeholders are placed
   FrameId current_;                                   // the innermost open frame
   std::vector<FrameId> open_;                         // the open frames, outermost first
-  std::vector<ModuleCall> scopes_;                    // of the open frames
+  std::vector<ModuleCall> scopes_;                    // the calls of the open frames
   FlatMap values_;                                    // (frame, flat value) -> planned, see map()
   std::vector<uint32_t> last_user_;                   // by flat node
   std::vector<uint8_t> is_written_back_;              // by flat node

@@ -30,15 +30,15 @@ using core::StringId;
 using core::StringPool;
 
 enum class Planned : uint8_t {
-  kCopy,              // of a flat node, with its inputs replaced
-  kRecompute,         // a copy in another graph that uses the value, named after its function
+  kCopy,              // a copy of a flat node, with its inputs replaced
+  kRecompute,         // another copy, in a graph that uses the value; named after its function
   kPlaceholder,       // a copy of a flat placeholder, in the root
   kInput,             // a placeholder for a flat value that comes from outside
   kState,             // a get_attr that replaces a kInput
   kArgument,          // a placeholder of a preserved signature; index: of the argument
   kSpec,              // a get_attr of a tree spec; index: its number in the module
   kFlattenInputs,     // arguments of a preserved call -> leaves; inputs: arguments, spec
-  kInputLeaf,         // one of these leaves; index: of the leaf
+  kInputLeaf,         // a leaf of kFlattenInputs; index: of the leaf
   kUnflattenInputs,   // leaves -> (args, kwargs), in the caller; inputs: leaves, spec
   kItem,              // value[index]
   kKeywordItem,       // value[keyword]; index: the keyword's StringId
@@ -46,22 +46,22 @@ enum class Planned : uint8_t {
   kUnflattenOutputs,  // leaves -> result of a preserved call; inputs: leaves, spec
   kFlattenOutputs,    // result of a preserved call -> leaves, in the caller; inputs: call, spec
   kOutputItem,        // one of several results of a call; index: of the result
-  kWriteBack,         // copy_(first argument of a flat node, the node)
+  kWriteBack,         // copy_(first argument of a flat node, that node)
   kOutput,
 };
 
 // One leaf of a preserved signature.
 struct SignatureLeaf {
-  StringId name;      // of the flat value, or invalid
+  StringId name;      // name of the flat value, or invalid
   NodeId node;        // the flat value of that name, if the graph has it
-  ObjectId constant;  // the leaf itself if it is a constant, else invalid
+  ObjectId constant;  // the value of a leaf that is a constant, else invalid
 };
 
 struct CallSignature {
   std::vector<SignatureLeaf> inputs;
   std::vector<SignatureLeaf> outputs;
-  uint32_t positional = 0;         // positional arguments before flattening
-  std::vector<StringId> keywords;  // of the call, in the order of the spec
+  uint32_t positional = 0;         // number of positional arguments before flattening
+  std::vector<StringId> keywords;  // keyword arguments of the call, in the order of the spec
 };
 
 struct PlannedNode {
@@ -80,8 +80,8 @@ struct PlannedNode {
 
 // A tree spec of a preserved signature.
 struct SpecUse {
-  uint32_t signature;  // its number
-  bool of_outputs;     // out_spec instead of in_spec
+  uint32_t signature;  // number of the signature
+  bool of_outputs;     // its out_spec instead of its in_spec
 };
 
 // There may be thousands of frames with a few nodes each, so the lists are allocated in
@@ -90,22 +90,22 @@ struct CallFrame {
   explicit CallFrame(std::pmr::memory_resource* of_outline) : memory(of_outline) {}
 
   std::pmr::memory_resource* memory;
-  FrameId parent;                               // the caller; invalid for the root
-  PlannedId call;                               // the kCall in the caller
-  StringId path;                                // of the module
-  StringId call_name;                           // path, with the number of the call
-  StringId target;                              // the call name relative to the caller's path
-  uint32_t call_index = 0;                      // number of the call
-  StringId key;                                 // identifies the module object
-  ModuleId module;                              // in the tree
-  uint32_t signature = kNoSignature;            // of the call, into OutlineSource::signatures
-  bool path_has_signature = false;              // the first call of the module has one
+  FrameId parent;                     // the caller; invalid for the root
+  PlannedId call;                     // the kCall in the caller
+  StringId path;                      // path of the module
+  StringId call_name;                 // `path` with the number of the call
+  StringId target;                    // the call name relative to the caller's path
+  uint32_t call_index = 0;            // number of the call
+  StringId key;                       // identifies the module object
+  ModuleId module;                    // the module in the tree
+  uint32_t signature = kNoSignature;  // index of the call's signature in OutlineSource::signatures
+  bool path_has_signature = false;    // the first call of the module has a signature
   std::pmr::vector<PlannedId> created{memory};  // every planned node, in order of creation
   std::pmr::vector<PlannedId> front{memory};    // nodes inserted at the front, the frontmost last
   std::pmr::vector<PlannedId> states{memory};   // kState nodes, after the placeholders, last first
-  std::pmr::vector<PlannedId> body{memory};     // the other nodes in order
-  std::pmr::vector<NodeId> outer{memory};       // flat values of `front`, same order
-  std::pmr::vector<PlannedId> passed{memory};   // the caller's values for `front`, same order
+  std::pmr::vector<PlannedId> body{memory};     // the nodes besides `front` and `states`, in order
+  std::pmr::vector<NodeId> outer{memory};       // by position in `front`: the flat value
+  std::pmr::vector<PlannedId> passed{memory};   // by position in `front`: the caller's node
   std::pmr::vector<NodeId> outputs{memory};     // flat values that the call returns; invalid: none
   std::pmr::vector<NodeId> mapped{memory};      // flat values that this graph computes, in order
   std::pmr::vector<NodeId> get_attrs{memory};   // flat get_attr nodes copied into this graph
@@ -126,7 +126,7 @@ enum class OutlineFault : uint8_t {
 
 class OutlineError : public std::runtime_error {
  public:
-  // `detail`: the module's path, or a message (kNotDescendant).
+  // `detail`: the module's path, or, for kNotDescendant, a message.
   OutlineError(OutlineFault what_fault, NodeId at, const std::string& detail)
       : std::runtime_error(detail), fault(what_fault), node(at) {}
   const OutlineFault fault;
@@ -147,8 +147,8 @@ struct OutlineSource {
   // Whether this node, which has no stack, is repeated in each graph that uses it.
   std::function<bool(NodeId)> is_remade;
 
-  // The stack of a node that belongs to the module of the node before it. An invalid id means that
-  // the stack is missing.
+  // In `stacks`: the node belongs to the module of the node before it. An invalid id in `stacks`
+  // means that a node lacks a stack.
   static constexpr StackId kInherits{uint32_t{0xfffffffe}};
 };
 
@@ -159,13 +159,13 @@ struct Outline {
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<CallFrame> frames;   // in order of entry, callers first
   std::vector<PlannedNode> nodes;  // of all frames
-  std::vector<PlannedId> inputs;   // of all nodes; invalid: a constant of the signature
-  std::vector<StringId> keys;      // of modules, in order of first entry
+  std::vector<PlannedId> inputs;   // inputs of all nodes; invalid: a constant of the signature
+  std::vector<StringId> keys;      // keys of modules, in order of first entry
   std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames, in order
-  std::vector<FrameId> displaced;                // another call has their name; callers first
-  ModuleId root;                                 // of the tree
-  std::vector<uint32_t> module_frame;            // by module: its frame, or kNoFrame
-  std::vector<uint32_t> module_type;             // by module: its class, or ModuleCall::kNoType
+  std::vector<FrameId> displaced;      // frames whose name another call has; callers first
+  ModuleId root;                       // root of the tree
+  std::vector<uint32_t> module_frame;  // by module: its frame, or kNoFrame
+  std::vector<uint32_t> module_type;   // by module: its class, or ModuleCall::kNoType
 
   static constexpr uint32_t kNoFrame = 0xffffffffu;
 
@@ -189,7 +189,7 @@ struct Outline {
   std::vector<PlannedId> order(FrameId frame) const;
 };
 
-// Throws OutlineError. `strings` and `tree` grow.
+// Outlines a flat graph; adds to `strings` and `tree`. Throws OutlineError.
 Outline outline(const OutlineSource& source, StringPool& strings, ModuleTree& tree);
 
 }  // namespace fxpress::unflatten
