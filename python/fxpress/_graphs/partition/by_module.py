@@ -1,4 +1,4 @@
-"""Cut a graph where the module that a node belongs to changes."""
+"""Cut a graph between nodes that belong to different modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.partition.callback import SplitCallback, operations
 
-# How a path starts: with the local or global variable that Dynamo traced (`L['self']`), or with
+# The start of a path, to remove: the local or global variable that Dynamo traced (`L['self']`), or
 # strict export's wrapper of the root module.
 _ROOT = re.compile(r"^(?:[LG]\[['\"][^'\"]*['\"]\]|_export_root)(?=[.\[]|$)")
 # Dynamo's notations of a child: ._modules['0'], ['0'] and [0] all mean .0
@@ -34,9 +34,9 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
     Args:
         m: The graph to split, as it will be passed to `split_module`.
         depth: The number of path components that distinguish modules.
-        path: Only modules at or below this path have separate partitions; each run of other nodes
-            between them is a partition too. A path ("model.layers"), or a pattern of `fnmatch`
-            (`"model.layers.*"`, `"*.self_attn"`) in which `*` matches dots too. A node belongs to
+        path: A path ("model.layers"), or a pattern of `fnmatch` (`"model.layers.*"`,
+            `"*.self_attn"`) in which `*` matches dots too. Only modules at or below it have
+            partitions; each run of nodes of other modules is a partition too. A node belongs to
             the outermost module that matches and has at least `depth` components.
 
     Returns:
@@ -70,7 +70,7 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
 
 
 def _scope(node: Node) -> tuple[str, ...]:
-    """Return the paths of the modules around `node`, outermost first; () if there is no record."""
+    """Return the paths of the modules in which `node` was traced, outermost first, or ()."""
     stack = node.meta.get("nn_module_stack")
     if stack:
         return tuple([entry[0] for entry in stack.values()])
@@ -85,7 +85,7 @@ def _clean(path: str) -> str:
 
 
 def _module(scope: tuple[str, ...], depth: int, path: str | None) -> str | None:
-    """Return the module of a node, from the modules around it; None if none is inside `path`."""
+    """Return a node's module, from the paths in `scope`; None if no module is inside `path`."""
     for module in scope:
         atoms = module.split(".") if module else []
         for length in range(depth, len(atoms) + 1):

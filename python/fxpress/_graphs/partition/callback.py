@@ -13,9 +13,9 @@ _UNASSIGNED = frozenset({"placeholder", "get_attr", "output"})
 class SplitCallback(dict[Node, int]):
     """A callback for `split_module`, with the partition id of each node computed in advance.
 
-    It is a `dict` that looks a node up when it is called, so `split_module` runs no Python bytecode
-    for a node. `split_module_simple` accepts it too, for graphs without `get_attr` nodes. Beyond
-    torch.
+    The object is a `dict`, and a call of it looks a node up, so `split_module` runs no Python
+    bytecode for a node. `split_module_simple` accepts it too, for graphs without `get_attr` nodes.
+    torch has no such class.
 
     Args:
         ids: The partition id of each node except placeholders, `get_attr` nodes and the output. Ids
