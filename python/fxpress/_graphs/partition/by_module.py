@@ -19,25 +19,25 @@ _CALL_NUMBER = re.compile(r"@\d+(?=\.|$)")
 
 
 def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> SplitCallback:
-    """Return a callback with a partition for each run of nodes of one module. Beyond torch.
+    """Return a callback with a partition for each run of nodes of one module.
 
-    The modules around a node are in `meta["nn_module_stack"]`. The node's module is the ancestor at
-    `depth` path components ("layers.0" has two) of the outermost of them that is that deep. If all
-    paths are shorter, it is the innermost module; the root's path is empty. The module of a
-    `call_module` node without a stack is its target.
+    `meta["nn_module_stack"]` has the paths of the modules in which a node was traced. The node's
+    module is the first `depth` components ("layers.0" has two) of the outermost path with at least
+    `depth` components. If all paths are shorter, the node's module is the innermost one; the root's
+    path is empty. The module of a `call_module` node without a stack is the node's target.
 
-    Each change of module in graph order starts the next partition. A module that is called twice,
-    with other nodes in between, has two partitions. A node without a stack joins the partition of
-    the node before it, or, at the start, of the first node with a stack. Such nodes are inserted by
-    passes, or belong to the root module in symbolic traces and Dynamo's graphs.
+    Each change of module, in graph order, starts a partition. A module that is called twice, with
+    other nodes in between, has two. Nodes that passes insert have no stack, nor have nodes of the
+    root module in symbolic traces and Dynamo's graphs. Such a node joins the partition of the node
+    before it, or, at the start, of the first node with a stack. torch has no such function.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.
         depth: The number of path components that distinguish modules.
         path: A path ("model.layers"), or a pattern of `fnmatch` (`"model.layers.*"`,
-            `"*.self_attn"`) in which `*` matches dots too. Only modules at or below it have
-            partitions; each run of nodes of other modules is a partition too. A node belongs to
-            the outermost module that matches and has at least `depth` components.
+            `"*.self_attn"`) in which `*` matches dots too. Modules at or below this path have
+            separate partitions; a run of nodes of other modules is one partition. A node belongs
+            to the outermost module that matches and has at least `depth` components.
 
     Returns:
         The callback for `split_module(m, None, callback)`.

@@ -18,7 +18,7 @@ Reach = Sequence[list[int]]
 
 
 def least_limit(before: list[int], reach: Reach) -> int | None:
-    """Return the least weight of the heaviest run, if runs may be empty; None: no division."""
+    """Return the least possible weight of the heaviest run (runs may be empty), or None."""
     heaviest: int = max(map(sub, before[1:], before))
     low = max(-(-before[-1] // len(reach)), heaviest)
     high = before[-1]
@@ -142,7 +142,7 @@ def _least(
             found.append(never)
             start += 1
             continue
-        stop = min(starts.stop, max(start + 1, middle))  # after the last start that shares `middle`
+        stop = min(starts.stop, max(start + 1, middle))  # after the last start that reaches it
         inside = values[first - nexts.start : middle - nexts.start + 1]
         until = list(accumulate(reversed(inside), min))[::-1]
         finals = [min(end, nexts[-1]) - middle for end in ends[start:stop]]

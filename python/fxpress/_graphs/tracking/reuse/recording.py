@@ -96,11 +96,11 @@ class Correspondence:
         return map_source(old, self.sources)
 
     def node(self, old: torch.fx.Node) -> torch.fx.Node:
-        """Return the new call's node for a recorded node; other nodes map to themselves."""
+        """Return the new call's node for a recorded node; return nodes of other calls unchanged."""
         return self.nodes.get(old, old)
 
     def add_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Map a recorded node and its first name to a node of the new call."""
+        """Map a recorded node and its first name to a node of the new call and that node's."""
         self.nodes[old] = new
         self._names[_first_name(old)] = _first_name(new)
 
@@ -218,7 +218,7 @@ class Recording:
 
 
 def _version(variable: Any) -> Any:
-    """Return a value that differs after a tensor was changed in place; None for a number."""
+    """Return a value that changes when a variable's tensor is written to; None for a number."""
     example = variable.as_proxy().node.meta.get("example_value")
     if not hasattr(example, "_version"):
         return None

@@ -54,7 +54,7 @@ class ReuseReport:
         return [call for call in self.calls if call.instantiated_from is not None]
 
     def add(self, variable: Any, origin: Any, reason: str) -> None:
-        """Add a call that repeats the call of `origin`, or that is traced because of `reason`."""
+        """Add a call: it repeats the call of `origin`, or (if None) is traced due to `reason`."""
         source = None if origin is None else _path(origin)
         kind = type(variable.value).__name__
         self.calls.append(ModuleCall(_path(variable), kind, source, reason))

@@ -25,7 +25,7 @@ def _block(value: Mode) -> _native.Block:
 
 
 def check_reuse(enabled: bool = True) -> _native.Block:
-    """Return a context manager in which calls that would be repeated are traced and compared.
+    """Return a context manager in which calls are traced, and compared, instead of repeated.
 
     The environment variable `FXPRESS_CHECK_REUSE=1` has the same effect on the entire process.
     torch has no such function.

@@ -45,8 +45,8 @@ class ModuleStructure:
         # Modules, tensors and containers, in the order of their numbers.
         self.objects: list[Any] = []
         self.numbers: dict[int, int] = {}  # id of an object -> its number
-        # (number of the module, name) of plain attributes, and their values in the same order. They
-        # are not in `key`: equal calls may differ in attributes that no call reads, such as the
+        # (number of the module, name) of plain attributes, and the attributes' values. The values
+        # are in no key: equal calls may differ in attributes that no call reads, such as the
         # index of a layer.
         self.names: list[tuple[int, str]] = []
         self.values: list[tuple[type, Any]] = []

@@ -128,7 +128,7 @@ class Template:
         )
 
     def is_inside(self, source: Any) -> bool:
-        """Return whether a source is the called module or something read from it."""
+        """Return whether a source is the called module, or an object read from this module."""
         return any(is_from_source(source, each) for each in self._inside)
 
     def _steps(self, events: Any) -> Any:
@@ -184,13 +184,13 @@ class Template:
         step.fake = example
 
     def _fresh_guards(self) -> list[tuple[Any, Any]]:
-        """Return (guard, key) pairs; the key is None unless Dynamo adds the guard with an input."""
+        """Return [(guard, key)]; the key is None, except if Dynamo adds the guard with an input."""
         inputs = {step.source for step in self.steps if step.kind == "input"}
         found: list[tuple[Any, Any]] = []
         before: set[Any] = set()
         for guard in self.guards:
             if not self.is_inside(guard.originating_source):
-                # Dynamo adds some guards on other objects in each call, and others only once.
+                # On objects outside of the module, Dynamo adds some guards in each call, some once.
                 before = before or self._guards_before()
                 if guard_key(guard) not in before:
                     raise NotReusable(f"the first call that reads {guard.name}")
@@ -224,7 +224,7 @@ class Template:
     # The result
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
-        """Return a function from the `_Instance` of an equal call to the variable of its result."""
+        """Return a function: `_Instance` of an equal call -> variable of this call's result."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
                 raise NotReusable("its result is not realized")
