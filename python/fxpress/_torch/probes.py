@@ -20,7 +20,7 @@ from torch.fx import _compatibility
 from fxpress._base.errors import UnsupportedError, UnsupportedTorchError
 from fxpress._torch.versions import EXPECTED, is_of_torch, minor
 
-# The objects of torch.fx that torch marks as compatible between releases, or as not compatible.
+# torch's tables of the objects of torch.fx that it marks as compatible between releases, or not.
 COMPATIBILITY_MARKS: list[dict[Any, None]] = [
     vars(_compatibility)[name]
     for name in ("_BACK_COMPAT_OBJECTS", "_MARKED_WITH_COMPATIBILITY")

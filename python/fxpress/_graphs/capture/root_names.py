@@ -75,7 +75,7 @@ def clean_nn_module_stack_and_source_fn(
 
 
 def clean_export_root(graph_module: GraphModule) -> None:
-    """Remove `_export_root` from targets of a graph, and from the names of these attributes.
+    """Remove `_export_root` from targets of a graph, and rename the attributes at these targets.
 
     Stands in for `torch._dynamo.functional_export.clean_export_root`.
 

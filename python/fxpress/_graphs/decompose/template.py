@@ -88,7 +88,7 @@ class Template(ByIdentity, _Template):
     """The trace of a call.
 
     Attributes:
-        nodes: the nodes that the call adds; of dead ones, not those that compute numbers.
+        nodes: the nodes that the call adds, also dead nodes unless they compute numbers.
         numbers: node of the recorded trace -> its number (see TemplateNode).
         fresh: sizes in bytes of the storages that the call creates.
         result: the call's result, with Outputs and NumberOutputs for tensors and numbers.

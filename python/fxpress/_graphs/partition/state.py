@@ -33,7 +33,7 @@ class StateReader:
         self._state_dict = state_dict or {}
 
     def state_of(self, node: Node) -> Iterable[torch.Tensor]:
-        """Return the tensors that a `get_attr`, `call_module` or lifted placeholder stands for."""
+        """Return the state tensors that a `get_attr`, `call_module` or placeholder node reads."""
         if node.op == "get_attr":
             return _tensors(_attribute(self._m, str(node.target)))
         if node.op == "call_module":

@@ -325,8 +325,8 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                 if module.cls_to_become is not None:
                     self.module_type = module.cls_to_become
                 initialize_lazy_module(tx, module, args, kwargs)
-            # In bodies of higher-order operators, the code is traced, because they need parameters
-            # as inputs. Elsewhere, the graph calls modules of torch.
+            # The graph calls modules of torch. But in bodies of higher-order operators, the code of
+            # these modules is traced, because a body needs parameters as inputs.
             if (
                 tx.output.is_root_tracer()
                 and module.__module__.startswith(("torch.nn.", "torch.ao."))

@@ -69,7 +69,7 @@ class _Instance:
         return self.template.result(self)
 
     def _map_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Map an old node, its value's symbols and its value's storage to those of a new node."""
+        """Map an old node to a new node, and the symbols and the storage of its value likewise."""
         self.same.nodes[old] = new
         before, after = old.meta.get("example_value"), new.meta.get("example_value")
         for size, same in zip(symbols_of(before), symbols_of(after), strict=True):

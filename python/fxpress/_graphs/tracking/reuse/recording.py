@@ -80,7 +80,7 @@ class Call:
 
 
 class Correspondence:
-    """Maps sources, nodes, names and stack traces of a recorded call to those of an equal call."""
+    """Maps sources, nodes, names and stack traces of a recorded call to ones of an equal call."""
 
     def __init__(self, old: Call, new: Call) -> None:
         self._sites = old.site, new.site
