@@ -37,7 +37,7 @@ class Switch(Protocol):
 
 
 class StandInType(ABCMeta):
-    """The metaclass of class stand-ins; calls and subclasses of a stand-in use a real class."""
+    """The metaclass of stand-ins for classes; a call or a subclass uses a class, not a stand-in."""
 
     # The base ABCMeta avoids a conflict in classes that derive from a stand-in and from an ABC.
     _fxpress_installation: Switch  # selects `_fxpress_ours` or `_fxpress_original`

@@ -1,6 +1,6 @@
 """Names from torch for archives.
 
-`torch.export.pt2_archive._package` is imported in functions: it needs a second for Inductor.
+Functions import `torch.export.pt2_archive._package`, because it imports Inductor in a second.
 """
 
 from __future__ import annotations

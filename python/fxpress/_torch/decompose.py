@@ -166,7 +166,7 @@ def is_composite(target: Any) -> bool:
 
 
 def called_in_forward() -> bool:
-    """Return whether a function `forward` is running; a trace would record its stack frames."""
+    """Return whether a function named `forward` is running: torch would record its stack trace."""
     frame = sys._getframe()
     while frame is not None:
         code = frame.f_code

@@ -88,7 +88,7 @@ def _parts_of_function(function: types.FunctionType) -> list[Any] | None:
 
 
 def _parts_of_native(function: types.BuiltinFunctionType) -> tuple[Any, ...] | None:
-    """Return (the object to which a C function is bound,); None if others define the function."""
+    """Return objects that a C function is bound to; None if neither torch nor Python defines it."""
     owner = function.__self__
     if owner is not None and not isinstance(owner, types.ModuleType):
         return (owner,)
@@ -104,7 +104,7 @@ def _is_harmless(cls: type) -> bool:
 
 
 def _is_known(cls: type, others: Iterable[str]) -> bool:
-    """Return whether torch or a package in `others` defines a class, under the name it states."""
+    """Return whether torch or a package in `others` has a class under the class's own name."""
     name = str(cls.__module__)
     found: Any = sys.modules.get(name)
     for part in cls.__qualname__.split("."):

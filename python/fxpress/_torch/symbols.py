@@ -141,7 +141,7 @@ def without_guards(shape_env: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def number_of(expression: Any, kind: type, shape_env: Any) -> Any:
-    """Return a SymInt, SymFloat or SymBool with an expression."""
+    """Return the SymInt, SymFloat or SymBool (by `kind`) for a sympy expression."""
     return _TYPES[kind](SymNode(expression, shape_env, kind, None))
 
 
@@ -171,7 +171,7 @@ _Parts = list[tuple[Any, torch.fx.Node]]
 def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
     """Add placeholders for an expression's symbols, and the nodes with which torch computes it.
 
-    Return lists of (symbol, node) and (expression, node); None if one of these needs several nodes.
+    Return lists of (symbol, node) and (subexpression, node); None if one needs several nodes.
     """
     parts: _Parts = []
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)

@@ -121,7 +121,7 @@ def numbers_of_entry(
 
 
 def version_of(fake: FakeTensor) -> int:
-    """Return the version of a fake tensor's ShapeEnv, which changes with facts about symbols."""
+    """Return the version of a fake tensor's ShapeEnv; facts about symbols change the version."""
     version: int = fake.fake_mode.shape_env._version_counter
     return version
 

@@ -390,7 +390,7 @@ def _check_constants(target: Any, argument: Any) -> None:
 
 
 def _is_whole(facts: Facts, itemsize: int, nbytes: Any) -> bool:
-    """Return whether `torch.empty_strided` would create a storage of `nbytes` for the tensor."""
+    """Return whether `torch.empty_strided` for `facts` would create a storage of `nbytes` bytes."""
     last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
     items = 0 if 0 in facts.shape else last + 1
     return bool(facts.offset == 0 and items * itemsize == nbytes)

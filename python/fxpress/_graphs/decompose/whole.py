@@ -39,8 +39,8 @@ def traced(
     Args:
         program: the program. It is not changed, except that, as in torch, buffers of its graph
             module are removed if it is a joint graph.
-        overridden: a block in which the composite operators of the table are overridden.
-        table: the decompositions of other operators.
+        overridden: a block in which the table's functions override composite operators.
+        table: the decompositions of operators that are not composite.
         loss: index of the output that is the loss of a joint graph; None: build no joint graph.
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
         uses_templates: whether repeated calls may be instantiated from templates (`memo`).

@@ -103,6 +103,6 @@ register_forward = aten.register_forward
 # plan_info(graph) returns the sizes of a graph's plan, for tests and benchmarks; None: no plan.
 plan_info = aten.plan_info
 
-# next_call(dispatcher) returns the index of the dispatcher's next call: the number of calls in the
-# engine's current run, or `_num_calls` outside a run. set_next_call(dispatcher, index) sets it.
+# next_call(dispatcher) returns the index of the dispatcher's next call: the number of its calls in
+# the engine's current run, or `_num_calls` outside a run. set_next_call(dispatcher, index) sets it.
 next_call, set_next_call = aten.next_call, aten.set_next_call

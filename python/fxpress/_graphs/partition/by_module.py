@@ -27,9 +27,9 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
     path is empty. The module of a `call_module` node without a stack is the node's target.
 
     Each change of module, in graph order, starts a partition. A module that is called twice, with
-    other nodes in between, has two. Nodes that passes insert have no stack, nor have nodes of the
-    root module in symbolic traces and Dynamo's graphs. Such a node joins the partition of the node
-    before it, or, at the start, of the first node with a stack. torch has no such function.
+    other nodes in between, has two partitions. Nodes that passes insert have no stack, nor do nodes
+    of the root module in symbolic traces and Dynamo's graphs. Such a node joins the partition of
+    the node before, or, at the start, of the first node with a stack. torch has no such function.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.

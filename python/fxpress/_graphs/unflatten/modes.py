@@ -113,7 +113,7 @@ def _is_called_by_a_parent() -> bool:
 
 
 def set_mode(module: torch.nn.Module, mode: bool, apply: Callable[[bool], Any]) -> None:
-    """Check a module's operators, then call `apply(mode)`, which sets the mode of its submodules.
+    """Check a module's operators, then call `apply(mode)`, which sets the mode of all submodules.
 
     Raises UnsupportedError if all operators were exported in the mode `not mode`. Warns instead if
     only some were, or if a parent that is not a module of fxpress sets the mode.

@@ -37,7 +37,7 @@ class _Comparison:
         self.old, self.new = old, new
         self.same = Correspondence(old.call, new.call)
         self.same.nodes.update(zip(old.arguments, new.arguments, strict=True))
-        self.paths: dict[str, str] = {}  # path of a module in the old call -> in the new call
+        self.paths: dict[str, str] = {}  # path of a module in the old call -> path in the new one
 
     def run(self) -> str | None:
         old, new = self.old, self.new
