@@ -70,7 +70,7 @@ def expression_of(number: Any, shape_env: Any) -> Any:
 
 
 def as_int(number: Any) -> int | None:
-    """Return the value of an int or of a constant SymInt; None for a symbol."""
+    """Return an int, or the value of a constant SymInt as an int; None for other SymInts."""
     return number if type(number) is int else number.node.maybe_as_int()
 
 

@@ -21,7 +21,7 @@ from fxpress._graphs.decompose.values import UnsafeError
 from fxpress._torch import symbols
 from fxpress._torch.decompose_whole import shape_env_of
 
-_MOST_PROGRAMS = 64  # programs whose node names each KnownNames keeps in `_shared`
+_MOST_PROGRAMS = 64  # for how many programs a decomposition table shares node names (`_shared`)
 OTHER_NODES = "torch's trace of an equal program had other nodes"
 
 

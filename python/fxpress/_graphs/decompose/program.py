@@ -156,7 +156,7 @@ def _trace(
     with fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
-        # The full trace must begin with the cache that existed when the decomposition began.
+        # The full trace must begin with the fake tensor caches from before this trace.
         compat.restore_cached_results(fakes.mode, cached)
         raise failed[0]
 

@@ -48,13 +48,13 @@ def draw(
     signature: ExportGraphSignature | None = None,
     state_dict: Mapping[str, Any] | None = None,
 ) -> Digraph | str:
-    """Draw the partitions of a split module and the values between them. torch has no counterpart.
+    """Draw the partitions of a split module and the values between them.
 
     A box shows a partition: its name, the number of its operations, the elements and bytes of its
     state (parameters, buffers and constant tensors), and the names of its inputs and outputs. State
     that two partitions use is counted in both. An arrow stands for all values that one partition
-    passes to another. It shows their number, and their bytes if the metadata has the sizes. A value
-    with a symbolic size is shown by its type and shape instead. Equal splits give equal pictures.
+    passes to another. It shows their number, their bytes if known, and the type and shape of values
+    with symbolic sizes. Equal splits give equal pictures. torch has no such function.
 
     Drawing needs `pip install 'fxpress[draw]'`. An SVG is rendered by the system's Graphviz if its
     program `dot` is on the PATH, or else by the program of the package `graphviz-pure`. The two

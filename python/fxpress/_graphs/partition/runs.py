@@ -34,7 +34,7 @@ def least_limit(before: list[int], reach: Reach) -> int | None:
 
 
 def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
-    """Return the last possible start of each run, then the last possible end of the last run."""
+    """Return the last possible start of each run, and then the last possible end of the last."""
     positions = [0]
     for ends in reach:
         start = positions[-1]
