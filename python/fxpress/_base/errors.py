@@ -1,8 +1,8 @@
 """The base class of fxpress's exceptions, and the exceptions that do not need torch.
 
 `SerializeError` is in `fxpress._torch.serde`, because it derives from torch's class; `ArchiveError`
-is in `fxpress._files.errors`. `__module__` is "fxpress", which exports all of them: pickles of the
-exceptions stay valid when the classes move.
+is in `fxpress._files.errors`. The `__module__` of each class is "fxpress", which exports the class:
+a pickled exception can be loaded even if a later release has moved its class.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TypeVar
 from fxpress._base.observing.text import printable_lines
 
 _E = TypeVar("_E", bound=BaseException)
-_MOST_CHARACTERS = 10_000  # of a message, which may contain names from a file
+_MOST_CHARACTERS = 10_000  # of an error's message, which may contain names from a file
 
 
 class Error(Exception):
     """The base class of all exception classes of fxpress.
 
     For mistakes of the caller (arguments of a wrong type, a missing file), fxpress raises Python's
-    exceptions, or the exceptions that torch raises. torch has no such class. Control characters in
-    a message are escaped: text from a file could otherwise send commands to a terminal.
+    exceptions, or the exceptions that torch raises. Control characters in a message are escaped:
+    text from a file could otherwise send commands to a terminal. torch has no such class.
 
     Example:
         >>> import io
@@ -103,7 +103,7 @@ def _printable_argument(value: object) -> object:
 
 
 def printable_error(error: _E) -> _E:
-    """Escape control characters in the messages of an exception and its causes; return it."""
+    """Escape control characters in the messages of an exception and its causes; return `error`."""
     cause: BaseException | None = error
     while cause is not None:
         cause.args = tuple(map(_printable_argument, cause.args))
@@ -112,7 +112,7 @@ def printable_error(error: _E) -> _E:
 
 
 def is_about_input(error: BaseException) -> bool:
-    """Return whether the input may be the cause, not a lack of memory or a signal handler."""
+    """Return whether an error may be due to the input, not to low memory or a signal handler."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError) or _is_from_handler(cause.__traceback__):
@@ -122,7 +122,7 @@ def is_about_input(error: BaseException) -> bool:
 
 
 def _is_from_handler(at: TracebackType | None) -> bool:
-    """Return whether a traceback has a signal handler: its caller's frame is its argument."""
+    """Return whether a traceback has a signal handler's frame: it stores its caller's frame."""
     while at is not None:
         interrupted = at.tb_frame.f_back
         for value in [*at.tb_frame.f_locals.values()] if interrupted is not None else ():

@@ -1,4 +1,4 @@
-"""Functions that depend on the release of CPython; no other module tests its version."""
+"""Define functions that depend on the version of CPython; no other module tests the version."""
 
 from __future__ import annotations
 

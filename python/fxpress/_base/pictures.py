@@ -12,8 +12,8 @@ import graphviz
 
 from fxpress._base.errors import NoRendererError
 
-# The package and its program, a port of Graphviz with the options of `dot`. docs/decisions/0001
-# has the reasons.
+# A package, and the program that it installs: a port of Graphviz with the options of `dot`.
+# docs/decisions/0001 explains why the extra `draw` has this package.
 _PORT = "graphviz-pure"
 
 
@@ -30,7 +30,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
 
 def svg_of(source: str) -> str:
-    """Render DOT text as SVG in another process; NoRendererError, or RuntimeError if it fails."""
+    """Render DOT text as SVG in a process; NoRendererError: no program, RuntimeError: it fails."""
     program = shutil.which("dot") or _find_port()
     if program is None:
         raise NoRendererError(

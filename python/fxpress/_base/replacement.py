@@ -36,7 +36,7 @@ class Replacement:
         getattr(owner, name)
         self._owner, self._name, self._body = owner, name, body
         self._here = threading.local()
-        self._blocks = 0  # the open blocks of all threads
+        self._blocks = 0  # the number of open blocks in all threads
         self._lock = threading.Lock()
         self._original: Any = None
 
@@ -49,12 +49,12 @@ class Replacement:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def is_replaced_here(self) -> bool:
-        """Return whether this thread is in a block."""
+        """Return whether this thread is in a block of `block()`."""
         return bool(getattr(self._here, "blocks", 0))
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """Run the block with the replacement in this thread."""
+        """Run a block in which calls from this thread run `body` instead of the function."""
         with self._lock:
             if not self._blocks:
                 self._replace()

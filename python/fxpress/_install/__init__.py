@@ -24,10 +24,10 @@ os.register_at_fork(after_in_child=_forget_lock)
 def install(*, on_unsupported: Policy = "raise") -> None:
     """Replace torch's functions and classes by fxpress's in the entire process.
 
-    Every module-level name that refers to one of them is rebound: in the torch module that defines
-    it (``torch.fx.passes.split_module``), and in every loaded module that has imported it, under
-    any name. Modules that are imported later get fxpress's objects from torch. Other references
-    (class attributes, closures, containers) do not change.
+    Every module-level name that refers to a replaced object is rebound: in the torch module that
+    defines the object (``torch.fx.passes.split_module``), and in every loaded module that has
+    imported the object, under any name. Modules that are imported later get fxpress's objects from
+    torch. References in class attributes, closures and containers do not change.
 
     Calls nest: the first one patches and the last ``uninstall`` restores. With the environment
     variable ``FXPRESS_DISABLE`` set to ``1``, ``true`` or ``yes`` at the first call, nothing is
@@ -41,7 +41,7 @@ def install(*, on_unsupported: Policy = "raise") -> None:
             threads. Direct calls of fxpress's modules always raise.
 
     Raises:
-        ValueError: ``on_unsupported`` is not one of the two.
+        ValueError: ``on_unsupported`` is neither ``"raise"`` nor ``"torch"``.
         ImportError: a module of fxpress or torch cannot be imported; nothing has been changed. A
             name that the installed torch lacks is not an error: torch's code remains in use for the
             component that needs the name, and the logger ``fxpress`` reports it once.
@@ -57,11 +57,11 @@ def install(*, on_unsupported: Policy = "raise") -> None:
 def uninstall() -> None:
     """Undo the latest open :func:`install`; undoing the last one restores torch's objects.
 
-    This includes names that modules have imported from torch since then, but not names that were
-    imported from fxpress. torch has no such function.
+    Names that modules imported from torch after ``install`` are restored too. Names that were
+    imported from fxpress are not. torch has no such function.
 
     Raises:
-        RuntimeError: no ``install()`` is open. (A block of ``installed()`` ends only by itself.)
+        RuntimeError: no ``install()`` is open. This function does not end ``installed()`` blocks.
 
     Example:
         >>> fxpress.install()
@@ -74,8 +74,8 @@ def uninstall() -> None:
 def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
     """Install fxpress during a ``with`` block: :func:`install`, then :func:`uninstall`.
 
-    It applies to the entire process, including other threads. Blocks may nest and overlap in any
-    order; each one ends only its installation. torch has no such function.
+    fxpress replaces torch's objects for all threads of the process. Blocks may nest and overlap in
+    any order; the end of a block undoes only the block's ``install``. torch has no such function.
 
     Args:
         on_unsupported: the action of a replaced function when fxpress raises
@@ -83,7 +83,7 @@ def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
             warning and calls torch's original.
 
     Raises:
-        ValueError: on entry: ``on_unsupported`` is not one of the two.
+        ValueError: on entry: ``on_unsupported`` is neither ``"raise"`` nor ``"torch"``.
         ImportError: on entry: a module of fxpress or torch cannot be imported.
 
     Example:
@@ -100,7 +100,7 @@ def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
 def is_installed() -> bool:
     """Return whether torch's names refer to fxpress's objects now.
 
-    It is also False if ``FXPRESS_DISABLE`` was set when `install` was called. torch has no such
+    The result is False if ``FXPRESS_DISABLE`` was set when `install` was called. torch has no such
     function.
 
     Example:

@@ -33,15 +33,15 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """The objects of an entry of the table."""
+    """The objects for one `Entry`."""
 
     ours: Any  # fxpress's object
     original: Any  # the object of torch
-    stand_in: Any  # the object that replaces it
+    stand_in: Any  # the object that replaces `original`
 
 
 class _Here(threading.local):
-    left = False  # whether torch's original handles a call in this thread: it uses torch only
+    left = False  # whether this thread runs torch's original, in which stand-ins call torch
 
 
 def is_disabled() -> bool:
@@ -50,7 +50,7 @@ def is_disabled() -> bool:
 
 
 class Installation:
-    """The leases of one process, which are the open calls of `install`, and their patches."""
+    """The leases of one process, which are calls of `install` not yet undone, and their patches."""
 
     def __init__(self, components: Iterable[Entry]) -> None:
         # Native code makes all changes of an installation at once: other threads, signal handlers
@@ -70,7 +70,7 @@ class Installation:
         self._native.release_newest()
 
     def block(self, policy: Policy) -> _native.InstalledBlock:
-        """A lease during a `with` block, or during each call of a decorated function."""
+        """Return a context manager and decorator that holds a lease during a block or a call."""
         return _native.InstalledBlock(
             self._native,
             functools.partial(self._prepare, policy),
@@ -87,7 +87,7 @@ class Installation:
 
     @property
     def policy(self) -> Policy | None:
-        """The policy in force; None while nothing is replaced."""
+        """The `on_unsupported` of the newest open lease; None while nothing is replaced."""
         return self._native.policy
 
     @property
@@ -121,7 +121,7 @@ class Installation:
         return policy, pairs, [*COMPATIBILITY_MARKS], _caches()
 
     def policy_here(self) -> Policy | None:
-        """The policy for a call of this thread; None: call torch's original."""
+        """Return the policy for a stand-in's call in this thread; None: call torch's original."""
         return None if self._here.left else self.policy
 
     def left_to_torch(self) -> _native.Block:
@@ -129,13 +129,13 @@ class Installation:
         return attribute_block(self._here, "left", True)
 
     def forget_lock(self) -> None:
-        """Replace the lock in a forked child, where its owner may not exist."""
+        """Replace the lock in a forked child, because a thread of the parent may have held it."""
         self._lock = threading.RLock()
 
     def _load(self) -> list[tuple[Entry, types.ModuleType, Any]]:
-        """Import both objects of each entry, except of components that don't support this torch."""
+        """Import torch's and fxpress's object of each entry; skip components that lack support."""
         loaded = []
-        refused: set[tuple[str, str]] = set()  # (torch's module, our module): logged once
+        refused: set[tuple[str, str]] = set()  # (torch's module, our module), to log each pair once
         for entry in self._components:
             component = (entry.module, entry.provider[0])
             if component in refused:

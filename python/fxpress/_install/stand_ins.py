@@ -37,10 +37,10 @@ class Switch(Protocol):
 
 
 class StandInType(ABCMeta):
-    """The metaclass of class stand-ins; calls and subclasses of a stand-in use a real class."""
+    """The metaclass of stand-ins for classes; a call or a subclass uses a class, not a stand-in."""
 
     # The base ABCMeta avoids a conflict in classes that derive from a stand-in and from an ABC.
-    _fxpress_installation: Switch  # selects one of the two classes
+    _fxpress_installation: Switch  # selects `_fxpress_ours` or `_fxpress_original`
     _fxpress_ours: type
     _fxpress_original: type
     _fxpress_either: tuple[type, ...]  # the classes for isinstance() and issubclass()
@@ -87,7 +87,7 @@ def _stand_in_type(meta: type) -> Any:
 
 
 def _reduce_to_ours(stand_in: Any) -> tuple[Callable[[str], Any], tuple[str]]:
-    """Pickle our class: after `uninstall`, torch's name refers to another class."""
+    """Pickle a stand-in as fxpress's class, because `uninstall` changes what torch's name means."""
     ours = stand_in._fxpress_ours
     return pkgutil.resolve_name, (f"{ours.__module__}:{ours.__qualname__}",)
 
@@ -103,7 +103,7 @@ def class_stand_in(installation: Switch, ours: type, original: type) -> type:
         "_fxpress_either": (original,) if issubclass(ours, original) else (ours, original),
     }
     stand_in: Any = _stand_in_type(type(ours))(ours.__name__, (ours,), body)
-    with contextlib.suppress(ValueError):  # a class whose constructor is in C may have none
+    with contextlib.suppress(ValueError):  # constructors in C may have no signature
         stand_in.__signature__ = inspect.signature(original)  # not StandInType.__call__'s
     return cast(type, stand_in)
 
@@ -113,7 +113,7 @@ def function_stand_in(
 ) -> Function:
     @functools.wraps(original)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        policy = installation.policy_here()  # once: another thread may change it during the call
+        policy = installation.policy_here()  # read once, since threads may change it
         if policy is None:
             return original(*args, **kwargs)
         try:
@@ -122,13 +122,13 @@ def function_stand_in(
             if policy == "raise":
                 raise
             log.warning("%s.%s: calling torch: %s", entry.module, entry.name, error, stacklevel=2)
-        # After the handler, so that an exception of torch does not get this one as __context__.
+        # Outside `except`, so that `error` does not become the __context__ of torch's exception.
         with installation.left_to_torch():
             return original(*args, **kwargs)
 
     stand_in.__doc__ = ours.__doc__
-    with contextlib.suppress(ValueError):  # a function in C may have none
+    with contextlib.suppress(ValueError):  # a function in C may have no signature
         stand_in.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    vars(stand_in).pop("__wrapped__")  # replaced by the original's, if it has one
+    vars(stand_in).pop("__wrapped__")  # set by functools.wraps; `original` may have its own
     vars(stand_in).update(vars(original))
     return stand_in

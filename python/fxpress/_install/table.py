@@ -8,9 +8,9 @@ from typing import NamedTuple
 class Entry(NamedTuple):
     """A name of torch and its replacement, which ``install`` imports."""
 
-    module: str  # dotted name of the torch module that defines it, as in sys.modules
-    name: str  # its name there
-    provider: tuple[str, str]  # our module, and the name in it
+    module: str  # dotted name of the torch module that defines the name, as in sys.modules
+    name: str  # the name in `module`
+    provider: tuple[str, str]  # (fxpress's module, the name of the replacement in it)
 
 
 # List a name only for the module of torch that defines it. `install` finds other loaded modules

@@ -1,6 +1,6 @@
-"""torch's names for archives.
+"""Names from torch for archives.
 
-`torch.export.pt2_archive._package` imports Inductor, which costs a second, so functions import it.
+Functions import `torch.export.pt2_archive._package`, because it imports Inductor in a second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load_compiled_model(
     if features.compiled_models_follow_streams:
         options = (*options, use_stream_affinity)
     loaded = compiled_model_class()(loader(path, model, *options))
-    device = metadata.get("AOTI_DEVICE_KEY")  # older packages have none
+    device = metadata.get("AOTI_DEVICE_KEY")  # absent in older packages
     for key, value in (get_device_information(device) if device else {}).items():
         if metadata.get(key, value) != value:
             import logging

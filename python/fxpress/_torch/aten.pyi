@@ -1,4 +1,4 @@
-# The names of `_aten_213` and its like, each of which is built for one minor version of torch.
+# The names in the extensions `_aten_213`, `_aten_214` and so on, one for each minor of torch.
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, final
@@ -23,7 +23,7 @@ def next_call(dispatcher: torch.nn.Module) -> int: ...
 def set_next_call(dispatcher: torch.nn.Module, index: int) -> None: ...
 def same_data(values: Sequence[Any]) -> list[int]: ...
 
-tensor_facts: object  # capsules for _native
+tensor_facts: object  # a capsule for _native, like `fake_like`
 fake_like: object
 
 def like_pattern(pattern: torch.Tensor, storage: torch.UntypedStorage | None) -> torch.Tensor: ...

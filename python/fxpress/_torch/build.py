@@ -1,4 +1,4 @@
-"""The versions and features that this installation was built with."""
+"""Report the versions and settings with which the installed fxpress was built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's names for Dynamo's capture, tracers and guards."""
+"""Names from torch for Dynamo's capture, its tracers and its guards."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _empty_code() -> Any:
 
 
 def _compile(original: Any, self: OutputGraph, *args: Any, **kwargs: Any) -> Any:
-    """Build a module from the graph, without generating code, and pass it to the backend."""
+    """Run `OutputGraph.compile_and_call_fx_graph`, but generate no code for its graph module."""
     graph = self.graph
     vars(graph)["python_code"] = lambda *_, **__: _empty_code()
     try:
@@ -71,7 +71,7 @@ _compilation = Replacement(OutputGraph, "compile_and_call_fx_graph", _compile)
 
 
 def unwritten_code() -> contextlib.AbstractContextManager[None]:
-    """Return a block in which captured modules get no code; the caller generates it on demand."""
+    """Return a block in which captured modules get no code; the caller must generate the code."""
     if graph_code_log.isEnabledFor(logging.DEBUG) or traces_are_written():
         return contextlib.nullcontext()
     return _compilation.block()
@@ -91,11 +91,11 @@ delete_attribute = _del_attr
 log = torch_capture.log
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
-# `nn.Module.__call__` checks this function. The newer one returns False while tracing is paused.
+# The function that `nn.Module.__call__` checks: in newer releases, False while tracing is paused.
 _is_tracing: Callable[[], object] = (
     torch._C._is_tracing if features.calls_check_is_tracing else torch._C._get_tracing_state
 )
-# The name of this pass in the NodeSource of a node that it creates.
+# torch's name of `DynamoGraphTransformer` in the NodeSource of a node that this pass creates.
 TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
 # The keys of `Node.meta` that `Interpreter` copies, in addition to a tracer's keys.
 VALUE_KEYS = ("val", "example_value", "unbacked_bindings")
@@ -149,7 +149,7 @@ def installs_free_tensors() -> bool:
 
 
 def with_shape_guards_only(captured: Any) -> Any:
-    """Return a copy of a capture with only the guards on sizes, which check constraints."""
+    """Return a copy of a capture with the guards on sizes only, to check constraints on sizes."""
     made = copy.copy(captured)
     made.output_graph = copy.copy(captured.output_graph)
     shapes = [g for g in made.output_graph.guards if g.create_fn_name() == "SHAPE_ENV"]
@@ -158,8 +158,8 @@ def with_shape_guards_only(captured: Any) -> Any:
 
 
 def traces_are_written() -> bool:
-    """Return whether torch writes its traces into files."""
-    # A handler without a folder is removed by torch at the first record, and writes nothing.
+    """Return whether torch writes its structured trace logs (TORCH_TRACE) into files."""
+    # torch removes a handler without a folder at the first record, so this handler writes nothing.
     return any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)
 
 
@@ -167,13 +167,13 @@ _GUARD_LOGS = ("", ".__guards", ".__verbose_guards")
 
 
 def guards_are_logged() -> bool:
-    """Return whether a log shows new guards."""
+    """Return whether a logger of torch, or the structured trace log, records new guards."""
     logs = (logging.getLogger(f"torch._dynamo.guards{name}") for name in _GUARD_LOGS)
     return traces_are_written() or any(each.isEnabledFor(logging.DEBUG) for each in logs)
 
 
 def is_relaxed(constraint: object) -> bool:
-    """Return whether a constraint leaves the size of its dimension unspecified."""
+    """Return whether a constraint only allows a dimension to vary, without a range of sizes."""
     return isinstance(constraint, _RelaxedConstraint)
 
 
@@ -185,14 +185,14 @@ def fake_input(fake_mode: Any, tensor: torch.Tensor, dynamic: set[int]) -> torch
 
 
 def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
-    """Return a message with the user's names of inputs in place of Dynamo's sources."""
+    """Return a message in which the user's names of inputs replace Dynamo's sources."""
     return cast(str, _replace_sources(text, _get_input_paths((args, kwargs), signature)))
 
 
 def bound_spec(
     dynamic_shapes: Any, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Any], Any] | None:
-    """Return spec, values and tree spec of the flat inputs for a `ParamsSpec` or `ShapesSpec`."""
+    """Return (spec, values, tree spec) of flat inputs; None: `dynamic_shapes` is not a spec."""
     if not features.shapes_specs:
         return None
     from torch.fx.experimental._spec_binding import _bind_spec_to_args
@@ -214,7 +214,7 @@ def tracing_context(fake_mode: Any, tensor_to_context: Any) -> Any:
 
 
 def birth_rules() -> dict[str, object]:
-    """Return torch's rules for the meta of new nodes: the fields of `BirthRules` in C++."""
+    """Return the fields of `BirthRules` in C++: torch's rules for the meta of new nodes."""
     keeps_sequence = fx_traceback._is_preserving_node_seq_nr()
     overlay: dict[str, Any] = {}
     if (replayed := fx_traceback.get_current_replay_node()) is not None:
@@ -234,7 +234,7 @@ def birth_rules() -> dict[str, object]:
 
 
 def _line_of(code: types.CodeType, name: str) -> int:
-    """Return the line on which an attribute is first used."""
+    """Return the line on which a function's code first uses an attribute."""
     offset = next(i.offset for i in dis.get_instructions(code) if i.argval == name)
     return next(
         line for start, end, line in code.co_lines() if start <= offset < end and line is not None

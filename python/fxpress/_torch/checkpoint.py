@@ -1,8 +1,8 @@
-"""torch's names in the files of its checkpoints. The names are compared, but never looked up."""
+"""Names of torch's classes and functions in its checkpoint files; compared, never looked up."""
 
 from __future__ import annotations
 
-# The classes in the file `.metadata`, by module.
+# The classes that a checkpoint's file `.metadata` may name, by module.
 METADATA_CLASSES = {
     "torch.distributed.checkpoint.metadata": (
         *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex"),

@@ -1,4 +1,4 @@
-"""torch's names for tracing single calls of a program, and for decomposed programs."""
+"""Names from torch for tracing single calls of a program, and for decomposed programs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PREFIXES: dict[Any, str] = export_utils.placeholder_prefixes
 ParamInput = descriptors.ParamAOTInput
 BufferInput = descriptors.BufferAOTInput
 PlainInput = descriptors.PlainAOTInput
-# A separate pass of torch adds checks before calls of these operators.
+# Operators before whose calls a separate pass of torch adds checks.
 GUARDED_CONVERSIONS = (
     torch.ops.aten.to.device,
     torch.ops.aten.to.dtype,
@@ -68,7 +68,7 @@ tensor_metadata: Callable[[torch.Tensor], TensorMetadata] = _extract_tensor_meta
 
 
 def guards_code(shape_env: Any, module: torch.fx.GraphModule) -> list[str]:
-    """Return the code of the guards that a program gets from its shape environment."""
+    """Return the code of the guards that a program's ShapeEnv has collected."""
     if shape_env is None or not shape_env.guards:
         return []
     code: list[str] = exported_program._convert_guards_to_code(module)
@@ -76,7 +76,7 @@ def guards_code(shape_env: Any, module: torch.fx.GraphModule) -> list[str]:
 
 
 def has_only_containers(spec: Any) -> bool:
-    """Return whether a tree spec has only Python's containers, and no user's classes."""
+    """Return whether all containers in a tree spec are Python's, not classes of the user."""
     if spec.is_leaf():
         return True
     return spec.type in _pytree.BUILTIN_TYPES and all(map(has_only_containers, spec.children()))
@@ -93,7 +93,7 @@ def has_modes() -> bool:
     )
 
 
-# Settings that change the result of a trace, but are not in the keys of cached decompositions.
+# (config module, names of settings) that change a trace, but are not in the keys of templates.
 _SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (symbol_config, tuple(symbol_config._config)),
     (dynamo_config, ("canonicalize_output_graph_node_order", "do_not_emit_runtime_asserts")),
@@ -103,7 +103,7 @@ _SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 
 def changed_setting() -> str | None:
-    """Return the name of a setting in `_SETTINGS` that does not have its default value, or None."""
+    """Return the name of a setting that changes traces and lacks its default value, or None."""
     if getattr(fx_config, "do_not_emit_stack_traces", False):
         return "torch.fx.config.do_not_emit_stack_traces"
     for config, names in _SETTINGS:
@@ -116,7 +116,7 @@ def changed_setting() -> str | None:
 
 
 def surroundings() -> tuple[Any, ...]:
-    """Return the state of torch that a trace may depend on, as a key."""
+    """Return a key of the global state of torch that a trace may depend on."""
     kinds = ("cpu", "cuda")
     return (
         torch.get_default_dtype(),
@@ -129,13 +129,13 @@ def surroundings() -> tuple[Any, ...]:
         torch.backends.cuda.math_sdp_enabled(),
         torch.backends.cuda.cudnn_sdp_enabled(),
         functorch_config.get_hash(),
-        hash(frozenset(library._impls)),  # kernels that were registered in Python
+        hash(frozenset(library._impls)),  # changes when Python code registers a kernel
         fake_rules(),
     )
 
 
 def traits_of(mode: Any) -> tuple[Any, ...]:
-    """Return the properties of a fake mode on which a trace may depend, as a key."""
+    """Return a key of the properties of a fake mode that a trace may depend on."""
     return (
         mode.shape_env is None,
         mode.allow_fallback_kernels,
@@ -148,7 +148,7 @@ def traits_of(mode: Any) -> tuple[Any, ...]:
 
 
 def is_of_torch(operator: Any) -> bool:
-    """Return whether an operator is torch's own, not one that a library may register again."""
+    """Return whether an operator is torch's; others may be registered again with other kernels."""
     return not isinstance(operator, OpOverload) or library_utils.is_builtin(operator)
 
 
@@ -166,7 +166,7 @@ def is_composite(target: Any) -> bool:
 
 
 def called_in_forward() -> bool:
-    """Return whether a function `forward` is running, whose stack trace torch would record."""
+    """Return whether a function named `forward` is running: torch would record its stack trace."""
     frame = sys._getframe()
     while frame is not None:
         code = frame.f_code
@@ -208,7 +208,7 @@ def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[Funct
 
 
 class _Traced(BaseException):
-    """Ends a trace before torch builds a module, which nobody would use."""
+    """The exception that ends a trace before torch builds a module, which would be unused."""
 
 
 def trace(
@@ -217,7 +217,7 @@ def trace(
     table: dict[Any, Callable[..., Any]],
     custom_triton_ops: bool,
 ) -> None:
-    """Call `body(tracer, functional mode)` in a trace like torch's decomposition of a program."""
+    """Call `body(tracer, functional mode)` in a trace like the one in which torch decomposes."""
     decompositions = {**aot_autograd.aot_autograd_decompositions, **table}
 
     def run() -> None:
@@ -248,7 +248,7 @@ def trace(
 
 
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
-    """Return a block whose new nodes get meta as if torch's interpreter ran `node`."""
+    """Return a block in which new nodes get the meta that they would get from running `node`."""
     block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
         node, INTERPRETER
     )
@@ -290,7 +290,7 @@ def inner(wrapped: FunctionalTensor) -> Any:
 
 
 def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
-    """Return whether a call changed one of its inputs: its data, metadata or storage."""
+    """Return whether a call changed an input's data, metadata or storage; `before` was in it."""
     return (
         functional_utils.has_data_mutation(wrapped)
         or torch._functionalize_has_metadata_mutation(wrapped.elem)
@@ -305,7 +305,7 @@ def was_written(wrapped: FunctionalTensor) -> bool:
 
 
 def have_own_storages(result: Any, given: list[Any]) -> bool:
-    """Return whether the tensors of a result share storages neither with each other nor `given`."""
+    """Return whether the tensors in a result share no storage with each other or with `given`."""
     tensors = [t for t in pytree.tree_leaves(result) if type(t) is FunctionalTensor]
     layers = ((tensors, given), ([t.elem for t in tensors], [t.elem for t in given]))
     for new, old in layers:
@@ -324,7 +324,7 @@ class Candidates:
         self._candidates: dict[str, str] = {}
 
     def of(self, name: str) -> str:
-        """Return the candidate from which the name was created."""
+        """Return the candidate from which `create_name` created `name`."""
         return self._candidates[name]
 
     def note(self) -> None:
@@ -350,7 +350,7 @@ def tracer() -> Any:
 
 
 def set_node(tensor: torch.Tensor, node: Any, of: Any) -> None:
-    """Make a tensor the value of a node in the trace of a tracer."""
+    """Make `node` the node of a tensor in the trace of the tracer `of`."""
     traced = proxy_tensor._ProxyTensor(torch.fx.Proxy(node, of), None)
     proxy_tensor.set_proxy_slot(tensor, of, traced)
 
@@ -392,7 +392,7 @@ class Fakes:
         return state
 
     def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:
-        """Return a storage on the meta device: the one of `real`'s fake tensors, if it is given."""
+        """Return a meta storage: a new one, or if `real` is not None, that of its fake tensors."""
         if type(nbytes) is not int:  # UntypedStorage would specialize the symbol
             return torch.empty((nbytes,), dtype=torch.uint8, device=META).untyped_storage()
         if real is None:
@@ -406,7 +406,7 @@ class Fakes:
         return known
 
 
-# Objects of torch with which native code creates fake tensors, by role.
+# The objects of torch that native code uses to create fake tensors, by role.
 TOOLS: dict[str, Any] = {"empty": torch.empty, "empty_strided": torch.empty_strided, "meta": META}
 outside_of_modes = _disable_current_modes
 DisableTorchFunction = torch._C.DisableTorchFunction
@@ -444,7 +444,7 @@ def source_in_trace(node: Any) -> NodeSource:
 
 
 class Traced:
-    """Replaces a node of `ep.module()`'s graph, which is not built."""
+    """Stands for a node of the graph of `ep.module()`, because this graph is not built."""
 
     __slots__ = ("graph", "meta", "name", "target")
 
@@ -486,5 +486,5 @@ outside_of_fake_mode: Callable[[], contextlib.AbstractContextManager[Any]] = uns
 
 
 def materialized(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Return a table as a new dict, with all operators of a default table."""
+    """Return a decomposition table as a new dict; a CustomDecompTable is completed first."""
     return table.materialize() if isinstance(table, CustomDecompTable) else dict(table)

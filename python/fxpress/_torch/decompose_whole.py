@@ -1,4 +1,4 @@
-"""torch's functions for tracing an entire program: inference graphs and joint graphs."""
+"""Call torch's functions that trace an entire program to an inference graph or a joint graph."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fake_mode_of(module: torch.fx.GraphModule) -> Any:
 
 
 def returns_a_tuple(module: torch.fx.GraphModule) -> None:
-    """Change `ep.module()` to return a tuple, which a trace needs."""
+    """Change `module`, the result of `ep.module()`, to return a tuple, which a trace needs."""
     codegen = module.graph._codegen
     assert isinstance(codegen, _PyTreeCodeGen)
     spec = module._out_spec
@@ -91,7 +91,7 @@ def trace_inference(
     table: dict[Any, Any],
     custom_triton_ops: bool,
 ) -> Any:
-    """Return the graph, signature and constants of a traced module."""
+    """Trace a module; return the graph, signature and constants of the result."""
     return export_trace._export_to_aten_ir(
         *(module, args, {}, state, constants),
         decomp_table=table,
@@ -137,7 +137,7 @@ def trace_joint(
 
 
 class Names:
-    """Renames nodes by torch's rules, so that no name is a placeholder's."""
+    """Renames nodes by torch's rules, so that no node has the name of a placeholder."""
 
     def __init__(self) -> None:
         self._new: dict[str, str] = {}
@@ -169,7 +169,7 @@ def assert_at_run_time(module: torch.fx.GraphModule, shape_env: Any) -> None:
 
 
 def shape_env_of(module: torch.fx.GraphModule) -> Any:
-    """Return the shape environment of a graph's values, or None."""
+    """Return the ShapeEnv of the values in a graph; None if they have none."""
     values = [n.meta["val"] for n in module.graph.nodes if n.meta.get("val") is not None]
     mode = detect_fake_mode(values)
     if mode is not None:

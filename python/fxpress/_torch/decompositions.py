@@ -1,4 +1,4 @@
-"""torch's names for decomposition tables, and for the composite operators that these override."""
+"""Names from torch for decomposition tables, and for composite operators that they override."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decom
     for code in export_utils._get_decomp_for_cia.__code__.co_consts
     if isinstance(code, types.CodeType)
 )
-# Returns the composite operators of aten, which torch collects once for a process.
+# Returns the composite operators of aten, which torch collects once in a process.
 collected_aten_composites: Any = export_utils._collect_all_valid_cia_ops_for_aten_namespace
 
 
@@ -58,7 +58,7 @@ def overloads(space: Any) -> Iterator[Any]:
 
 
 def is_own_decomposition(function: Any, operator: Any) -> bool:
-    """Return whether a table's entry is the operator's CompositeImplicitAutograd kernel."""
+    """Return whether a table's `function` is the operator's CompositeImplicitAutograd kernel."""
     return (
         isinstance(function, functools.partial)
         and getattr(function.func, "__code__", None) is _OWN
@@ -68,7 +68,7 @@ def is_own_decomposition(function: Any, operator: Any) -> bool:
 
 
 def overridden(operator: Any, function: Callable[..., Any]) -> tuple[dict[Any, Any], Any]:
-    """Return the Python kernels of a composite operator that `function` decomposes, and its own."""
+    """Return kernels by which `function` decomposes `operator`, and the original decomposition."""
     kernels = dict(operator.py_kernels)
     original = own_decomposition(operator)
     for key in _AUTOGRAD_KEYS:
@@ -83,19 +83,19 @@ def overridden(operator: Any, function: Callable[..., Any]) -> tuple[dict[Any, A
 
 
 def _call_original(original: Callable[..., Any], mode: Any, _: Any, *args: Any, **kw: Any) -> Any:
-    """Run an operator's own decomposition on fake tensors, not the decomposition table's."""
+    """Run an operator's own decomposition on fake tensors, instead of the table's function."""
     with mode:
         return original(*args, **kw)
 
 
 def fake_rule(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule for fake tensors of an overridden operator."""
+    """Return the fake tensor implementation of an overridden operator, from its decomposition."""
     return functools.partial(_call_original, original)
 
 
 @contextlib.contextmanager
 def kernels_replaced(prepared: list[tuple[Any, dict[Any, Any], Any]]) -> Iterator[None]:
-    """Give operators other Python kernels and rules for fake tensors within the block."""
+    """Give operators other Python kernels and fake tensor implementations within the block."""
     saved = [dict(operator.py_kernels) for operator, _, _ in prepared]
     ruled = []
     try:

@@ -1,10 +1,10 @@
-"""Generate the Python code of GraphModules when it is first read.
+"""Generate the Python code of a GraphModule when the code is first read.
 
 The modules that fxpress creates are ordinary `torch.fx.GraphModule`s whose class has descriptors in
 place of the generated `forward`, `_code` and so on. The first access to a descriptor calls
 `materialize`, which generates the code from the current graph and leaves the class exactly as
 `GraphModule.recompile` would have. In the blocks of `deferring`, torch's own modules get such
-classes too: its passes recompile a module after each step, and most of that code is never read.
+classes too: torch's passes recompile a module after each step, and most of the code is never read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 def _holder(cls: type) -> type | None:
-    """Return the class itself or a base class, whichever has deferred code; None if none has."""
+    """Return the first class in the MRO of `cls` that has deferred code, or None."""
     return next((c for c in cls.__mro__ if torch_fx.PENDING in vars(c)), None)
 
 
@@ -59,20 +59,20 @@ def _is_written_as_torch(graph: Graph) -> bool:
     *parts, _, _ = native
     try:
         code = torch_fx.PythonCode(*parts)
-    except TypeError:  # PythonCode has other fields in this torch
+    except TypeError:  # in this torch, PythonCode has other fields
         return False
     return bool(code.src == graph.python_code("self").src)
 
 
 def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[str, Any]]:
-    """Return the code of a graph, its function, and the entries for the module's state."""
+    """Return a graph's code, its `forward`, and the entries for the `__dict__` of its module."""
     native = None
     if _writes_as_torch() and not (
         torch_fx.shows_meta_in_source() or torch_fx.enriches_profiler_metadata()
     ):
         native = _native.python_source(graph)
     if native is None:
-        # The native generator does not support the graph's code generator or its annotations.
+        # The native generator does not support the CodeGen or the annotations of the graph.
         return torch_fx.recompile_separately(graph)
     *parts, shape, names = native
     code = torch_fx.PythonCode(*parts)
@@ -82,9 +82,9 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
     return code, forward, {**torch_fx.tree_specs(graph), **state}
 
 
-# The sources of equal layers differ only in the names of locals. Compiling is most of the cost of a
-# first call, so only the first source is compiled, and the others get its code with other names.
-# Source without names -> its code, and the numbers of its names in the order of `co_varnames`.
+# The sources of equal layers differ only in the names of locals. Compiling a source is most of the
+# cost of a first call, so only the first is compiled; later ones get its code with other names.
+# Source without names -> (its code, indices in the list of its names, in `co_varnames` order).
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
 # compile() refuses these names for locals, but a code object with such names would run.
@@ -103,7 +103,7 @@ def _compiled(
         number = {name: i for i, name in enumerate(names)}
         order = [number.get(name, -1) for name in forward.__code__.co_varnames]
         if -1 in order:
-            return forward  # it has a local that the native generator did not list
+            return forward  # the code has a local that is not in `names`
         _codes[shape] = forward.__code__, order
         if len(_codes) > _MAX_CODES:
             _codes.popitem(last=False)
@@ -117,7 +117,7 @@ def _compiled(
 def _publish(
     holder: type, module: torch.fx.GraphModule, forward: Any, state: dict[str, Any]
 ) -> None:
-    """Set a module and its class as `recompile` does; other threads find each name at any time."""
+    """Set the attributes that `recompile` sets on a module and its class; none is ever missing."""
     _native.insert_after(module.__dict__, torch_fx.GRAPH_SLOT, state)
     values = {"_wrapped_call": torch_fx.wrapped_call(holder), "forward": forward}
     for name, placeholder in BODY.items():
@@ -141,7 +141,7 @@ def _materialize(cls: type) -> torch_fx.PythonCode | None:
         try:
             code, forward, state = _generated(module.graph)
         except AttributeError as error:
-            # `nn.Module.__getattr__` would replace an AttributeError by one without this reason.
+            # `nn.Module.__getattr__` would replace an AttributeError by one without this message.
             raise RuntimeError(f"cannot generate the code of {holder.__name__}: {error}") from error
         _publish(holder, module, forward, state)
         return code
@@ -166,7 +166,7 @@ def refresh(module: torch.fx.GraphModule) -> None:
 
 
 def _recompile(self: torch.fx.GraphModule) -> Any:
-    """Run `GraphModule.recompile`; the code of children that is deferred stays deferred."""
+    """Run `GraphModule.recompile`, but generate no deferred code of child modules."""
     if _recompilation.is_replaced_here():
         return torch.fx.GraphModule.recompile(self)
     if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not BODY["forward"]:
@@ -207,7 +207,7 @@ BODY: dict[str, Any] = {
 
 
 def _is_deferrable(module: torch.fx.GraphModule) -> bool:
-    """Return whether torch created the class for this module only, and the graph is a `Graph`."""
+    """Return whether torch created a class only for this module, whose graph is a plain `Graph`."""
     cls = type(module)
     return (
         cls.__bases__ == (torch.fx.GraphModule,)
@@ -218,7 +218,7 @@ def _is_deferrable(module: torch.fx.GraphModule) -> bool:
 
 
 class _DeferredPythonCode(torch_fx.PythonCode):  # type: ignore[misc]
-    """The result of a deferred `recompile`; reading a field generates the code."""
+    """The PythonCode that a deferred `recompile` returns; reading a field generates the code."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

@@ -1,4 +1,4 @@
-"""torch's names for process groups, their stores, and stages of pipelines."""
+"""Names from torch for process groups, their stores, and stages of pipelines."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def is_divisible(
     outputs: Iterable[Any], inputs: Iterable[Any], parameters: Iterable[torch.Tensor]
 ) -> bool:
-    """Return whether torch computes all gradients if it splits the backward into two parts.
+    """Return whether torch computes all gradients of a stage if it splits the backward in two.
 
-    The parts compute the gradients of a stage's inputs, and then of its parameters.
+    The first part computes the gradients of the stage's inputs, the second of its parameters.
     """
     ends, roots, weights = map(_nodes, (inputs, outputs, parameters))
     return not loses_gradients(roots, ends) and not runs_twice(roots, ends, weights)
@@ -72,7 +72,7 @@ def runs_twice(roots: list[Node], ends: list[Node], weights: list[Node]) -> bool
 
 
 def _below(group: dict[str, Any], wanted: set[Node]) -> set[Node]:
-    """Return the nodes of `wanted` on paths from a group's intermediate nodes."""
+    """Return the nodes of `wanted` that are reachable from a group's intermediate nodes."""
     found: set[Node] = set()
     left = list(group["intermediates"])
     while left:
@@ -93,7 +93,7 @@ def _nodes(values: Iterable[Any]) -> list[Node]:
 
 _default_store: Callable[[], Any] = distributed_c10d._get_default_store
 SingleSchedule: Any = schedules.PipelineScheduleSingle
-CONNECTING = "fxpress connects ranks"  # the name of a thread
+CONNECTING = "fxpress connects ranks"  # the name of the thread in `new_group`
 V_SCHEDULES = (schedules.ScheduleZBVZeroBubble, schedules.ScheduleDualPipeV)
 
 
@@ -108,7 +108,7 @@ def schedule_class(name: str) -> Any:
 
 
 def store_of(group: Any) -> Any:
-    """Return the default store with a prefix for a process group; None is the default group."""
+    """Return the default store, whose keys get a prefix for a process group (None: the default)."""
     name = (distributed.group.WORLD if group is None else group).group_name
     return distributed.PrefixStore(f"fxpress/pipeline/{name}", _default_store())
 
@@ -127,7 +127,7 @@ def new_group(ranks: list[int], seconds: float) -> Any:
         except Exception as error:
             failed.append(error)
 
-    # If a rank dies, Gloo may wait for several timeouts, so a thread waits, abandoned after one.
+    # If a rank dies, Gloo may wait for several timeouts. So a thread calls it, abandoned after one.
     making = threading.Thread(target=make, name=CONNECTING, daemon=True)
     making.start()
     making.join(seconds)
@@ -140,8 +140,8 @@ def new_group(ranks: list[int], seconds: float) -> Any:
 
 def disconnect(schedule: Any, error: BaseException) -> None:
     """Close the connections of a failed schedule, so that waiting ranks fail too."""
-    # Gloo closes the connections when nothing refers to the group: neither stages, nor torch's
-    # frames in the traceback.
+    # Gloo closes the connections when the group is freed. The stages refer to the group, and so do
+    # torch's frames in the traceback of `error`.
     stages = [schedule._stage] if isinstance(schedule, SingleSchedule) else schedule._stages
     group = stages[0].group
     if group is None:
@@ -156,10 +156,10 @@ def disconnect(schedule: Any, error: BaseException) -> None:
     while seen is not None:
         for frame, _ in traceback.walk_tb(seen.__traceback__):
             if str(frame.f_globals.get("__name__")).startswith("torch.distributed."):
-                with contextlib.suppress(RuntimeError):  # the frame is running
+                with contextlib.suppress(RuntimeError):  # a running frame stays
                     frame.clear()
         seen = seen.__cause__ or seen.__context__
-    with contextlib.suppress(Exception):  # the first error is the one to raise
+    with contextlib.suppress(Exception):  # the caller raises `error`
         distributed.destroy_process_group(group)
 
 
@@ -209,7 +209,7 @@ def without_loss(schedule: Any) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Do nothing: replaces the second part of a backward that is not split."""
+    """Do nothing, as the second part of a stage's backward that was not split."""
 
 
 class _Zeros(TorchDispatchMode):  # type: ignore[misc]
@@ -231,7 +231,7 @@ _EMPTY = {
 class Stage(PipelineStage):  # type: ignore[misc]
     """torch's stage, but it infers shapes without changing buffers, and reports its activity.
 
-    Between two stages on one rank, torch passes gradients in `eval` too, which computes none.
+    In `eval`, torch's stages on one rank pass gradients to each other too. These stages do not.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class Stage(PipelineStage):  # type: ignore[misc]
         copies = {name: value.detach().clone() for name, value in module.named_buffers()}
         with _Zeros():
             made = torch.func.functional_call(module, copies, args, kwargs)
-        # torch does not split the backward of a stage that has a `dw_builder`.
+        # If a stage has a `dw_builder`, torch does not split the backward of the stage.
         outputs = made if isinstance(made, tuple) else (made,)
         is_whole = not self.is_first and not is_divisible(outputs, args, module.parameters())
         self.dw_builder = (lambda: _nothing) if is_whole else None

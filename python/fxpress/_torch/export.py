@@ -1,4 +1,4 @@
-"""torch's names for exported programs, and for unflattened modules."""
+"""Names from torch for exported programs, and for unflattened modules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fxpress._torch.fx import GRAPH_SLOT
 
 
 def skip_frame(function: Callable[..., Any]) -> None:
-    """Keep Dynamo from compiling a function by itself; it still traces calls of it by others."""
+    """Keep Dynamo from compiling a function as a frame; its calls in other frames are traced."""
     frames = torch._C._dynamo.eval_frame
     skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
@@ -136,7 +136,7 @@ def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         for name, child in module._modules.items()
         if isinstance(child, torch.fx.GraphModule)
     }
-    # The constructor of a GraphModule recompiles its children, so these are copies as well.
+    # The constructor of a GraphModule recompiles its children, so the children are copied too.
     root = torch.nn.Module()
     vars(root).update(vars(module), _modules={**module._modules, **copies})
     result = torch.fx.GraphModule(root, copy.deepcopy(module.graph))
@@ -147,7 +147,7 @@ def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 GraphPickler: Any = _graph_pickler.GraphPickler
 
-# Options of a pickler that accepts any operator, and all of a node's meta.
+# The options of a GraphPickler that pickles all operators, and all items of a node's meta.
 PICKLE_ALL = _graph_pickler.Options(ops_filter=None, node_metadata_key_filter=None)
 
 
@@ -169,6 +169,6 @@ def fake_mode_of_its_own() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
-# Operators that read an inner tensor of a tensor subclass. In an exported graph, their nodes come
-# before the nodes of all modules.
+# Operators that read an inner tensor of a tensor subclass. In an exported graph, the nodes of these
+# operators come before the nodes of all modules.
 INNER_TENSOR_TARGETS = frozenset({torch.ops.export.access_subclass_inner_tensor.default})

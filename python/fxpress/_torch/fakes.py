@@ -1,4 +1,4 @@
-"""Fake tensors built from their parts, without the Python code of FakeTensor's constructor."""
+"""Build fake tensors from their parts, without the Python code of FakeTensor's constructor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ try:
     from fxpress._torch import aten
 
     fake_with_numbers: Any = aten.fake_with_numbers
-except ImportError:  # fxpress has no extension for this torch
+except ImportError:  # fxpress has no `_aten` extension for this torch
     fake_with_numbers = None
 
 make_subclass = torch.Tensor._make_subclass

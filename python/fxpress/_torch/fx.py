@@ -1,4 +1,4 @@
-"""torch's names for graphs, nodes, generated code, and the trees of values around them."""
+"""Names from torch for graphs, nodes, generated code, and trees of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from torch.utils._pytree import TreeSpec as TreeSpec
 
 from fxpress._torch.versions import features
 
-CAST = torch.ops.aten._to_copy.default  # to another dtype
+CAST = torch.ops.aten._to_copy.default  # converts a tensor to another dtype
 
 _T = TypeVar("_T")
 
-# A torch with the newer name warns about the older one.
+# `is_opaque_value` has a new name in newer releases, where the old name warns.
 is_opaque_value: Callable[[Any], bool] = (
     opaque_object.is_custom_class_obj
     if features.opaque_values_are_custom_classes
@@ -91,11 +91,11 @@ def uses_lazy_graph_modules() -> bool:
     return issubclass(lazy_graph_module._get_graph_module_cls(), LazyGraphModule)
 
 
-# A GraphModule that torch has created: fxpress creates classes and instances like it.
+# A GraphModule created by torch: the classes and instances that fxpress creates are like it.
 PATTERN = torch.fx.GraphModule({}, torch.fx.Graph())
 _PATTERN_CLASS = type(PATTERN)
 
-# torch's own function, because Dynamo recognizes and skips it by its file.
+# torch's function, which Dynamo skips because of the file that defines it.
 CALL_WRAPPED = vars(_PATTERN_CLASS)["__call__"]
 CLASS_QUALNAME: str = _PATTERN_CLASS.__qualname__
 CLASS_MODULE: str = _PATTERN_CLASS.__module__
@@ -124,7 +124,7 @@ def forward_from_code(
     namespace: dict[str, Any],
     graph: torch.fx.Graph,
 ) -> Any:
-    """Return a source's function, with the code of a source that has other names of locals."""
+    """Return the function of `source` without compiling: `pattern` has other names of locals."""
     namespace = {**namespace, "__builtins__": vars(builtins)}
     key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
     code = pattern.replace(co_filename=key, co_varnames=names)
@@ -148,14 +148,14 @@ def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 class _Separate(torch.fx.GraphModule):  # type: ignore[misc]
-    """A GraphModule of another base class, whose code `deferred_code.deferring` does not defer."""
+    """A GraphModule subclass, so that `deferred_code.deferring` does not defer its code."""
 
 
 def recompile_separately(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
-    """Run torch's `recompile` on a new module; return the code, `forward`, `__dict__` entries."""
+    """Run torch's `recompile` on a new module; return code, `forward` and `__dict__` entries."""
     module = torch.fx.GraphModule.__new__(_Separate)
     torch.nn.Module.__init__(module)
-    # A subclass of Graph may generate code by other rules, which a plain copy would not have.
+    # A subclass of Graph may generate code by its own rules, so only a plain Graph is copied.
     module._graph = _with_own_nodes(graph) if type(graph) is torch.fx.Graph else graph
     code = module.recompile()
     state = {name: vars(module)[name] for name in RECOMPILED_STATE if name in vars(module)}
@@ -202,10 +202,10 @@ def sample_graph_with_trees() -> torch.fx.Graph:
 
 
 def tree_inputs(codegen: Any) -> tuple[list[str], list[str], list[str] | None, bool] | None:
-    """Return the parameters, the positional ones, the keywords, and whether there is an out_spec.
+    """Return all parameter names, positional ones, keywords, and whether there is an out_spec.
 
-    The keywords are None if all arguments are positional; the result is None for graphs that only
-    torch's generator supports.
+    The keywords are None if all arguments are positional. The result is None if only torch's code
+    generator supports the graph.
     """
     info = codegen.pytree_info
     if info is None or "self" in info.orig_args:
@@ -274,7 +274,7 @@ def parse_name(name: str) -> tuple[str, str, str]:
 
 
 def current_node_meta() -> dict[str, Any] | None:
-    """Return the initial meta of a node traced now; None outside of `preserve_node_meta`."""
+    """Return the meta that a node would get if it were traced now; None if it would get none."""
     if not fx_traceback.has_preserved_node_meta():
         return None
     scratch = torch.fx.Graph()
@@ -286,7 +286,7 @@ NodeSourceAction = fx_traceback.NodeSourceAction
 
 
 def provenance_rules(pass_name: str, *actions: Any) -> dict[str, object]:
-    """Return how a pass fills `from_node`, for `ProvenanceRules` of csrc/fx/provenance.h."""
+    """Return a pass's `ProvenanceRules` (csrc/fx/provenance.h), by which it sets `from_node`."""
     sample = torch.fx.Graph().placeholder("sample")
     source = fx_traceback.NodeSource(sample, pass_name, list(actions))
     return {
@@ -307,7 +307,7 @@ def _copy_source(source: Any) -> Any:
         return copy.deepcopy(source)
     made = object.__new__(fx_traceback.NodeSource)
     fields = made.__dict__
-    fields.update(source.__dict__)  # other values than those below never change
+    fields.update(source.__dict__)  # torch never edits the values that are shared here
     fields["action"] = [*source.action]
     if source.node_info is not None:
         info = fields["node_info"] = object.__new__(type(source.node_info))

@@ -1,8 +1,8 @@
-"""Fill the table of the native code for graphs: the objects in `csrc/fx/symbols.def`.
+"""Fill the native table of Python objects in `csrc/fx/symbols.def`, which code for graphs uses.
 
 A module that uses native code for graphs calls `fx` at import, and the first call fills the table.
-`_graphs.engine` and `_files.serde.native_table` fill the tables of the engine and serde in the same
-way.
+`_graphs.engine` and `_files.serde.native_table` fill the native tables of the engine and of serde
+in the same way.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fill_once(fill: Callable[[], None]) -> Callable[[], None]:
 
 @functools.cache
 def tensor_part_symbol(name: str) -> object:
-    """Return an attribute of the `_aten` extension; None if there is none for this torch."""
+    """Return an attribute of the `_aten` extension; None if this torch has no such extension."""
     try:
         from fxpress._torch import aten
     except ImportError:
@@ -54,7 +54,7 @@ def tensor_part_symbol(name: str) -> object:
 
 @fill_once
 def fx() -> None:
-    """Fill the table of `csrc/fx/symbols.def`, which all native code for graphs needs."""
+    """Fill the native table of `csrc/fx/symbols.def`, which all native code for graphs needs."""
     from fxpress._base.errors import InternalError
     from fxpress._torch import deferred_code, tables
 

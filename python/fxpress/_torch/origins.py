@@ -1,4 +1,4 @@
-"""Find functions that run only torch's code, and operators with kernels or rules of other code."""
+"""Find functions that run only torch's code, and operators with kernels that users registered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CONTAINERS = (tuple, list, set, frozenset)
 
 
 def is_torchs(function: Any) -> bool:
-    """Return whether a function's code, and all functions that it refers to, are torch's."""
+    """Return whether torch's code defines a function and all functions to which it refers."""
     # Attributes such as `__module__` are ignored, because `functools.wraps` copies them.
     todo, seen = [function], {}
     while todo:
@@ -45,7 +45,7 @@ def is_torchs(function: Any) -> bool:
 
 
 def _parts(value: Any) -> Iterable[Any] | None:
-    """Return the objects in a value that it may call; None for a value that is not torch's."""
+    """Return the objects that a call of `value` may call; None if `value` is not torch's."""
     kind = type(value)
     if kind in _PLAIN:
         return ()
@@ -67,7 +67,7 @@ def _parts(value: Any) -> Iterable[Any] | None:
         return () if _namespace(value) in BUILTIN else None
     if isinstance(value, (enum.Enum, inspect.Signature)):
         return (kind,)
-    # A module is refused, because its state may change.
+    # An nn.Module is refused, because its state may change.
     if not _is_known(kind, ()) or isinstance(value, torch.nn.Module):
         return None
     if hasattr(value, "__dict__"):
@@ -88,7 +88,7 @@ def _parts_of_function(function: types.FunctionType) -> list[Any] | None:
 
 
 def _parts_of_native(function: types.BuiltinFunctionType) -> tuple[Any, ...] | None:
-    """Return the object to which a C function is bound; None if it is not torch's or Python's."""
+    """Return objects that a C function is bound to; None if neither torch nor Python defines it."""
     owner = function.__self__
     if owner is not None and not isinstance(owner, types.ModuleType):
         return (owner,)
@@ -104,7 +104,7 @@ def _is_harmless(cls: type) -> bool:
 
 
 def _is_known(cls: type, others: Iterable[str]) -> bool:
-    """Return whether torch or one of the packages `others` has the class under its own name."""
+    """Return whether torch or a package in `others` has a class under the class's own name."""
     name = str(cls.__module__)
     found: Any = sys.modules.get(name)
     for part in cls.__qualname__.split("."):
@@ -119,13 +119,13 @@ def _namespace(operator: Any) -> str:
     return str(operator._qualified_op_name).partition("::")[0]
 
 
-# A line of `_dispatch_dump` for a Python kernel: its dispatch key, and the file and line that
-# created the `torch.library.Library` of the kernel.
+# A line of `_dispatch_dump` for a Python kernel: the kernel's dispatch key, and the file and line
+# that created the kernel's `torch.library.Library`.
 _KERNEL = re.compile(
     r"^(\w+)(?:\[alias\])?(?: \(inactive\))?: registered at (.+\.py):(\d+) ::", re.MULTILINE
 )
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd.name
-# Kernels with these keys only compute results: the trace still has a node of the operator.
+# If a kernel with one of these keys runs, the trace still has a node of the operator.
 _RESULTS = frozenset(
     {"Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
 )
@@ -141,20 +141,20 @@ def _is_backend(key: str) -> bool:
 
 
 def _kernels(operator: str) -> list[tuple[str, bool]]:
-    """Return (dispatch key, whether it is torch's) of the Python kernels that a trace may run."""
+    """Return (dispatch key, whether the kernel is torch's) for Python kernels a trace may run."""
     found = _KERNEL.findall(torch._C._dispatch_dump(operator))
     return [(k, _is_of_torch(file, int(line))) for k, file, line in found if not _is_backend(k)]
 
 
 def _is_of_torch(file: str, line: int) -> bool:
-    """Return whether kernels are torch's, by the file and line where their library was created."""
+    """Return whether kernels are torch's, by the file and line that created their Library."""
     for_others = file == library.__file__ and line in _lines_for_others()
     return file.startswith(HOME) and not for_others
 
 
 @functools.cache
 def _lines_for_others() -> frozenset[int]:
-    """Return the lines of `torch.library` that create libraries for callers' kernels."""
+    """Return the lines of `torch/library.py` that create libraries for kernels of its callers."""
     lines: set[int] = set()
     todo = [library._impl.__code__, inspect.unwrap(library._scoped_library).__code__]
     while todo:
@@ -165,7 +165,7 @@ def _lines_for_others() -> frozenset[int]:
 
 
 class _Libraries:
-    """Caches, for each live `torch.library.Library`, whether it has a user's kernel."""
+    """Finds users' kernels for torch's operators; caches the result for each live Library."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
@@ -220,7 +220,7 @@ def is_replaced(operator: Any) -> bool:
 
 
 def fake_rules() -> tuple[Any, ...]:
-    """Return the registered rules for fake results of torch's operators, as a comparable value."""
+    """Return the fake tensor implementations registered for torch's operators, to compare them."""
     registered = simple_registry.singleton._data
     return (
         dict(fake_impls.op_implementations_dict),

@@ -20,15 +20,15 @@ from torch.fx import _compatibility
 from fxpress._base.errors import UnsupportedError, UnsupportedTorchError
 from fxpress._torch.versions import EXPECTED, is_of_torch, minor
 
-# The objects of torch.fx that torch marks as compatible between releases, or as not compatible.
+# torch's tables of the objects of torch.fx that it marks as compatible between releases, or not.
 COMPATIBILITY_MARKS: list[dict[Any, None]] = [
     vars(_compatibility)[name]
     for name in ("_BACK_COMPAT_OBJECTS", "_MARKED_WITH_COMPATIBILITY")
     if name in vars(_compatibility)
 ]
 
-# Component -> the functions that it calls or overrides. An underscore is a positional argument (of
-# a method, the first is the object), and a name is a keyword argument.
+# Component -> the functions of torch that it calls or overrides. An underscore is a positional
+# argument (the first one of a method is `self`), and a name is a keyword argument.
 _CALLS = {
     "split_module": """
         torch.fx.graph_module:GraphModule(_, _)
@@ -164,8 +164,8 @@ _CALLS = {
         torch._dynamo.utils:proxy_args_kwargs(_, _)
     """,
 }
-COMPONENTS = tuple(_CALLS)  # the names of their modules
-_USES = {  # component -> the components that it uses
+COMPONENTS = tuple(_CALLS)  # each is also the name of a public module of fxpress
+_USES = {  # component -> other components that it uses
     "unflatten": ("split_module",),
     "export": ("split_module",),
     "serialize": ("split_module",),
@@ -203,14 +203,14 @@ def is_known() -> bool:
 
 
 def is_due_to_torch(error: Exception) -> bool:
-    """Return whether torch caused an import to fail; an unknown release always counts as cause."""
+    """Return whether an import failed because of the installed torch; True for unknown releases."""
     lacks_name = isinstance(error, (ImportError, AttributeError)) and is_of_torch(error)
     return lacks_name or isinstance(error, UnsupportedError) or not is_known()
 
 
 @contextlib.contextmanager
 def component(name: str) -> Iterator[None]:
-    """Run a block with a component's imports; UnsupportedTorchError if torch lacks a part."""
+    """Run a block that imports a component; UnsupportedTorchError if torch lacks a needed name."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""torch's names for repeating the trace of a module's call, instead of tracing the next call."""
+"""Names from torch for repeating the trace of a module's call instead of tracing an equal call."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
 from fxpress._torch.symbols import SYMBOLIC as SYMBOLIC
 
-# The tables of Dynamo's OutputGraph that the trace of a repeatable call leaves unchanged:
-# description -> names of the tables. Some releases lack some of them.
+# Attributes of Dynamo's OutputGraph that the trace of a repeatable call leaves unchanged, by the
+# description of a change. No release of torch has all of them.
 _LASTING = {
     "a name among the globals": ("installed_globals",),
     "a hook for the end of the trace": ("cleanup_hooks",),
@@ -74,7 +74,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
         len(effects.tensor_hooks),
         len(effects.save_for_backward),
         len(tracer.bound_symbols),
-        # An operator's first result has other expressions than later results, from the cache.
+        # An operator's first result has other expressions than later results, which are cached.
         FakeTensorMode.cache_misses if tracer.bound_symbols else 0,
         len(shapes.guards),
         shapes._version_counter,
@@ -84,7 +84,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
 
 
 def lasting_change(before: tuple[int, ...], after: tuple[int, ...]) -> str:
-    """Describe the difference between two results of `lasting_state`."""
+    """Describe the first difference between two results of `lasting_state`."""
     for (why, _), old, new in zip(_NAMES, before, after, strict=False):
         if old != new:
             return why
@@ -92,7 +92,7 @@ def lasting_change(before: tuple[int, ...], after: tuple[int, ...]) -> str:
 
 
 def surroundings(tx: Any) -> tuple[Any, ...]:
-    """Return the state of a trace on which a call depends, besides its module and arguments."""
+    """Return the state that a call's trace depends on, besides the call's module and arguments."""
     modes = tx.symbolic_torch_function_state
     streams = getattr(tx, "symbolic_stream_state", None)
     return (
@@ -109,7 +109,7 @@ def surroundings(tx: Any) -> tuple[Any, ...]:
 
 
 def is_plain_trace(tx: Any) -> bool:
-    """Return whether calls can be repeated in this trace: not, for example, in an except block."""
+    """Return whether calls can be repeated at this point: not, for example, in an except block."""
     return (
         tx.output.current_tracer.parent is None
         and tx.distributed_state is None  # sizes on other ranks make numbers dynamic
@@ -123,20 +123,20 @@ def is_plain_trace(tx: Any) -> bool:
     )
 
 
-# Settings that list sources by name.
+# Settings of torch.compiler that list names of sources.
 _BY_SOURCE = ("dynamic_sources", "unbacked_sources", "static_sources")
 
 
 class SeenSize(NamedTuple):
-    """A number or a tensor's sizes, which Dynamo compares with earlier traces to find changes."""
+    """A number or a tensor's sizes: Dynamo finds changes by comparing them with earlier traces."""
 
     tx: Any
-    name: str  # the name of the source
+    name: str  # the name of the source of the number or tensor
     given: Any
-    merged: Any  # merged with sizes from earlier traces
+    merged: Any  # `given`, merged with the sizes from earlier traces
 
     def merged_by_another(self, name: str) -> Any:
-        """Return the result of merging the same sizes for the source `name`."""
+        """Return the result of merging `given` with earlier sizes of another source, `name`."""
         code = pgo.CodeId.make(self.tx.f_code, self.tx.closure)
         known = pgo.get_code_state()[code].automatic_dynamic.get(name)
         if known is None or not config.automatic_dynamic_shapes:
@@ -146,7 +146,7 @@ class SeenSize(NamedTuple):
         return merged
 
     def note(self, name: str) -> None:
-        """Make Dynamo record the same sizes for the source `name`."""
+        """Make Dynamo record `given` for another source, `name`."""
         builder.process_automatic_dynamic(self.tx, name, self.given)
 
 
@@ -166,13 +166,13 @@ _TRACES = "_fxpress_traces_all"
 
 
 class _Restart(RestartAnalysis):  # type: ignore[misc]
-    """Makes Dynamo trace the frame again, without repeating calls."""
+    """The exception that makes Dynamo trace a frame again, without repeating calls."""
 
 
 def restart_without_reuse(output: Any, reason: str) -> NoReturn:
-    """Make Dynamo restart a frame, and trace the calls that were repeated."""
+    """Make Dynamo trace a frame again from its start, including the calls that were repeated."""
     log = output.root_tx.speculation_log
-    log.clear()  # the next attempt reaches other instructions than the log lists
+    log.clear()  # its entries do not fit the next attempt
     vars(log)[_TRACES] = True
     raise _Restart(restart_reason=reason)
 
@@ -204,13 +204,13 @@ def items_of(container: Any) -> tuple[VariableTracker, ...]:
 
 
 def is_changed(variable: VariableTracker) -> bool:
-    """Return whether the program changed a container that it did not create."""
+    """Return whether the traced program changed a container that existed before the trace."""
     kind = variable.mutation_type
     return isinstance(kind, ValueMutationExisting) and kind.is_modified
 
 
 def outlives_call(variable: VariableTracker) -> bool:
-    """Return whether a change of the object is visible outside of the trace."""
+    """Return whether an object existed before the trace, so that its changes outlive the trace."""
     return isinstance(variable.mutation_type, (ValueMutationExisting, AttributeMutationExisting))
 
 
@@ -221,7 +221,7 @@ def changed_objects(effects: Any) -> list[VariableTracker]:
 
 
 def within(objects: list[VariableTracker], effects: Any) -> dict[int, VariableTracker]:
-    """Return the variables in objects, at any depth, by id."""
+    """Return the variables that `objects` contain, at any depth, by id of the variable."""
     found: dict[int, VariableTracker] = {}
     VariableTracker.visit(lambda each: found.update({id(each): each}), objects, None, effects)
     return found
@@ -233,12 +233,12 @@ def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
 
 
 def copy_number(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a variable for a repeated call's new number."""
+    """Return a variable for a repeated call's new symbolic number, whose node `proxy` has."""
     return SymNodeVariable(proxy, proxy.node.meta["example_value"])
 
 
 def copy_container(variable: Any, items: Any) -> VariableTracker:
-    """Return a variable for a new container with other items."""
+    """Return a variable for a repeated call's new container, like `variable` but with `items`."""
     return variable.clone(items=items, mutation_type=_new_of(variable))
 
 
@@ -258,7 +258,7 @@ global_state = torch._C._dynamo.guards.GlobalStateGuard
 
 
 def input_variable(output: Any, node: torch.fx.Node) -> tuple[torch.Tensor, Any] | None:
-    """Return the tensor of a graph's input, and its variable; None for other inputs."""
+    """Return (tensor, its variable) for an input of a graph; None if the input has no variable."""
     given = node.meta.get("grapharg")
     tensor = output.nn_modules.get(node.target) if given is None else given.example
     known = output.side_effects.id_to_variable.get(id(tensor))
@@ -282,12 +282,12 @@ def is_exhausted(generator: Any) -> bool:
 
 
 def note_proxyable(tracer: Any, variable: VariableTracker) -> None:
-    """Record a variable in a tracer, which does so for the variables that it creates itself."""
+    """Record a variable in a tracer, as a tracer records the variables that it creates itself."""
     tracer.record_proxyable_vt(variable)
 
 
 class CallSite:
-    """The location of a call: the translators, innermost first, and their instructions."""
+    """The location of a call: Dynamo's translators, innermost first, with their instructions."""
 
     def __init__(self, tx: Any) -> None:
         self._frames: list[tuple[Any, Any, int]] = []
@@ -298,7 +298,7 @@ class CallSite:
         self._text: str | None = None
 
     def is_same(self, other: CallSite) -> bool:
-        """Return whether both are the same location in the program."""
+        """Return whether this and `other` are the same location in the program."""
         return len(self._frames) == len(other._frames) and all(
             mine[0].f_code is its[0].f_code
             and mine[2] == its[2]
@@ -327,7 +327,7 @@ class CallSite:
 
 
 def map_source(source: Source, known: dict[Source, Source]) -> Source:
-    """Return a source with its parts replaced by `known`, to which each result is added."""
+    """Return a source with the sources in it replaced by `known`, to which each result is added."""
     found = known.get(source)
     if found is None:
         found = source
@@ -362,7 +362,7 @@ def checks_identity(guard: Guard) -> bool:
 
 
 def is_of_variable(guard: Guard) -> bool:
-    """Return whether Dynamo creates such a guard together with the variable of its source."""
+    """Return whether Dynamo creates this guard when it creates a variable for the source."""
     return guard.create_fn is GuardBuilder.TYPE_MATCH
 
 
@@ -378,7 +378,7 @@ def _given(guard: Guard) -> tuple[Any, ...]:
 
 
 def is_repeatable(guard: Guard) -> bool:
-    """Return whether a guard reads only its source, so that it can be repeated for another."""
+    """Return whether a guard reads only its source, so that it can be copied for another source."""
     function = guard.create_fn
     return isinstance(function, (functools.partial, types.FunctionType)) and all(
         isinstance(each, (*_REPEATED, Source)) for each in _given(guard)
@@ -386,17 +386,17 @@ def is_repeatable(guard: Guard) -> bool:
 
 
 def guard_arguments(guard: Guard) -> list[Any]:
-    """Return the arguments of a guard that can be compared: sources and plain values."""
+    """Return the comparable arguments of a guard's function: sources and plain values."""
     return [each for each in _given(guard) if isinstance(each, (*_REPEATED, Source))]
 
 
 def guard_key(guard: Guard) -> tuple[Any, ...]:
-    """Return a key that is equal for guards that check the same."""
+    """Return a key of a guard; guards with equal keys check the same thing of one source."""
     return guard.originating_source, guard_kind(guard), *guard_arguments(guard)
 
 
 def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
-    """Return a copy of a guard for the source that replaces its source in the table.
+    """Return a copy of a guard for the source by which `known` replaces the guard's source.
 
     The copy has no stack yet: for Dynamo, guards with one source and one stack are equal.
     """
@@ -420,7 +420,7 @@ _GUARD_FLAGS = [
 
 
 class _GuardsApart(GuardsSet):  # type: ignore[misc]
-    """Guards that Dynamo does not install; it would extract a stack for each installed guard."""
+    """A set of guards that are not installed. Dynamo extracts a stack for each installed guard."""
 
     def add(self, guard: Guard, **options: Any) -> None:
         self.inner.add(guard)

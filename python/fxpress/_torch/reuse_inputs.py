@@ -1,4 +1,4 @@
-"""Copy fake tensors and inputs of a graph, which is faster than Dynamo's code for each input."""
+"""Add inputs of a graph by copying equal inputs, which is faster than Dynamo's code for inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def copy_fake(like: Any, shares: torch.Tensor | None, symbol: Callable[[Any], An
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether a new tensor of these sizes and strides has a storage of this size."""
+    """Return whether a tensor begins at offset 0 and uses all of its storage; False if symbolic."""
     if any(type(each) is not int for each in (*tensor.shape, *tensor.stride())):
         return False  # a comparison would add guards on symbols
     needed = _native.bytes_needed(tensor.shape, tensor.stride(), 0, tensor.element_size())
@@ -50,7 +50,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 
 def can_copy_parameter(fake: Any) -> bool:
-    """Return whether a fake parameter has fixed sizes and its own storage, as from Dynamo."""
+    """Return whether a fake parameter is as Dynamo creates it: fixed sizes, its own storage."""
     return (
         config.force_parameter_static_shapes
         and type(fake) is FakeTensor
@@ -62,7 +62,7 @@ def can_copy_parameter(fake: Any) -> bool:
 
 
 def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Copy a fake parameter for another parameter; None if Dynamo has to create it."""
+    """Copy a fake parameter as the fake of `parameter`; None: Dynamo must create that fake."""
     mode = fake.fake_mode
     converter = mode.fake_tensor_converter
     meta = converter.meta_converter
@@ -87,7 +87,7 @@ def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
 
 @dataclasses.dataclass
 class Input:
-    """A parameter that becomes an input of the graph, like another parameter `like`."""
+    """A parameter to add to the graph as an input, as Dynamo added the parameter `like`."""
 
     variable: Any  # the variable of `like`
     like: torch.Tensor
@@ -97,7 +97,7 @@ class Input:
 
 
 def add_placeholder(tx: Any, given: Input) -> VariableTracker:
-    """Add a placeholder for a parameter to the graph; return the variable."""
+    """Add a placeholder for `given.parameter` to the graph; return the parameter's variable."""
     output, parameter, source = tx.output, given.parameter, given.source
     name = re.sub(r"[^a-zA-Z0-9]+", "_", source.name)
     proxy = output.root_tracer.create_graph_input(name, type(parameter), given.fake, source=source)
@@ -113,7 +113,7 @@ def add_placeholder(tx: Any, given: Input) -> VariableTracker:
 def add_attribute(
     tx: Any, given: Input, make_node: Callable[[str, dict[str, Any]], torch.fx.Node]
 ) -> VariableTracker:
-    """Add a node that reads a parameter to the graph; return the variable."""
+    """Add a node that reads `given.parameter` to the graph; return the parameter's variable."""
     output, parameter, source = tx.output, given.parameter, given.source
     name = output.module_key_name(source.name)
     name = get_unique_name_wrt(name, output.nn_modules, output.global_scope)
@@ -130,7 +130,7 @@ def add_attribute(
 
 
 def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
-    """Return the variable of an input, recorded in all of Dynamo's tables of inputs."""
+    """Create the variable of an input, and record it in all of Dynamo's tables of inputs."""
     output, parameter, source = tx.output, given.parameter, given.source
     _note_fake(output, given.like, parameter, given.fake, source)
     install_guard(source.make_guard(guard))
@@ -142,14 +142,14 @@ def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
 
 
 class _RealValues(dict):  # type: ignore[type-arg]
-    """Dynamo's `real_value_cache`, except that a parameter is copied only when it is read."""
+    """A substitute for Dynamo's `real_value_cache` that copies a parameter only when it is read."""
 
     def __init__(self, values: dict[Any, Any]) -> None:
         super().__init__(values)
         self._pending: dict[Any, tuple[torch.Tensor, Any]] = {}
 
     def add(self, node: torch.fx.Node, value: torch.Tensor, fake_mode: Any) -> None:
-        """Record the value of a node, which is copied when it is read."""
+        """Record the value of a node; a read of the value copies it."""
         self._pending[node] = value, fake_mode
 
     def __contains__(self, node: object) -> bool:

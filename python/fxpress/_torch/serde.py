@@ -1,4 +1,4 @@
-"""torch's names for serialization: the schema, files, symbols, verifiers."""
+"""Names from torch for serialization: the schema, the serializer, symbols and verifiers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MEMORY_FORMATS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_MEMORY_FORMAT
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # The attribute in which a fake tensor keeps its device.
 FAKE_DEVICE = "_fake_device" if features.fake_device_is_a_property else "fake_device"
-# Pickles of fake tensors name this function, so that its name is part of the file format.
+# Pickles of fake tensors contain the name of this function, so it is part of the file format.
 reconstruct_fake_tensor = torch_serialize._reconstruct_fake_tensor
 SYM_OPS = torch_serialize._SYM_OPS
 SCALAR_TYPES = torch_serialize._TORCH_TO_SERIALIZE_DTYPE
@@ -135,7 +135,7 @@ assert_scalar = torch.ops.aten._assert_scalar.default
 ScriptObject = torch._C.ScriptObject
 
 
-# Functions on numbers that programs call, but that torch's serializer refuses.
+# Functions on numbers that programs call. torch's serializer refuses them; fxpress writes them.
 _FURTHER_SYM_OPS = (
     *(math.ceil, math.floor, round, abs, operator.abs, operator.not_),
     *(torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless),
@@ -143,7 +143,7 @@ _FURTHER_SYM_OPS = (
 
 
 def sym_ops() -> Iterator[Any]:
-    """Yield the functions on numbers that a file may name: torch's, and further ones."""
+    """Yield the functions on numbers that a file may name: `SYM_OPS` and `_FURTHER_SYM_OPS`."""
     yield from SYM_OPS
     yield from _FURTHER_SYM_OPS
 
@@ -159,15 +159,15 @@ def allowed_builtins() -> list[Any]:
 
 
 def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
-    """Return a copy of an opset version table, with this torch's version if it lacks "aten"."""
+    """Return a copy of {namespace: opset version}; add the installed torch's "aten" if missing."""
     complete = dict(versions or {})
     complete.setdefault("aten", int(torch._C._get_max_operator_version()))
     return complete
 
 
-_module_uses: dict[type, set[int]] = {}  # registered class -> ids of the module_inputs that use it
-# Reentrant: the collector may destroy a module_inputs, which takes the lock, while this thread
-# holds the lock.
+_module_uses: dict[type, set[int]] = {}  # registered class -> ids of `module_inputs` that need it
+# Reentrant, because `module_inputs.__del__` acquires the lock, and the garbage collector may call
+# it in the thread that holds the lock.
 _module_uses_lock = threading.RLock()
 
 
@@ -190,7 +190,7 @@ class module_inputs:  # noqa: N801
     def __enter__(self) -> None:
         classes = set()
         waiting = [self._inputs]
-        while waiting:  # tree_leaves() would yield each leaf through all levels above it
+        while waiting:  # faster than tree_leaves() for deeply nested inputs
             at = waiting.pop()
             if isinstance(at, torch.nn.Module):
                 classes.add(type(at))
@@ -218,7 +218,7 @@ class module_inputs:  # noqa: N801
                 self._used.discard(cls)
 
     def __del__(self) -> None:
-        for _ in range(10):  # a signal handler may interrupt an attempt, and nothing retries later
+        for _ in range(10):  # again if a signal handler raises
             if not getattr(self, "_used", None):
                 break
             with suppress(BaseException):
@@ -234,7 +234,7 @@ def _register_module(cls: Any) -> None:
 
 
 def _deregister_module(cls: type) -> None:
-    """Remove all existing entries of a class: an interrupt may have left only some of them."""
+    """Remove a class from pytree's tables; an interrupt may have removed it from some already."""
     spec = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
     if spec is not None:
         pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(spec.serialized_type_name, None)
@@ -265,7 +265,7 @@ def guards_code(program: Any) -> list[str]:
 
 
 def is_effectful(target: Any) -> bool:
-    """Return whether a call of an operator has an effect besides its result."""
+    """Return whether a call of `target` has an effect, so that dead code elimination keeps it."""
     return target in fx_node._side_effectful_functions or effects._get_effect(target) is not None
 
 
@@ -350,10 +350,10 @@ def make_fake_mode() -> Any:
 
 @contextmanager
 def quick_constructors(fake_mode: Any) -> Iterator[None]:
-    """Run a block in which `torch.empty_strided` is faster in a fake mode.
+    """Run a block in which `torch.empty_strided` creates fake tensors of `fake_mode` faster.
 
-    It skips checks that always pass. torch's cache gets the same entries, without the check in
-    which torch creates each tensor again from its entry.
+    The call skips checks that always pass. torch's cache gets the entries that torch would add, but
+    torch does not check them by creating each tensor again from its entry.
     """
     dispatch, make_entry = fake_mode._dispatch_impl, fake_mode._make_cache_entry
 
@@ -379,7 +379,7 @@ def quick_constructors(fake_mode: Any) -> Iterator[None]:
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
-    """Store the hint of an expression, unless the ShapeEnv has it, or has hints of symbols only."""
+    """Store an expression's hint in a ShapeEnv that lacks it and has hints of such expressions."""
     if expression in shape_env.backed_var_to_val or (
         features.symbols_by_name and not expression.is_Symbol
     ):
@@ -443,7 +443,7 @@ def has_operator(namespace: str, name: str) -> bool:
 
 
 def is_of_torch(operator: Any) -> bool:
-    """Return whether torch's own code, except its tests, defines the class of an operator."""
+    """Return whether torch, but not `torch.testing`, defines the class of an operator."""
     module = type(operator).__module__
     return module.startswith("torch.") and not module.startswith("torch.testing.")
 
@@ -453,8 +453,8 @@ def is_torchs(module: types.ModuleType) -> bool:
     return module.__name__.partition(".")[0] == "torch"
 
 
-# The fields that `make_program` sets without the constructor, which would check a valid program
-# again. If this torch's programs have other fields, `make_program` calls the constructor.
+# The fields that `make_program` sets on a valid program without calling the constructor, whose
+# checks are slow. If ExportedProgram of this torch has other fields, it calls the constructor.
 _FIELDS = """
     _graph_module _graph_signature _state_dict _range_constraints _module_call_graph
     _example_inputs _constants _verifiers _guards_code
@@ -463,7 +463,7 @@ _FIELDS_ARE_KNOWN = set(_FIELDS.split()) == set(ExportedProgram.__annotations__)
 
 
 def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
-    """Return an ExportedProgram of the constructor's `fields`, without checks if `is_valid`."""
+    """Return an ExportedProgram from its constructor's arguments; no checks if `is_valid`."""
     guards = fields.pop("guards_code")
     root = fields.pop("root")
     if is_valid and _FIELDS_ARE_KNOWN:

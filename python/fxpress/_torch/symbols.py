@@ -1,4 +1,4 @@
-"""torch's names for symbolic sizes: their expressions, and the environment of their symbols."""
+"""Names from torch for symbolic sizes, their expressions, and the ShapeEnv of their symbols."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_r
 
 
 def comparable(number: Any) -> Any:
-    """Return a number, or its expression: equal results mean that numbers are known to be equal."""
+    """Return a number, or a symbolic number's expression. Equal results: the numbers are equal."""
     return number.node.expr if isinstance(number, SYMBOLIC) else number
 
 
@@ -70,7 +70,7 @@ def expression_of(number: Any, shape_env: Any) -> Any:
 
 
 def as_int(number: Any) -> int | None:
-    """Return the value of an int or of a constant SymInt; None for a symbol."""
+    """Return an int, or the value of a constant SymInt as an int; None for other SymInts."""
     return number if type(number) is int else number.node.maybe_as_int()
 
 
@@ -81,7 +81,7 @@ def symbol_read(number: Any) -> Any:
 
 
 def known_equality(one: Any, other: Any) -> bool | None:
-    """Return whether sizes are equal; None if that depends on the values of symbols."""
+    """Return whether two sizes are equal; None if the answer depends on the values of symbols."""
     equal = sym_eq(one, other)
     if statically_known_true(equal):
         return True
@@ -94,7 +94,7 @@ def is_symbol(expression: Any) -> bool:
 
 
 def has_symbols(shape_env: Any) -> bool:
-    """Return whether a ShapeEnv has symbols; None has none."""
+    """Return whether a ShapeEnv has symbols; False if there is no ShapeEnv (None)."""
     return shape_env is not None and bool(shape_env.var_to_range)
 
 
@@ -115,7 +115,7 @@ def knowledge(shape_env: Any) -> tuple[Any, ...]:
 
 
 def state(shape_env: Any) -> tuple[Any, ...]:
-    """Return numbers of a ShapeEnv that change when a trace adds a guard, symbol or assertion."""
+    """Return counters of a ShapeEnv: one changes if a trace adds a guard, symbol or assertion."""
     if shape_env is None:
         return ()
     return (
@@ -141,18 +141,18 @@ def without_guards(shape_env: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def number_of(expression: Any, kind: type, shape_env: Any) -> Any:
-    """Return a SymInt, SymFloat or SymBool with an expression."""
+    """Return the SymInt, SymFloat or SymBool (by `kind`) for a sympy expression."""
     return _TYPES[kind](SymNode(expression, shape_env, kind, None))
 
 
 def forget_numbers(tracer: Any) -> None:
-    """Clear a tracer's tables of nodes for numbers."""
+    """Clear the tables in which a tracer finds the nodes of symbolic numbers."""
     tracer.symnode_tracker.sym_node_dict.clear()
     tracer.sympy_expr_tracker.clear()
 
 
 def track_number(number: Any, tracer: Any, name: str, meta: Any) -> Any:
-    """Create a placeholder for a number in the graph of a trace; return the node."""
+    """Create a placeholder for a symbolic number in the graph of a trace; return its node."""
     with meta:
         proxy = tracer.create_proxy("placeholder", name, (), {})
     proxy.node.meta["val"] = number
@@ -161,7 +161,7 @@ def track_number(number: Any, tracer: Any, name: str, meta: Any) -> Any:
 
 
 def node_of_number(number: Any, tracer: Any) -> Any:
-    """Return the node of a number in a trace; create the node if there is none."""
+    """Return the node of a symbolic number in a trace; create the node if there is none."""
     return proxy_tensor.get_proxy_slot(number, tracer).force().node
 
 
@@ -171,7 +171,7 @@ _Parts = list[tuple[Any, torch.fx.Node]]
 def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
     """Add placeholders for an expression's symbols, and the nodes with which torch computes it.
 
-    Return (symbol, node) and (expression, node) of them; None if a part needs several nodes.
+    Return lists of (symbol, node) and (subexpression, node); None if one needs several nodes.
     """
     parts: _Parts = []
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
@@ -184,7 +184,7 @@ def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | 
 
 
 def _compute(expression: Any, graph: torch.fx.Graph, known: dict[Any, Any], parts: _Parts) -> bool:
-    """Add the nodes of an expression; return whether each part became at most one node."""
+    """Add the nodes of an expression; return False if a subexpression needs several nodes."""
     if expression in known:
         return True
     given = []
@@ -214,6 +214,6 @@ def describe_size_node(node: torch.fx.Node) -> None:
 
 
 def state_of_caches(shape_env: Any) -> tuple[Any, ...]:
-    """Return a key of the caches that decide which symbolic sizes torch computes again."""
+    """Return a key for the state of the caches in which torch finds symbolic sizes of results."""
     tables = [vars(shape_env).get(name, {}) for name in ("fake_tensor_cache", "_symop_cache")]
     return knowledge(shape_env), frozenset(map(hash, tables[0])), len(tables[1])

@@ -45,7 +45,7 @@ from fxpress._torch.versions import features
 
 
 def _state_after(key: str, state: dict[str, Any], *, without: tuple[str, ...]) -> dict[str, Any]:
-    """Return the entries after a key, without some of them."""
+    """Return the entries of `state` after `key`, except the keys `without`."""
     keys = list(state)
     return {k: state[k] for k in keys[keys.index(key) + 1 :] if k not in without}
 
@@ -56,7 +56,7 @@ def _pristine_module_init() -> object:
     return init if init.__module__ == nn_module.__name__ else None
 
 
-# Each Graph has its own instance of these classes.
+# Each Graph has its own instances of these classes.
 _PARTS_OF_GRAPH = (fx_graph._Namespace, fx_graph.CodeGen, fx_graph._FindNodesLookupTable)
 
 
@@ -81,9 +81,9 @@ def _is_known_part(value: Any) -> bool:
     return value is None or type(value) in (int, str)
 
 
-# A module with a preserved signature has no input for a result that export shares between modules,
-# so it computes the result of one of these operators again. torch's `_ModuleFrame.remap_input` has
-# the same list.
+# Export computes some results once for several modules. A module with a preserved signature has no
+# input for such a result, and computes it again if it is of one of these operators. torch's
+# `_ModuleFrame.remap_input` has the same list.
 _RECOMPUTABLE = frozenset(
     {
         torch.ops.aten.sym_size.int,
@@ -111,7 +111,7 @@ def native_symbols(
     errors: dict[str, type],
     fake_like: Callable[[], object],
 ) -> dict[str, object]:
-    """Return the objects of `csrc/fx/symbols.def`, by role."""
+    """Return the Python objects that `csrc/fx/symbols.def` lists, by role."""
     node, base = torch.fx.Node, fx_node._NodeBase
     fields = {**vars(base), **{k: v for k, v in vars(node).items() if k == "_prepend"}}
     graph_body = dict(vars(torch.fx.Graph()))
@@ -228,7 +228,7 @@ def native_symbols(
 
 
 def living_overload(overload: OpOverload) -> OpOverload:
-    """Return the overload that is registered now under the name of a possibly older one."""
+    """Return the overload that is now registered under the name of `overload`."""
     space, _, name = overload._name.partition("::")
     try:
         packet = getattr(getattr(torch.ops, space), name.partition(".")[0])
@@ -249,7 +249,7 @@ def engine_symbols(
     int_operators: tuple[str, ...],
     missing_argument: Callable[..., Any],
 ) -> dict[str, object]:
-    """Return the objects of `csrc/engine/symbols.def`, by role."""
+    """Return the Python objects that `csrc/engine/symbols.def` lists, by role."""
     module = vars(torch.nn.Module)
     return {
         "annotate": annotate,

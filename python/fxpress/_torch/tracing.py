@@ -1,4 +1,4 @@
-"""torch's names for tracing by proxies: `make_fx`, its modes, and fake tensors."""
+"""Names from torch for traces with proxies: `make_fx`, its modes, and fake tensors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
 
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-# make_fx traces these as other operators, or not at all.
+# Operators that make_fx traces as other operators, or does not trace.
 _SPECIAL = (
     torch.ops.aten.is_nonzero.default,
     torch.ops.aten.lift_fresh.default,
@@ -85,7 +85,7 @@ def has_foreign_function_modes() -> bool:
 
 
 def kept_meta() -> dict[str, Any] | None:
-    """Return the meta of new nodes in a block of `preserve_node_meta`; None outside."""
+    """Return the meta that new nodes get in a block of `preserve_node_meta`; None outside one."""
     if not fx_traceback.has_preserved_node_meta():
         return None
     meta: dict[str, Any] = fx_traceback.get_current_meta()
@@ -101,7 +101,7 @@ def has_new_symbols(mode: FakeTensorMode) -> bool:
 
 
 def has_symbols(metadata: Any) -> bool:
-    """Return whether the metadata of an entry in torch's cache of fake tensors has symbols."""
+    """Return whether an entry of torch's cache of fake tensors has symbolic numbers."""
     return type(metadata.storage_offset) is not int or not all(
         type(each) is int for each in (*metadata.shape, *metadata.stride)
     )
@@ -110,7 +110,7 @@ def has_symbols(metadata: Any) -> bool:
 def numbers_of_entry(
     metadata: Any, key: Any, env: Any
 ) -> tuple[list[Any], list[Any], int | torch.SymInt]:
-    """Return sizes, strides and storage offset of the tensor that a cached entry describes."""
+    """Return sizes, strides and storage offset of the tensor described by an entry of the cache."""
 
     def number(stored: Any) -> Any:
         return stored if type(stored) is int else stored.extract(key, env)
@@ -121,13 +121,13 @@ def numbers_of_entry(
 
 
 def version_of(fake: FakeTensor) -> int:
-    """Return the version of a fake tensor's ShapeEnv, which changes with facts about symbols."""
+    """Return the version of a fake tensor's ShapeEnv; facts about symbols change the version."""
     version: int = fake.fake_mode.shape_env._version_counter
     return version
 
 
 def is_watched() -> bool:
-    """Return whether modes or debugging options have to observe torch's own calls."""
+    """Return whether a mode or a debugging option has to observe the calls that a trace makes."""
     return bool(
         has_foreign_function_modes()
         or FakeTensorConfig.debug

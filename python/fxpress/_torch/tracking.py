@@ -1,4 +1,4 @@
-"""torch's names for the tracking of modules in Dynamo."""
+"""Names from torch for the tracking of modules in Dynamo."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Args: TypeAlias = list[VariableTracker]
 Kwargs: TypeAlias = dict[str, VariableTracker]
 TorchNNModuleVariable: TypeAlias = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable: TypeAlias = torch_tracking.UnspecializedNNModuleVariable
-# The fields of the variable that are not attributes of the traced object.
+# The fields of this class of variables that are not attributes of the traced object.
 PLAIN_FIELDS_OF_UNSPECIALIZED = frozenset(TorchUnspecializedNNModuleVariable._nonvar_fields)
 TorchUnspecializedBuiltinNNModuleVariable: TypeAlias = (
     torch_tracking.UnspecializedBuiltinNNModuleVariable
@@ -94,7 +94,7 @@ def raise_observed(tx: Translator, kind: type[Exception], *args: str) -> NoRetur
 
 
 def guard_all(source: Source, names: tuple[str, ...], kind: Any) -> None:
-    """Install guards of one kind on attributes, with one stack of the traced program for all."""
+    """Guard on attributes by one kind of guard; extract the traced program's stack only once."""
     stack = TracingContext.extract_stack()
     guards = [AttrSource(source, name).make_guard(kind) for name in names]
     for guard in guards:
@@ -102,7 +102,7 @@ def guard_all(source: Source, names: tuple[str, ...], kind: Any) -> None:
     install_guard(*guards)
 
 
-# The tables of hooks for all modules, in the module that defines `torch.nn.Module`.
+# The dicts of global module hooks, in the Python module that defines `torch.nn.Module`.
 GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
     "_global_backward_hooks",
@@ -112,7 +112,7 @@ GLOBAL_HOOKS = (
 
 
 def _has_no_traced_hooks(module: Any) -> bool:
-    # Dynamo skips the hooks of torch's own tools, so these may be added or removed after the trace.
+    # Dynamo skips hooks of torch's tools, so such hooks may be added or removed after the trace.
     for name in GLOBAL_HOOKS:
         for hook in getattr(module, name).values():
             if not is_skipped(getattr(hook, "__func__", hook)):
@@ -129,29 +129,29 @@ def no_traced_hooks(builder: Any, guard: Guard) -> None:
     )
 
 
-# Dynamo reads this name to decide how it checks the guarded value: it only has to exist.
+# By this name, Dynamo decides what it checks first: only that the guarded value exists.
 no_traced_hooks.__name__ = "NOT_NONE_MATCH"
 
 
 def is_captured(tx: Translator) -> bool:
-    """Return whether the graph outlives the tracing process: exported, or stored in a file."""
+    """Return whether the traced graph is exported or stored in a file, and outlives the process."""
     compiler = getattr(tx.output.compiler_fn, "__qualname__", "")
     return compiler.startswith("_fullgraph_capture_frame.") or tx.output.package is not None
 
 
 def size_hint(size: Any) -> int | None:
-    """Return a size as an int, by the hint of a symbol; None if the symbol has none."""
+    """Return a size as an int: for a symbolic size, its hint, or None if it has no hint."""
     hint = size.node.hint if isinstance(size, torch.SymInt) else size
     return hint if isinstance(hint, int) else None
 
 
 def guard_attribute_exists(source: Source, name: str) -> None:
-    """Install a guard that the result of `hasattr` stays the same."""
+    """Guard on whether the object at `source` has the attribute `name`."""
     install_guard(source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name)))
 
 
 def tracker_caches(ours: tuple[type, ...]) -> list[Callable[[], object]]:
-    """Return builtin functions that remove the classes `ours` from Dynamo's caches."""
+    """Return functions, implemented in C, that remove the classes `ours` from Dynamo's caches."""
     handlers = cast(dict[Any, Any], BuiltinVariable.call_function_handler_cache)
     return [
         BuiltinVariable._binop_handlers.cache_clear,

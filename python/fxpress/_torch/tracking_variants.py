@@ -1,7 +1,7 @@
-"""The differences between releases of torch in Dynamo's variables for modules.
+"""Hide the differences between releases of torch in Dynamo's variables for modules.
 
-Newer releases name the methods of variables after CPython's slots. A table lists the methods of the
-traced object that a variable implements itself.
+In newer releases, methods of variables have the names of CPython's slots, and `tp_methods` lists
+the methods of the traced object that a variable implements itself.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def fills_slots(cls: _T) -> _T:
 
 
 def attribute_of(variable: Any, tx: Any, name: str) -> Any:
-    """Return the variable for an attribute."""
+    """Return Dynamo's variable for the attribute `name` of the object that `variable` tracks."""
     return getattr(variable, GET_ATTRIBUTE)(tx, name)
 
 
@@ -70,7 +70,7 @@ def attribute_of(variable: Any, tx: Any, name: str) -> Any:
 
 
 def method_table(names: frozenset[str]) -> dict[str, Any]:
-    """Return Dynamo's table for a variable that implements these methods in one function."""
+    """Return `tp_methods` for a variable that implements the methods `names` in one function."""
     if not features.modules_tracked_by_slots:
         return {}
     from torch._dynamo.variables.base import Method
@@ -81,8 +81,8 @@ def method_table(names: frozenset[str]) -> dict[str, Any]:
     return {name: Method(functools.partial(handler, name)) for name in names}
 
 
-# The methods in the table of torch's variable for modules. Dynamo assumes of other methods that
-# take only tensors that they compute tensors, and traces a call of them as one node.
+# The methods in `tp_methods` of torch's variable for modules. If a module's method is not listed
+# and its arguments are all tensors, Dynamo assumes that it computes tensors: a call is one node.
 LISTED_METHODS: frozenset[str] = frozenset(
     torch_tracking.NNModuleVariable.tp_methods if features.modules_tracked_by_slots else ()
 )
@@ -94,7 +94,7 @@ def has_slot(variable: Any, name: str) -> bool:
 
 
 def bound_method(function: Any, owner: Any, source: Source | None) -> Any:
-    """Return the variable for a method."""
+    """Return Dynamo's variable for the method `function` of the object that `owner` tracks."""
     if not features.methods_are_bound_to_variables:
         return variables.UserMethodVariable(function, owner, source=source)
     # Dynamo's builder would install a guard on the function even if the method is never called.
@@ -109,16 +109,16 @@ def bound_method(function: Any, owner: Any, source: Source | None) -> Any:
     )
 
 
-# Tables of a module
+# Dicts of a module, such as `_parameters` and `_forward_hooks`
 
 
 def storage_of(table: Any) -> Any:
-    """Return the variable with the items of a user's subclass of dict."""
+    """Return the variable with the items of a dict, which may be of a user's subclass of dict."""
     return getattr(table, "_base_vt", table)
 
 
 def empty_hooks(hooks: Any, source: Source | None) -> Any:
-    """Return the variable for an empty table of hooks."""
+    """Return Dynamo's variable for an empty dict of hooks."""
     if features.hook_tables_have_types:
         return variables.ConstDictVariable({})
     is_ordered = isinstance(hooks, collections.OrderedDict)
@@ -127,13 +127,13 @@ def empty_hooks(hooks: Any, source: Source | None) -> Any:
 
 
 def hook_table(items: Any, hooks: Any, source: Source) -> Any:
-    """Return the variable for a table of hooks."""
+    """Return Dynamo's variable for `hooks`, a module's dict of hooks, with the given items."""
     if features.hook_tables_have_types:
         return variables.NNModuleHooksDictVariable(items, type(hooks), source=source)
     return variables.NNModuleHooksDictVariable(items, source=source)
 
 
-# Guards on a `forward` of an object
+# Guards on a `forward` that was assigned to a module
 
 
 def guard_partial(module_source: Source, mod: Any, source: Source, partial: Any) -> None:
@@ -164,7 +164,7 @@ def guard_partial(module_source: Source, mod: Any, source: Source, partial: Any)
 def _kind_of_guard(
     module_source: Source, mod: Any, source: Source, value: Any, is_called: bool
 ) -> Any:
-    """Return the kind of guard on a part of a partial: its function, or an argument."""
+    """Return the method of GuardBuilder for a guard on a partial's function or on an argument."""
     from torch._dynamo.guards import make_dupe_guard
 
     if is_called or type(value) is types.FunctionType:
@@ -174,7 +174,7 @@ def _kind_of_guard(
     return GuardBuilder.CONSTANT_MATCH if is_safe_constant(value) else GuardBuilder.ID_MATCH
 
 
-# The methods that list state. torch breaks the graph if the module was changed before the call.
+# Methods that list state. torch breaks the graph if the program calls one on a changed module.
 _LISTERS = frozenset(
     {"named_parameters", "parameters", "named_buffers", "buffers", "named_modules", "modules"}
 )

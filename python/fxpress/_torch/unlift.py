@@ -1,4 +1,4 @@
-"""torch's names for the module of an exported program, and for the guards on its inputs."""
+"""Names from torch for the module of an exported program, and for the guards on its inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch.utils._sympy.solve import try_solve
 
 from fxpress._torch.fx import NodeSourceAction, provenance_rules
 
-# The base class of modules; it cannot be called.
+# The base class of the modules that `ExportedProgram.module` returns; it cannot be called.
 StatefulGraphModule: type[torch.fx.GraphModule] = _unlift._StatefulGraphModule
 GuardsFn: type[torch.nn.Module] = _unlift.GuardsFn
 # torch.export recognizes this hook by its identity.
@@ -36,21 +36,21 @@ deregister_modules_as_nodes = non_strict_utils._exit_enable_graph_inputs_of_type
 first_stack: Callable[[torch.fx.Graph], Any] = fx_utils.first_call_function_nn_module_stack
 range_as_ints: Callable[[Any], tuple[Any, Any]] = range_pass._convert_range_to_int
 
-# Returns False for some tools, which need a graph without guards; torch checks the callers' files.
+# Returns False if a calling function is in a file of a tool that needs graphs without guards.
 guards_are_welcome: Callable[[], bool] = _unlift._ok_to_generate_guards_fn
 
-# The sources of nodes that `ExportedProgram.module` creates.
+# The `from_node` records of the nodes that `ExportedProgram.module` creates.
 CREATED = provenance_rules("ExportedProgram.module()", NodeSourceAction.CREATE)
 REPLACED = provenance_rules(
     "ExportedProgram.module().unlift()", NodeSourceAction.CREATE, NodeSourceAction.REPLACE
 )
 
-# The names that the code of guards may use.
+# The globals of the code of guards.
 GUARD_NAMES: dict[str, Any] = {**SYMPY_INTERP, "math": math, "inf": float("inf")}
 
 
 def traced_by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a version of a guards function that Dynamo traces into, so that guards are kept."""
+    """Return a function of guards as a function that Dynamo traces, so that it keeps the guards."""
     traced: Callable[..., Any] = dont_skip_tracing(function)
     return traced
 
@@ -75,7 +75,7 @@ def guards_of_trace(program: ExportedProgram) -> list[str]:
 
 
 def used_names(graph: torch.fx.Graph) -> list[str]:
-    """Return the names that new nodes of a graph must not get, in order of their numbers."""
+    """Return the names that are used in a graph's namespace, sorted by length, then by text."""
     return sorted(graph._graph_namespace._used_names, key=lambda name: (len(name), name))
 
 

@@ -1,4 +1,4 @@
-"""torch's weights-only unpickler, with functions that check the tensors of a file."""
+"""Unpickle with torch's weights-only unpickler, and check the tensors of a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fxpress._torch.serde import reconstruct_fake_tensor
 
 
 def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any = None) -> Any:
-    """Return `torch.load(file, location, weights_only=False)`, with a function for fake tensors."""
+    """Return `torch.load(file, location, weights_only=False)`; `function` builds fake tensors."""
 
     class Reader(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
@@ -50,7 +50,7 @@ def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-_Charge: TypeAlias = Callable[[int], None]  # charges bytes before they are allocated
+_Charge: TypeAlias = Callable[[int], None]  # counts bytes before they are allocated; may raise
 _ROW_BYTES = 100  # memory for each offset of a nested tensor: its copy, and ints for the check
 
 
@@ -59,7 +59,7 @@ def _valid_sparse_tensor(charge: _Charge, layout: Any, data: tuple[Any, ...]) ->
     # torch can check these tensors itself, but with a flag and a list that other threads may reset.
     is_coo = layout is torch.sparse_coo
     *indices, values, size = data[:3] if is_coo else data
-    is_coalesced = data[3] if is_coo and len(data) > 3 else None  # older files do not have it
+    is_coalesced = data[3] if is_coo and len(data) > 3 else None  # absent in older files
     for each in indices:
         charge(each.nbytes)  # an expanded tensor has more elements than its storage
     try:
@@ -100,7 +100,7 @@ def _rebuild_with_state(
 
 
 def _nested_tensor(charge: _Charge, given: dict[str, Any]) -> nested_tensor.NestedTensor:
-    """Return a checked nested tensor from a file; a pickle could change its parts, so copy them."""
+    """Return a checked nested tensor from a file; copies its parts, which a pickle could change."""
     values, offsets, lengths = (given[name] for name in ("values", "offsets", "lengths"))
     dimension = given["_ragged_idx"]
     charge(_ROW_BYTES * (offsets.numel() + (0 if lengths is None else lengths.numel())))
@@ -144,12 +144,12 @@ def _allowed_globals() -> dict[str, Any]:
 
 
 def load_with(function: Callable[..., Any], archive: Any, location: Any, charge: _Charge) -> Any:
-    """Run `torch.load(archive, location, weights_only=True)` with `function` for fake tensors.
+    """Return `torch.load(archive, location, weights_only=True)`; `function` builds fake tensors.
 
     `charge` is called with the bytes that torch's functions allocate besides the file's storages.
     """
     name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
-    # torch's context manager for allowed functions would change the table of all threads.
+    # torch's context manager for allowed functions would allow them in all threads.
     by_user = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
     nested = functools.partial(_nested_tensor, charge)
     by_torch = {

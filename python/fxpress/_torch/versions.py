@@ -1,7 +1,7 @@
 """Probe the features in which releases of torch differ.
 
-The code tests features, not version numbers. The table `EXPECTED` lists the features of each minor
-release, and a test compares it with the probes.
+fxpress tests features, not version numbers. `EXPECTED` lists the features of each minor release,
+and a test compares this list with the results of the probes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 
 class Features:
-    """The features of the installed torch. Each probe imports its module when it is first read."""
+    """The features of the installed torch. A property imports the module that it probes on use."""
 
     @cached_property
     def fake_device_is_a_property(self) -> bool:
-        """True if a fake tensor keeps its device in `_fake_device`, not in `fake_device`."""
+        """True if a fake tensor stores its device in `_fake_device`, not in `fake_device`."""
         from torch._subclasses.fake_tensor import FakeTensor
 
         return hasattr(FakeTensor, "fake_device")
@@ -48,7 +48,7 @@ class Features:
 
     @cached_property
     def complex_constants_are_calls(self) -> bool:
-        """True if code calls `complex` for constants whose repr would lose a sign or fail."""
+        """True if generated code calls `complex` for constants whose repr loses a sign or fails."""
         from torch.fx import Graph
 
         graph = Graph()
@@ -94,7 +94,7 @@ class Features:
 
     @cached_property
     def operators_raise_plain_errors(self) -> bool:
-        """True if any std::exception of an operator becomes a RuntimeError, never a ValueError."""
+        """True if operators raise RuntimeError for any std::exception, never ValueError."""
         import torch
 
         try:
@@ -193,7 +193,7 @@ class Features:
 
     @cached_property
     def modules_tracked_by_slots(self) -> bool:
-        """True if Dynamo's variables have methods named after CPython's slots, and a table."""
+        """True if Dynamo's variables have methods named after CPython's slots, and `tp_methods`."""
         slots = ("tp_getattro_impl", "nb_bool_impl", "tp_repr_impl", "sq_length_impl")
         return _tracks_modules_by(*slots, "tp_methods")
 
@@ -204,7 +204,7 @@ class Features:
 
     @cached_property
     def hook_tables_have_types(self) -> bool:
-        """True if a variable for a table of hooks takes the type of the table."""
+        """True if Dynamo's variable for a dict of hooks has a parameter for the dict's type."""
         from torch._dynamo import variables
 
         return "user_cls" in signature(_of_torch(variables.NNModuleHooksDictVariable)).parameters
@@ -218,7 +218,7 @@ class Features:
 
     @cached_property
     def methods_are_bound_to_variables(self) -> bool:
-        """True if `UserMethodVariable` takes the VariableTracker of its function."""
+        """True if `UserMethodVariable` takes the variable of its function, not the function."""
         from torch._dynamo.variables import UserMethodVariable
 
         return "im_func" in signature(UserMethodVariable).parameters

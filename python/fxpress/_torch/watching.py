@@ -1,7 +1,7 @@
 """Report calls of operations and their phases to watchers.
 
 A watcher is a profile (`fxpress.profile`), the logger `fxpress.operations`, or torch's profiler.
-Without watchers, a call of an operation costs three tests, and a phase one.
+Without watchers, a call of an operation evaluates three conditions, and a phase evaluates one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ profiler_is_on: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled"
 
 
 def range_of(name: str) -> torch.profiler.record_function | None:
-    """Return a range for torch's profiler; None if it is off or a mode would intercept it."""
+    """Return a range for torch's profiler; None if the profiler is off or a mode may see it."""
     if not profiler_is_on():
         return None
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
@@ -64,7 +64,7 @@ _INFO = logging.INFO
 
 
 class _Watched:
-    """A `with` block whose run is an event: a call of an operation, or a phase."""
+    """A `with` block that reports an event when it ends: a call of an operation, or a phase."""
 
     def __init__(self, name: str, is_operation: bool) -> None:
         thread = threading.current_thread()
@@ -87,7 +87,7 @@ class _Watched:
             self._range.__enter__()
         event.processor_start = time.thread_time()
         event.start = time.perf_counter()
-        _here.event = event  # last, because an interrupt before it leaves nothing to undo
+        _here.event = event  # last: no undo if a signal interrupts it
         return event
 
     def __exit__(
@@ -104,7 +104,7 @@ class _Watched:
         if self._range is not None:
             self._range.__exit__(kind, error, traceback)
         for watcher in self._watchers:
-            if watcher in watchers:  # it may have been removed meanwhile
+            if watcher in watchers:  # not removed while the block ran
                 watcher.take(event)
         if not event.is_operation:
             log.debug("fxpress.%s in %s", event.path, _Duration(event.wall))
@@ -121,7 +121,7 @@ class _Duration:
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[object]:
-    """Return a block that is a phase of this thread's operation; `name` has no dots."""
+    """Return a `with` block: a phase of this thread's running operation; no dots in `name`."""
     return _nothing if _here.event is None else _Watched(name, False)
 
 

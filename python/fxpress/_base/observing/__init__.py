@@ -1,1 +1,1 @@
-"""Events for logs, profiles and torch's profiler; progress of operations; texts for display."""
+"""Define events for logs and profiles, report the progress of operations, and format texts."""

@@ -1,4 +1,4 @@
-"""Events: calls of operations, and their phases."""
+"""Define the events that fxpress reports: calls of operations, and phases of these calls."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 # The argument `progress`. True or False: whether to show a bar. A function: it is called with
 # (done, total, what). None: show a bar if stderr is a terminal.
 Progress: TypeAlias = bool | Callable[[int, int, str], object] | None
-Report: TypeAlias = Callable[[int], None]  # takes the amount done since the last call
+Report: TypeAlias = Callable[[int], None]  # called with the amount done since its last call
 
 _DELAY = 2.0  # seconds before a bar is shown with `progress=None`
 # Package of a progress bar -> the function to pass as `progress` instead of the bar.
@@ -51,7 +51,7 @@ _nothing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 def reporting(
     progress: Progress, what: str, total: int, unit: str = "bytes"
 ) -> contextlib.AbstractContextManager[Report | None]:
-    """Return a context manager that shows progress. Its value is a `Report`, or None if not shown.
+    """Return a context manager that yields a `Report`, which shows progress; None: shows nothing.
 
     `progress` has passed `check_progress`. `what` is a word such as "saving". `total` may be an
     estimate.
@@ -73,7 +73,7 @@ def _metered(shown: contextlib.AbstractContextManager[Report], total: int) -> It
         try:
             yield meter.add
         except BaseException:
-            if meter.raised is not None:  # the block may have replaced it to add a file's name
+            if meter.raised is not None:  # the `with` block may have replaced this exception
                 raise meter.raised from None
             raise
         meter.finish()
@@ -85,7 +85,7 @@ class _Meter:
     def __init__(self, report: Report, total: int) -> None:
         self._report = report
         self._left = total
-        self.raised: BaseException | None = None  # what the caller's function or the bar raised
+        self.raised: BaseException | None = None  # from the caller's function or the bar
 
     def add(self, count: int) -> None:
         count = min(count, self._left)

@@ -53,7 +53,7 @@ _ESCAPES = _Escapes()
 
 
 def printable(text: str) -> str:
-    """Escape the control characters of a text, which would move the cursor or change colours."""
+    """Escape control characters in a text, which would control the terminal that shows the text."""
     if text.isprintable():
         return text
     return text.translate(_ESCAPES)  # "".join() would allocate an object for each character

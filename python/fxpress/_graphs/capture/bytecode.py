@@ -1,4 +1,4 @@
-"""Run the bytecode that Dynamo generated for a callable, to flatten inputs and rebuild outputs."""
+"""Run Dynamo's bytecode for a callable, to flatten inputs and to build the callable's result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class InputProcessor:
     Stands in for `torch._dynamo.functional_export.InputProcessor`.
 
     Args:
-        root: the first argument of the callable: the captured module, or the object of a method;
-            None for plain functions.
+        root: the object to pass as `self`: the captured module, or the object of a method; None
+            for plain functions.
         num_args: the number of positional inputs.
-        kwarg_names: the names of the inputs after these.
+        kwarg_names: the names of the inputs after the positional ones.
 
     Example:
         >>> from fxpress.functional_export import InputProcessor
@@ -39,7 +39,7 @@ class InputProcessor:
         """Return the (args, kwargs) to run the bytecode with.
 
         Raises:
-            AssertionError: the root's code generator is not Dynamo's, or has another processor.
+            AssertionError: the root's CodeGen is not Dynamo's, or does not use this processor.
         """
         args = inputs[: self.num_args]
         kwargs = dict(zip(self.kwarg_names, inputs[self.num_args :], strict=False))
@@ -61,7 +61,7 @@ class InputProcessor:
         return (self.root, *args), kwargs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InputProcessor:
-        """Copy the processor; its root is the copy in `memo`, or the original if there is none."""
+        """Copy the processor, with the copy of the root in `memo`, or with the root itself."""
         root = memo.get(id(self.root), self.root)
         return InputProcessor(root, self.num_args, list(self.kwarg_names))
 
@@ -94,7 +94,7 @@ class _Replay:
         return replay(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return an object with the same bytecode and a copy of the processor."""
+        """Return an object with this object's bytecode and a copy of the processor."""
         processor = memo.get(id(self.input_processor))
         if processor is None:
             processor = self.input_processor.__deepcopy__(memo)
@@ -164,13 +164,13 @@ class DynamoBytecodeUnflatten(_Replay):
 
 
 class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
-    """Generates a `forward` with the arguments of the callable, which runs the graph.
+    """Generates a `forward` that has the callable's arguments, and runs the graph and bytecode.
 
     Stands in for `torch._dynamo.functional_export._DynamoBytecodeCodeGen`.
 
     Args:
         orig_arg_names: the names of the callable's arguments.
-        dynamo_bytecode_flatten, dynamo_bytecode_unflatten: also attributes of the module.
+        dynamo_bytecode_flatten, dynamo_bytecode_unflatten: functions, also set on the module.
 
     Attributes:
         wrap_tuple: return the callable's result in a tuple.
@@ -196,7 +196,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         self._inputs: tuple[Any, ...] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _DynamoBytecodeCodeGen:
-        """Copy with the same bytecode functions; `_deepcopy` of the module replaces them."""
+        """Copy, but share the bytecode functions, which `_deepcopy` of the module replaces."""
         made = type(self)(
             list(self.orig_arg_names), self.dynamo_bytecode_flatten, self.dynamo_bytecode_unflatten
         )
@@ -212,8 +212,8 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
             isinstance(leaf, torch.Tensor) and not mode.is_our_fake(leaf)
             for leaf in pytree.tree_leaves(results)
         ):
-            # The bytecode reads real tensors of the module, which callers cannot make fake. Later
-            # traces of backward passes read them too, so the setting stays.
+            # The bytecode reads real tensors of the module, which callers cannot make fake. Traces
+            # of backward passes read them later too, so the setting is not restored.
             mode.allow_non_fake_inputs = True
         return results
 
@@ -230,7 +230,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return (results,) if self.wrap_tuple else results
 
     def _arguments(self) -> list[str]:
-        """Return the names of the arguments; one named `self` is renamed, as in `forward(self)`."""
+        """Return the arguments' names, but another name for `self`, which `forward` has already."""
         names: list[str] = []
         for name in self.orig_arg_names:
             made = name

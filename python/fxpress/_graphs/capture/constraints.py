@@ -37,9 +37,9 @@ def check_constraints(check: Check) -> _native.Block:
     torch has no such function.
 
     Args:
-        check: with `"guards"`, all guards of the traced code are built and discarded, as by torch.
-            With `"light"`, only the guards on sizes are built, with the same errors; while guards
-            are logged, all are built.
+        check: with `"guards"`, a capture builds and discards all guards of the traced code, as
+            torch does. With `"light"`, it builds only the guards on sizes, and raises the same
+            errors; but if a logger shows guards, it builds all guards.
 
     Raises:
         ValueError: `check` has another value.
@@ -63,13 +63,13 @@ def _suggest_or_raise_constraint_violation(
     kwargs: Any,
     dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None,
 ) -> None:
-    """Raise an error if the constraints on inputs do not hold; otherwise log their summary.
+    """Raise an error if the constraints on inputs do not hold; otherwise log the constraints.
 
     Stands in for `torch._dynamo.functional_export._suggest_or_raise_constraint_violation`.
 
     Args:
         module_to_trace: the `ModuleToTrace` that Dynamo traced.
-        orig_callable: the user's callable in it.
+        orig_callable: the user's callable, which `module_to_trace` calls.
         fake_mode: the fake mode of the capture; None if the callable computed nothing.
         graph_capture_output: Dynamo's result.
         args, kwargs: the example arguments.
@@ -105,7 +105,7 @@ def _suggest_or_raise_constraint_violation(
 def _violation(
     module_to_trace: torch.nn.Module, captured: CaptureOutput
 ) -> ConstraintViolationError | None:
-    """Build the guards of the traced code, and return the constraint violation that this raises."""
+    """Build the guards of the traced code; return the ConstraintViolationError that it raises."""
     function, _ = get_traced_fn(module_to_trace)
     guarded = captured.graph_capture_output
     if _check.get() == "light" and not guards_are_logged():
@@ -118,7 +118,7 @@ def _violation(
 
 
 def _static_value(shape_env: Any) -> ConstraintViolationError | None:
-    """Return an error if a constrained size turned out to be a constant; None otherwise."""
+    """Return an error if tracing has made a constrained size a constant; None otherwise."""
     numbers = [key for key in shape_env.var_to_range if isinstance(key, sympy.Integer)]
     if not numbers:
         return None

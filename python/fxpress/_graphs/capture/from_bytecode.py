@@ -1,4 +1,4 @@
-"""Create modules from Dynamo's captures. They run its bytecode before and after the graph."""
+"""Create modules that run the graph of a capture, with Dynamo's bytecode before and after it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def normalize_graph_module(gm: GraphModule) -> None:
 
 
 def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
-    """Remove dead code, and register the buffers again under the same names.
+    """Remove dead code, and register each buffer again under its name.
 
     Stands in for `torch._dynamo.functional_export._normalize_shuffle_graph`.
 
@@ -103,7 +103,7 @@ def create_fx_graph_from_captured_output(
         args, kwargs: the example arguments.
 
     Raises:
-        AssertionError: nothing was computed, or the graph module has attributes of the same names.
+        AssertionError: nothing was computed, or the graph module has names of `mod`'s children.
         UserError: an input has a type that is not allowed in a graph.
 
     Example:
@@ -146,7 +146,7 @@ def create_fx_graph_from_captured_output(
 
 
 def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
-    """Copy the state, children, attributes and hooks of the traced module to the captured one."""
+    """Copy state, children, attributes and hooks of `root`, the traced module, to `module`."""
     taken = [name for name in root._modules if hasattr(module, name)]
     if taken:
         raise AssertionError(f"the captured module has attributes of the same names: {taken}")
@@ -173,7 +173,7 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
 
 
 def _set_traced_hooks_aside(module: GraphModule) -> None:
-    """Let calls skip the traced hooks, because the graph contains their effects."""
+    """Make calls of a module skip the hooks that were traced: the graph contains their effects."""
     if not (module._forward_hooks or module._forward_pre_hooks):
         return
     wrapped = getattr(module, "_wrapped_call", None)
@@ -181,7 +181,7 @@ def _set_traced_hooks_aside(module: GraphModule) -> None:
         raise AssertionError(
             f"the class of the captured module must not define __call__: {wrapped}"
         )
-    # The hooks stay in the module's tables, because the bytecode reads values from them.
+    # The hooks stay in the module's dicts, because the bytecode reads values from the dicts.
     wrapped.cls_call = _call_without_hooks
 
 
@@ -189,8 +189,8 @@ def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
     """Call `forward` without running the traced hooks, but with global hooks and observers."""
     if not does_more_than_forward(self):
         return type(self).forward(self, *args, **kwargs)
-    # Module.__call__ must not find the hooks, so the tables are empty until `forward` runs. As in
-    # torch, several threads must not call the module at the same time.
+    # Module.__call__ must not find the hooks, so the hook dicts are empty until `forward` runs. As
+    # in torch, several threads must not call the module at the same time.
     if "forward" in vars(self):
         raise AssertionError("a captured module with hooks must not have an attribute forward")
     hooks = (self._forward_hooks, self._forward_pre_hooks)

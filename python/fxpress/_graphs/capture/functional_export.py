@@ -1,4 +1,4 @@
-"""Capture callables as graphs: Dynamo traces, then native code rewrites and cleans the graph."""
+"""Capture callables as graphs: Dynamo traces; native code rewrites the graph and cleans names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
 
     Args:
         foo: the callable.
-        in_spec: the spec of its `(args, kwargs)`.
+        in_spec: the tree spec of the callable's `(args, kwargs)`.
 
     Example:
         >>> from torch.utils import _pytree
@@ -66,7 +66,7 @@ class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
         self._export_root = foo
         self.in_spec = in_spec
 
-    # The names of the captured graph's inputs and outputs come from these variables' names.
+    # Dynamo names inputs and outputs of the graph after the local variables of this function.
     @as_traced_by_torch
     def forward(self, *flat_args: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(flat_args, self.in_spec)
@@ -82,7 +82,7 @@ clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # the name in older
 
 
 def _untraced_operation(capture: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap a capture: it is observed, has enough stack, and Dynamo does not trace its calls."""
+    """Wrap a capture function: events report its calls, with stack space, untraced by Dynamo."""
     watched = operation("functional_export.capture", _sizes)(with_space(capture))
     made: Callable[_P, _R] = torch.compiler.disable(watched, reason="it is a capture")
     return made
@@ -96,7 +96,7 @@ def _sizes(made: Any, *_: Any, **__: Any) -> dict[str, int]:
 def dynamo_graph_capture_for_export(
     fn: Callable[..., Any], constraints: list[Any] | None = None, *, progress: Progress = False
 ) -> Callable[..., Any]:
-    """Return a function that captures a callable as a module with Dynamo's bytecode and the graph.
+    """Return a function that captures a callable as a module with a graph and Dynamo's bytecode.
 
     Stands in for `torch._dynamo.functional_export.dynamo_graph_capture_for_export`.
 
@@ -107,8 +107,8 @@ def dynamo_graph_capture_for_export(
             what).
 
     Returns:
-        A function with the parameters of `fn`. It captures a call with its arguments as examples,
-        and returns a GraphModule with the parameters of `fn`.
+        A function with the parameters of `fn`. Its arguments are the example inputs of the capture.
+        It returns a GraphModule with the parameters of `fn`.
 
     Raises:
         TypeError, ImportError: `progress` is of another type, or needs a missing package.
@@ -163,16 +163,16 @@ def _dynamo_graph_capture_for_export(
         constraints: the constraints on sizes of the inputs.
         dynamic_shapes: the user's dynamic shapes of the inputs, for messages. A `ParamsSpec` or a
             `ShapesSpec` of newer releases of torch also determines which sizes are symbols.
-        check: `"guards"` or `"light"`, see `check_constraints`; None: the mode that it has set.
-            torch has no such argument.
+        check: `"guards"` or `"light"`, as for `check_constraints`; None: the value that
+            `check_constraints` has set. torch has no such argument.
         progress: report the progress of captures in steps: True, or a function of (done, total,
             what).
 
     Returns:
-        A function with the parameters of `mod`. It captures a call with its arguments as examples,
-        and returns a GraphModule with the parameters of `mod`. It raises `UserError` for inputs
-        whose types are not allowed in a graph, and `ConstraintViolationError` if constraints do not
-        hold.
+        A function with the parameters of `mod`. Its arguments are the example inputs of the
+        capture. It returns a GraphModule with the parameters of `mod`. It raises `UserError` for
+        inputs whose types are not allowed in a graph, and `ConstraintViolationError` if constraints
+        do not hold.
 
     Raises:
         TypeError, ImportError: `progress` is of another type, or needs a missing package.
@@ -201,7 +201,7 @@ def _dynamo_graph_capture_for_export(
                     captured.trace()
                 if report is not None:
                     report(1)
-                if spec is None:  # with a spec, sizes are unbacked and have no constraints
+                if spec is None:  # a spec leads to unbacked sizes without constraints
                     with phase("constraints"):
                         _suggest_or_raise_constraint_violation(
                             captured.traced,
@@ -219,7 +219,7 @@ def _dynamo_graph_capture_for_export(
             names = argument_names(inspect.signature(called), args, kwargs)
             out_spec = captured.metadata.out_spec
             made.graph.set_codegen(pytree_codegen(names, in_spec, out_spec))
-            # Code generation, which may happen later, would set these specs too.
+            # Code generation sets these specs too, but happens later or never.
             made._in_spec, made._out_spec = in_spec, out_spec
             return made
 
@@ -227,7 +227,7 @@ def _dynamo_graph_capture_for_export(
 
 
 class _Captured:
-    """One capture: the inputs, Dynamo's result, and the module built from both."""
+    """One capture: the inputs, and Dynamo's result, from which `module` builds the GraphModule."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class _Captured:
 
     @staticmethod
     def settings(spec: Any) -> Any:
-        """Return a block with Dynamo's settings for export: numbers are constants, for instance."""
+        """Return a block in which Dynamo has the settings for export, such as constant numbers."""
         of_spec = {} if spec is None else {"_dynamic_shapes_spec": spec}
         return settings(
             **of_spec,
@@ -283,7 +283,7 @@ class _Captured:
         return self.out.graph_capture_output.output_graph.export_metadata
 
     def _dynamic_dims(self) -> list[set[int]]:
-        """Return, for each flat input, the dimensions that a constraint allows to vary."""
+        """Return a list with the dimensions of each flat input that a constraint allows to vary."""
         found: dict[int, set[int]] = {}
         for each in self.constraints or ():
             sizes = each.constraint_range.vr if not is_relaxed(each) else None
@@ -292,10 +292,10 @@ class _Captured:
         return [set(found.get(id(value), ())) for value in self.flat_inputs]
 
     def module(self) -> GraphModule:
-        """Return the graph module, rewritten to the inputs and outputs of the caller."""
+        """Return the captured GraphModule, rewritten to the inputs and outputs of the callable."""
         dynamic_dims = self._dynamic_dims()
         sources = self.metadata.graph_input_idx_to_local_source
-        # Flat input -> position of its placeholder. An index that is a slice is not one input.
+        # Index of a flat input -> position of its placeholder; a slice as index is not one input.
         order = {
             source.index: at
             for at, source in sources.items()

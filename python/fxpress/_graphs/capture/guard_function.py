@@ -16,7 +16,7 @@ _WIDTH = 60  # The comment after a guard begins at this column or later.
 
 @functools.lru_cache(maxsize=1024)
 def _short(filename: str) -> str:
-    """Return a short file name, cached because many guards come from few files."""
+    """Return a short file name; results are cached, because many guards come from few files."""
     return str(shorten_filename(filename))
 
 
@@ -51,10 +51,10 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node).replace("\n", "")
 
 
-# These visitors are recursive. If one exceeds the recursion limit, `_checks` discards all results,
-# because guards may share variables.
+# These visitors are recursive. If a visitor exceeds the recursion limit, `_checks` discards the
+# variables of all guards, because guards may share variables.
 class _Parts(ast.NodeVisitor):
-    """Counts the parts of an expression that the native parser does not support."""
+    """Counts equal parts of an expression that the native parser does not support."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common
@@ -66,7 +66,7 @@ class _Parts(ast.NodeVisitor):
 
 
 class _Variables(ast.NodeTransformer):
-    """Replaces common parts of an expression that the native parser does not support."""
+    """Replaces common parts by variables, in an expression the native parser does not support."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common
@@ -85,7 +85,7 @@ class _Variables(ast.NodeTransformer):
 
 
 def _count(common: _native.CommonSubexpressions, text: str) -> int | None:
-    """Count an expression's parts; return its id, or None if only Python's parser supports it."""
+    """Count an expression's parts; return the expression's id, or None for Python's parser."""
     number = common.count(text) if text.isascii() else None
     if number is None:
         try:
@@ -107,7 +107,7 @@ def _replace(
 
 
 def _checks(code_parts: list[str]) -> list[str]:
-    """Return the body of the guard function: it returns False if an expression is false."""
+    """Return the guard function's body, which returns False if an expression is false."""
     try:
         common = _native.CommonSubexpressions()
         numbers = [_count(common, part) for part in code_parts]
@@ -121,7 +121,7 @@ def _checks(code_parts: list[str]) -> list[str]:
 
 
 def build_guard_function(code_parts: list[str], closure_args: str) -> tuple[str, str]:
-    """Return the source of a function that returns True if all expressions are true.
+    """Return the source of a function that returns True if all expressions `code_parts` are true.
 
     Common subexpressions are computed once.
 

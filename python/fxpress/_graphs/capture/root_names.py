@@ -1,7 +1,7 @@
 """Convert names of captured nodes, modules and attributes to the user's names.
 
-Dynamo traces the callable as the attribute `_export_root` of `ModuleToTrace`, so names contain it.
-Only this attribute is removed; torch also removes the same text from the user's own names.
+Dynamo traces the callable as the attribute `_export_root` of `ModuleToTrace`, so names contain
+`_export_root`. fxpress removes only this attribute; torch also removes the text from users' names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FQNS = "dynamo_flat_name_to_original_fqn"
 
 
 def clean_export_root_string(text: str) -> str:
-    """Return a name without the module that wraps the callable.
+    """Return a name without `_export_root`, the attribute for the callable in `ModuleToTrace`.
 
     Stands in for `torch._dynamo.functional_export.clean_export_root_string`.
 
@@ -43,14 +43,14 @@ def clean_export_root_string(text: str) -> str:
 def clean_nn_module_stack_and_source_fn(
     graph_module: GraphModule, is_inline_builtin: bool = False
 ) -> GraphModule:
-    """Remove the wrapping module from the nodes' `nn_module_stack` and `source_fn_stack`.
+    """Remove `_export_root` from the `nn_module_stack` and `source_fn_stack` of nodes.
 
     Stands in for `torch._dynamo.functional_export.clean_nn_module_stack_and_source_fn`, and for
     `clean_nn_module_stack`, its name in older releases.
 
     Args:
         graph_module: changed in place; its nodes get new stacks.
-        is_inline_builtin: leave out stack entries of the wrapping module, with path `L['self']`.
+        is_inline_builtin: leave out stack entries of `ModuleToTrace`, whose path is `L['self']`.
 
     Returns:
         The same module.
@@ -75,12 +75,12 @@ def clean_nn_module_stack_and_source_fn(
 
 
 def clean_export_root(graph_module: GraphModule) -> None:
-    """Clean the targets of a graph, and rename the attributes that they name.
+    """Remove `_export_root` from targets of a graph, and rename the attributes at these targets.
 
     Stands in for `torch._dynamo.functional_export.clean_export_root`.
 
     Args:
-        graph_module: changed in place; its code is not generated again.
+        graph_module: changed in place; its Python code is not generated again.
 
     Raises:
         AssertionError: the module lacks an attribute of its graph, or a target is not a str.
@@ -100,7 +100,7 @@ def clean_export_root(graph_module: GraphModule) -> None:
 
 
 def clean_targets(graph_module: GraphModule, ops: tuple[str, ...]) -> None:
-    """Do `clean_export_root` for nodes of these ops. Cleaning twice could change users' names."""
+    """Do `clean_export_root` for nodes with an op in `ops`; twice could change users' names."""
     moved: set[str] = set()
     for node in graph_module.graph.nodes:
         if node.op not in ops:
@@ -140,7 +140,7 @@ def post_process_error_msg(
     args: Any,
     kwargs: Any,
 ) -> ConstraintViolationError:
-    """Replace the names of inputs in the message of an error by the user's names.
+    """Replace Dynamo's names of inputs in an error's message by the user's names.
 
     Stands in for `torch._dynamo.functional_export.post_process_error_msg`.
 

@@ -1,6 +1,6 @@
 """Rewrite captured graphs, so that they have the inputs and outputs of the user's callable.
 
-Captures use `rewrite_captured`, in C++. `DynamoGraphTransformer` does the same for its subclasses.
+Captures use `rewrite_captured`, in C++. `DynamoGraphTransformer` does it for users' subclasses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FLAT_ARGUMENTS = "flat_args"  # the parameter of ModuleToTrace.forward
 
 
 def check_dims(flat_inputs: list[Any], dynamic_dims: list[set[int]]) -> None:
-    """Raise AssertionError unless `dynamic_dims` has an item for each input."""
+    """Raise AssertionError unless `dynamic_dims` has one item for each flat input."""
     if len(dynamic_dims) != len(flat_inputs):
         raise AssertionError(
             f"expected dynamic dimensions of {len(flat_inputs)} inputs, got {len(dynamic_dims)}"
@@ -45,14 +45,14 @@ def input_meta(
     if fake_mode is not None and isinstance(value, torch.Tensor):
         meta["val"] = fake_input(fake_mode, value, dynamic_dims)
     else:
-        meta["val"] = getattr(value, "val", value)  # a wrapped int has the attribute
+        meta["val"] = getattr(value, "val", value)  # Dynamo's wrapped ints have `val`
     return meta
 
 
 def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
-    """Store a value that is not an input, but from a closure, say, as an attribute of the module.
+    """Store a placeholder's value as an attribute of the module if it comes from, say, a closure.
 
-    `source` is where Dynamo found the value. Returns the attribute's name, or None for an input.
+    `source` is Dynamo's source of the value. Returns the attribute's name, or None for an input.
     """
     if source is None or isinstance(source, GetItemSource):
         return None
@@ -68,7 +68,7 @@ def capture_value(module: GraphModule, position: int, placeholder: Node, source:
 
 
 def attribute_of_input(source: Any) -> tuple[int, list[str]] | None:
-    """Return (index of a flat input, attribute path) if Dynamo found a value there, else None."""
+    """Return (index of a flat input, path of the attribute in it) from Dynamo's source, or None."""
     path: list[str] = []
     while isinstance(source, AttrSource):
         path.insert(0, source.member)
@@ -95,7 +95,7 @@ def read_from_input(module: GraphModule, held: Node, index: int, path: list[str]
 
 
 def captured_value(placeholder: Node) -> Any:
-    """Return a placeholder's `val`, or else its `example_value`, or None."""
+    """Return a placeholder's `val`; without `val`, its `example_value`; without both, None."""
     value = placeholder.meta.get("val")
     return placeholder.meta.get("example_value") if value is None else value
 
@@ -109,12 +109,12 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
     Args:
         module: the module that Dynamo captured. Placeholders that are not inputs of the caller,
             such as values from closures, become attributes of the module.
-        flat_inputs: the caller's flat inputs, with Dynamo's example values for the used ones.
+        flat_inputs: the caller's flat inputs; for used ones, Dynamo's example values.
         flat_args_dynamic_dims: for each input, the dimensions whose size is a symbol.
-        graph_input_order: flat input -> position of its placeholder in the captured graph.
+        graph_input_order: index of a flat input -> position of its placeholder in the graph.
         graph_output_map: position of an output of the caller -> (kind, value).
         fake_mode: the fake mode of the capture.
-        graph_inputs: position of a placeholder -> Dynamo's source of its value.
+        graph_inputs: position of a placeholder -> Dynamo's source of the placeholder's value.
 
     Raises:
         AssertionError: `flat_args_dynamic_dims` and `flat_inputs` have different lengths.
@@ -175,7 +175,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
                 self.old_to_new_mapping[original] = self.new_input_nodes[i]
 
     def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the new placeholder of an input, or a get_attr node for any other value."""
+        """Return the new placeholder for an input; for other placeholders, a get_attr node."""
         old = self.current_node
         if old in self.old_to_new_mapping:
             return self.old_to_new_mapping[old]
@@ -245,7 +245,7 @@ def rewrite_captured(
         inputs.append(input_meta(value, dims, original, fake_mode))
         if original is not None and "val" in original.meta:
             inputs[-1]["val"] = original.meta["val"]
-    # For each placeholder: the index of its flat input, the name of its attribute, or None.
+    # For each placeholder: the index of its flat input, or the name of an attribute, or None.
     replacements: list[int | str | None] = [None] * len(placeholders)
     for i, at in input_order.items():
         if i in known:
@@ -271,7 +271,7 @@ def rewrite_captured(
 
 
 def rewrite_and_clean(module: GraphModule, *plan: Any) -> GraphModule:
-    """Return the result of `rewrite_captured` with the user's module names."""
+    """Return the result of `rewrite_captured`; the user's names replace Dynamo's module names."""
     with _native.GcPause():
         made = rewrite_captured(module, *plan)
         clean_nn_module_stack_and_source_fn(made, True)
@@ -288,7 +288,7 @@ def _outputs(output_map: dict[int, Any]) -> list[tuple[int, Any]]:
 
 
 def _module_paths(module: GraphModule) -> dict[str, str]:
-    """Map call_module targets to the first path in `named_modules` that has the same module."""
+    """Return {call_module target: first path in `named_modules` of the module at this target}."""
     targets = {node.target: "" for node in module.graph.find_nodes(op="call_module")}
     if not targets:
         return {}

@@ -1,1 +1,1 @@
-"""Decompositions of exported programs by templates; `fxpress.decompose` is the façade."""
+"""Decompose exported programs by templates; `fxpress.decompose` is the public module."""

@@ -1,4 +1,4 @@
-"""Create the new program's module call graph, whose signatures name nodes of the new graph."""
+"""Create the decomposed program's module call graph, with signatures that name its nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GONE = (
 def calls_of(
     program: ExportedProgram, module: GraphModule, signature: ExportGraphSignature
 ) -> list[Any]:
-    """Return the entries of the new program's module call graph."""
+    """Return the entries of the decomposed program's module call graph."""
     calls = [
         copy.copy(entry) if entry.signature is None else copy.deepcopy(entry)
         for entry in program.module_call_graph
@@ -38,7 +38,7 @@ def calls_of(
 
 
 def _parts_of_subclasses(state: dict[str, str]) -> set[str]:
-    """Return the names of tensor subclass parameters that were split into inner tensors."""
+    """Return the names of the tensor subclasses among the state that became inner tensors."""
     prefix = "parametrizations."
     return {
         ".".join(target.split(".")[1:-1]) for target in state.values() if target.startswith(prefix)
@@ -65,7 +65,7 @@ def _rename(
             raise ValueError(_GONE.format(name))
         if name in new_name:
             argument.name = new_name[name]
-        elif name in conversions:  # the conversion returned its input, so there is no node for it
+        elif name in conversions:  # the conversion became no node: it returned its input
             if conversions[name] not in new_name:
                 raise ValueError(_GONE.format(conversions[name]))
             argument.name = new_name[conversions[name]]
@@ -77,7 +77,7 @@ def _new_names(
     signature: ExportGraphSignature,
     state: dict[str, str],
 ) -> dict[str, str]:
-    """Return a dict: name of a node in the old graph -> its name in the new graph."""
+    """Return {name of a node in the old graph: its name in the decomposed graph}."""
     old = program.graph_signature
     old_state = {**old.inputs_to_parameters, **old.inputs_to_buffers}
     old_user_inputs = iter(

@@ -1,4 +1,4 @@
-"""Compare programs that were built from templates with full traces, if the user asks for it."""
+"""Compare programs that were built from templates with full traces, in `check_templates`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 def checks() -> bool:
-    """Return whether programs are compared with full traces in this thread or task."""
+    """Return whether this thread or task compares programs from templates with full traces."""
     return _checks.get()
 
 
 def check_templates(enabled: bool = True) -> _native.Block:
     """Return a context manager in which programs that use templates are also traced in full.
 
-    The full trace uses torch's own code, without templates. The two resulting programs are
-    compared, and the traced program is returned. Programs in which no call was instantiated, such
+    The full trace uses torch's code, without templates. A decomposition compares its program with
+    the traced program, and returns the traced one. Programs in which no call was instantiated, such
     as joint graphs, are not compared. The environment variable `FXPRESS_CHECK_TEMPLATES=1` has the
     same effect on the entire process. torch has no such function.
 
@@ -47,8 +47,8 @@ def check_templates(enabled: bool = True) -> _native.Block:
     return _native.Block(functools.partial(_checks.set, enabled), _checks.reset)
 
 
-_COUNTERS = ("seq_nr",)  # items of meta that torch counts in the entire process
-_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # counts generated files in the process
+_COUNTERS = ("seq_nr",)  # items of a node's meta that torch numbers in the entire process
+_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # the number of a generated file
 
 
 def difference(instantiated: ExportedProgram, traced: ExportedProgram) -> str | None:
@@ -114,13 +114,13 @@ def _graph_difference(instantiated: Graph, traced: Graph) -> str | None:
 
 
 class _Descriptions:
-    """Describes the values of one graph in a way that is equal for equivalent graphs."""
+    """Describes the values of one graph; the descriptions of equivalent graphs are equal."""
 
     def __init__(self) -> None:
         self._storages: dict[int, int] = {}
 
     def describe(self, value: Any) -> Any:
-        """Return a comparable description; storages are numbered in the order of their use."""
+        """Return a comparable description of `value`; storages are numbered in order of use."""
         if isinstance(value, Node):
             return f"%{value.name}"
         if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Collect torch's composite operators, and split decomposition tables into these and others."""
+"""Collect composite operators, and split decomposition tables into these and other operators."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fxpress._torch import origins
 
 
 class _Composites:
-    """The composite operators of all namespaces, collected again after one was registered.
+    """The composite operators of all namespaces; they are collected again after a registration.
 
     Attributes:
         late: composite operators of aten that were registered after torch had collected the
-            operators of aten, which it does once per process.
+            operators of aten, which happens once in a process.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class _Composites:
         self._replaced = ""
 
     def get(self) -> dict[str, list[Any]]:
-        """Return, by namespace, the composite operators that a table may keep or override."""
+        """Return {namespace: composite operators that a user's table may keep or override}."""
         if self._state is None or self._state_now() != self._state:
             compat.load_composites()
             self._kernels.clear()
@@ -71,13 +71,13 @@ def _collect_all_valid_cia_ops() -> set[Any]:
     """Return the composite operators that a table of decompositions may keep or override.
 
     Stands in for `torch._export.utils._collect_all_valid_cia_ops`. The operators are collected
-    again if some were registered since.
+    again if operators were registered after the last call.
     """
     return {operator for found in _COMPOSITES.get().values() for operator in found}
 
 
 def _collect_all_valid_cia_ops_for_aten_namespace() -> set[Any]:
-    """Return the composite operators of aten that a table may keep or override.
+    """Return the composite operators of aten that a decomposition table may keep or override.
 
     Stands in for `torch._export.utils._collect_all_valid_cia_ops_for_aten_namespace`.
     """
@@ -90,8 +90,8 @@ def _split_decomp_table_to_cia_and_python_decomp(
     """Split a table into the decompositions of composite operators and of other operators.
 
     Args:
-        decomp_table: operator -> decomposition. Composite operators that torch knows are removed
-            from it. Keys that are not operators have no effect.
+        decomp_table: operator -> decomposition; changed: the composite operators that torch knows
+            are removed. Keys that are not operators have no effect.
 
     Returns:
         A dict of all composite operators -> their decompositions, and `decomp_table`. A composite
@@ -120,6 +120,6 @@ def _split_decomp_table_to_cia_and_python_decomp(
 
 
 def _is_unknown(key: Any, by_namespace: dict[str, list[Any]]) -> bool:
-    """Return whether a key is a composite operator whose namespace is not in `by_namespace`."""
+    """Return whether `key` is a composite operator of a namespace that `by_namespace` lacks."""
     known = isinstance(key, compat.OpOverload) and key.namespace in by_namespace
     return not known and compat.is_preservable(key)

@@ -48,7 +48,7 @@ def _decompose_exported_program(
     joint_loss_index: int | None,
     decompose_custom_triton_ops: bool,
 ) -> ExportedProgram:
-    """Return a program whose operators are decomposed by a table.
+    """Return a program whose operators are decomposed by functions from tables.
 
     Args:
         ep: the program.
@@ -78,7 +78,7 @@ def _decomposed(
     decompose_custom_triton_ops: bool,
     progress: Report | None,
 ) -> ExportedProgram:
-    """Return a program whose operators are decomposed; call `progress` for each planned node."""
+    """Return the decomposed program; call `progress` for each node that is planned."""
     ep = with_distinct_names(lift_body_constants(ep))
     without_shared_state = without_views(ep)
     if without_shared_state is not ep:
@@ -121,7 +121,7 @@ def _decomposed(
         made = trace_fully(str(unsafe))
     if cached is None or not summary.instantiated:
         return made
-    # Traces give equal tensors only if they begin with the same cache of fake tensors.
+    # The full trace gives equal tensors only if it begins with the same cache of fake tensors.
     compat.restore_cached_results(mode, cached)
     checked = naming.without_names() if naming is not None and naming.is_first else naming
     overridden = table.plain.in_force()
@@ -160,8 +160,8 @@ def run_decompositions(
 
     Raises:
         TypeError: `program` is not an ExportedProgram, or `progress` has another type.
-        UnsupportedError: the program writes state that shares a storage, and this state has several
-            dtypes or is part of a parameter.
+        UnsupportedError: the program writes to state tensors that share a storage, and they have
+            several dtypes or are parts of a parameter.
         ImportError: `progress` needs a package that is not installed.
 
     Exceptions of torch's trace pass through.

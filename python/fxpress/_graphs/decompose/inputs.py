@@ -1,4 +1,4 @@
-"""Read the inputs of the new program: their order, names and values.
+"""Read the inputs of the decomposed ("new") program: their order, names and values.
 
 `SizeNodes` has the nodes that read symbolic sizes from the inputs.
 """
@@ -79,9 +79,9 @@ def _buffer_rank(spec: InputSpec, order: dict[str, int]) -> tuple[int, bool]:
 
 
 def _module_order(targets: list[str]) -> dict[str, int]:
-    """Return, for each module that `targets` mention, its position in a depth-first walk.
+    """Return {path of a module in `targets`: its position in a depth-first walk of the modules}.
 
-    The children of a module are visited in the order of their first targets.
+    The walk visits children of a module in the order in which `targets` first mention them.
     """
     children: dict[str, dict[str, None]] = {"": {}}
     for target in targets:
@@ -148,7 +148,7 @@ class _Reader:
         return Value(number, facts, known)
 
 
-# Types of plain constants. No node uses these inputs, nor the symbol that torch creates for an int.
+# Types of plain constant inputs. No node uses them, or the symbol that torch creates for an int.
 _PLAIN = (int, bool, float, str, type(None))
 
 
@@ -156,8 +156,8 @@ class SizeNodes:
     """The nodes that torch adds before a program's calls to read each symbol from an input.
 
     Attributes:
-        of_inputs: for each input, the id (`Symbols.id_of`) of the symbol that it is the first to
-            have as its value, or -1.
+        of_inputs: for each input that is a symbol, and the first with this symbol, the symbol's id
+            (`Symbols.id_of`); -1 for other inputs.
         count: the number of nodes.
         instance: the nodes, as the instance of a template; None if there are none.
     """
@@ -226,7 +226,7 @@ _NO_NAME = re.compile(r"[^a-zA-Z0-9]")
 
 
 def _text(key: Any) -> str:
-    """Return the part of an input's name for one key of its path."""
+    """Return the text that one key of an input's pytree path contributes to the input's name."""
     if isinstance(key, pytree.MappingKey):
         return _NO_NAME.sub("_", str(key.key))
     if isinstance(key, pytree.SequenceKey):
@@ -237,7 +237,7 @@ def _text(key: Any) -> str:
 
 
 def argument_names(program: ExportedProgram) -> list[str]:
-    """Return the names that torch proposes for the user inputs, in order."""
+    """Return the names that torch proposes for user inputs, from their paths in the arguments."""
     calls = program.module_call_graph
     signature = calls[0].signature if calls and calls[0].fqn == "" else None
     if signature is None or signature.in_spec.type is not tuple:
@@ -253,7 +253,7 @@ def argument_names(program: ExportedProgram) -> list[str]:
 
 
 def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
-    """Return the names of the placeholders."""
+    """Return the names of the new program's placeholders, in the order of `inputs`."""
     renamer = _native.Renamer()
     positions = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
     proposed = argument_names(program)
@@ -262,7 +262,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
     names = [""] * len(inputs)
     bases: set[str] = set()
     for position, name in zip(positions, proposed, strict=True):
-        if not name or not name.isascii():  # `renamer` handles ASCII digits only
+        if not name or not name.isascii():  # `Renamer` supports only ASCII names
             raise UnsafeError("the name of an input is empty or not ASCII")
         names[position] = renamer.placeholder(name)
     for position, entry in enumerate(inputs):
@@ -270,7 +270,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
             base = _without_self(entry.spec.target or "").lower()
             names[position] = renamer.placeholder(compat.PREFIXES[entry.spec.kind] + base)
             bases.add(base)
-    # torch copies the annotations of a node with one of these names to the input of that name.
+    # If an old node has one of these names, torch copies its annotations to the input of that name.
     copied = {*bases, *names}
     nodes = _native.list_nodes(program.graph)
     if any("custom" in node.meta and node.name in copied for node in nodes):
@@ -279,7 +279,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
 
 
 def _without_self(target: str) -> str:
-    """Return the name of state without the prefix for `self`, with `_` for other characters."""
+    """Return a state's name without Dynamo's prefix for `self`, with `_` for other characters."""
     for prefix in ("L__self___", "self_"):
         if target.startswith(prefix):
             target = target[len(prefix) :]

@@ -1,4 +1,4 @@
-"""Decompose joint graphs, which have the forward and the backward pass in one graph."""
+"""Decompose joint graphs, which contain the forward and the backward pass of a program."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parts(
 
 
 def _name(module: GraphModule, old: list[Node], new: list[Node]) -> None:
-    """Give placeholders their old names, and rename other nodes whose names are taken."""
+    """Give the placeholders `new` the names of `old`; rename other nodes that have these names."""
     names = compat.Names()
     for before, after in zip(old, new, strict=True):
         after.name = after.target = before.name
@@ -104,7 +104,7 @@ def _signature(
 
 
 def _writes(program: ExportedProgram, traced: Any, outputs: list[Any]) -> list[OutputSpec]:
-    """Return the specs of the first outputs, which are new values of inputs and buffers."""
+    """Return the OutputSpecs of the first outputs: the new values of user inputs and buffers."""
     written = traced.user_inputs_to_mutate
     names = [node.name for node in outputs[: len(written)]]
     assert list(written) == names, f"expected the outputs {list(written)}, found {names}"
@@ -122,7 +122,7 @@ def _writes(program: ExportedProgram, traced: Any, outputs: list[Any]) -> list[O
 
 
 def _gradients(program: ExportedProgram, traced: Any, outputs: list[Any]) -> list[OutputSpec]:
-    """Return the specs of the gradients, which are the last outputs."""
+    """Return the OutputSpecs of the last outputs, which are the gradients."""
     old = program.graph_signature.input_specs
     assert traced.backward_signature is not None
     assert len(traced.user_inputs) == len(old)
@@ -146,7 +146,7 @@ def _gradients(program: ExportedProgram, traced: Any, outputs: list[Any]) -> lis
 
 
 def _give_meta(signature: ExportGraphSignature, old: list[Node], new: list[Node]) -> None:
-    """Restore the `val` of inputs that are not tensors, and the meta of parameters and buffers."""
+    """Copy, from `old`, the `val` of inputs that are not tensors, and the meta of state."""
     state = {*signature.inputs_to_parameters, *signature.inputs_to_buffers}
     for before, after in zip(old, new, strict=True):
         if not isinstance(before.meta["val"], torch.Tensor):

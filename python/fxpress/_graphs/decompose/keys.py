@@ -1,4 +1,4 @@
-"""The key of a call. The traces of calls with equal keys add the same nodes."""
+"""Compute the key of a call; traces of calls with equal keys add the same nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DICTS = (dict, immutable_dict)
 
 
 class Call:
-    """The arguments of an operator call, read with Values and Numbers instead of nodes.
+    """The arguments of an operator call, with Values and Numbers instead of nodes.
 
     Attributes:
         values: the distinct Values among the arguments, in the order of their numbers.
@@ -92,7 +92,7 @@ class Call:
         self._key.append(("n", self.numbers.index(number), number.kind, number.expression))
 
     def number_of(self, value: Value) -> int:
-        """Return the index in `values` of the value with the same node."""
+        """Return the index in `values` of the Value that has the same node as `value`."""
         return self._numbers[value.node]
 
 
@@ -115,7 +115,7 @@ def map_values(argument: Any, environment: dict[Node, Any], function: Any) -> An
     return argument
 
 
-# Items of a node's meta that are plain data, and that torch copies to the nodes of its trace.
+# Items of a node's meta that are plain data, and that torch copies to new nodes in a trace.
 _COPIED = tuple(
     field
     for field in compat.COPIED_META

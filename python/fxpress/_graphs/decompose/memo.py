@@ -1,13 +1,13 @@
 """Instantiate templates for clean calls within a full trace.
 
 A call is clean if nothing wrote to its inputs before, and its results have separate storages. torch
-runs the first clean call with each key, which gives a template, and every call that is not clean.
-Later clean calls with the same key instantiate the template.
+runs the first clean call with each key, from which the key's template is recorded. Later clean
+calls with this key instantiate the template. torch runs every call that is not clean.
 
-torch's result may be a view of a tensor that the call created; the result of an instance never is.
-The difference matters only if the program writes to the result later, because functionalization
-then computes the view again. torch runs a program once before it traces it. This first pass finds
-out which results are written to, and the trace instantiates only calls with other results.
+torch's result of a call may be a view of a tensor that the call created; an instance's result never
+is. If the program writes to such a view later, functionalization computes the view again. So the
+trace does not instantiate calls whose results are views that are written to. The run of the program
+that torch makes before the trace (the first pass) finds these calls.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class _TracedTensor(NamedTuple):
     """A tensor of the trace."""
 
     outer: Any  # the FunctionalTensor
-    inner: Any  # the fake tensor in it
+    inner: Any  # the fake tensor in `outer`
     value: Value
 
 
 class Memo:
-    """The templates of one full trace, and of the run before it.
+    """The templates of one full trace, and of torch's run before the trace.
 
     Attributes:
         instantiated: how many calls of the trace were instantiated.
@@ -54,13 +54,13 @@ class Memo:
         self._functions: dict[Any, Any] = {}
         self._tensors: dict[int, _TracedTensor] = {}
         self._storages: dict[int, Storage] = {}
-        # In the first pass: call -> its results that are views, with the fake tensors in them.
+        # First pass: call -> [(FunctionalTensor, fake tensor in it)] of its results that are views.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
-        self._unchanged: set[Node] = set()  # calls whose results nothing wrote to in the first pass
+        self._unchanged: set[Node] = set()  # calls without writes to results in the first pass
         self.instantiated = 0
 
     def watch(self, graph: Graph) -> None:
-        """Set the graph to trace. Only calls of torch's own operators can be instantiated."""
+        """Set the graph that is traced next. Only calls of torch's operators are instantiated."""
         self._nodes = {
             node
             for node in graph.nodes
@@ -68,10 +68,10 @@ class Memo:
         }
 
     def run(self, original: Any, interpreter: Any, node: Node) -> Any:
-        """Run a node by `original`, torch's `Interpreter.run_node`, or instantiate its template."""
+        """Run a node by `original`, which is torch's `Interpreter.run_node`, or by its template."""
         if node not in self._nodes:
             return original(interpreter, node)
-        # The tracer counts calls of torch functions. Disabled, it does not count fxpress's calls.
+        # The tracer counts calls of torch functions, but must not count the calls by fxpress.
         with compat.DisableTorchFunction():
             self._enter_pass(compat.tracer())
             try:
@@ -92,7 +92,7 @@ class Memo:
         return result
 
     def _enter_pass(self, tracer: Any) -> None:
-        if tracer is not self._tracer:  # torch runs a program before it traces it
+        if tracer is not self._tracer:  # None in torch's run before the trace
             self._unchanged = {n for n, views in self._views.items() if not _are_changed(views)}
             self._tracer = tracer
             self._templates, self._tensors, self._storages = {}, {}, {}
@@ -100,7 +100,7 @@ class Memo:
             self.instantiated = 0
 
     def _may_instantiate(self, node: Node) -> bool:
-        """Return whether the results of a clean call need not be views."""
+        """Return whether a clean call may have results that are not views, as instances have."""
         if self._tracer is None:
             self._views[node] = []
             return True  # the templates of the first pass have no views
@@ -146,7 +146,7 @@ class Memo:
                 template = self._template(context, node, call, inputs, last, result)
                 calls = () if tracer is None else counted_since(tracer.torch_fn_counts, counts)
                 is_own = compat.have_own_storages(result, [each.outer for each in inputs])
-                # In the first pass, a later write to a view is not known yet.
+                # In the first pass, it is not known yet whether the program writes to a view later.
                 is_known = tracer is not None or not _views_in(result)
                 if is_own and is_known and _is_clean(template, len(call.storages)):
                     self._templates[key] = template._replace(calls=tuple(calls))
@@ -242,7 +242,7 @@ class Memo:
         return meta
 
     def _made(self, value: Any, storages: list[Storage]) -> Any:
-        """Return a new value for a node, from its description in the template."""
+        """Return a new value for a node, from the value's description in the template."""
         if type(value) is TensorSpec:
             return self._tensor(value.facts, storages[value.storage], value.is_whole)
         if type(value) in (tuple, list):
@@ -258,7 +258,7 @@ class Memo:
         return made
 
     def _result(self, result: Any, storages: list[Storage], made: list[Node]) -> Any:
-        """Return the results of an instantiated call; the tracer maps their tensors to nodes."""
+        """Return the results of an instantiated call; map their tensors to nodes in the tracer."""
         if type(result) is Output:
             with compat.without_dispatch():
                 inner = self._tensor(result.facts, storages[result.storage], True)
@@ -280,14 +280,14 @@ def _views_in(result: Any) -> list[Any]:
 
 
 def _are_changed(views: list[tuple[Any, Any]]) -> bool:
-    """Return whether something wrote to one of the tensors or to a base of one."""
+    """Return whether the program wrote to one of the tensors in `views` or to its base."""
     return any(compat.was_written(t) or compat.was_changed(t, fake) for t, fake in views)
 
 
 def _run_noting_names(
     names: compat.Candidates | None, original: Any, interpreter: Any, node: Node
 ) -> Any:
-    """Run a call; record in `names` the names that torch proposes for new nodes."""
+    """Run a call by `original`; record the names that torch proposes for new nodes in `names`."""
     if names is None:
         return original(interpreter, node)
     names.note()
@@ -298,7 +298,7 @@ def _run_noting_names(
 
 
 def _is_clean(template: Template, inputs: int) -> bool:
-    """Return whether each result fills a new storage; storages below `inputs` are the inputs'."""
+    """Return whether each result fills a new storage, whose number is at least `inputs`."""
     outputs = [o for o in compat.pytree.tree_leaves(template.result, _is_output) if _is_output(o)]
     storages = [output.storage for output in outputs]
     return (

@@ -1,8 +1,8 @@
 """Store the node names of decomposed programs with symbolic sizes, and the order of users.
 
-torch numbers equal names by all nodes created so far, including sizes that a trace only compares.
-How many there are depends on caches of fake tensors, which each trace changes. So the first trace
-of a program defines the names, and equal programs with equal caches get the same names.
+torch appends numbers to equal node names. They count all nodes created so far, including nodes of
+sizes that a trace only compares. How many of these exist depends on caches of fake tensors, which
+each trace changes. So a program's first trace defines its names, for equal programs and caches too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fxpress._graphs.decompose.values import UnsafeError
 from fxpress._torch import symbols
 from fxpress._torch.decompose_whole import shape_env_of
 
-_MOST_PROGRAMS = 64  # programs whose names a table keeps
+_MOST_PROGRAMS = 64  # for how many programs a decomposition table shares node names (`_shared`)
 OTHER_NODES = "torch's trace of an equal program had other nodes"
 
 
@@ -29,7 +29,7 @@ class Names:
     """The node names and the order of users of a traced graph.
 
     Attributes:
-        has_templates: whether templates can build the graph; False after a try gave other nodes.
+        has_templates: whether templates can build the graph; False once they gave other nodes.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -46,7 +46,7 @@ class Names:
         self._counts = dict(graph._graph_namespace._base_count)
 
     def give(self, graph: Graph) -> dict[str, str] | None:
-        """Name the nodes of an equal graph, and return old name -> new name; None: it differs."""
+        """Rename the nodes of an equal graph; return {old name: new name}. None: graphs differ."""
         nodes = list(graph.nodes)
         if _kinds(graph) != self._kinds:
             return None
@@ -76,12 +76,12 @@ def _kinds(graph: Graph) -> list[tuple[str, Any]]:
 
 
 class _History:
-    """The decompositions of programs that have the same ShapeEnv.
+    """The history of the decompositions of programs with one ShapeEnv.
 
     Attributes:
         key: the ShapeEnv's state before the first decomposition, then the Names of each one.
-        is_exact: whether all these Names come from traces of torch.
-        traces: how many traces began.
+        is_exact: whether all Names in `key` come from traces of torch.
+        traces: how many traces of these programs have begun.
     """
 
     def __init__(self, shape_env: Any) -> None:
@@ -95,7 +95,7 @@ _lock = threading.Lock()
 
 
 class KnownNames:
-    """The Names of all programs that were decomposed with one table."""
+    """The Names of all programs that were decomposed with one decomposition table."""
 
     def __init__(self) -> None:
         self._shared: dict[Any, Names] = {}  # (key of a history, content of a program) -> Names
@@ -115,7 +115,7 @@ class KnownNames:
         return Naming(self._shared, own, history, (options, _content(program)))
 
     def forget(self) -> None:
-        """Forget the Names that programs with other ShapeEnvs could use."""
+        """Free the Names that programs share across ShapeEnvs."""
         self._shared.clear()
 
 
@@ -123,8 +123,8 @@ class Naming:
     """Names the nodes of one decomposed program.
 
     Attributes:
-        known: the Names to give; None if no equal program was traced before.
-        is_first: whether no trace with the same ShapeEnv has begun before.
+        known: the Names for the nodes; None if no equal program was traced before.
+        is_first: True if no trace with the program's ShapeEnv has begun before.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Naming:
         self.is_first = history.traces == 0
 
     def without_names(self) -> Naming:
-        """Return a Naming for the same program that knows no Names, and stores none."""
+        """Return a Naming for this program that neither uses nor stores Names."""
         return Naming({}, {}, self._history, self._content)
 
     def instantiated(self, graph: Graph) -> None:
@@ -148,13 +148,13 @@ class Naming:
         self._note(self.known, is_exact=False)
 
     def begin(self) -> int:
-        """Count a trace that begins, and return its number."""
+        """Count a new trace with the program's ShapeEnv; return its number, from 1."""
         with _lock:
             self._history.traces += 1
             return self._history.traces
 
     def traced(self, module: GraphModule, signature: ExportGraphSignature, number: int) -> None:
-        """Give the known Names to the program of trace `number`, or store its names."""
+        """Give the known Names to the program of trace `number`, or store the names that it has."""
         if self.known is not None:
             new_names = self.known.give(module.graph) or {}
             for spec in signature.output_specs:
@@ -180,7 +180,7 @@ class Naming:
 
 
 def _content(program: ExportedProgram) -> Any:
-    """Return a key of everything in a program that its trace depends on, except the ShapeEnv."""
+    """Return a key of all contents of a program that its trace depends on, except its ShapeEnv."""
     numbers: dict[Any, int] = {}
     signature = program.graph_signature
     tensors = {**program.constants, **program.state_dict}
@@ -210,7 +210,7 @@ def _graph_content(module: GraphModule, numbers: dict[Any, int]) -> Any:
 
 
 def _described(value: Any, numbers: dict[Any, int]) -> Any:
-    """Return a hashable description; `numbers` numbers nodes, symbolic numbers and storages."""
+    """Return a hashable description; `numbers` maps nodes, SymNodes and storages to numbers."""
     kind = type(value)
     if kind is Node:
         return Node, numbers[value]

@@ -1,4 +1,4 @@
-"""Plan the new graph: walk through the program and find a template for each call."""
+"""Plan the decomposed graph: walk through the program and find a template for each call."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from fxpress._torch.origins import is_replaced
 
 
 class _ExpectedValues:
-    """Values of nodes that the plan has not reached: the old program's values.
+    """Expected values for nodes that the plan has not reached: the values in the old program.
 
-    They mostly equal the values of the new program.
+    Mostly, the decomposed program will have equal values.
     """
 
     def __init__(self, environment: dict[Node, Any], shape_env: Any) -> None:
@@ -67,7 +67,7 @@ class _ExpectedValues:
         return Value(-1 - len(self._made), shared(facts._replace(requires_grad=False)), known)
 
 
-_MANY = 16  # After so many traced templates, one call of each remaining operator is traced early.
+_MANY = 16  # When so many templates were traced, one call of each remaining operator is traced.
 
 
 class Instance(NamedTuple):
@@ -82,18 +82,18 @@ class Instance(NamedTuple):
 
 
 class NeedsTraceError(Exception):
-    """Raised if a call has no template, and the plan has no recorder that could trace the call."""
+    """Raised if a call has no template, and there is no recorder to trace the call."""
 
 
 class Plan:
-    """The new trace of a program as instances of templates, before dead code elimination.
+    """The trace of the decomposed program as template instances, before dead code elimination.
 
     Attributes:
         nodes: the nodes of the old program, without placeholders.
         instances: the instances planned so far.
-        size: how many nodes the new trace has so far.
-        output: the new program's output, as containers of Values and constants; set at the end.
-        traced: how many distinct calls torch traced for this plan.
+        size: how many nodes the trace has so far.
+        output: the output, as containers of Values, Numbers and constants; set at the end.
+        traced: how many templates in this plan come from calls that torch traced for it.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class Plan:
         self._environment = environment
         self._templates = templates
         self._progress = progress
-        self._own: dict[Any, Template] = {}  # templates with operators that are not torch's
-        self._early: dict[Any, Template] = {}  # templates traced early and not used yet
+        self._own: dict[Any, Template] = {}  # templates of calls of users' operators
+        self._early: dict[Any, Template] = {}  # templates from `_try_calls` that were not used yet
         self._tries_all = False
         self.instances: list[Instance] = []
         self.size = first
@@ -125,7 +125,7 @@ class Plan:
         return self._position == len(self.nodes)
 
     def advance(self, recorder: Recorder | None) -> None:
-        """Continue to the end of the program; `recorder` traces calls that have no template."""
+        """Plan the remaining calls; `recorder` traces a call that has no template."""
         nodes = self.nodes
         if recorder is not None:
             self._try_calls(recorder, only_writing=True)
@@ -161,7 +161,7 @@ class Plan:
         return whole[index]
 
     def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
-        """Trace one call of each remaining operator now, to refuse unsafe programs early."""
+        """Trace a call of each operator that comes later, to refuse unsafe programs early."""
         expected = _ExpectedValues(self._environment, recorder.mode.shape_env)
         known = {instance.node.target for instance in self.instances}
         for position in range(self._position, len(self.nodes)):
@@ -180,7 +180,7 @@ class Plan:
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
         template, call = self._template_of(node, self._position, self._environment, recorder)
         if template.is_from_cache and any(storage.has_moved for storage in call.storages):
-            # The content of the cache depends on the inputs' metadata in torch's first run.
+            # The cache was filled in torch's run before the trace, where inputs had other metadata.
             reason = "the cache of fake tensors determines the storage of its result"
             raise UnsafeError(f"{node.target}: {reason}")
         return self._instantiate(node, template, call)
@@ -194,7 +194,7 @@ class Plan:
         *,
         is_early: bool = False,
     ) -> tuple[Template, Call]:
-        """Return the template of a call, traced if it is unknown, and the call's arguments."""
+        """Return a call's template, traced now if there is none yet, and the call's arguments."""
         call = Call(node, environment)
         if call.values and not isinstance(node.target, compat.OpOverload):
             raise UnsafeError(_call_of(node.target))
@@ -221,7 +221,7 @@ class Plan:
         fields: tuple[str, ...],
         recorder: Recorder | None,
     ) -> Template:
-        """Trace a call, and store its template, or the reason why it has none."""
+        """Trace a call; store and return its template, or store why it has none."""
         if recorder is None:
             raise NeedsTraceError
         key = call.key(fields)
@@ -251,7 +251,7 @@ class Plan:
 
 
 def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) -> Any:
-    """Return an instance's result: a template's result with Values for Outputs, and Numbers."""
+    """Return a template's result with Values and Numbers for its Outputs and NumberOutputs."""
     if type(result) is Output:
         number = result.value
         node = inputs[-1 - number] if number < 0 else first + number
@@ -267,7 +267,7 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
 
 
 def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]:
-    """Check all nodes; return for each the keys of its meta that a trace copies (`fields_of`)."""
+    """Check all nodes; return, for each node, the keys of its meta that a trace copies."""
     found: list[tuple[str, ...]] = []
     checked: set[Any] = set()
     for node in nodes:

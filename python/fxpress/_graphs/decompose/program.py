@@ -1,4 +1,4 @@
-"""Build the decomposed program from templates, or raise UnsafeError: it needs a full trace."""
+"""Build the decomposed program from templates; raise UnsafeError if this needs a full trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from fxpress._torch.watching import phase
 
 
 def check_outputs(plan: Plan, symbols: Symbols) -> None:
-    """Raise UnsafeError if torch's comparison of a returned view with its base adds a guard.
+    """Raise UnsafeError if torch would add a guard to compare a returned view with its base.
 
     If the program returns a view of a tensor that it computed, torch checks whether the view is the
     entire tensor. The check adds a guard if the answer depends on the values of symbols.
@@ -64,7 +64,7 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
 
 
 def _bases(plan: Plan, wanted: set[Storage]) -> Iterator[tuple[Storage, Facts]]:
-    """Yield (storage, facts of its first tensor) for wanted storages that the program creates."""
+    """Yield (storage, Facts of its first tensor) for storages in `wanted` that a call creates."""
     for instance in plan.instances:
         count = len(instance.template.fresh)
         inputs = len(instance.storages) - count
@@ -143,7 +143,7 @@ def build_from_templates(
 def _trace(
     plan: Plan, fakes: compat.Fakes, symbols: Symbols, table: Table, custom_triton_ops: bool
 ) -> None:
-    """Continue a plan in a trace of torch, which records the calls that have no template."""
+    """Complete a plan; a trace of torch records the calls that have no template yet."""
     failed: list[UnsafeError] = []
     cached = compat.cached_results(fakes.mode)
 
@@ -156,7 +156,7 @@ def _trace(
     with fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
-        # The full trace must begin with the cache of fake tensors that torch would begin with.
+        # The full trace must begin with the fake tensor caches from before this trace.
         compat.restore_cached_results(fakes.mode, cached)
         raise failed[0]
 
@@ -181,7 +181,7 @@ def _check(program: ExportedProgram) -> None:
 
 
 class _NoCalls(compat.TorchDispatchMode):  # type: ignore[misc]
-    """A mode that forbids all operator calls."""
+    """A dispatch mode that raises for all operator calls."""
 
     def __torch_dispatch__(self, *_: Any) -> Any:
         raise RuntimeError("creating or flattening an object calls an operator")
@@ -190,9 +190,9 @@ class _NoCalls(compat.TorchDispatchMode):  # type: ignore[misc]
 def _check_classes(program: ExportedProgram) -> None:
     """Raise UnsafeError if unflattening or flattening the inputs or outputs calls operators.
 
-    torch does both within its trace, so the calls become nodes: the DynamicCache of transformers
-    calls `torch.cat`. Classes whose flattened parts differ from those they were built from are
-    refused too.
+    torch flattens and unflattens within its trace, so the calls become nodes: the DynamicCache of
+    transformers calls `torch.cat`. A class is refused too if an object built from parts does not
+    flatten to the same parts.
     """
     call = program.module_call_graph[0].signature
     if call is None:
@@ -216,7 +216,7 @@ def _check_classes(program: ExportedProgram) -> None:
 
 
 def _fake_mode(program: ExportedProgram) -> Any:
-    """Return the one fake mode of the program's inputs."""
+    """Return the fake mode of the program's inputs; UnsafeError unless there is exactly one."""
     values = [n.meta.get("val") for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     modes = {v.fake_mode for v in values if type(v) is compat.FakeTensor}
     if len(modes) != 1:
@@ -237,7 +237,7 @@ def _make(
     fakes: compat.Fakes,
     naming: Naming | None,
 ) -> ExportedProgram:
-    """Write the new program from its plan."""
+    """Write the decomposed program from its plan."""
     with _native.GcPause():
         names = input_names(program, inputs)
         graph = Graph()

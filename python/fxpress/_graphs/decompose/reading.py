@@ -26,7 +26,7 @@ from fxpress._torch import symbols as sizes
 
 
 def nodes_after(last: Node, graph: Graph) -> list[Node]:
-    """Return the nodes of a graph after `last`, which is the graph's root or one of its nodes."""
+    """Return the nodes after `last` in a graph; `last` is one of its nodes, or its root node."""
     nodes = []
     node = last.next
     while node is not graph._root:
@@ -40,8 +40,8 @@ def _computation_of(
 ) -> list[TemplateNode]:
     """Return the nodes that torch adds to compute the expression of a size.
 
-    `items` has the stack trace and the modules for their meta. The nodes get numbers from `first`
-    on, which are added to `numbers`.
+    `items` has the stack trace and the modules for the nodes' meta. The nodes get the numbers
+    `first`, `first` + 1, ..., which are added to `numbers`.
     """
     graph = Graph()
     computed = sizes.computed(expression, graph)
@@ -79,7 +79,7 @@ class Entry(NamedTuple):
     """A node of a trace that a template keeps."""
 
     node: Node
-    is_reference: bool  # whether it stands for a number that another node of the program computes
+    is_reference: bool  # whether it stands for a symbolic number that another call's node computes
 
 
 def _is_number(node: Node) -> bool:
@@ -87,10 +87,10 @@ def _is_number(node: Node) -> bool:
 
 
 def _nodes_to_keep(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
-    """Return the nodes of a template, in order, from the `added` nodes of a trace.
+    """Return the nodes that a template keeps of the nodes `added` by a trace, in order.
 
-    torch also adds nodes for numbers that it only compares. The template keeps numbers that other
-    nodes use, and the `returned` numbers.
+    torch also adds nodes for symbolic numbers that it only compares. The template keeps the numbers
+    that other nodes use, and the numbers that the nodes `returned` compute.
     """
     used: dict[Node, None] = {}
     own = set(added)
@@ -116,9 +116,9 @@ def _nodes_to_keep(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
 class TraceContext(NamedTuple):
     """The tracer and the fake mode of a call's trace."""
 
-    tracer: Any  # None: torch ran the call without tracing it
+    tracer: Any  # None: torch ran the call without a trace
     mode: Any  # the program's fake mode
-    candidate: Callable[[str], str]  # name of a node -> the name that torch proposed for it
+    candidate: Callable[[str], str]  # name of a node -> the name that torch proposed for the node
 
 
 class TemplateBuilder:
@@ -129,9 +129,9 @@ class TemplateBuilder:
         target: the operator.
         inputs: (fake tensor, node) of each tensor argument.
         numbers: the nodes of the symbolic numbers among the arguments.
-        wrapped: the Values of the arguments -> their functional tensors.
+        wrapped: Value among the arguments -> the Value's functional tensor.
         meta: the items of meta that torch copies from the call to the new nodes.
-        call: the arguments.
+        call: the arguments, as a Call.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class TemplateBuilder:
         self._first_fresh = len(call.storages)
 
     def build(self, added: list[Node], result: Any) -> Template:
-        """Return the template, from the nodes that the trace added and the call's result."""
+        """Return the template for the nodes that the trace added and the call's result."""
         returned = self._returned_numbers(result, set(added))
         nodes = self._nodes_of(_nodes_to_keep(added, returned.values()))
         items = [node.args for node in added if node.target is _getitem]
@@ -196,7 +196,7 @@ class TemplateBuilder:
         return tuple(nodes)
 
     def _returned_numbers(self, result: Any, added: set[Node]) -> dict[int, Node]:
-        """Return, for each symbolic number in the result, its id -> the node that computed it."""
+        """Return {id of a symbolic number in the result: the node that computes the number}."""
         found = {}
         for number in compat.pytree.tree_leaves(result):
             if type(number) in sizes.KINDS and sizes.expression_of(number, self._env) is not None:
@@ -206,7 +206,7 @@ class TemplateBuilder:
         return found
 
     def _reference(self, node: Node) -> TemplateNode:
-        """Describe a node for a number that the call reads: an argument, or the size of one."""
+        """Describe a node for a number that the call reads: an argument, or an argument's size."""
         self._is_symbolic = True
         argument = self._input_numbers.get(node)
         uses = () if argument is None else (argument,)
@@ -246,7 +246,7 @@ class TemplateBuilder:
         return TemplateNode(target, node, tuple(uses), candidate, stays, meta, value, number)
 
     def _item(self, key: str, item: Any, value: Any) -> tuple[str, str, Any]:
-        """Return an item of meta as (key, how an instance's node gets it, recorded value)."""
+        """Return (key, how an instance's node gets the item, recorded value) for a meta item."""
         if key == "val":
             return key, kinds.VALUE, None
         if key == "tensor_meta" and type(value) is TensorSpec:
@@ -275,7 +275,7 @@ class TemplateBuilder:
         raise self._refuse(f"the trace adds {key!r} to meta")
 
     def _counted(self, item: Any) -> tuple[Any, int]:
-        """Return the function that a node's `torch_fn` names, and which call of it this was."""
+        """Return (the function in a node's `torch_fn`, the number of the function's call)."""
         name, _, count = item[0].rpartition("_")
         found = [
             function
@@ -290,7 +290,7 @@ class TemplateBuilder:
         return found[0], int(count)
 
     def _value(self, value: Any) -> Any:
-        """Describe the value of a node."""
+        """Return the description of a node's value, as in `TemplateNode.value`."""
         if isinstance(value, torch.Tensor):
             if type(value) is not compat.FakeTensor or value.fake_mode is not self._context.mode:
                 raise self._refuse("the trace creates a tensor of another class")
@@ -323,7 +323,7 @@ class TemplateBuilder:
         return number
 
     def _result(self, result: Any) -> Any:
-        """Describe the result of the call."""
+        """Return the description of the call's result, as in `Template.result`."""
         if isinstance(result, torch.Tensor):
             return self._output(result)
         if type(result) in (list, tuple):
@@ -346,7 +346,7 @@ class TemplateBuilder:
                 return Output(self._number_of(inner), value.facts, self._storage(inner))
         if type(result) is not compat.FunctionalTensor:
             raise self._refuse(f"the call returns a {type(result).__name__}")
-        if compat.was_written(result):  # functionalization would compute views of it again
+        if compat.was_written(result):  # functionalization would compute its views again
             raise self._refuse("the call returns a tensor that it wrote to")
         inner = compat.inner(result)
         number = self._number_of(inner)
@@ -369,7 +369,7 @@ _CONSTANTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.dev
 
 
 def _is_plain(annotations: Any) -> bool:
-    """Return whether annotations are a dict of constants, which equals each copy of it."""
+    """Return whether annotations are a dict of constants, so that a copy of it is equal."""
     return type(annotations) is dict and all(
         type(key) is str and isinstance(value, _CONSTANTS) for key, value in annotations.items()
     )
@@ -390,7 +390,7 @@ def _check_constants(target: Any, argument: Any) -> None:
 
 
 def _is_whole(facts: Facts, itemsize: int, nbytes: Any) -> bool:
-    """Return whether `torch.empty_strided` would create a storage of `nbytes` for the tensor."""
+    """Return whether `torch.empty_strided` for `facts` would create a storage of `nbytes` bytes."""
     last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
     items = 0 if 0 in facts.shape else last + 1
     return bool(facts.offset == 0 and items * itemsize == nbytes)

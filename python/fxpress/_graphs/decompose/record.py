@@ -18,7 +18,7 @@ from fxpress._torch import symbols as sizes
 
 
 class _Mark:
-    """A unique value for an item of meta. Its copies are the same object."""
+    """A unique value for an item of meta, to find copies of the item: a copy is the same object."""
 
     def __copy__(self) -> _Mark:
         return self
@@ -33,7 +33,7 @@ _MARKS: dict[str, Any] = {
 
 
 class _CallToTrace(NamedTuple):
-    """A call to trace, with the values of its arguments."""
+    """A call that torch traces, with its arguments."""
 
     node: Node  # of the old graph
     call: Call
@@ -43,7 +43,7 @@ class _CallToTrace(NamedTuple):
     def run(
         self, inputs: list[Any], numbers: list[Any], graph: Any
     ) -> tuple[Any, dict[Value, Any]]:
-        """Run the call; return its result, and Value -> the functional tensor that was passed."""
+        """Run the call; return its result, and {Value: functional tensor passed for this Value}."""
         target: Any = self.node.target
         wrapped: dict[Value, Any] = {}
 
@@ -72,7 +72,7 @@ class _CallToTrace(NamedTuple):
 
 
 class Recorder:
-    """Traces calls of a program by torch, one by one, and builds their templates."""
+    """Lets torch trace calls of a program one at a time, and builds their templates."""
 
     def __init__(
         self, tracer: Any, functional_mode: Any, fakes: compat.Fakes, symbols: Symbols
@@ -100,9 +100,9 @@ class Recorder:
         return template
 
     def _template(self, to_trace: _CallToTrace) -> Template:
-        # torch runs a program once before it traces it. The run fills the fake mode's cache, and
-        # a cached tensor may have another storage or offset than a computed tensor. So run a call
-        # before its trace too, unless cached tensors would have the same storages.
+        # torch runs a program once before it traces the program. The run fills the fake mode's
+        # cache, and a cached tensor may have another storage or offset than a computed tensor. So
+        # run a call before its trace too, unless cached tensors would have the same storages.
         computed = None
         call = to_trace.call
         if not any(value.facts.is_symbolic for value in call.values):
@@ -143,16 +143,16 @@ class Recorder:
         )
         template = builder.build(added, result)
         for node in (*added, *tracked):
-            node.meta = {}  # the template keeps the nodes; free their fake tensors
+            node.meta = {}  # the template keeps `node`; free the fake tensors
         return template
 
     def _make_numbers(self, call: Call) -> list[Any]:
-        # Not the sizes of the input tensors: a tracer distinguishes SymInts by identity.
+        # New SymInts, not the sizes of inputs, because a tracer distinguishes SymInts by identity.
         env = self._symbols.shape_env
         return [sizes.number_of(n.expression, n.kind, env) for n in call.numbers]
 
     def _make_inputs(self, call: Call) -> list[Any]:
-        """Create a fake tensor for each of `call.values`, with storages shared as among these."""
+        """Create fake tensors for `call.values`, which share storages if the values share them."""
         made = []
         env = self._symbols.shape_env
         with compat.outside_of_modes(), sizes.without_guards(env):
@@ -171,7 +171,7 @@ class Recorder:
 
 
 def _marked_meta(fields: tuple[str, ...]) -> dict[str, Any]:
-    """Return meta with a unique value for each key, so that copies of items can be recognized."""
+    """Return meta with a unique value for each key, so that copies of an item are recognizable."""
     meta: dict[str, Any] = {field: _Mark() for field in fields}
     for field, mark in _MARKS.items():
         if field in meta:
@@ -190,10 +190,10 @@ def _wrapped(fake: torch.Tensor, value: Value) -> Any:
 
 
 def _has_storages_of_cache(template: Template, inputs: int) -> bool:
-    """Return whether tensors from the fake mode's cache would have the same storages.
+    """Return whether tensors from the fake mode's cache would share storages as in `template`.
 
     The cache gives each tensor a new storage, except that the result of an operator whose schema
-    declares a view shares the storage of the input. Composite view operators are never cached.
+    declares a view has the storage of the input. Results of composite views are never cached.
     """
     known = set(range(inputs))
     for node in template.nodes:

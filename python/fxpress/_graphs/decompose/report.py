@@ -1,4 +1,4 @@
-"""Report on the last decomposition: which calls used templates, and why others did not."""
+"""Report how the last decomposition handled calls: by templates, or why it traced them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from fxpress._base.deprecation import renamed
 
 @dataclass
 class Report:
-    """How the operator calls of a program were decomposed; `str()` gives a summary in lines.
+    """A report on how a program's operator calls were decomposed; `str()` returns a summary.
 
     torch has no such class.
 
     Attributes:
         calls: how many operator calls the program has.
         instantiated: how many calls were instantiated from a template, also within a full trace.
-        traced: how many templates were traced for this program.
-        kept: how many templates of earlier programs were used.
+        traced: how many new templates were traced for this program.
+        kept: how many templates that earlier programs had left were used.
         reason: why the program was traced in full; empty if it was not.
         by_operator: name of an operator -> how many of its calls were instantiated.
 
@@ -57,7 +57,7 @@ _last = Report()
 
 
 def begin() -> Report:
-    """Create the report of a new decomposition. `report` returns it from now on."""
+    """Create the report of a new decomposition, which `report` returns from now on."""
     global _last
     _last = Report()
     return _last
@@ -66,7 +66,7 @@ def begin() -> Report:
 def report() -> Report:
     """Return the report of the last decomposition in this process.
 
-    It is empty before the first decomposition. torch has no such function.
+    The report is empty before the first decomposition. torch has no such function.
 
     Example:
         >>> from fxpress import decompose

@@ -1,7 +1,7 @@
 """Merge state tensors that share a storage, if a program writes to the storage.
 
-torch cannot trace such inputs. One tensor, the base, stays an input; the others become views of it
-in the graph. After the decomposition, they are added again as inputs without users.
+torch cannot trace such inputs. One of the tensors, the base, stays an input. The graph creates the
+other tensors as views of the base. The decomposed program has them again, as unused inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _State(NamedTuple):
 
     @property
     def geometry(self) -> tuple[Any, ...]:
-        """The dtype, shape, strides and offset: equal for tensors with the same elements."""
+        """The dtype, shape, strides and offset; in one storage, equal ones mean equal tensors."""
         return self.value.dtype, self.value.shape, self.value.stride(), self.value.storage_offset()
 
     @property
@@ -52,7 +52,7 @@ class _State(NamedTuple):
 def without_views(program: ExportedProgram) -> ExportedProgram:
     """Return a program in which state tensors that share a written storage are one input.
 
-    Returns the program itself if it has no such tensors.
+    Returns `program` if no state tensors share a storage that the program writes to.
 
     Raises:
         UnsupportedError: the tensors have several dtypes or are parts of a parameter.
@@ -81,7 +81,7 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
 
 
 def with_views(made: ExportedProgram, program: ExportedProgram) -> ExportedProgram:
-    """Add to the decomposed program the inputs of `program` that `without_views` removed."""
+    """Add to the decomposed program `made` the inputs that `without_views` removed; return it."""
     known = {spec.target for spec in made.graph_signature.input_specs}
     placeholders = program.graph.find_nodes(op="placeholder")
     specs = program.graph_signature.input_specs
@@ -110,7 +110,7 @@ def _is_mutable(node: Node) -> bool:
 
 
 def _is_written(graph: Graph, sources: set[Node]) -> bool:
-    """Return whether an operator writes to one of the values or to a view of it."""
+    """Return whether an operator in `graph` writes to a value in `sources` or to a view of one."""
     views = set(sources)
     for node in _native.list_nodes(graph):
         if node.op != "call_function" or views.isdisjoint(node.all_input_nodes):
@@ -130,7 +130,7 @@ def _is_written(graph: Graph, sources: set[Node]) -> bool:
 
 
 def _overlapping(held: list[_State]) -> Iterator[list[_State]]:
-    """Yield groups of at least two tensors that may share elements."""
+    """Yield groups of at least two tensors of one storage that may share elements."""
     group: list[_State] = []
     end = -1
     for each in sorted((e for e in held if e.value.numel()), key=lambda e: e.span):
@@ -145,7 +145,7 @@ def _overlapping(held: list[_State]) -> Iterator[list[_State]]:
 
 
 def _base_of(group: list[_State]) -> _State | None:
-    """Return the tensor of a group that all others can be views of, or None."""
+    """Return a tensor of a group such that all tensors of the group can be views of it, or None."""
     begin = min(each.span[0] for each in group)
     end = max(each.span[1] for each in group)
     for kind in _ORDER:
@@ -185,7 +185,7 @@ def _is_part(base: _State, other: _State) -> bool:
 
 
 class _Writer:
-    """Copies a graph, with views of the bases instead of the placeholders in `bases`."""
+    """Copies a graph; views of bases replace the placeholders that are keys of `bases`."""
 
     def __init__(self, bases: dict[Node, tuple[_State, _State]]) -> None:
         self.graph = Graph()
@@ -193,7 +193,7 @@ class _Writer:
         self._bases = bases
 
     def copy(self, node: Node) -> None:
-        """Copy a node. Each user of a view gets a separate view."""
+        """Copy a node. Each node that uses a view gets a separate view."""
         if node in self._bases:
             return
         like = node.prev if node.op == "output" else node
@@ -226,7 +226,7 @@ class _Writer:
 
 
 def _rewrite(program: ExportedProgram, bases: dict[Node, tuple[_State, _State]]) -> ExportedProgram:
-    """Return a copy of a program with views instead of the placeholders in `bases`."""
+    """Return a copy of a program in which views replace the placeholders that `bases` maps."""
     new = {base.node: base for base, _ in bases.values() if base.node.graph is not program.graph}
     writer = _Writer(bases)
     for node in (*new, *_native.list_nodes(program.graph)):

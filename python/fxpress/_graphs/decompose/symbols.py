@@ -1,4 +1,4 @@
-"""Create SymInts for the expressions that templates have instead of symbolic numbers."""
+"""Create SymInts for the sympy expressions that stand for symbolic numbers in templates."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Symbols:
         return made
 
     def size(self, size: Size) -> Any:
-        """Return the SymInt of an expression, or an int as it is."""
+        """Return the SymInt for a size that is an expression; return an int unchanged."""
         return size if type(size) is int else self.number(size)
 
     def sizes(self, sizes: tuple[Size, ...]) -> tuple[Any, ...]:
-        """Return `size` of each of the sizes."""
+        """Return `self.size(size)` for each of the sizes."""
         return tuple([self.size(size) for size in sizes])
 
     def facts(self, facts: Facts) -> Facts:
-        """Return facts with SymInts instead of expressions."""
+        """Return a copy of `facts` in which SymInts replace expressions."""
         if not facts.is_symbolic:
             return facts
         bound = self._facts.get(facts)
@@ -68,7 +68,7 @@ class Symbols:
         return pattern
 
     def bound(self, template: Template) -> Template:
-        """Return a template with SymInts for the values of nodes, and ids for their expressions."""
+        """Return a template in which nodes' values have SymInts, and nodes' expressions are ids."""
         if not template.is_symbolic:
             return template
         bound = self._bound.get(template)
@@ -104,7 +104,7 @@ class Symbols:
 
 
 def without_numbers(described: compat.TensorMetadata, facts: Facts) -> compat.TensorMetadata:
-    """Return a `tensor_meta` with expressions instead of SymInts, for a template."""
+    """Return a copy of a `tensor_meta` in which expressions replace SymInts, for a template."""
     if not facts.is_symbolic:
         return described
     return described._replace(shape=facts.shape, stride=facts.strides)

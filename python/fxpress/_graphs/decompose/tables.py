@@ -1,4 +1,4 @@
-"""Decomposition tables, with the kernels and templates that are stored for each of them."""
+"""Store, for each decomposition table, its templates and the kernels that override operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Overrides:
         self._before: list[dict[Any, Any]] = []
 
     def in_force(self) -> AbstractContextManager[None]:
-        """Return a block in which the operators are overridden, in the entire process."""
+        """Return a block in which the table's functions override the operators in all threads."""
         if self._prepared is None or self._before != [op.py_kernels for op in self._composites]:
             self._before = [dict(operator.py_kernels) for operator in self._composites]
             self._prepared = []
@@ -35,9 +35,9 @@ class Overrides:
 def _override_composite_implicit_decomp(
     cia_ops_to_callable: dict[Any, Any],
 ) -> AbstractContextManager[None]:
-    """Return a block in which composite operators are decomposed by the given functions.
+    """Return a block in which the functions in `cia_ops_to_callable` decompose composite operators.
 
-    The block restores the operators' fake tensor implementations; torch's block drops them.
+    At its end, the operators have their fake tensor implementations again; torch drops these.
 
     Args:
         cia_ops_to_callable: composite operator -> the function that decomposes it.
@@ -47,21 +47,21 @@ def _override_composite_implicit_decomp(
     return Overrides(cia_ops_to_callable).in_force()
 
 
-_MOST_TABLES = 8  # tables that are kept with their templates
-_MOST_TRAITS = 64  # traits of fake modes for which a table keeps templates
+_MOST_TABLES = 8  # how many Tables, with their templates, are kept
+_MOST_TRAITS = 64  # for how many traits of fake modes a Table keeps templates
 
 
 class Table:
-    """A table of decompositions, with its templates.
+    """A decomposition table, with its templates.
 
     Attributes:
-        others: the decompositions of operators that are not composite. Functions of the user are
+        others: operator that is not composite -> its decomposition. Functions of the user are
             replaced by functions that raise UnsafeError.
-        templates: traits of a fake mode and its symbols -> key of a call -> its template, or the
-            reason why it has none.
+        templates: traits of a fake mode and its symbols -> key of a call -> the call's template,
+            or the reason why the call has none.
         refused: the operators whose decompositions are functions of the user.
         names: the node names of decomposed programs with symbolic sizes.
-        plain: overrides the composite operators by the table's functions.
+        plain: overrides composite operators by the table's functions.
         guarded: like `plain`, but functions of the user are replaced as in `others`.
     """
 
@@ -80,7 +80,7 @@ class Table:
         self.names = KnownNames()
 
     def templates_of(self, traits: Any) -> dict[Any, Template | str]:
-        """Return the templates for fake modes with these traits; evict the oldest traits."""
+        """Return {key: template or reason} for fake modes with `traits`; evict old traits."""
         found = self.templates.setdefault(traits, {})
         while len(self.templates) > _MOST_TRAITS:
             self.templates.pop(next(iter(self.templates)))
@@ -90,8 +90,8 @@ class Table:
 def _guarded(operator: Any, function: Any) -> Any:
     """Return `function` if it is torch's; otherwise, a function that raises UnsafeError.
 
-    A function of the user may have state, so fxpress must call it as often as torch does, which is
-    in a full trace.
+    A function of the user may have state, so fxpress must call it as often as torch does. Only a
+    full trace does that.
     """
     if compat.is_own_decomposition(function, operator) or is_torchs(function):
         return function
@@ -103,7 +103,7 @@ def _guarded(operator: Any, function: Any) -> Any:
 
 
 class Tables:
-    """The `Table` objects of the decomposition tables that were used last."""
+    """The `Table` objects of the last used decomposition tables."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Any, Table]] = []
@@ -112,7 +112,7 @@ class Tables:
     def get(
         self, composites: dict[Any, Any], others: dict[Any, Any], surroundings: tuple[Any, ...]
     ) -> Table:
-        """Return the Table of these functions; `surroundings` are the settings that traces read."""
+        """Return the Table for these functions, and for the settings of torch in `surroundings`."""
         canonical = {
             op: None if compat.is_own_decomposition(f, op) else f for op, f in composites.items()
         }
@@ -129,7 +129,7 @@ class Tables:
         return entry[1]
 
     def forget_templates(self) -> None:
-        """Forget all templates."""
+        """Free all templates, and the node names that programs share."""
         with self._lock:
             for _, table in self._known:
                 table.templates.clear()
@@ -137,7 +137,7 @@ class Tables:
 
 
 def _is_same(known: Any, key: Any) -> bool:
-    """Return whether two keys have the same function objects and equal surroundings."""
+    """Return whether two keys of Tables have the same function objects and equal surroundings."""
     if known[2] != key[2]:
         return False
     return all(

@@ -1,4 +1,4 @@
-"""Templates: the nodes that a call adds to a graph. All calls with an equal key share one."""
+"""Define templates: the nodes that a call adds to a graph, for all calls with an equal key."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch.fx import Node
 from fxpress._graphs.decompose.values import ByIdentity, Facts
 
 # How a node of an instance gets an item of its meta: `MetaKind` in csrc/decompose/recipe.h. "The
-# call" is the call in the old program that is instantiated.
+# call" is the call in the old program for which the template is instantiated.
 COPIED = "copied"  # a shallow copy of the item of the call's meta
-LITERAL = "literal"  # the recorded value
-COPIED_LITERAL = "copied literal"  # a shallow copy of the recorded value
+LITERAL = "literal"  # the value in `TemplateNode.meta`
+COPIED_LITERAL = "copied literal"  # a shallow copy of the value in `TemplateNode.meta`
 STACK = "stack"  # the call's stack trace, not copied
 SOURCE = "source"  # a list with the provenance record of the call
 VALUE = "value"  # the node's fake tensor or number, created from `TemplateNode.value`
-SEQUENCE = "sequence"  # torch's sequence number
-COUNTED = "counted"  # `torch_fn`: the last function that was called, with the count of its calls
+SEQUENCE = "sequence"  # the next sequence number that torch would give
+COUNTED = "counted"  # `torch_fn`: the last called torch function, with the count of its calls
 
 
 class TensorSpec(NamedTuple):
     """A tensor in a node's value."""
 
     facts: Facts
-    storage: int  # numbered: the inputs' storages, then the template's `fresh` storages
+    storage: int  # its number: inputs' storages come first, then `Template.fresh` storages
     is_whole: bool  # whether `torch.empty_strided` of these sizes would create the same storage
-    pattern: torch.Tensor | None = None  # a tensor with these sizes, after `Symbols.bound`
+    pattern: torch.Tensor | None = None  # a tensor with these sizes, if `Symbols.bound` set it
 
 
 class NumberSpec(NamedTuple):
@@ -41,19 +41,19 @@ class TemplateNode(NamedTuple):
     """A node of a template. Values are numbered: -1, -2, … are the inputs, 0, 1, … the nodes.
 
     With symbolic sizes, some nodes compute numbers. All users of a number in a program share the
-    first node that computes it. `is_needed` nodes stand for this node, and are not written.
+    first node that computes the number. Nodes with `is_needed` stand for it, and are not written.
     """
 
     target: Any
     original: Node | None  # the node of the recorded trace, which has the arguments
     uses: tuple[int, ...]  # the numbers of the values that the node uses
     candidate: str  # the name that torch proposed for the node
-    is_impure: bool  # whether the node is kept without users
+    is_impure: bool  # whether the program keeps the node if it has no users
     meta: tuple[tuple[str, str, Any], ...]  # (key, how, value); how: COPIED, LITERAL, …
     value: Any  # a TensorSpec, a NumberSpec, a list or tuple of these, or a constant
     number: Any = None  # the expression that the node computes; None: the node is not a number
     is_needed: bool = False  # whether another node of the program computes the number
-    read: int | None = None  # the number of the tensor whose size the node is, if there is one
+    read: int | None = None  # if the node is the size of a tensor: the number of the tensor
     parts: int = 0  # how many nodes before this one compute the number if no earlier node does
 
 
@@ -70,7 +70,7 @@ class NumberOutput(NamedTuple):
 
     expression: Any
     kind: type
-    value: int | None  # numbered as in TemplateNode; None: it has no node until one needs it
+    value: int | None  # numbered as in TemplateNode; None: no node until another node needs it
 
 
 class _Template(NamedTuple):
@@ -88,7 +88,7 @@ class Template(ByIdentity, _Template):
     """The trace of a call.
 
     Attributes:
-        nodes: the nodes that the call adds, including dead nodes, but not dead numbers.
+        nodes: the nodes that the call adds, also dead nodes unless they compute numbers.
         numbers: node of the recorded trace -> its number (see TemplateNode).
         fresh: sizes in bytes of the storages that the call creates.
         result: the call's result, with Outputs and NumberOutputs for tensors and numbers.
@@ -96,7 +96,7 @@ class Template(ByIdentity, _Template):
         is_symbolic: whether the template has expressions, which `Symbols.bound` replaces.
         is_from_cache: whether tensors from torch's cache of fake tensors share other storages than
             computed tensors, so that the trace depends on the cache.
-        moves: whether a result from the cache also has another offset or size of storage.
+        moves: whether also the offset or storage size of a result depends on the cache.
     """
 
     __slots__ = ()

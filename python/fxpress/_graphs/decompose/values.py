@@ -1,4 +1,4 @@
-"""Describe the values of the new program while it is planned."""
+"""Describe the values of the decomposed program while the program is planned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fxpress._torch import symbols as compat
 
 
 class UnsafeError(Exception):
-    """The program needs a full trace; the message is the reason, for `decompose.report()`."""
+    """Raised if a program needs a full trace; the message is the reason in `decompose.report()`."""
 
 
 # A size, a stride or an offset: an int, or the sympy expression of a SymInt.
@@ -21,7 +21,7 @@ Size = Any
 class ByIdentity:
     """Base of named tuples that compare and hash by identity.
 
-    Cheaper than keys `id(value)`, because an audit hook is called for each `id`.
+    As dict keys, they are cheaper than `id(value)`, because each call of `id` runs audit hooks.
     """
 
     __slots__ = ()
@@ -37,29 +37,29 @@ class _Facts(NamedTuple):
     device: torch.device
     offset: Size
     wrapper_requires_grad: bool  # of the FunctionalTensor, which autograd sees
-    requires_grad: bool  # of the fake tensor in it, which kernels below autograd see
+    requires_grad: bool  # the same of the fake tensor in it, which kernels below autograd read
     is_symbolic: bool  # whether a size, a stride or the offset is an expression
 
 
 class Facts(ByIdentity, _Facts):
-    """The metadata of a tensor that a trace can read. `shared` makes equal Facts one object."""
+    """The metadata of a tensor that a trace can read. `shared` maps equal Facts to one object."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """A storage of the new program."""
+    """A storage of the decomposed program."""
 
     nbytes: Size  # the size in bytes
     made: Any = None  # torch's storage object, once it was created
     state: Any = None  # a real tensor with this storage, if there is one
-    has_moved: bool = False  # whether its tensors had other metadata in torch's first run
+    has_moved: bool = False  # whether its tensors had other metadata in the run before the trace
 
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """A tensor of the new program."""
+    """A tensor of the decomposed program."""
 
     node: int  # the number of the tensor's node in the new trace, before dead code elimination
     facts: Facts
@@ -68,18 +68,18 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Number:
-    """A SymInt, SymFloat or SymBool of the new program."""
+    """A SymInt, SymFloat or SymBool of the decomposed program."""
 
-    expression: Any  # of sympy
+    expression: Any  # a sympy expression
     kind: type  # int, float or bool
-    node: int | None  # the number of the node that computes it; None: a tensor's size without one
+    node: int | None  # the number of the node that computes it; None: a tensor's size, without node
 
 
 _known: dict[tuple[Any, ...], Facts] = {}
 
 
 def shared(facts: Facts) -> Facts:
-    """Return the one object for all facts that equal `facts`."""
+    """Return `facts`, or the equal Facts that this function returned before."""
     return _known.setdefault(tuple(facts), facts)
 
 

@@ -20,7 +20,7 @@ from fxpress._torch import decompose_whole as compat
 from fxpress._torch.decompose import Fakes, has_modes, pytree
 
 _Table = dict[Any, Callable[..., Any]]
-# The graph module, signature, state_dict and constants of a new program.
+# The graph module, signature, state_dict and constants of a decomposed program.
 Parts = tuple[GraphModule, ExportGraphSignature, dict[str, Any], dict[str, Any]]
 
 
@@ -37,10 +37,10 @@ def traced(
     """Return the decomposed program, and how many calls were instantiated from templates.
 
     Args:
-        program: the program. It is not changed, except that buffers of its graph module are removed
-            if it is a joint graph, as by torch.
-        overridden: a block in which the composite operators of the table are overridden.
-        table: the decompositions of other operators.
+        program: the program. It is not changed, except that, as in torch, buffers of its graph
+            module are removed if it is a joint graph.
+        overridden: a block in which the table's functions override composite operators.
+        table: the decompositions of operators that are not composite.
         loss: index of the output that is the loss of a joint graph; None: build no joint graph.
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
         uses_templates: whether repeated calls may be instantiated from templates (`memo`).
@@ -74,8 +74,8 @@ def traced(
 
 @contextlib.contextmanager
 def _memo_of(program: ExportedProgram, uses_templates: bool) -> Iterator[Memo | None]:
-    """Yield a memo for traces in the block; None if templates must not be used."""
-    if not uses_templates or has_modes():  # a mode of the user may observe each call
+    """Run a block whose traces instantiate templates from the yielded Memo; None: no templates."""
+    if not uses_templates or has_modes():  # the user's mode may observe calls
         yield None
         return
     memo = Memo(Fakes(compat.fake_mode_of(program.graph_module)))
@@ -84,7 +84,7 @@ def _memo_of(program: ExportedProgram, uses_templates: bool) -> Iterator[Memo | 
 
 
 def ranges_of(program: ExportedProgram, shape_env: Any) -> dict[Any, Any]:
-    """Return the old program's range constraints, with the ranges of symbols from the trace."""
+    """Return the program's range constraints, and the ranges that a trace found for symbols."""
     if shape_env is None:
         return {}
     replaced = shape_env.replacements
@@ -103,7 +103,7 @@ def _state_of(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _real_input(program: ExportedProgram, node: Node) -> Any:
-    """Return the value to trace an input with: custom objects are real, tensors are fake."""
+    """Return the value for an input in a trace: the real object for custom objects, else `val`."""
     value = node.meta["val"]
     if not isinstance(value, CustomObjArgument):
         return value
@@ -160,7 +160,7 @@ def _inference_parts(
 
 
 def _drop_copies(module: GraphModule, signature: ExportGraphSignature) -> None:
-    """Replace outputs `copy(buffer, value)`, which are new values of state, by `value`."""
+    """Replace outputs `copy(state, value)`, which are new values of state, by `value`."""
     written = {**signature.buffers_to_mutate, **signature.parameters_to_mutate}
     graph = module.graph
     with module._set_replace_hook(signature.get_replace_hook()):
@@ -178,7 +178,7 @@ _COPY = torch.ops.aten.copy.default
 def _new_state(
     program: ExportedProgram, wrapped: dict[str, Any], unwrapped: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the new program's state_dict: inner tensors replace their tensor subclasses."""
+    """Return the decomposed program's state_dict: inner tensors replace tensor subclasses."""
     parts = {name: value for name, value in unwrapped.items() if name not in wrapped}
     state = {**program.state_dict, **parts}
     for name, value in wrapped.items():

@@ -1,4 +1,4 @@
-"""Write the new program's graph from its plan."""
+"""Write the graph of the decomposed program from its plan."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fxpress._torch.versions import features
 
 
 class Sources:
-    """Creates the `from_node` records that torch's nodes would get, without calling `ep.module()`.
+    """Creates the `from_node` records that torch's nodes would have, without `ep.module()`.
 
-    torch calls `ep.module()`, and traces its graph. `between` stands for this graph.
+    torch traces the graph of `ep.module()`. The object `between` stands for this graph.
     """
 
     def __init__(self, old: Graph, between: Any) -> None:
@@ -46,7 +46,7 @@ class Sources:
         self._lists: dict[Node, list[Any]] = {}
 
     def of_module(self, node: Node) -> list[Any]:
-        """Return the records of the node of `ep.module()` that corresponds to an old node."""
+        """Return the records of the node in `ep.module()` that corresponds to an old `node`."""
         found = self._lists.get(node)
         if found is None:
             found = self._lists[node] = self._of_old(self._known[node])
@@ -57,7 +57,7 @@ class Sources:
         return self._of_between(self._in_trace, node)[0]
 
     def of_unlifted(self, node: Node) -> list[Any]:
-        """Return the records of the output, or of an input that became an attribute."""
+        """Return the records of the output, or of an input that `ep.module()` has as attribute."""
         return self._of_between(self._unlifted, node)
 
     def _of_old(self, node: Node | None) -> list[Any]:
@@ -84,7 +84,7 @@ _GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_nod
 
 
 def _is_symbol(value: object) -> bool:
-    """Return whether torch creates a symbol for an input, and a comparison with its value."""
+    """Return whether torch creates a symbol for a plain input, and compares it with `value`."""
     return type(value) is int and value not in (0, 1)
 
 
@@ -99,7 +99,7 @@ class Writer:
     """Writes the graph of a plan.
 
     Attributes:
-        tools: name -> a function of torch that native code calls.
+        tools: role -> an object of torch that native code uses.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Writer:
         return compat.append(self._graph, name, "output", "output", (argument,), {})
 
     def _instance_of_returned(self, numbers: list[Number], first: int) -> Instance:
-        """Return an instance with a reference to each number that the program returns."""
+        """Return an instance whose nodes stand for the numbers that the program returns."""
         empty = TemplateNode(None, None, (), "number", False, (), None)._replace(is_needed=True)
         nodes = tuple(
             [empty._replace(uses=(-1 - i,), number=n.expression) for i, n in enumerate(numbers)]
@@ -202,14 +202,14 @@ class Writer:
         raise UnsafeError(f"{node.target}: it needs a size that no node of the program computes")
 
     def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
-        """Return the `torch_fn` of a node from (function, count within the instance)."""
+        """Return a node's `torch_fn`; `item`: (function, number of its call in the instance)."""
         function, count = item
         name = function.__name__
         calls = self._calls.get(function, 0) + count
         return f"{name}_{calls}", f"{type(function).__name__}.{name}"
 
     def count(self, template: Template) -> None:
-        """Add the torch functions that the trace of an instantiated template called."""
+        """Count the calls of torch functions that the trace of an instantiated template made."""
         for function, count in template.calls:
             self._calls[function] = self._calls.get(function, 0) + count
 
@@ -253,7 +253,7 @@ class Writer:
         return meta
 
     def _attribute_meta(self, old: Node) -> dict[str, Any]:
-        """Return the meta that torch gives the input for state: its own, then that of its users."""
+        """Return the meta that torch gives an input for state: its meta, then its users' meta."""
         meta = {**old.meta, "from_node": None}
         last: Node | None = None
         for user in (

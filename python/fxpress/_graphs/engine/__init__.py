@@ -1,7 +1,7 @@
 """Run graphs in C++. Stands in for `torch.fx.Interpreter`.
 
 The first run of a graph compiles it into a plan (`csrc/engine`). The plan is stored in the graph's
-`__dict__`. Each run checks it against the graph; copies and pickles of the graph leave it out.
+`__dict__`. Each run checks the plan against the graph; copies and pickles of the graph lack it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TLPARSE = (
 
 
 def annotate(error: Exception, node: Node, module: torch.nn.Module) -> Exception:
-    """Return `error` with the node in its message, as `Interpreter.run` raises it."""
+    """Return the error that `Interpreter.run` raises for `error`: `node` is in the message."""
     try:
         message = f"While executing {node.format_node()}"
     except RecursionError:  # an argument is very deep, or contains itself
@@ -59,7 +59,7 @@ def fetch_attr(module: torch.nn.Module, target: str) -> Any:
 
 
 def missing_argument(node: Node) -> Any:
-    """Return the default of a placeholder without an argument; RuntimeError: it has no default."""
+    """Return the default of a placeholder that gets no argument; RuntimeError without a default."""
     if len(node.args) > 0:
         return node.args[0]
     raise RuntimeError(
@@ -70,7 +70,7 @@ def missing_argument(node: Node) -> Any:
 def call_with_meta(
     node: Node, callee: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a function for `node`. If a tracer is active, the nodes it adds inherit its meta."""
+    """Call a function for `node`. If a tracer is active, the nodes that it adds get `node.meta`."""
     with fx_traceback.set_current_meta(node, "Interpreter_Interpreter"):
         return callee(*args, **kwargs)
 
@@ -90,19 +90,19 @@ aten.initialize_engine(
 # run(module, graph, args) returns the output of `graph`; `get_attr` and `call_module` targets are
 # looked up in `module`. Stands in for
 # `torch.fx.Interpreter(module, graph=graph).run(*args, enable_io_processing=False)` and raises the
-# same errors, with the node and its stack trace in the message. A list of arguments is emptied, so
-# that each argument is freed after its last use.
+# same errors, with the node and its stack trace in the message. If `args` is a list, it is emptied,
+# so that each argument is freed after its last use.
 run: Callable[[torch.nn.Module, Graph, tuple[Any, ...] | list[Any]], Any] = aten.run
 
 # register_forward(function, dispatches, counts) lets plans inline modules whose `forward` is
-# `function`. It must be equivalent to the `forward` of InterpreterModule or, if `dispatches`, of
-# InterpreterModuleDispatcher. If `counts`, it stores the index of its next call with
+# `function`, which must be equivalent to the `forward` of InterpreterModule or, if `dispatches`, of
+# InterpreterModuleDispatcher. If `counts`, `function` stores the index of its next call with
 # `set_next_call`, so that each thread has its own count.
 register_forward = aten.register_forward
 
-# plan_info(graph) returns the sizes of a graph's plan, for tests and benchmarks, or None.
+# plan_info(graph) returns the sizes of a graph's plan, for tests and benchmarks; None: no plan.
 plan_info = aten.plan_info
 
-# next_call(dispatcher) returns the index of the dispatcher's next call: its count in the current
-# run of the engine, or `_num_calls` outside a run. set_next_call(dispatcher, index) sets it.
+# next_call(dispatcher) returns the index of the dispatcher's next call: the number of its calls in
+# the engine's current run, or `_num_calls` outside a run. set_next_call(dispatcher, index) sets it.
 next_call, set_next_call = aten.next_call, aten.set_next_call

@@ -1,4 +1,4 @@
-"""Set the parameters, buffers and constants of an exported program on its module."""
+"""Set the state of an exported program (parameters, buffers, constants) on its module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fxpress._torch.fx import PATTERN
 
 
 class Named(NamedTuple):
-    """A value that the graph reads from an attribute."""
+    """A value of state, which the module's graph reads from an attribute."""
 
     name: str  # dotted, as in the signature
     value: Any
@@ -25,7 +25,7 @@ class Named(NamedTuple):
 
 
 def lifted(program: ExportedProgram) -> list[Named]:
-    """Check and return the parameters, buffers and constants that the graph has as inputs."""
+    """Check and return the state that the program's graph has as inputs."""
     state = list(_lifted(program.graph_signature, program.state_dict, program.constants))
     for name, value, kind in state:
         check_kind(value, kind)
@@ -35,7 +35,7 @@ def lifted(program: ExportedProgram) -> list[Named]:
 
 
 def _check_free(name: str, value: object, kind: Any, owner: torch.nn.Module) -> None:
-    """Raise torch's error if a body of a higher-order operator in `owner` already has the name."""
+    """Raise torch's error if the body of a higher-order operator in `owner` has the name `name`."""
     if kind is AttrKind.CONSTANT:
         if name in owner._modules:
             raise TypeError(f"cannot assign '{type(value)}' as child module '{name}'")
@@ -56,7 +56,7 @@ def _lifted(
 
 
 def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
-    """Return `module`; if a body has the name of a module with state, a copy with the state."""
+    """Return `module`, or a copy with the state if a body has the name of a module with state."""
     holders = {each.name.partition(".")[0] for each in state if "." in each.name}
     if holders.isdisjoint(module._modules):
         return module
@@ -96,7 +96,7 @@ class _Setter:
         self._has_call_names = has_call_names
 
     def set_all(self, values: list[tuple[str, Any]], kind: Any) -> None:
-        """Set values; "a@1.c", of one call, overrides "a.c", of all calls."""
+        """Set values by name; "a@1.c", of one call of "a", overrides "a.c", of all calls of "a"."""
         for name, value in sorted(values, key=lambda pair: pair[0].count("@")):
             self.set(name, value, kind)
 

@@ -1,4 +1,4 @@
-"""Create the module of an exported program. Its graph reads state from attributes."""
+"""Create the module of an exported program; the module's graph reads state from attributes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
     if check_guards and ep.example_inputs:
         with phase("guards"):
             _add_guards(module, ep)
-    elif hasattr(module, _GUARDS):  # the hook skips its checks if there is a `_guards_fn`
+    elif hasattr(module, _GUARDS):  # the hook checks nothing if `_guards_fn` exists
         module.register_forward_pre_hook(torch_unlift.check_input_constraints, with_kwargs=True)
     return module
 
@@ -122,7 +122,7 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
 def _module(
     program: ExportedProgram, origin: torch.fx.Graph, codegen: Any, is_clean: bool
 ) -> torch.fx.GraphModule:
-    """Write the graph, and create a module with the graph and the state."""
+    """Write the module's graph, and create the module with this graph and the program's state."""
     graph, signature = program.graph, program.graph_signature
     lifted = state.lifted(program)
     written = torch_unlift.new_graph_like(graph)
@@ -153,7 +153,7 @@ def _complete(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
     attributes["_tracer_cls"] = torch_unlift.tracer_to_keep(module.graph)
     for table in (module._parameters, module._buffers, module._modules):
         for name in attributes.keys() & table.keys():
-            setattr(module, name, attributes[name])  # raises TypeError, because state has the name
+            setattr(module, name, attributes[name])  # raises TypeError: state has the name
     module.range_constraints = program.range_constraints or []
     module.validate_inputs = True
 
@@ -203,8 +203,8 @@ def module(
     Stands in for `torch.export.ExportedProgram.module`.
 
     The module's graph is a copy of the program's graph that reads parameters, buffers and constants
-    from attributes, and writes to buffers and inputs in place. The tensors are shared with the
-    program. The module's Python code is generated on first access.
+    from attributes, and writes to buffers and inputs in place. The module shares these tensors with
+    the program. The module's Python code is generated on first access.
 
     Args:
         ep: the program. It is not changed.

@@ -22,7 +22,7 @@ def around(
     *,
     where: Callable[[Node], bool] | None = None,
 ) -> SplitCallback:
-    """Return a callback that puts each matching node, and each run of others, into a partition.
+    """Return a callback with a partition for each matching node, and for each run of other nodes.
 
     vLLM and SGLang split a model around attention in this way, to capture the other operations in
     CUDA graphs. Use it with `keep_original_order=True`, as they do: otherwise, `split_module`
@@ -36,14 +36,14 @@ def around(
         ops: The operations to match. Each is one of:
 
             - the function that a `call_function` node calls, or its `OpOverload`;
-            - an `OpOverloadPacket`, for all its overloads;
+            - an `OpOverloadPacket`, which matches all its overloads;
             - the name of an operator, "aten::add" or "aten.add" for all overloads,
               "aten::add.Tensor" or "aten.add.Tensor" for one ("default" for the unnamed);
             - the class of the module that a `call_module` node calls, a base class of it, or the
               name of the class itself;
             - the name of the method that a `call_method` node calls.
 
-            An op that matches nothing is not an error, so that one list serves many graphs.
+            An op that matches no node is not an error, so that one list serves many graphs.
         where: A predicate on nodes; nodes for which it is true match too.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Cut a graph where the module that a node belongs to changes."""
+"""Cut a graph between nodes that belong to different modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.partition.callback import SplitCallback, operations
 
-# How a path starts: with the local or global variable that Dynamo traced (`L['self']`), or with
+# The start of a path, to remove: the local or global variable that Dynamo traced (`L['self']`), or
 # strict export's wrapper of the root module.
 _ROOT = re.compile(r"^(?:[LG]\[['\"][^'\"]*['\"]\]|_export_root)(?=[.\[]|$)")
 # Dynamo's notations of a child: ._modules['0'], ['0'] and [0] all mean .0
@@ -21,23 +21,23 @@ _CALL_NUMBER = re.compile(r"@\d+(?=\.|$)")
 def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> SplitCallback:
     """Return a callback that cuts a graph where the module changes. torch has no such function.
 
-    The modules around a node are in `meta["nn_module_stack"]`. The node's module is the ancestor at
-    `depth` path components ("layers.0" has two) of the outermost of them that is that deep. If all
-    paths are shorter, it is the innermost module; the root's path is empty. The module of a
-    `call_module` node without a stack is its target.
+    `meta["nn_module_stack"]` has the paths of the modules in which a node was traced. The node's
+    module is the first `depth` components ("layers.0" has two) of the outermost path with at least
+    `depth` components. If all paths are shorter, the node's module is the innermost one; the root's
+    path is empty. The module of a `call_module` node without a stack is the node's target.
 
-    Each change of module in graph order starts the next partition. A module that is called twice,
-    with other nodes in between, has two partitions. A node without a stack joins the partition of
-    the node before it, or, at the start, of the first node with a stack. Such nodes are inserted by
-    passes, or belong to the root module in symbolic traces and Dynamo's graphs.
+    Each change of module, in graph order, starts a partition. A module that is called twice, with
+    other nodes in between, has two partitions. Nodes that passes insert have no stack, nor do nodes
+    of the root module in symbolic traces and Dynamo's graphs. Such a node joins the partition of
+    the node before, or, at the start, of the first node with a stack. torch has no such function.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.
         depth: The number of path components that distinguish modules.
-        path: Only modules at or below this path have separate partitions; each run of other nodes
-            between them is a partition too. A path ("model.layers"), or a pattern of `fnmatch`
-            (`"model.layers.*"`, `"*.self_attn"`) in which `*` matches dots too. A node belongs to
-            the outermost module that matches and has at least `depth` components.
+        path: A path ("model.layers"), or a pattern of `fnmatch` (`"model.layers.*"`,
+            `"*.self_attn"`) in which `*` matches dots too. Modules at or below this path have
+            separate partitions; a run of nodes of other modules is one partition. A node belongs
+            to the outermost module that matches and has at least `depth` components.
 
     Returns:
         The callback for `split_module(m, None, callback)`.
@@ -70,7 +70,7 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
 
 
 def _scope(node: Node) -> tuple[str, ...]:
-    """Return the paths of the modules around `node`, outermost first; () if there is no record."""
+    """Return the paths of the modules in which `node` was traced, outermost first, or ()."""
     stack = node.meta.get("nn_module_stack")
     if stack:
         return tuple([entry[0] for entry in stack.values()])
@@ -85,7 +85,7 @@ def _clean(path: str) -> str:
 
 
 def _module(scope: tuple[str, ...], depth: int, path: str | None) -> str | None:
-    """Return the module of a node, from the modules around it; None if none is inside `path`."""
+    """Return a node's module, from the paths in `scope`; None if no module is inside `path`."""
     for module in scope:
         atoms = module.split(".") if module else []
         for length in range(depth, len(atoms) + 1):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphviz import Digraph
     from torch.export import ExportGraphSignature
 
-# Longer lists end in a count, because an exported model may have hundreds of inputs.
+# A longer list of names ends in a count, because an exported model may have hundreds of inputs.
 _MOST_TEXTS = 6
 
 
@@ -53,8 +53,8 @@ def draw(
     A box shows a partition: its name, the number of its operations, the elements and bytes of its
     state (parameters, buffers and constant tensors), and the names of its inputs and outputs. State
     that two partitions use is counted in both. An arrow stands for all values that one partition
-    passes to another. It shows their number, and their bytes if the metadata has them. A value with
-    a symbolic size is shown by its type and shape instead. Equal splits give equal pictures.
+    passes to another. It shows their number, their bytes if known, and the type and shape of values
+    with symbolic sizes. Equal splits give equal pictures. torch has no such function.
 
     Drawing needs the extra: `pip install 'fxpress[draw]'`. An SVG is rendered by the system's
     Graphviz if its program `dot` is on the PATH, or else by the program of the package
@@ -64,8 +64,8 @@ def draw(
     Args:
         split: The result of `split_module` or `split_module_simple`.
         format: None to get a `Digraph`, which can be edited; "svg" to get the rendered picture.
-        signature: If an exported program's graph module was split: its `graph_signature`, which
-            lists the inputs that are state.
+        signature: If an exported program's graph module was split: the program's
+            `graph_signature`, which lists the inputs that are state.
         state_dict: The program's `state_dict`, which shows which parameters are tied.
 
     Returns:
@@ -128,7 +128,7 @@ def _module(split: GraphModule, call: Node) -> Any:
 def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> str:
     module = _module(split, call)
     count = sum(1 for _ in operations(module))
-    # The partition has its modules' state as children, and other state as inputs.
+    # A partition has state of modules in its children, and receives other state as inputs.
     tensors = [*module.parameters(), *module.buffers()]
     for source in call.all_input_nodes:
         if source.op in ("get_attr", "placeholder"):
@@ -173,7 +173,7 @@ def _describe_values(values: list[Any]) -> str:
                 known += size
         elif isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             symbolic.append(str(leaf))
-        elif leaf is None:  # no metadata: without this value, the sum would be wrong
+        elif leaf is None:  # no metadata for one value: the sum is unknown
             return lines[0]
     if known:
         lines.append(bytes_text(known))

@@ -18,7 +18,7 @@ Reach = Sequence[list[int]]
 
 
 def least_limit(before: list[int], reach: Reach) -> int | None:
-    """Return the least weight of the heaviest run, if runs may be empty; None: no division."""
+    """Return the least possible weight of the heaviest run (runs may be empty), or None."""
     heaviest: int = max(map(sub, before[1:], before))
     low = max(-(-before[-1] // len(reach)), heaviest)
     high = before[-1]
@@ -34,7 +34,7 @@ def least_limit(before: list[int], reach: Reach) -> int | None:
 
 
 def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
-    """Return the last possible start of each run, then the last possible end of the last run."""
+    """Return the last possible start of each run, and then the last possible end of the last."""
     positions = [0]
     for ends in reach:
         start = positions[-1]
@@ -52,8 +52,8 @@ def cheapest(
     """Return the ends of non-empty runs of weight <= `limit` whose cuts cost least, or None.
 
     Among divisions of equal cost, each run in turn is as close as possible to an equal share of the
-    remaining weight; of two equally close ends, the later one is used. With `costs` None, all cuts
-    cost the same. The result is None if no such division exists.
+    remaining weight; of two equally close ends, the later is used. If `costs` is None, all cuts
+    cost the same. The result is None if no division has only runs of weight <= `limit`.
     """
     distinct = {id(each): each for each in reach}
     ends_of: dict[int, Sequence[int]] = {
@@ -87,7 +87,7 @@ def cheapest(
 def _least_costs(
     costs: list[int], starts: list[range], ends: list[Sequence[int]], never: int
 ) -> list[list[int]]:
-    """Return, for each run and each of its possible starts, the least cost of all later cuts."""
+    """Return for each run, and for each possible start of it, the least cost of all later cuts."""
     values = [[0] * len(starts[-1])]
     for run in range(len(starts) - 2, -1, -1):
         nexts = starts[run + 1]
@@ -111,7 +111,7 @@ class _Ends(Sequence[int]):
 
 
 def _starts(ends: list[Sequence[int]]) -> list[range] | None:
-    """Return, for each run, its starts in valid divisions; None if there is no valid division."""
+    """Return for each run the starts that it has in valid divisions; None: no division is valid."""
     n, last = len(ends), len(ends[0])
     latest = [0]
     for each in ends[:-1]:
@@ -130,7 +130,7 @@ def _starts(ends: list[Sequence[int]]) -> list[range] | None:
 def _least(
     values: list[int], starts: range, nexts: range, ends: Sequence[int], never: int
 ) -> list[int]:
-    """Return, for each of `starts`, the least of `values` at its possible ends, else `never`."""
+    """Return for each start the least of `values` at the start's possible ends, or `never`."""
     # The possible ends of a start are a window of `nexts`, whose bounds never decrease. For all
     # windows that contain an end `middle`, the running minima to its left and right are computed
     # once.
@@ -142,7 +142,7 @@ def _least(
             found.append(never)
             start += 1
             continue
-        stop = min(starts.stop, max(start + 1, middle))  # after the last start that shares `middle`
+        stop = min(starts.stop, max(start + 1, middle))  # after the last start that reaches it
         inside = values[first - nexts.start : middle - nexts.start + 1]
         until = list(accumulate(reversed(inside), min))[::-1]
         finals = [min(end, nexts[-1]) - middle for end in ends[start:stop]]

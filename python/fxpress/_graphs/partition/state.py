@@ -33,7 +33,7 @@ class StateReader:
         self._state_dict = state_dict or {}
 
     def state_of(self, node: Node) -> Iterable[torch.Tensor]:
-        """Return the tensors that a `get_attr`, `call_module` or lifted placeholder stands for."""
+        """Return the state tensors that a `get_attr`, `call_module` or placeholder node reads."""
         if node.op == "get_attr":
             return _tensors(_attribute(self._m, str(node.target)))
         if node.op == "call_module":
@@ -51,19 +51,19 @@ class StateReader:
 
 
 def meta_value(node: Node) -> Any:
-    """The example value of `node` that export or Dynamo recorded, or None."""
+    """Return the example value of `node` that export or Dynamo recorded, or None."""
     value = node.meta.get("val")
     return node.meta.get("example_value") if value is None else value
 
 
 def element_count(tensor: torch.Tensor) -> int | None:
-    """The number of elements of `tensor`; None if a dimension is symbolic."""
+    """Return the number of elements of `tensor`; None if a dimension is symbolic."""
     # Uses prod() instead of numel(), which would add a guard on the symbols.
     return prod(tensor.shape) if all(type(size) is int for size in tensor.shape) else None
 
 
 def byte_count(tensor: torch.Tensor) -> int | None:
-    """The bytes of the elements of `tensor`; None if a dimension is symbolic."""
+    """Return the size in bytes of the elements of `tensor`; None if a dimension is symbolic."""
     elements = element_count(tensor)
     return None if elements is None else elements * tensor.element_size()
 

@@ -1,1 +1,1 @@
-"""Cuts graphs into submodules: `split_module` is the entry point; `csrc/split` does the work."""
+"""Cut graphs into submodules: `split_module` is the entry point, and calls `csrc/split`."""

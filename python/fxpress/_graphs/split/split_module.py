@@ -25,7 +25,7 @@ class Partition:
     """A partition under construction: its nodes, inputs, outputs and dependencies.
 
     Stands in for `torch.fx.passes.split_module.Partition`, for callers that build partitions
-    themselves. `split_module` does not use it.
+    themselves. `split_module` does not use this class.
 
     Args:
         name: the partition's id as text; the submodule is called ``submod_<name>``.
@@ -34,8 +34,8 @@ class Partition:
         name, submod_name: the partition's id as text, and the name of the submodule.
         node_names: names of the partition's nodes, in graph order.
         inputs, outputs: names of the values that the partition receives and returns, as dict keys.
-        dependencies: names of the partitions whose values it receives, as dict keys.
-        dependents: names of the partitions that receive its values, as dict keys.
+        dependencies: names of the partitions whose values this partition receives, as dict keys.
+        dependents: names of the partitions that receive this one's values, as dict keys.
         graph: the graph of the submodule.
         environment: node of the original graph -> node of `graph`.
         targets: attributes of the submodule, by name.
@@ -115,8 +115,8 @@ def split_module(
             and the output. Returns the id of the node's partition; ids with the same `str` are the
             same partition. In graphs with autocast or grad-mode switches, the callback is called
             several times for a node, and its ids must be comparable and must not decrease.
-        qualname_map: filled with ``"<submodule>.<name in it>" -> original target`` for call_module
-            nodes.
+        qualname_map: a dict to fill, for call_module nodes, with
+            ``"<submodule>.<name in submodule>" -> original target``.
         keep_original_order: call the submodules in the order in which their partitions first appear
             instead of in a topological order.
         keep_original_node_name: nodes in the submodules keep their names.
@@ -294,7 +294,7 @@ def _replace_size(graph: Graph, size: Node, dimensions: tuple[Node | int, ...]) 
 
 
 def _accepts_dimensions(user: Node, size: Node) -> bool:
-    """Return whether `size` is the only argument, besides a method's `self`, of a torch call."""
+    """Return whether `user` is a call of torch whose only argument, except `self`, is `size`."""
     if user.op == "call_method":
         return len(user.args) == 2 and user.args[1] is size and user.args[0] is not size
     name = getattr(user.target, "__name__", "")
@@ -305,7 +305,7 @@ def _accepts_dimensions(user: Node, size: Node) -> bool:
 
 
 def _is_known_item(user: Node, size: Node, length: int) -> bool:
-    """Return whether `user` is ``size[i]`` with a valid `i`. Others are kept, and fail at run."""
+    """Return whether `user` is ``size[i]`` with a valid `i`. Invalid ones stay, and fail later."""
     if user.target is not operator.getitem or len(user.args) != 2 or user.args[0] is not size:
         return False
     index = user.args[1]
@@ -316,7 +316,7 @@ def _is_known_item(user: Node, size: Node, length: int) -> bool:
 
 
 def _replace_item(graph: Graph, item: Node, dimensions: tuple[Node | int, ...]) -> None:
-    """Replace ``size[i]`` by a dimension, and ``size[i:j]`` by a tuple of dimensions."""
+    """Replace `item`: ``size[i]`` by a dimension, and ``size[i:j]`` by a tuple of dimensions."""
     value = dimensions[item.args[1]]
     if isinstance(value, Node):
         item.replace_all_uses_with(value)

@@ -82,7 +82,7 @@ def _find_unbacked(
     pending: Any = None,
     simplify: bool = False,
 ) -> Any:
-    """Skip torch's search of `value` for pending unbacked symbols if no symbols are pending."""
+    """Search `value` for pending unbacked symbols by torch's function, unless none are pending."""
     if not pending and real is None:
         return {}
     return original(value, path, real, shape_env, pending, simplify)
@@ -100,7 +100,7 @@ _REPLACEMENTS = (
 
 @contextlib.contextmanager
 def fast_tracing() -> Iterator[None]:
-    """Make this thread's traces faster within the block. The graphs are the same."""
+    """Make this thread's traces faster within the block, with the same resulting graphs."""
     if is_watched():
         yield
         return

@@ -1,6 +1,6 @@
-"""Create fake tensors and `tensor_meta` by copying, instead of running torch's Python code.
+"""Create fake tensors and `tensor_meta` as copies, instead of running torch's Python code.
 
-torch creates the first object with a given key; later objects copy its attributes.
+torch creates the first object with a key, such as sizes and dtype. Later objects copy the first.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ def is_simple(fake: Any) -> bool:
 
 
 class Fakes:
-    """Creates the fake tensors of a trace. No torch function mode may be active in its methods."""
+    """Creates the fake tensors of a trace. Callers disable torch function modes for its methods."""
 
     def __init__(self) -> None:
         # (id of the fake mode, device) -> the attributes of its fake tensors
         self._states: dict[tuple[int, torch.device], dict[str, Any]] = {}
-        self._patterns: dict[tuple[Any, ...], Any] = {}  # private fake tensors to copy
-        self._described: dict[tuple[Any, ...], Any] = {}  # their `tensor_meta`
+        self._patterns: dict[tuple[Any, ...], Any] = {}  # fake tensors to copy, unknown to the user
+        self._described: dict[tuple[Any, ...], Any] = {}  # the `tensor_meta` to copy
 
     def detached(self, fake: Any) -> Any:
-        """Return a detached copy of a simple fake tensor that shares its storage."""
+        """Return a detached copy of a simple fake tensor; both have the same storage."""
         state = self._states.get((id(fake.fake_mode), fake.fake_device))
         if state is None:
             made = fast_detach(fake.fake_mode, fake)
@@ -63,9 +63,9 @@ class Fakes:
             return fake_of(fake, False, fake.fake_device, state)
 
     def of_metadata(self, mode: Any, metadata: Any, base: Any) -> Any:
-        """Return a fake tensor with this metadata, or None if torch must create the first one.
+        """Return a fake tensor with `metadata`; None if torch must create the mode's first tensor.
 
-        `base` is the tensor that the new one is a view of, or None.
+        `base` is the tensor of which the new tensor is a view, or None.
         """
         state = self._states.get((id(mode), metadata.device))
         if state is None:
@@ -81,9 +81,9 @@ class Fakes:
     ) -> Any:
         """Return a fake tensor with symbolic `numbers`: (sizes, strides, offset).
 
-        `call_torch` creates the first tensor of a key. Later tensors copy what torch computed about
-        its layout, such as contiguity. They have separate SymInts for their numbers and the size
-        of their storage, because tracers and torch's cache compare SymInts by identity.
+        `call_torch` creates the first tensor with a key. Later tensors copy what torch computed
+        about the first one's layout, such as contiguity. They get new SymInts for their numbers and
+        the size of their storage, because tracers and torch's cache compare SymInts by identity.
         """
         sizes, strides, offset = numbers
         expressions = tuple(map(comparable, (*sizes, *strides, offset)))
@@ -125,5 +125,5 @@ class Fakes:
         if known is None:
             known = self._described[key] = describe_tensor(fake)
             return known
-        # New objects, because nodes must not share them.
+        # New sizes and qparams, because nodes must not share these objects.
         return known._replace(shape=sizes, stride=strides, qparams={})

@@ -1,8 +1,8 @@
 """Describe input tensors, and map them to their proxies, as `make_fx` does.
 
-While torch function modes are active, make_fx counts the torch functions that this calls, and puts
-the counts into nodes' `torch_fn`. torch's code handles the first of equivalent tensors. For the
-others, fxpress does the work and adds the same counts.
+While torch function modes are active, make_fx counts calls of torch functions, and puts the counts
+into nodes' `torch_fn`. Describing a tensor calls such functions. So torch's code describes the
+first of equivalent tensors; for later ones, fxpress does the work and adds the same counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Inputs:
 
     def __init__(self, fakes: Fakes) -> None:
         self._fakes = fakes
-        # key of a tensor -> the functions that torch called for it with their counts, the last call
+        # key of a tensor -> ([(function that torch called, number of calls)], the last function)
         self._calls: dict[tuple[Any, ...], tuple[list[tuple[Any, int]], Any]] = {}
 
     def track(self, original: Any, tensor: Any, proxy: Any, *, constant: Any, tracer: Any) -> None:
@@ -73,21 +73,21 @@ class Inputs:
             tracer.torch_fn_metadata = last
 
     def _key(self, operation: str, value: Any, modes: int) -> tuple[Any, ...] | None:
-        """Return what torch's calls for the value depend on; None if torch's code must run."""
+        """Return a key of all that torch's calls for `value` depend on; None: run torch's code."""
         if not is_plain(value) or has_foreign_function_modes():
             return None
         return (operation, modes, value.shape, value.stride(), value.dtype)
 
 
 def _counted(tracer: Any, call: Callable[[], None]) -> tuple[list[tuple[Any, int]], Any]:
-    """Run `call`; return the torch functions that it called with their counts, and the last one."""
+    """Run `call`; return (function, calls) for torch functions that it called, and the last one."""
     before = dict(tracer.torch_fn_counts)
     call()
     return counted_since(tracer.torch_fn_counts, before), tracer.torch_fn_metadata
 
 
 def counted_since(after: dict[Any, int], before: dict[Any, int]) -> list[tuple[Any, int]]:
-    """Return the functions whose counts differ, each with the number of calls in between."""
+    """Return (function, number of calls between `before` and `after`) for functions with calls."""
     return [
         (each, n - before.get(each, 0)) for each, n in after.items() if n != before.get(each, 0)
     ]

@@ -1,4 +1,4 @@
-"""Trace simple calls of operators as torch's `proxy_call` does, with less Python code."""
+"""Trace simple calls of operators with the results of torch's `proxy_call`, but faster."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from fxpress._torch.tracing import (
 
 
 class StackTraces:
-    """Formats the stack traces of a trace's nodes, each distinct one once."""
+    """Formats the stack traces of a trace's nodes; formats equal stack traces only once."""
 
     def __init__(self) -> None:
         self._hidden = uninteresting_files()
-        # Keys have ids of code objects, because the hash of a code object reads all of its code.
+        # Keys contain ids of code objects, because hashing a code object reads all of its bytecode.
         self._texts: dict[tuple[int, ...], str] = {}
         self._shown: dict[int, bool] = {}
         self._kept: list[types.CodeType] = []  # keeps code objects alive, so ids are not reused
 
     def text(self) -> str:
-        """Return the shown frames of the current stack as text, outermost first; "" if none."""
+        """Return the stack trace without hidden frames, outermost first; "" if all are hidden."""
         known = self._shown
         frames: list[tuple[types.CodeType, int]] = []
         key: list[int] = []
@@ -91,7 +91,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 class _SpecialError(Exception):
-    """Raised for an argument that only torch's code handles."""
+    """Raised for an argument of a call that only torch's code can trace."""
 
 
 class ProxyCalls:
@@ -159,7 +159,7 @@ class ProxyCalls:
 
 
 def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
-    """Set a stack trace before the entries that a tracer adds after it, to keep torch's order."""
+    """Set `meta["stack_trace"]`, in torch's order: before the entries that a tracer adds later."""
     kept = kept_meta()
     if kept is None:
         kept = {"nn_module_stack": None} if tracer.module_stack else {}
@@ -170,7 +170,7 @@ def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
 
 
 def _nodes(value: Any, tracker: Any) -> Any:
-    """Return an argument with its traced tensors replaced by their nodes."""
+    """Return an argument in which nodes replace the tensors that `tracker` traces."""
     kind = type(value)
     if kind is FakeTensor:
         traced = tracker.get(value)

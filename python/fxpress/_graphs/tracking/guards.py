@@ -30,10 +30,10 @@ _ABSENT = object()
 
 
 def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -> None:
-    """Guard on the ``forward`` in a module's ``__dict__``: on its code, or on its absence.
+    """Guard on ``forward`` in a module's ``__dict__``: on the function's code, or on its absence.
 
-    In newer releases of torch, a ``functools.partial`` gets guards on its parts. The guard reads
-    the live module, without the changes that the traced program makes.
+    In newer releases of torch, a ``functools.partial`` gets guards on its function and arguments.
+    The guard reads the live module, without the changes that the traced program makes.
 
     Stands in for ``torch._dynamo.variables.nn_module.guard_to_detect_forward_monkeypatching``.
 
@@ -70,15 +70,15 @@ def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -
 def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> None:
     """Guard on the functions that a call of the module looks up in its class.
 
-    torch guards on the class itself, and on the absence of `forward` in some of its bases. It does
-    not notice a replaced `forward`, `__call__` or `_call_impl`, or a `forward` that is added to a
-    more derived class. The guards are installed once for a class and a graph, unless torch has
-    installed the same ones. Captures for export get none: they drop guards or save them, and these
-    guards cannot be saved.
+    torch guards on the identity of the class, and on the absence of `forward` in some bases. These
+    guards miss a replaced `forward`, `__call__` or `_call_impl`, and a `forward` that is added to a
+    more derived class. This function installs its guards once for a class and a graph, but not
+    guards that torch has installed. Captures for export get no such guards: they drop guards or
+    save them, and these guards cannot be saved.
     """
     if is_captured(tx):
         return
-    # Sets of (id of a class, name). torch's set has names that are absent from the class.
+    # Sets of (id of a class, name). A name in torch's set is absent from the class.
     by_torch: set[Any] = tx.output.guarded_mro_absent_keys
     guarded: set[Any] = vars(tx.output).setdefault("_fxpress_class_lookups", set())
     kind = type(module)
@@ -97,7 +97,7 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
                 if found is _ABSENT:
                     absent = functools.partial(GuardBuilder.DICT_NOT_CONTAINS, key=name)
                     install_guard(namespace.make_guard(absent))
-                elif type(found) is types.FunctionType:  # Dynamo itself guards on other objects
+                elif type(found) is types.FunctionType:  # Dynamo guards on objects of other types
                     function = DictGetItemSource(namespace, name)
                     install_guard(function.make_guard(GuardBuilder.CLOSURE_MATCH))
             if found is not _ABSENT:
@@ -111,8 +111,8 @@ def guarded_global_hooks(tx: Translator, namespace: Any) -> bool:
     misses hooks that are registered later. The guard ignores hooks that Dynamo does not trace, such
     as hooks of torch's own tools.
     """
-    # The tracer stores the tables and the guard, so that they are freed with it. Dynamo counts two
-    # equal guard objects as two guards, so all calls install the same object.
+    # The tracer stores the hook dicts and the guard, so that they are freed with the tracer. Dynamo
+    # counts two equal guard objects as two guards, so all calls install one object.
     kept: dict[str, Any] = vars(tx.output.current_tracer)
     known = kept.get("_fxpress_global_hooks")
     if known is None or tx.output.side_effects.has_pending_mutation(namespace):

@@ -23,8 +23,8 @@ from fxpress._torch.tracking import (
 def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwargs) -> None:
     """Create the parameters of a lazy module, as its first call does; ignore other modules.
 
-    The live module changes during the trace. The shapes of its parameters follow from the fake
-    tensors of the arguments, with the hints of symbolic sizes.
+    The live module changes during the trace. The shapes of its parameters follow from the shapes of
+    the arguments' fake tensors, with hints in place of symbolic sizes.
 
     Stands in for ``torch._dynamo.variables.nn_module.initialize_lazy_module``.
 
@@ -44,7 +44,7 @@ def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwar
         torch.Size([2, 4])
     """
     if inspect.getattr_static(mod, "_initialize_hook", None) is None:
-        return  # not a lazy module; getattr_static does not call the user's `__getattr__`
+        return  # not a lazy module (getattr_static calls no user's `__getattr__`)
 
     def fake(value: Any) -> Any:
         if isinstance(value, torch.fx.Proxy):
@@ -68,9 +68,9 @@ def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwar
 
 
 def _of_known_sizes(fake: Any) -> Any:
-    """Return a real tensor of the same shape if a fake tensor has symbolic sizes: their hints.
+    """Return a real tensor for a fake tensor with symbolic sizes, with the hints as sizes.
 
-    The code that creates a lazy module's parameters runs on the live module.
+    The code that creates a lazy module's parameters runs on the live module, with real sizes.
     """
     if not (isinstance(fake, torch.Tensor) and fake._has_symbolic_sizes_strides):
         return fake

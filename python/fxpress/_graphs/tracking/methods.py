@@ -32,8 +32,8 @@ from fxpress._torch.tracking import (
 )
 from fxpress._torch.tracking_variants import LISTED_METHODS, has_slot
 
-# Method -> (the table whose order it depends on, the names of the arguments to pass on, the method
-# to call on the live module). Arguments None: the method has no parameters.
+# Method -> (the dict of the module whose order its result depends on, the names of its parameters
+# or None if it has none, the method to call on the live module).
 _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "named_children": ("_modules", None, "named_children"),
     "named_parameters": ("_parameters", ("prefix", "recurse"), "named_parameters"),
@@ -46,7 +46,7 @@ _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "buffers": ("_buffers", ("recurse",), "named_buffers"),
     "values": (None, None, "items"),
 }
-# Methods that older releases of torch handle before the case that the result is a constant.
+# Methods that older releases of torch handle before they check whether the result is a constant.
 _BEFORE_CONSTANTS = ("_call_impl", "_wrapped_call_impl", "forward", "_get_item_by_idx")
 _PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules", "items")
 
@@ -69,7 +69,7 @@ def call_live_method(
     kwargs: Kwargs,
     constant: bool,
 ) -> VariableTracker | None:
-    """Call a method of a live module; return None if Dynamo must handle the call."""
+    """Call a method of a live module; return the result's variable. None: Dynamo must do it."""
     if constant and (LISTED_METHODS or name not in _BEFORE_CONSTANTS):
         result_name = f"{type(module).__name__}_{name}_result"
         function = getattr(module, name)
@@ -96,7 +96,7 @@ def call_live_method(
 def call_listed_method(
     module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> VariableTracker | None:
-    """Call one of the methods that are handled here by name; return None for other methods."""
+    """Call a method of a live module if this function has a case for its name, else return None."""
     if name in ("_call_impl", "_wrapped_call_impl"):
         return module_vt.call_function(tx, args, kwargs)
     if name == "forward":
@@ -131,11 +131,11 @@ def has_child(tx: Translator, module: Any, item: VariableTracker) -> VariableTra
 
 
 def _checks_as_torch(module: Any) -> bool:
-    """Return whether `_check_input_dim` is torch's own function, which need not be traced."""
+    """Return whether the module's `_check_input_dim` is torch's, which need not be traced."""
     check: Any = getattr(type(module), "_check_input_dim", None)
     try:
         return bool(is_torch_inline_allowed(inspect.getfile(check)))
-    except TypeError:  # there is no check, or it has no file
+    except TypeError:  # no `_check_input_dim`, or it has no file
         return False
 
 
@@ -151,7 +151,7 @@ def _is_traced(module: Any, name: str) -> bool:
 def _call_in_graph(
     module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> VariableTracker:
-    """Add a node that gets the module and a node that calls its method."""
+    """Add a get_attr node for the module and a call_method node for its method."""
     receiver = tx.output.create_proxy("get_attr", module_vt.module_key, (), {})
     set_example_value(receiver.node, module)
     positional, named = proxy_args_kwargs(args, kwargs)

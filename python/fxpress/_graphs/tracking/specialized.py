@@ -1,4 +1,4 @@
-"""`NNModuleVariable`: a module that is tracked individually, and is a part of the graph."""
+"""Define `NNModuleVariable`, which tracks one module as a part of the graph."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _SUBSCRIPTS = tuple(
 
 @fills_slots
 class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc]
-    """A module that the graph calls, or whose code is traced; a guard checks its identity.
+    """A variable for a module that the graph calls, or whose code is traced, guarded by identity.
 
     Dynamo uses this class where parameters are not inputs of the graph: for legacy export, and for
     modules with ``torchdynamo_force_dynamic = False``.
@@ -139,7 +139,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         """Do nothing, as torch's method of this name."""
 
     def convert_to_unspecialized(self, tx: Translator) -> NoReturn:
-        """Restart the trace, to track this module and others of its class by their class."""
+        """Restart the trace, which then tracks all modules of this class by their class."""
         module = self._module(tx)
         GenerationTracker.tag(module)
         if tx.f_code.co_name != "__init__":
@@ -325,8 +325,8 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                 if module.cls_to_become is not None:
                     self.module_type = module.cls_to_become
                 initialize_lazy_module(tx, module, args, kwargs)
-            # In bodies of higher-order operators, the code is traced, because they need parameters
-            # as inputs. Elsewhere, the graph calls modules of torch.
+            # The graph calls modules of torch. But in bodies of higher-order operators, the code of
+            # these modules is traced, because a body needs parameters as inputs.
             if (
                 tx.output.is_root_tracer()
                 and module.__module__.startswith(("torch.nn.", "torch.ao."))
@@ -392,7 +392,7 @@ _MISSING = object()
 
 
 def _find_member(module: Any, own: dict[str, Any], name: str) -> tuple[Any, bool]:
-    """Return (attribute, whether it is the object's own rather than its class's)."""
+    """Return (attribute, whether the object itself has the attribute, and not its class)."""
     if name in own:
         return own[name], True
     in_class = _native.class_attribute(type(module), name, _MISSING) is not _MISSING

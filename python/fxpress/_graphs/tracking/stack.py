@@ -24,15 +24,15 @@ def enter_module(
 class record_nn_module_stack:  # noqa: N801
     """A context manager that adds a module to the ``nn_module_stack`` of traced operations.
 
-    The calls of each path are counted from 0, and ``@n`` is appended to the key of call n > 0. A
-    call that raises an exception counts too.
+    The calls of each path are numbered from 0, and ``@n`` is appended to the key of call n > 0. A
+    call that raises an exception is counted too.
 
     Stands in for ``torch._dynamo.variables.nn_module.record_nn_module_stack``.
 
     Args:
         module_key: a key that identifies the module on all paths.
-        source: where the traced program finds the module. Its name, without ``_modules``, is the
-            path.
+        source: where the traced program finds the module. The source's name, without ``_modules``,
+            is the path.
         tx: the translator, whose ``nn_module_stack`` and ``num_calls`` change.
         mod: the module. Its class at the start of the block is recorded.
 
@@ -71,10 +71,10 @@ class record_nn_module_stack:  # noqa: N801
 
 
 class StackSource:
-    """A mixin for variables of modules: the path that is recorded in `nn_module_stack`."""
+    """A mixin for variables of modules that records the path for `nn_module_stack`."""
 
-    source: Source | None  # as the guards reach the module: L['self']._modules['a']
-    nn_module_stack_source: Source | None  # as the program last reached the module: L['self'].a
+    source: Source | None  # for guards: L['self']._modules['a']
+    nn_module_stack_source: Source | None  # as last read by the program: L['self'].a
 
     def get_nn_module_stack_source(self) -> Source:
         source = self.nn_module_stack_source or self.source

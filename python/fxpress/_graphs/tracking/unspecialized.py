@@ -1,4 +1,4 @@
-"""`UnspecializedNNModuleVariable`: a module that is tracked by its class, not individually."""
+"""Define `UnspecializedNNModuleVariable`, which tracks a module by the module's class."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ _ITERATED = (
 
 @fills_slots
 class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
-    """A module whose graph serves all modules of its class; parameters are inputs of the graph.
+    """A variable for a module that tracks the module by its class; parameters are graph inputs.
 
     Dynamo uses this class by default. Attributes are looked up as in CPython. Methods such as
     ``__getattr__`` and ``__call__`` that a class inherits unchanged from ``torch.nn.Module`` are
@@ -99,7 +99,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     - A name of both a buffer and a submodule refers to the buffer, as in eager mode.
     - Deleting an attribute that does not exist raises AttributeError, and so does assigning a
       parameter or a submodule before ``super().__init__()``.
-    - Replacing methods of the class, or registering global hooks, causes a new compilation.
+    - After methods of the class were replaced or global hooks registered, Dynamo compiles again.
 
     Args:
         value: the module.
@@ -116,7 +116,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
         self.nn_module_stack_source = self.source
-        # The name of a table of state -> the tracer that first read the table, and the table.
+        # Name of a dict of state, as `_parameters` -> (tracer that first read it, its variable).
         self._tables: dict[str, tuple[object, VariableTracker]] = {}
 
     def _wrap_source(self, attr_source: Any) -> Any:
@@ -160,7 +160,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         name = self._called_method(tx)
         function = getattr(self.value_type, name)
         arguments = [self, *args]
-        # Only the outermost call reserves stack space, so nested calls need no extra frame.
+        # The outermost call reserves stack space, so that nested calls need no extra frames for it.
         call: Callable[..., VariableTracker] = self._call
         if not has_space():
             call = functools.partial(call_with_space, call)
@@ -179,14 +179,14 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         tx: Translator, function: Any, source: Source | None, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if isinstance(function, (types.FunctionType, torch.jit.ScriptFunction)):
-            # `VariableTracker.build` with the source would add a guard on each function's code.
+            # `VariableTracker.build` with `source` would add a guard on the function's code.
             return variables.UserFunctionVariable(function, source=source).call_function(
                 tx, args, kwargs
             )
         return _call_traced(tx, function, source, args, kwargs)
 
     def _called_method(self, tx: Translator) -> str:
-        """Return the method to trace: `forward`, if `__call__` would do nothing but call it."""
+        """Return the name of the method to trace: `forward` if `__call__` would only call it."""
         module: Any = self.value
         if (
             self._is_called_as_usual()
@@ -219,7 +219,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     def _has_hooks(self, tx: Translator) -> bool:
         module: Any = self.value
         effects = tx.output.side_effects
-        globals_: Any = tx.nn_modules_globals_vt  # the first read determines the guards
+        globals_: Any = tx.nn_modules_globals_vt  # Dynamo adds its guards at this read
         if not effects.has_pending_mutation(self) and _native.has_empty_tables(module, _HOOKS):
             if self.source:
                 guard_all(self.source, _HOOKS, GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT)
@@ -276,14 +276,14 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Changes
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
-        """Note that the program assigned state, because the live module's tables don't show it."""
+        """Set `is_state_mutated` if the program assigns state: the live module does not change."""
         if _kind_of_state(value) is not None or any(name in own[table] for table in _STATE):
             self.is_state_mutated = True
 
     def _check_assignment(self, tx: Translator, method: Any, args: Args) -> None:
-        """Raise AttributeError if state is assigned before `Module.__init__()`, as Module does.
+        """Raise AttributeError, as Module does, if state is assigned before `Module.__init__()`.
 
-        Dynamo cannot see this on the live object, whose constructor has always run.
+        The live object does not show this order, because its constructor has always run.
         """
         effects = tx.output.side_effects
         if (
@@ -337,7 +337,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return plain_get_attribute(self, tx, name)
 
     def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
-        """Return a table of hooks, without guards on its keys (ids, which differ), or None."""
+        """Return the variable of a dict of hooks, without guards on the keys (ids), or None."""
         if tx.output.side_effects.has_pending_mutation_of_attr(self, name):
             return None
         hooks = getattr(self.value, name)
@@ -361,7 +361,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
     def generic_getattr(self, tx: Translator, name: str) -> VariableTracker:
         journal = open_journal(tx)
-        if journal is not None:  # `super().__getattribute__` calls only this method
+        if journal is not None:  # for `super().__getattribute__`, which skips get_attribute
             journal.reads.append((id(self.value), name))
         module: Any = self.value
         kind = type(module)
@@ -395,7 +395,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         found = self.getattr_helper(tx, "_parameters", key)
         if found is None:
             found = self.getattr_helper(tx, "_modules", key)
-            # A buffer takes precedence. A look-up adds guards, so look only if there may be one.
+            # A buffer takes precedence. A look-up adds guards, so look only if a buffer may exist.
             buffers: Any = self.value.__dict__["_buffers"]
             if found is None or name in buffers or _is_changed(tx, buffers):
                 buffer = self.getattr_helper(tx, "_buffers", key)
@@ -416,7 +416,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return None
 
     def _table(self, tx: Translator, field: str) -> VariableTracker | None:
-        """Return the variable of a table of state; cached until the program changes the module."""
+        """Return the variable of a dict of state; cached until the program changes the module."""
         if tx.output.side_effects.has_pending_mutation(self):
             return self.get_attribute(tx, field)
         tracer = tx.output.current_tracer
@@ -441,7 +441,7 @@ def _kind_of_state(value: VariableTracker) -> str | None:
 
 
 def _is_changed(tx: Translator, table: Any) -> bool:
-    """Return whether the traced program has changed a table."""
+    """Return whether the traced program has changed a dict."""
     effects = tx.output.side_effects
     return table in effects and effects.is_modified(effects[table])
 
@@ -450,7 +450,7 @@ class UnspecializedBuiltinNNModuleVariable(
     UnspecializedNNModuleVariable,
     TorchUnspecializedBuiltinNNModuleVariable,  # type: ignore[misc]
 ):
-    """A module of torch: its numbers are constants in the graph, and its shapes are static.
+    """A variable for a module of torch: numbers in it become constants, and sizes are static.
 
     Stands in for ``torch._dynamo.variables.nn_module.UnspecializedBuiltinNNModuleVariable``.
     """
@@ -460,7 +460,7 @@ class FSDPManagedNNModuleVariable(
     UnspecializedNNModuleVariable,
     TorchFSDPManagedNNModuleVariable,  # type: ignore[misc]
 ):
-    """A module that FSDP manages: the sources of its attributes are FSDP sources.
+    """A variable for a module that FSDP manages: sources of its attributes are FSDP sources.
 
     Stands in for ``torch._dynamo.variables.nn_module.FSDPManagedNNModuleVariable``.
 

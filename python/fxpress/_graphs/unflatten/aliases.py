@@ -1,4 +1,4 @@
-"""Find values of a graph that may share memory, because a write to a buffer changes its views."""
+"""Find values of a graph that may share memory, so that a write to one may change others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNDECLARED = frozenset(
 
 
 def may_alias(node: torch.fx.Node) -> bool:
-    """Return whether a result of the node may be an argument of the node, or a view of one."""
+    """Return whether a result of `node` may be an argument of `node`, or a view of an argument."""
     target = node.target
     if isinstance(target, torch_fx.OpOverload):
         namespace, _, name = target._schema.name.partition("::")

@@ -1,4 +1,4 @@
-"""Attributes of modules by dotted name, as `torch.export.unflatten` finds and assigns them."""
+"""Find and assign attributes of modules by dotted name, as `torch.export.unflatten` does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
 
 
 def check_constant(value: object, what: str) -> None:
-    """Raise AssertionError if `value` cannot be a constant of a graph; `what` names it."""
+    """Raise AssertionError if `value` cannot be a constant of a graph; `what` describes it."""
     if isinstance(value, torch_fx.FakeScriptObject):
         raise AssertionError(f"FakeScriptObject should only exist during tracing: {what}")
     if not isinstance(value, (torch.Tensor, torch.ScriptObject)) and not torch_fx.is_opaque_value(
@@ -53,7 +53,7 @@ def check_constant(value: object, what: str) -> None:
 
 
 def check_kind(value: object, kind: Any) -> None:
-    """Raise AssertionError unless an attribute of this `AttrKind` can have the value."""
+    """Raise AssertionError unless an attribute of the AttrKind `kind` can have `value`."""
     expected: Any = {
         AttrKind.PARAMETER: torch.nn.Parameter,
         AttrKind.BUFFER: torch.Tensor,
@@ -71,7 +71,7 @@ def check_kind(value: object, kind: Any) -> None:
 def _assign_attr(
     from_obj: Any, to_module: torch.nn.Module, target: str, attr_kind: Any, persistent: bool = True
 ) -> None:
-    """Assign a value to a dotted name of a module, under all call names of the name's parts.
+    """Assign a value to a dotted name on the modules of all calls ("a.c" also on "a@1").
 
     Stands in for `torch.export.unflatten._assign_attr`.
 
@@ -111,7 +111,7 @@ def _add_submodule(
 ) -> bool | None:
     """Add a module at a dotted name; `create_module(prefix)` creates missing parents.
 
-    Returns False, and adds nothing, if an attribute on the path is not a module.
+    If an attribute on the path is not a module, returns False and adds nothing.
     """
     *path, name = target.split(".")
     for i, part in enumerate(path):

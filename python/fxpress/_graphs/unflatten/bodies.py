@@ -1,4 +1,4 @@
-"""Bodies of higher-order operators: GraphModules that the program's graph refers to by name."""
+"""Copy bodies of higher-order operators: GraphModules that the program's graph names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _children(module: torch.nn.Module) -> list[torch.fx.GraphModule]:
 
 
 def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a copy with its own tables and `training` flag, but the same graph and tensors."""
+    """Return a copy with its own dicts and `training`, but with the module's graph and tensors."""
     result: torch.fx.GraphModule = object.__new__(type(module))
     for name, value in module.__dict__.items():
         result.__dict__[name] = value.copy() if type(value) in _TABLES else value
@@ -25,7 +25,7 @@ def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a shallow copy of `owner` and its bodies, or `owner` itself if it has no bodies."""
+    """Return a shallow copy of `owner` with shallow copies of its bodies; without any, `owner`."""
     if not _children(owner):
         return owner
     copies = {id(owner): _shallow_copy(owner)}
@@ -34,7 +34,7 @@ def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModu
         body = pending.pop()
         if id(body) in copies:
             continue
-        # Generate the code now, because the class does so from the module it was created for.
+        # Generate the code now: a class generates it for the module that the class was created for.
         deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
         pending += _children(body)

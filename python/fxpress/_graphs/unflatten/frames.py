@@ -44,25 +44,25 @@ def _add_spec(gm: torch.nn.Module, spec: Any) -> str:
 
 
 def _generate_flatten(gm: Any, node: Any) -> torch.fx.Node:
-    """Add nodes that flatten a value, and return the node of the leaves."""
+    """Add nodes that flatten the value of `node`, and return the node of the list of leaves."""
     flat = gm.graph.call_function(pytree.tree_flatten, (node,))
     return gm.graph.call_function(operator.getitem, (flat, 0))
 
 
 def _generate_flatten_spec(gm: Any, node: Any, spec: Any) -> torch.fx.Node:
-    """Store `spec` on the module, add nodes that flatten a value by it; return the leaves' node."""
+    """Store `spec` on the module, add nodes that flatten `node` by `spec`; return the leaves."""
     spec_node = gm.graph.create_node("get_attr", _add_spec(gm, spec))
     return gm.graph.call_function(fx_pytree.tree_flatten_spec, (node, spec_node))
 
 
 def _generate_unflatten(gm: Any, nodes: Any, spec: Any) -> torch.fx.Node:
-    """Store `spec` on the module, add nodes that unflatten `nodes` by it; return the value."""
+    """Store `spec` on the module, add nodes that unflatten `nodes` by `spec`; return the value."""
     spec_node = gm.graph.create_node("get_attr", _add_spec(gm, spec))
     return gm.graph.call_function(pytree.tree_unflatten, (nodes, spec_node))
 
 
 class _ModuleFrame:
-    """The frame of the root module, which outlines all calls below it.
+    """The frame of the root module, which outlines all calls of modules below the root.
 
     Stands in for the root frame of `torch.export.unflatten._ModuleFrame`: `run_outer` fills the
     graph of `module` and the `seen_` tables. Frames of submodules exist in C++ only.
@@ -138,7 +138,7 @@ class _ModuleFrame:
         owner = self.flat_graph.owning_module
         for call_name, target, holder in attributes:
             self.seen_attrs[call_name].add(target)
-            # Bodies of higher-order operators, which torch.distributed.pipelining does not copy.
+            # Copy bodies of higher-order operators, because torch.distributed.pipelining does not.
             if owner is not None and not hasattr(holder, target):
                 setattr(holder, target, getattr(owner, target))
         self.seen_nodes.update((node.name, node) for node in self.flat_graph.nodes)
@@ -148,7 +148,7 @@ class _ModuleFrame:
         raise AssertionError(f"Cannot add placeholder {x} to root module")
 
     def remap_input(self, x: torch.fx.Node) -> torch.fx.Node:
-        """Return the root graph's node that `copy_node` created for a node of the flat graph."""
+        """Return the node of the root's graph that `copy_node` created for a node `x`."""
         if x.graph is not self.flat_graph:
             raise AssertionError("expected x.graph to be flat_graph, got different graph")
         if x in self.node_map:
@@ -170,10 +170,10 @@ class _ModuleFrame:
         return node
 
     def uplift_common_custom_metadata(self) -> None:
-        """Do nothing: torch moves meta to the caller's node, and the root has no caller."""
+        """Do nothing: torch moves meta to the node that calls the frame; no node calls the root."""
 
     def finalize_outputs(self) -> None:
-        """Raise UnsupportedError, as `run_from` does."""
+        """Raise UnsupportedError, because the native pass outlines a graph in one step."""
         raise self._only_run_outer("finalize_outputs")
 
     def run_from(self, node_idx: int) -> int:

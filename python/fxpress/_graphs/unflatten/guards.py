@@ -21,7 +21,7 @@ from fxpress._torch.fx import TreeSpec, pytree
 
 
 def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
-    """Return the parameter names of `forward`: as recorded at export, else `arg_0`, `arg_1`, …"""
+    """Return the parameter names of `forward`: those recorded at export, or `arg_0`, `arg_1`, …"""
     if signature and signature.forward_arg_names:
         names: list[str] = signature.forward_arg_names
         return names
@@ -51,7 +51,7 @@ def guards_module(program: ExportedProgram, placeholders: list[torch.fx.Node]) -
 
 
 def input_guards(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
-    """Return the guards on the flat inputs; None if checks of sizes and ranges cover them all."""
+    """Return guards on the flat inputs, and the Inputs; None if range checks cover all guards."""
     traced = torch_unlift.guards_of_trace(program)
     if not traced or not program.example_inputs:
         return None
@@ -72,7 +72,7 @@ def input_guards(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
 
 
 def of_trace_by_name(program: ExportedProgram, names: Sequence[str]) -> list[str]:
-    """Return the guards of the trace, in which flat input i is `L[names[i]]`."""
+    """Return the guards that the program's trace recorded, with `L[names[i]]` for flat input i."""
     traced = torch_unlift.guards_of_trace(program)
     if not traced:
         return []
@@ -87,12 +87,12 @@ def user_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
     """Return the placeholders of the inputs that callers pass."""
     nodes = program.graph.find_nodes(op="placeholder")
     specs = program.graph_signature.input_specs
-    # Not strict: code that reads the inputs later reports a signature of another length.
+    # Not strict: a signature of another length raises an error later, when inputs are read.
     return [n for n, spec in zip(nodes, specs, strict=False) if spec.kind is InputKind.USER_INPUT]
 
 
 def check_own_inputs(program: ExportedProgram) -> None:
-    """Evaluate the guards on the program's fake inputs, which may add guards to its ShapeEnv."""
+    """Evaluate the program's guards on its fake inputs; this may add guards to the ShapeEnv."""
     placeholders = user_inputs(program)
     if placeholders and program.example_inputs and torch_unlift.guards_are_welcome():
         values = [node.meta["val"] for node in placeholders]
@@ -100,7 +100,7 @@ def check_own_inputs(program: ExportedProgram) -> None:
 
 
 class Inputs:
-    """The flat inputs as text: `sources` in guards (`L['x'][0]`), `shown` in messages (`x[0]`)."""
+    """The texts of flat inputs: `sources` in guards (`L['x'][0]`), `shown` in messages (`x[0]`)."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         """Find the flat inputs in `arguments`: parameter of `forward` -> example input."""
@@ -110,7 +110,7 @@ class Inputs:
 
     @classmethod
     def bound(cls, signature: inspect.Signature, example: tuple[Any, Any]) -> Inputs:
-        """Bind example inputs to the parameters of `forward`."""
+        """Return the Inputs of example (args, kwargs), bound to the parameters of `forward`."""
         bound = signature.bind(*example[0], **example[1])
         bound.apply_defaults()
         return cls(bound.arguments)
@@ -127,7 +127,7 @@ class Inputs:
 def of_placeholders(
     placeholders: Iterable[torch.fx.Node], ranges: Mapping[Any, Any], sources: Iterable[str]
 ) -> list[str]:
-    """Return the guards on constants, sizes and ranges that follow from placeholders' metadata."""
+    """Return guards on inputs that follow from placeholders' meta: constants, sizes and ranges."""
     guards = _PlaceholderGuards(ranges)
     for placeholder, source in zip(placeholders, sources, strict=False):
         guards.add_input(placeholder.meta["val"], source)
@@ -171,7 +171,7 @@ class _PlaceholderGuards:
             self.code.append(f"{source} <= {high}")
 
     def add_equations(self) -> None:
-        """Guard sizes such as `s0 + 1` if no input has the size `s0`; the first defines `s0`."""
+        """Guard sizes such as `s0 + 1`. Without a size `s0`, the first of them defines `s0`."""
         known: dict[sympy.Symbol, sympy.Expr] = {}
         for source, expression in self._of_one_symbol:
             symbol = next(iter(expression.free_symbols))
@@ -202,7 +202,7 @@ _NUMBERED = re.compile(r"(.+)_([0-9]+)")
 
 
 def of_trace(guards: Iterable[str], inputs: Inputs, parameters: Iterable[str]) -> list[str]:
-    """Return the guards of a trace, rewritten to refer to the inputs as `inputs.sources` do."""
+    """Return the guards of a trace, with `inputs.sources` in place of the trace's input names."""
     # Guards may have `L['flat_args'][i]` for flat input i, and `L['x'][1]` for the parameter `x_1`.
     named = {pair for name in parameters for pair in _NUMBERED.findall(name)}
 
@@ -222,7 +222,7 @@ _PLAIN = re.compile(f"{_VALUE} (?:==|>=|<=) {_VALUE}", re.ASCII)
 
 
 def _normalized(guard: str) -> str:
-    """Return a guard without redundant parentheses, for the message of its failure."""
+    """Return the text of a guard without redundant parentheses, for the message if it fails."""
     if _PLAIN.fullmatch(guard):
         return guard
     try:
@@ -233,7 +233,7 @@ def _normalized(guard: str) -> str:
 
 
 def as_function(guards: list[str], inputs: Inputs) -> Callable[..., None]:
-    """Return a function of the flat inputs that raises if a guard fails; named `_` as in torch."""
+    """Return a function `_(*flat inputs)`, named as in torch, that raises if a guard fails."""
     checked = inputs.rewrite(guards, [f"args[{i}]" for i in range(len(inputs.sources))])
     shown = inputs.rewrite(guards, inputs.shown)
     lines = ["", "def _(*args):"]
@@ -251,5 +251,5 @@ def as_module(guards: list[str], inputs: Inputs) -> torch.nn.Module:
     """Return a module whose `forward` is `as_function` of the guards."""
     module: Any = torch_unlift.GuardsFn()
     module.forward = torch_unlift.traced_by_dynamo(as_function(guards, inputs))
-    module._is_impure = True  # keeps its call in the graph, although the result is unused
+    module._is_impure = True  # keeps the unused call of the module in the graph
     return module

@@ -19,7 +19,7 @@ from fxpress._torch.fx import GetAttrKey, SequenceKey, TreeSpec, pytree
 
 log = logging.getLogger("torch.export.unflatten")
 
-# Keys of an instance's `__dict__`. They contain a dot, so a model's state cannot have these names.
+# Keys of a module's `__dict__`. They contain a dot, so the model's state cannot have these names.
 GUARDS = "fxpress.guards"  # the arguments of `guards.as_function`
 GUARD_FUNCTION = "fxpress.guard_function"
 
@@ -31,7 +31,7 @@ def _reordered(module: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def process(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Flatten, adapt and check arguments, as `UnflattenedModule.process_forward_inputs`."""
+    """Flatten, adapt and check the arguments of a call; return the inputs of the graph."""
     kwargs = _reordered(module, kwargs)
     flat, in_spec = pytree.tree_flatten((args, kwargs))
     expected = module.module_call_graph[0].signature.in_spec
@@ -52,7 +52,7 @@ def process(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
 
 
 def adapt(module: Any, flat: list[Any], in_spec: TreeSpec, args: Any) -> list[Any]:
-    """Adapt flat inputs to the program's structure, as `UnflattenedModule._adapt_flat_args`."""
+    """Return flat inputs of the program's tree spec, from flat inputs of the spec `in_spec`."""
     expected = module.module_call_graph[0].signature.in_spec
     if in_spec == expected:
         return flat
@@ -86,7 +86,7 @@ def _adapted_paths(module: Any, flat: list[Any]) -> list[Any]:
 
 
 def _check(module: Any, flat: list[Any], paths: list[Any] | None, arguments: Any) -> None:
-    """Raise an error if flat inputs violate a guard; `paths` are their names for the message."""
+    """Raise an error if flat inputs violate a guard; `paths` are the key paths of the inputs."""
     failed = None
     if GUARDS in vars(module):
         try:
@@ -96,7 +96,7 @@ def _check(module: Any, flat: list[Any], paths: list[Any] | None, arguments: Any
         else:
             return
     placeholders = module.input_placeholders
-    if not isinstance(placeholders, list):  # an attribute of the model has that name
+    if not isinstance(placeholders, list):  # the model has an attribute of this name
         placeholders = module.graph.find_nodes(op="placeholder")
     if (
         failed is None
@@ -123,7 +123,7 @@ def _guard_function(module: Any) -> Callable[..., None]:
 
 
 def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
-    """Return whether a value needs no check: its size equals the placeholder's static size."""
+    """Return whether a value is a tensor of the placeholder's static size, and needs no check."""
     expected = placeholder.meta.get("val")
     return (
         isinstance(value, torch.Tensor)
@@ -134,7 +134,7 @@ def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
 
 
 def compiled(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the flat inputs of a call that Dynamo traces; its own guards replace the checks."""
+    """Return the flat inputs of a call that Dynamo traces; Dynamo's guards replace the checks."""
     flat, in_spec = pytree.tree_flatten((args, _reordered(module, kwargs)))
     return adapt(module, flat, in_spec, args)
 
@@ -175,11 +175,11 @@ def is_parameter_name(name: str) -> bool:
 
 
 def signature(module: Any) -> inspect.Signature:
-    """Return a signature for `forward` that has the parameter names of the exported module."""
+    """Return a signature for `forward` with the parameter names of the exported module."""
     call = module.module_call_graph[0].signature
     args, kwargs = call.in_spec.children()
     keywords = [name for name in kwargs.context if is_parameter_name(name)]
-    # Keyword parameters keep their names. Positional parameters of the same name are renamed.
+    # Keyword parameters keep their names. A positional parameter of an equal name gets another.
     taken = set(keywords)
 
     def unused(name: str) -> str:

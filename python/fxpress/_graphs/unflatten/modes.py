@@ -2,7 +2,7 @@
 
 The graph stores the mode as flags of operators such as dropout and batch norm, so another mode
 would have no effect. Only operators that were traced in torch's own modules are checked, because
-their flag equals the module's `training`. A user's `forward` may call
+the flag of such an operator equals the module's `training`. A user's `forward` may call
 `F.dropout(x, training=True)` in either mode.
 """
 
@@ -20,8 +20,8 @@ from fxpress._base.errors import UnsupportedError
 
 _setting = threading.local()
 
-# Class of a module -> the operator's argument that can make the mode irrelevant: a dropout
-# probability of 0, or no running statistics in batch norm. None: the mode always matters.
+# Class of a module -> the argument of its operator that can make the mode irrelevant, as a dropout
+# probability of 0 or missing running statistics do. None: the mode always matters.
 _DROPOUT = dict.fromkeys(
     ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"), "p"
 )
@@ -51,7 +51,7 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _exported_mode(node: torch.fx.Node) -> bool | None:
-    """Return the mode in which the module of a node was traced; None if the node has no mode."""
+    """Return `training` of the module that a node was traced in; None if the node has no mode."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return None
@@ -71,7 +71,7 @@ def _exported_mode(node: torch.fx.Node) -> bool | None:
 
 
 def _exported_modes(module: torch.nn.Module) -> Iterator[tuple[str, torch.fx.Node, bool]]:
-    """Yield (path of the module, node, exported mode) for the operators that have a mode."""
+    """Yield (path of the module, node, exported mode) for the nodes that show a mode."""
     for fqn, holder in module.named_modules():
         for part in getattr(holder, "_call_modules", (holder,)):
             graph = getattr(part, "graph", None)
@@ -84,7 +84,7 @@ def _exported_modes(module: torch.nn.Module) -> Iterator[tuple[str, torch.fx.Nod
 
 
 def _check(module: torch.nn.Module, mode: bool, *, below_another: bool) -> None:
-    """Raise UnsupportedError if all operators below `module` have the other mode; warn if some."""
+    """Raise UnsupportedError if all operators in `module` have mode `not mode`; warn if some do."""
     exported_modes = list(_exported_modes(module))
     others = [(fqn, node) for fqn, node, exported in exported_modes if exported is not mode]
     if not others:
@@ -108,20 +108,20 @@ def _check(module: torch.nn.Module, mode: bool, *, below_another: bool) -> None:
 
 def _is_called_by_a_parent() -> bool:
     """Return whether a parent's `torch.nn.Module.train` called `train` of this module."""
-    caller = sys._getframe(3)  # above this function, `set_mode`, and the module's `train`
+    caller = sys._getframe(3)  # skips this function, `set_mode`, and `train`
     return caller.f_code is torch.nn.Module.train.__code__
 
 
 def set_mode(module: torch.nn.Module, mode: bool, apply: Callable[[bool], Any]) -> None:
-    """Check a module's operators, then call `apply(mode)`, which sets the mode of its submodules.
+    """Check a module's operators, then call `apply(mode)`, which sets the mode of all submodules.
 
-    Raises UnsupportedError if all operators were exported in the other mode. Warns instead if only
-    some were, or if a parent that is not a module of fxpress sets the mode.
+    Raises UnsupportedError if all operators were exported in the mode `not mode`. Warns instead if
+    only some were, or if a parent that is not a module of fxpress sets the mode.
     """
     if not isinstance(mode, bool):
         raise ValueError("training mode is expected to be boolean")
     if getattr(_setting, "active", False):
-        apply(mode)  # a check of a parent module is active, and covers this module
+        apply(mode)  # a parent's `set_mode` runs and has checked this module
         return
     _check(module, mode, below_another=_is_called_by_a_parent())
     _setting.active = True

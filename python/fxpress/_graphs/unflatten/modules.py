@@ -43,8 +43,8 @@ class _SubmoduleBase:
 
     _ty: str | None
     _title: ClassVar[str]  # the class name in the text of print_readable()
-    _derived: ClassVar[tuple[str, ...]] = ()  # computed attributes, left out of copies and pickles
-    _with_graphs: ClassVar[tuple[str, ...]] = ("graph",)  # attributes pickled by GraphPickler
+    _derived: ClassVar[tuple[str, ...]] = ()  # attributes that copies and pickles lack
+    _with_graphs: ClassVar[tuple[str, ...]] = ("graph",)  # pickled by GraphPickler
 
     def type_name(self) -> str | None:
         """Return the module's class in the eager model, as `module.qualname`; None: unknown."""
@@ -61,7 +61,7 @@ class _SubmoduleBase:
         include_device: bool = False,
         colored: bool = False,
     ) -> str:
-        """Return the generated code of this module and its submodules, with comments on shapes."""
+        """Return the Python code of this module and its submodules, with comments on shapes."""
         flags = (print_output, include_stride, include_device, colored)
         return torch_export.print_readable(self, self._title, *flags)
 
@@ -69,7 +69,7 @@ class _SubmoduleBase:
         """Set the mode of this module and its submodules, unless their graphs contradict it.
 
         Raises:
-            UnsupportedError: the operators of all modules were exported in the other mode.
+            UnsupportedError: all operators with a mode were exported in the mode `not mode`.
         """
         modes.set_mode(self, mode, super().train)  # type: ignore[misc]
         return self
@@ -94,13 +94,13 @@ class _SubmoduleBase:
         return pickling.reduce(self)
 
 
-# Keys of an instance's `__dict__`. They contain a dot, so a model's state cannot have these names.
+# Keys of a module's `__dict__`. They contain a dot, so the model's state cannot have these names.
 _SIGNED = "fxpress.signed_forward"
 _PROGRAM_SPECS = "fxpress.program_specs"
 
 
 class _Signed:
-    """A descriptor for `forward`: on an instance, it has the signature of the exported model."""
+    """A descriptor of `forward`; an instance's `forward` has the exported model's signature."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -125,7 +125,7 @@ torch_export.skip_frame(_Signed.__get__)
 
 def _make_graph_module(module: Any) -> torch.fx.GraphModule:
     made = _native.make_graph_module(module, module.graph)
-    # Generate the code now: Dynamo reads `forward` from the class without triggering it.
+    # Generate the code now, because Dynamo reads `forward` from the class without generating it.
     deferred_code.materialize(type(made))
     return made
 
@@ -135,12 +135,12 @@ def _placeholders(module: Any) -> list[torch.fx.Node]:
 
 
 def _copy_of_signature(module: Any) -> Any:
-    """Copy the program's signature at the first read, because few callers need the large object."""
+    """Copy the program's signature when it is first read: it is large, and few callers read it."""
     return source.copy_signature(*module.__dict__[_PROGRAM_SPECS])
 
 
 def _make_runnable(module: Any) -> torch.fx.GraphModule:
-    """Return the computed `graph_module`, even if the model has an attribute of that name."""
+    """Return the GraphModule to run, even if the model has an attribute named `graph_module`."""
     own = module.graph_module
     return own if own is module.__dict__.get("graph_module") else _make_graph_module(module)
 
@@ -189,7 +189,7 @@ class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type
         return engine.run(self, self.graph, args)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return all arguments in the order of the placeholders, whose names are the keywords."""
+        """Return all arguments in the order of placeholders; keywords are names of placeholders."""
         rest = self.arg_names[len(args) :]
         values = (*args, *(kwargs[name] for name in rest if name in kwargs))
         if len(rest) != len(kwargs):
@@ -211,7 +211,7 @@ class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type
 
 
 class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModuleDispatcher):  # type: ignore[misc]
-    """A module whose calls have different graphs. Each call runs the next graph, in turn.
+    """A module whose calls have different graphs; successive calls run successive graphs.
 
     Stands in for `torch.export.unflatten.InterpreterModuleDispatcher`. State, including buffers, is
     registered as in the original module.
@@ -361,7 +361,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         drop_dead_code: bool,
         check_guards: bool,
     ) -> None:
-        """Create the tree of modules; optionally drop nodes that have neither effects nor users."""
+        """Create the tree; `drop_dead_code`: without nodes that have neither effects nor users."""
         torch.nn.Module.__init__(self)
         signature = export_module.graph_signature
         if signature.backward_signature is not None:
@@ -400,7 +400,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
     ) -> None:
         program = torch_export.with_distinct_names(program)
         with contextlib.ExitStack() as stack:
-            if progress is False:  # otherwise the caller's function runs, with the collector on
+            if progress is False:  # the caller's function must not run in a pause
                 stack.enter_context(_native.GcPause())
             with phase("state"):
                 state = source.collect(
@@ -466,7 +466,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         dispatch_modules(self, redirected_call_indices, consts_targets, InterpreterModuleDispatcher)
 
     def finalize(self) -> None:
-        """Check the graph, and drop the attributes that were computed from it before an edit."""
+        """Check the graph, and drop attributes that were computed from the graph before an edit."""
         self._forget_derived()
         self.graph.lint()
 

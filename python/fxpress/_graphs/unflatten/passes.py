@@ -1,4 +1,4 @@
-"""torch's steps of unflattening as separate functions, for callers that use single steps.
+"""Define torch's steps of unflattening as separate functions, for callers of single steps.
 
 `unflatten` itself plans all steps before it creates modules.
 """
@@ -36,8 +36,8 @@ def _inplace_buffer_and_input_mutations(
 
     Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. Each write comes
     after the computation of the new value and the last read of the old value or of its views. If
-    the new value is an input, the write is at the end of the graph. Parameters are written through
-    `detach`. A new value that another write may change is cloned first.
+    the new value is an input, its write is at the end of the graph. Parameters are written through
+    `detach`. A new value that a second write may change is cloned before this write.
     """
     output = next(iter(reversed(graph.nodes)))
     if output.op != "output" or len(output.args) != 1:
@@ -73,7 +73,7 @@ def _inplace_buffer_and_input_mutations(
 
 
 def _snapshot(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
-    """Add a clone of an input or of a view before any write to it, and return the clone's node."""
+    """Add a clone of an input or of a view before any write to its memory; return the clone."""
     is_input = value.op == "placeholder"
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first) if is_input else graph.inserting_after(value):
@@ -85,7 +85,7 @@ def _snapshot(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
 def _write(
     graph: torch.fx.Graph, into: torch.fx.Node, value: torch.fx.Node, *, is_parameter: bool
 ) -> torch.fx.Node:
-    """Add `into.copy_(value)`, and return its node. For a parameter, autograd does not see it."""
+    """Add a node `into.copy_(value)` and return it; a parameter is detached from autograd first."""
     write = graph.call_function(torch.ops.aten.copy_.default, (into, value))
     write.meta = dict(value.meta)
     if is_parameter:
@@ -148,7 +148,7 @@ def _dump(graph: torch.fx.Graph) -> list[str]:
 
 
 def _check_graph_equivalence(x: torch.nn.Module, y: torch.nn.Module) -> bool:
-    """Return whether the graphs of two modules are equal, except node names and called modules."""
+    """Return whether two modules' graphs are equal except for node names and called modules."""
     for name, module in (("x", x), ("y", y)):
         if not isinstance(module.graph, torch.fx.Graph):
             raise AssertionError(
@@ -160,7 +160,7 @@ def _check_graph_equivalence(x: torch.nn.Module, y: torch.nn.Module) -> bool:
 def _copy_graph_attrs(
     gm: torch.fx.GraphModule, root_module: torch.nn.Module, seen_attrs: dict[str, set[str]]
 ) -> None:
-    """Give each module the attributes of `gm` that the get_attr nodes of its graph name."""
+    """Copy attributes of `gm` to the modules whose get_attr nodes read them, by `seen_attrs`."""
     for path, names in seen_attrs.items():
         module = root_module.get_submodule(path)
         for name in names:
@@ -199,7 +199,7 @@ def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[st
 def _reorder_submodules(
     parent: torch.nn.Module, fqn_order: dict[str, int], prefix: str = ""
 ) -> None:
-    """Sort the submodules of all modules by `fqn_order`; add empty modules for missing names."""
+    """Sort the children of all modules by `fqn_order`; add empty modules for its missing names."""
     if prefix == "":
         for fqn in list(fqn_order)[1:]:
             if _get_submodule(parent, fqn) is None:
@@ -226,14 +226,14 @@ def _sink_params(
     scope: list[str],
     module_id_to_inputs_removed: dict[int, set[str]] | None = None,
 ) -> dict[int, set[str]]:
-    """Replace placeholders for state by get_attr nodes in the graph of the module that owns it.
+    """Replace placeholders for state by get_attr nodes, in the graph of the module with the state.
 
     Stands in for `torch.export.unflatten._sink_params`.
 
     Args:
         module: a module with a `graph`, or with submodules that have one.
-        inputs_to_state: placeholder -> names of its state. The first name inside `module` is used.
-        scope: the parts of the name of `module`.
+        inputs_to_state: placeholder -> names of its state; the first name below `module` is used.
+        scope: the parts of the dotted name of `module`.
         module_id_to_inputs_removed: id of a finished module -> the placeholders removed from it.
 
     Returns:
@@ -244,7 +244,7 @@ def _sink_params(
     )
     if id(module) in removed:
         return {id(module): removed[id(module)]}
-    lost: set[str] | None = None  # placeholders removed from `module` itself
+    lost: set[str] | None = None  # names of placeholders removed from `module` itself
     visits = [(module, scope, False)]
     while visits:
         current, path, children_done = visits.pop()
@@ -276,7 +276,7 @@ def _sink_into(
     scope: list[str],
     removed: dict[int, set[str]],
 ) -> set[str]:
-    """Do `_sink_params` for one module whose children are done; return the removed placeholders."""
+    """Do `_sink_params` for a module after its children; return its removed placeholders."""
     for node in graph.find_nodes(op="call_module"):
         gone = removed.get(id(_get_submodule(module, node.target)))
         if gone:

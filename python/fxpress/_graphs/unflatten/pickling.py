@@ -24,11 +24,11 @@ from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.fx import TreeSpec
 
-_SEEN = "read modules"  # key in a deepcopy memo: ids of modules whose parameters were handled
+_SEEN = "read modules"  # key in a deepcopy memo: ids of modules that _copy_shared_parameters read
 
 
 def state_without(module: Any, *derived: str) -> dict[str, Any]:
-    """Return a module's state without its `derived` attributes, which are computed again on use."""
+    """Return a module's state without the attributes `derived`, which are computed again on use."""
     state = torch.nn.Module.__getstate__(module)
     return {name: value for name, value in state.items() if name not in derived}
 
@@ -55,7 +55,7 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> None:
-    """Add copies of parameters with views to `memo`, so that the copies share storages as well."""
+    """Copy parameters that share storages, so that the copies share storages too; add to `memo`."""
     seen = memo.setdefault(_SEEN, set())
     if id(module) in seen:
         return
@@ -69,7 +69,7 @@ def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> No
 
 def _set_dict(module: Any, attributes: dict[str, Any]) -> None:
     """Set the `__dict__` of a new module."""
-    # From CPython 3.13 on, setattr may store values outside the dict; the engine watches the dict.
+    # From CPython 3.13 on, setattr may store values outside `__dict__`, which the engine watches.
     object.__setattr__(module, "__dict__", attributes)
 
 
@@ -110,7 +110,7 @@ class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
             self.outside.append(obj)
             return _from_outside, (len(self.outside) - 1, self._unpickle_state)
         if isinstance(obj, torch_fx.TreeSpec) and obj.is_leaf():
-            return _leaf_spec, ()  # torch deprecates the constructor that a pickle would call
+            return _leaf_spec, ()  # torch deprecates the default constructor
         return super().reducer_override(obj)
 
 
@@ -131,7 +131,7 @@ def _graph(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.Graph:
 
 
 def _graph_module(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.GraphModule:
-    """Read a GraphModule and generate its code, which is part of its class and not pickled."""
+    """Unpickle a GraphModule; generate its code, which is an attribute of its unpickled class."""
     module: torch.fx.GraphModule = unpickle(*args)
     module.recompile()
     return module
@@ -146,14 +146,14 @@ def _from_outside(index: int, state: Any) -> Any:
 
 
 def dump(value: Any) -> tuple[bytes, list[Any]]:
-    """Return the bytes of a value that contains graphs, and the objects that they leave out."""
+    """Return the pickle of a value with graphs, and the objects that the pickle leaves out."""
     outside: list[Any] = []
     kind: Any = type(_Pickler.__name__, (_Pickler,), {"outside": outside})
     return kind.dumps(value, torch_export.PICKLE_ALL), outside
 
 
 def load(data: bytes, outside: list[Any]) -> Any:
-    """Return the value passed to `dump`, with fake tensors of a new mode."""
+    """Return the value that was passed to `dump`; its fake tensors are of a new fake mode."""
     mode: Any = torch_export.fake_mode_of_its_own()
     mode.outside = outside  # `_from_outside` receives only the mode
     try:
@@ -163,7 +163,7 @@ def load(data: bytes, outside: list[Any]) -> Any:
 
 
 class _OpenPickles(threading.local):
-    """For pickles that this thread is writing: id of a module -> the `_Graphs` that has it."""
+    """For pickles that this thread writes: id of a module -> the `_Graphs` with its graphs."""
 
     def __init__(self) -> None:
         # Weak, because the pickler keeps each `_Graphs` alive until the pickle is complete.
@@ -172,7 +172,7 @@ class _OpenPickles(threading.local):
 
 _open_pickles = _OpenPickles()
 
-# Ordinary pickles cannot hold objects of these types.
+# Types of objects that ordinary pickles cannot contain.
 _GRAPH_TYPES: tuple[type, ...] = (
     *(torch.fx.Graph, torch.fx.GraphModule),
     *(torch_fx.FakeTensor, torch_fx.OpOverload, torch.SymInt),
@@ -180,7 +180,7 @@ _GRAPH_TYPES: tuple[type, ...] = (
 
 
 class _GraphsItem:
-    """Stands for one value of a `_Graphs` in the state that is pickled."""
+    """Stands for one of the `values` of a `_Graphs` in the pickled state of a module."""
 
     def __init__(self, graphs: _Graphs, index: int) -> None:
         self.graphs = graphs
@@ -191,7 +191,7 @@ class _GraphsItem:
 
 
 class _ChildTable:
-    """Stands for a `_modules` table that has GraphModules, and that several modules may share."""
+    """Stands for a `_modules` dict that has GraphModules, and that several modules may share."""
 
     def __init__(self, graphs: _Graphs, table: dict[str, Any]) -> None:
         self.graphs = graphs
@@ -203,10 +203,10 @@ class _ChildTable:
 
 
 class _Graphs:
-    """All attributes with graphs of a module and its submodules; unpickled as a list."""
+    """The attributes of a module and its submodules that contain graphs; unpickled as a list."""
 
     def __init__(self, top: torch.nn.Module) -> None:
-        # `items` and `tables` refer to this object. They are weak, so that there is no cycle.
+        # Values of `items` and `tables` refer to this object. Weak references avoid a cycle.
         self.values: list[Any] = []
         self.index: dict[int, int] = {}  # id of a value -> its index in `values`
         self.items: weakref.WeakValueDictionary[int, _GraphsItem] = weakref.WeakValueDictionary()
@@ -232,11 +232,11 @@ class _Graphs:
         return item
 
     def pickled_child(self, child: Any) -> Any:
-        """Return what is pickled instead of a module's child: GraphModules are in `values`."""
+        """Return the object to pickle for a module's child: for GraphModules, the `_GraphsItem`."""
         return self._item(child) if isinstance(child, torch.fx.GraphModule) else child
 
     def state_of(self, module: Any) -> dict[str, Any]:
-        """Return the state of a module that is pickled, with references to `values`."""
+        """Return the state to pickle for a module: items replace the attributes in `values`."""
         state: dict[str, Any] = module.__getstate__()
         for name, value in _with_graphs(module, state).items():
             state[name] = self._item(value)
@@ -259,7 +259,7 @@ def _with_graphs(module: Any, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _below(top: torch.nn.Module) -> Iterator[Any]:
-    """Yield the unflattened modules among `top` and the modules below it, each once."""
+    """Yield each unflattened module among `top` and the modules below `top`, once."""
     seen: set[int] = set()
     pending: list[Any] = [top]
     while pending:
@@ -274,12 +274,12 @@ def _below(top: torch.nn.Module) -> Iterator[Any]:
 
 
 def reduce(module: Any) -> tuple[Any, ...]:
-    """Return `module.__reduce_ex__()`. Modules of one pickle share the `_Graphs` of the first."""
+    """Return the value of `module.__reduce_ex__()`. All modules of a pickle share one `_Graphs`."""
     graphs = _open_pickles.graphs.get(id(module))
     try:
         state = None if graphs is None else graphs.state_of(module)
     except KeyError:
-        state = None  # the id belonged to another module, or the module was changed since
+        state = None  # a stale id, or the module was changed
     if state is None:
         state = _Graphs(module).state_of(module)
     return copyreg.__newobj__, (type(module),), state  # type: ignore[attr-defined]

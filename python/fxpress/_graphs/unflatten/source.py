@@ -1,4 +1,4 @@
-"""Collect what the native pass needs to know about an exported program; also torch's `_IVals`."""
+"""Collect the facts about an exported program that the native pass needs; define `_IVals`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def collect(
     device: torch.device | None,
     progress: Progress = False,
 ) -> _native.ProgramState:
-    """Return the parameters, buffers and constants of the new modules, copied unless shared.
+    """Return parameters, buffers and constants for the new modules: copies unless `share_state`.
 
-    Unlike torch, values with the same data but different dtypes stay separate.
+    Values with the same data but different dtypes stay separate, unlike in torch.
     """
     state_dict, constants = program.state_dict, program.constants
     values = [*state_dict.values(), *constants.values()]
@@ -90,7 +90,7 @@ def _copies(
 def _copies_alone(
     values: list[Any], are_parameters: list[bool], share_state: bool, device: torch.device | None
 ) -> list[Any]:
-    """Return copies of values with separate storages, or the values themselves if shared."""
+    """Return copies of values, each in its own storage; with `share_state`, the values."""
     if device is None and not share_state:
         copies = aten.clone_separately(values, are_parameters)
         return [
@@ -127,7 +127,7 @@ class Source(TypedDict):
     graph: torch.fx.Graph  # the flat graph
     owner: torch.nn.Module  # has the attributes that get_attr nodes of `graph` read
     may_alias: Callable[[torch.fx.Node], bool]  # whether a result may be or view an argument
-    parts: frozenset[Any]  # operators that return an inner tensor of a tensor subclass
+    parts: frozenset[Any]  # operators, each of which returns an inner tensor of a tensor subclass
     mutations: list[tuple[bool, str]]  # from `mutations()`
     signatures: list[Signature]  # from `signatures()`
     with_signature: list[str]  # names of the calls that get dispatchers if they are repeated
@@ -167,7 +167,7 @@ def _expect(condition: bool, call_name: str, what: str, found: object) -> None:
 
 
 def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
-    """Check and convert the signatures that were preserved, by the names of their calls."""
+    """Check preserved module call signatures, given by call name; return them for native code."""
     result: list[Signature] = []
     for name, signature in calls.items():
         if name == "":
@@ -196,7 +196,7 @@ _MUTATIONS = (
 
 
 def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
-    """Return (is a parameter, placeholder) for each mutated output. These outputs come first."""
+    """Return (is a parameter, placeholder) for each mutation output; these outputs come first."""
     if not any(spec.kind in _MUTATIONS for spec in signature.output_specs):
         return []
     buffers = {target: name for name, target in signature.inputs_to_buffers.items()}
@@ -227,7 +227,7 @@ def _is_copied(kind: type) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """Copy an object of a signature, and the dataclasses in it except tree specs."""
+    """Copy a dataclass of a signature, and all dataclasses in it except tree specs."""
     kind = type(value)
     copy = object.__new__(kind)
     fields = value.__dict__.copy()
@@ -241,7 +241,7 @@ def _copied(value: Any) -> Any:
 def copy_signature(
     signature: ExportGraphSignature, inputs: list[Any], outputs: list[Any]
 ) -> ExportGraphSignature:
-    """Return a copy of a signature with copies of the given specs, so that it can be edited."""
+    """Return a copy of a signature with copies of the specs `inputs` and `outputs`, for edits."""
     copy = _copied(signature)
     copy.input_specs = [_copied(spec) for spec in inputs]
     copy.output_specs = [_copied(spec) for spec in outputs]
@@ -272,7 +272,7 @@ def of_program(
     run_with_interpreter: bool,
     drop_dead_code: bool,
 ) -> Source:
-    """Return the argument of `_native.unflatten`; `calls` is a copy of the module call graph."""
+    """Return the argument of `_native.unflatten`; `calls` is a copy of `module_call_graph`."""
     preserved = {entry.fqn: entry.signature for entry in calls if entry.signature is not None}
     return {
         "graph": program.graph,
@@ -292,9 +292,9 @@ def of_program(
 
 
 class _IVals:
-    """The names of intermediate values of mutations that were read, by module.
+    """The names of intermediate values of mutations, for values that were read, by module.
 
-    Stands in for `torch.export.unflatten._IVals`, for callers that use it. `unflatten` does not.
+    Stands in for `torch.export.unflatten._IVals`, for its callers. `unflatten` does not use it.
     """
 
     def __init__(self) -> None:
@@ -304,7 +304,7 @@ class _IVals:
         return isinstance(target, torch_fx.OpOverload) and bool(target._schema.is_mutable)
 
     def read(self, mf: Any, node: torch.fx.Node) -> Any:
-        """Return the node in the graph of the frame `mf` for the intermediate value `node`."""
+        """Return the node for the intermediate value `node` in the graph of the frame `mf`."""
         if node.op != "call_function":
             raise AssertionError(f"expected node.op to be 'call_function', got {node.op!r}")
         if not self._is_mutable(node.target):

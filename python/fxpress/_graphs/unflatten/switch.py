@@ -8,8 +8,8 @@ from fxpress import _native
 from fxpress._base.replacement import attribute_block
 
 _NAME = "RUN_WITH_INTERPRETER"
-# The object with the flag. When `fxpress.unflatten` is imported, it becomes the holder itself,
-# because callers set the flag on that module.
+# The object with the flag. The import of `fxpress.unflatten` makes that module the holder, because
+# callers set the flag on it.
 holder: ModuleType | SimpleNamespace = SimpleNamespace(**{_NAME: True})
 
 
@@ -19,7 +19,7 @@ def runs_with_interpreter() -> bool:
 
 
 def _disable_interpreter() -> _native.Block:
-    """Return a context manager; modules created inside run generated code, not the engine.
+    """Return a context manager. Modules created in its block run generated code, not the engine.
 
     Stands in for `torch.export.unflatten._disable_interpreter`.
     """

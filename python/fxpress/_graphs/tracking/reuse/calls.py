@@ -16,7 +16,7 @@ from fxpress._graphs.tracking.reuse.template import Template, template_of
 from fxpress._torch.reuse import Translator, VariableTracker, is_plain_trace, traces_all
 
 Trace = Callable[[], VariableTracker]
-_MOST = 4  # how many recordings with an equal key are kept
+_MOST = 4  # how many Recordings with equal keys are kept
 
 
 def call(
@@ -26,7 +26,7 @@ def call(
     kwargs: dict[str, VariableTracker],
     trace: Trace,
 ) -> VariableTracker:
-    """Return the result of a module's call: repeat an equal earlier call, or run `trace`."""
+    """Return the variable of a module call's result: repeat an equal call, or run `trace`."""
     reuse_mode = mode()
     if reuse_mode == "trace" or traces_all(tx):
         begin_once(tx.output)
@@ -66,7 +66,7 @@ def call(
 
 
 def _find_template(recordings: list[Recording], new: Call) -> tuple[Template | None, str]:
-    """Return (template of a recording that `new` can repeat, ""), or (None, the reason)."""
+    """Return (template of a recording that `new` can repeat, ""), or (None, why there is none)."""
     reason = "no earlier call is equivalent"
     for recording in recordings:
         try:

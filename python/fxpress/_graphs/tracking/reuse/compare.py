@@ -1,4 +1,4 @@
-"""Compare the instance of a template with a trace of the same call."""
+"""Compare what a template would add to a graph for a call with what a trace of the call adds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fxpress._torch.reuse import guard_arguments, guard_kind
 
 
 def difference(old: Template, recording: Recording) -> str | None:
-    """Return how a traced call differs from what `old` would have added for it, or None."""
+    """Return how a traced call differs from what the template `old` would have added, or None."""
     try:
         new = template_of(recording)
     except NotReusable as reason:
@@ -37,7 +37,7 @@ class _Comparison:
         self.old, self.new = old, new
         self.same = Correspondence(old.call, new.call)
         self.same.nodes.update(zip(old.arguments, new.arguments, strict=True))
-        self.paths: dict[str, str] = {}  # path of a module in the old call -> in the new call
+        self.paths: dict[str, str] = {}  # path of a module in the old call -> path in the new one
 
     def run(self) -> str | None:
         old, new = self.old, self.new

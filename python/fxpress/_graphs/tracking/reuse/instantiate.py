@@ -50,12 +50,12 @@ class _Instance:
         self.output = call.journal.output
         self.tracer = self.output.current_tracer
         self.same = Correspondence(template.call, call)
-        # Ids of old objects (old nodes in `inputs`) -> the new objects.
+        # By ids of old objects (in `inputs`, by old nodes), the new objects:
         self.variables: dict[int, Any] = {}
         self.inputs: dict[torch.fx.Node, Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
-        self.storages: dict[int, Any] = {}  # a new tensor that has the storage
-        self.symbols: dict[int, Any] = {}  # by ids of SymNodes
+        self.storages: dict[int, Any] = {}  # storage -> a new tensor that has the new storage
+        self.symbols: dict[int, Any] = {}  # SymNode -> the new symbolic number
 
     def run(self) -> VariableTracker:
         for old, new in zip(self.template.arguments, self.call.arguments.tensors, strict=True):
@@ -69,7 +69,7 @@ class _Instance:
         return self.template.result(self)
 
     def _map_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Map an old node, and the symbols and the storage of its value, to a new node."""
+        """Map an old node to a new node, and the symbols and the storage of its value likewise."""
         self.same.nodes[old] = new
         before, after = old.meta.get("example_value"), new.meta.get("example_value")
         for size, same in zip(symbols_of(before), symbols_of(after), strict=True):
@@ -81,15 +81,15 @@ class _Instance:
     # Modules
 
     def _enter_modules(self) -> None:
-        """Count calls of modules and record them in the journal, as tracing does."""
+        """Count the module calls in the call, and record them in the journal, as tracing does."""
         objects, numbers = self.call.structure.objects, self.template.numbers
         journal = self.call.journal
         self.outside = dict(self.tx.nn_module_stack)
-        # Old key -> new (key, entry) in nn_module_stack.
+        # Key in an old nn_module_stack -> (key, entry) in the new one.
         self.keys: dict[str, tuple[str, tuple[str, type]]] = {}
         for key, source, module in self.template.entered:
             number = numbers.get(id(module))
-            # A module without a number is outside the called module, so both calls use it.
+            # A module without a number is outside of the called module; both calls use it.
             same = module if number is None else objects[number]
             path = self.same.source(source)
             new_key, entry = enter_module(str(id(same)), path, self.tx, same)
@@ -130,7 +130,7 @@ class _Instance:
             journal.stack_trace = None
             meta = variable.as_proxy().node.meta
             meta["nn_module_stack"] = self._stack(old.meta["nn_module_stack"])
-            for key in old.meta:  # gives the items the old node's order
+            for key in old.meta:  # sets the order of the items
                 meta[key] = meta.pop(key)
         self.inputs[old] = variable
         self._map_node(old, variable.as_proxy().node)
@@ -160,7 +160,7 @@ class _Instance:
                 each._is_name_set = True
 
     def _fill_meta(self, node: torch.fx.Node, old: torch.fx.Node, values: dict[str, Any]) -> None:
-        """Fill a node's meta from the old node's; `values` has items that are computed already."""
+        """Fill a node's meta from the old node's; `values` has items that the caller computed."""
         for key, value in old.meta.items():  # keeps the order
             node.meta[key] = values[key] if key in values else self._meta(key, value)
 
@@ -200,7 +200,7 @@ class _Instance:
         return found
 
     def _copy(self, old: Any) -> torch.Tensor:
-        """Copy a fake tensor; copies share storages as the originals do."""
+        """Copy a fake tensor; copies share a storage if the old tensors share one."""
         key = storage_id(old)
         made = copy_fake(old, self.storages.get(key), self._symbol)
         self.storages.setdefault(key, made)
@@ -220,7 +220,7 @@ class _Instance:
             self.call.journal.note_guard(made)
 
     def variable(self, step: Step, old: Any) -> VariableTracker:
-        """Return the variable for a result `old` of `step`: an input's own, or a new one."""
+        """Return the variable for the result of `step`, which is `old` in the recorded call."""
         if step.kind == "input":
             known: VariableTracker = self.inputs[step.node]
             return known
@@ -237,7 +237,7 @@ class _Instance:
         return found
 
     def container(self, old: Any, items: list[VariableTracker]) -> VariableTracker:
-        """Return a variable for a tuple or a list like `old`, with other items."""
+        """Return the variable for a tuple or a list that is `old` in the recorded call."""
         found = self.variables.get(id(old))
         if found is None:
             found = self.variables[id(old)] = copy_container(old, items)

@@ -1,4 +1,4 @@
-"""Record in order what Dynamo adds to a graph and reads during calls of modules."""
+"""Record, in order, what Dynamo adds to a graph and what it reads during calls of modules."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from fxpress._torch.reuse import (
     within,
 )
 
-KEY = "_fxpress_journal"  # the attribute of Dynamo's OutputGraph that has the journal
+KEY = "_fxpress_journal"  # the attribute of an OutputGraph that has the Journal
 
 
 def open_journal(tx: Any) -> Any:
-    """Return the journal of a translator's OutputGraph while a call is recorded, else None."""
+    """Return the Journal of a translator's OutputGraph while a call is recorded, else None."""
     found = getattr(getattr(tx, "output", None), KEY, None)
     return found if found is not None and found.depth else None
 
 
 def note_once(tx: Any, what: str) -> None:
-    """Record that the current call depends on `what`, such as an id, and cannot be repeated."""
+    """Record that the current call depends on `what`, such as an id, so no call can repeat it."""
     journal = open_journal(tx)
     if journal is not None:
         journal.once.append(what)
 
 
-_TENSORS = (torch.nn.Parameter, torch.Tensor)  # reading `shape` of a subclass may run user code
+_TENSORS = (torch.nn.Parameter, torch.Tensor)  # `shape` of a subclass may run user code
 _NOTHING: dict[str, Any] = {}
 
 
 class Census:
-    """Counts modules of the same shape, to find modules that no other module can be equal to.
+    """Counts modules with equal shapes, to find a module that no other module can equal.
 
     The shape of a module consists of its class, the sizes of its tensors and the shapes of its
-    children. Calls of modules are equal only if the shapes are. A module's shape is computed once,
-    also if several modules contain it.
+    children. Calls of two modules are equal only if the modules' shapes are equal. A module's shape
+    is computed once, also if several modules contain the module.
     """
 
     def __init__(self) -> None:
@@ -64,9 +64,9 @@ class Census:
     def is_single(self, module: torch.nn.Module) -> bool:
         """Return whether no other counted module has the shape of `module`.
 
-        A module that was not counted before is counted with all modules in it. It is not single,
-        because other uncounted modules may be equal. The first module of a trace is an exception,
-        because its call can seldom be repeated.
+        A module that was not counted before is counted now, with all modules in it. The result is
+        False for it, because other uncounted modules may be equal, except for the first module of a
+        trace, whose call can seldom be repeated.
         """
         is_first = not self._shapes
         if id(module) not in self._shapes:
@@ -110,9 +110,9 @@ _WATCHED = ("add_fqn_info_for_inlined_modules", "register_attr_or_module")
 
 
 class Journal:
-    """What Dynamo has added to one OutputGraph and read so far, in lists that only grow.
+    """Lists of what Dynamo has added to one OutputGraph and read so far; lists only grow.
 
-    Each call of a module corresponds to a range of each list. Nested calls share the entries.
+    Each call of a module corresponds to a range of each list. Ranges of nested calls overlap.
     """
 
     def __init__(self, output: Any) -> None:
@@ -123,27 +123,27 @@ class Journal:
         # node is renamed.
         self.events: list[tuple[torch.fx.Node | None, str, str]] = []
         self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # (key, path, called module)
-        self.built: list[tuple[torch.nn.Module, Source]] = []  # modules that got a variable
+        self.built: list[tuple[torch.nn.Module, Source]] = []  # modules with new variables
         self.reads: list[tuple[int, str]] = []  # (id of a module, name of an attribute)
         self.sizes: list[SeenSize] = []  # numbers and sizes that may become inputs of the graph
         self.once: list[str] = []  # see `note_once`
-        # Objects that outlive a call and were changed, and the number of changes.
+        # Variables of changed objects that outlive the trace, and the number of changes.
         self._changed = changed_objects(self.effects)
         self.mutations = len(self._changed)
-        # Objects that the changed objects contain (id -> variable), and the generators among these.
-        # `_reach` computes both again if `mutations` differs from `_reached_at`.
+        # Objects that the changed objects contain (id of variable -> variable), and the generators
+        # in these objects. `_reach` computes both again if `mutations` is not `_reached_at`.
         self._reached: dict[int, VariableTracker] = {}
         self._generators: list[VariableTracker] = []
         self._reached_at = 0
-        self.known: set[int] = set()  # ids of modules that got a variable in a finished call
+        self.known: set[int] = set()  # ids of modules that got variables in finished calls
         self.census = Census()
         self.report = begin()
         self.recordings: dict[Any, list[Any]] = {}  # key of a call -> its Recordings
-        self.depth = 0  # how many calls are being recorded, one in another
-        self.stack_trace: str | None = None  # of the next nodes, if it is known
+        self.depth = 0  # how many nested calls are being recorded
+        self.stack_trace: str | None = None  # the stack trace of the next nodes, if known
         self._undo: list[Callable[[], None]] = []
         self._instantiated: dict[int, tuple[torch.nn.Module, Source]] = {}
-        # Keys of guards of instances. Dynamo would add them again when it builds the variable.
+        # Keys of guards of instances, which Dynamo would add again when it builds a variable.
         self._guarded: set[Any] = set()
         self._count_mutations()
         self._note_modules()
@@ -151,7 +151,7 @@ class Journal:
         self._end_with_trace()
 
     def is_current(self, output: Any) -> bool:
-        """Return whether Dynamo still writes to the same graph, which a restart would replace."""
+        """Return whether Dynamo still writes to this journal's graph, which a restart replaces."""
         return self.graph is output.current_tracer.graph and self.effects is output.side_effects
 
     def __enter__(self) -> Journal:
@@ -204,7 +204,7 @@ class Journal:
             if known is None:
                 add_module(module, source)
             elif known[1] != source:
-                # Tracing registers a module under its first path only.
+                # A trace registers a module only under its first path.
                 restart_without_reuse(output, "a part of an instantiated module has another path")
 
         def register_attr_or_module(target: Any, *names: Any, **options: Any) -> Any:
@@ -226,12 +226,12 @@ class Journal:
         vars(guards)["add"] = add_new
 
     def note_guard(self, guard: Guard) -> None:
-        """Record a guard of an instance, so that Dynamo does not add it again with a variable."""
+        """Record a guard of an instance, so that Dynamo does not add it again for a variable."""
         if is_of_variable(guard):
             self._guarded.add(guard_key(guard))
 
     def _end_with_trace(self) -> None:
-        """Free the journal, and restore the methods, when Dynamo frees the OutputGraph."""
+        """Make `OutputGraph.cleanup` free the journal, and restore the methods in `_WATCHED`."""
         output = self.output
         free = vars(output).pop("cleanup", output.cleanup)
 
@@ -250,7 +250,7 @@ class Journal:
         self.known.update(id(module) for module, _ in self.built[start:])
 
     def note_instantiated(self, module: torch.nn.Module, source: Source) -> None:
-        """Record a module that an instance calls. Dynamo has not built a variable for it."""
+        """Record a module that an instance calls; Dynamo has built no variable for this module."""
         self.output.add_fqn_info_for_inlined_modules(module, source)
         self._instantiated[id(module)] = module, source
 
@@ -271,7 +271,7 @@ class Journal:
             if len(events) == before + 1:
                 _, candidate, name = events[before]
                 events[before] = (node, candidate, name)
-            if self.stack_trace is not None:  # saves Dynamo the search for it
+            if self.stack_trace is not None:  # so Dynamo needs no search
                 node.meta["stack_trace"] = self.stack_trace
             return node
 
@@ -287,7 +287,7 @@ class Journal:
 
 
 def journal_of(output: Any) -> Journal:
-    """Return the journal of an OutputGraph; create it at the first call."""
+    """Return the Journal of an OutputGraph; create it when this is first called."""
     found: Journal | None = vars(output).get(KEY)
     if found is None or not found.is_current(output):
         found = vars(output)[KEY] = Journal(output)

@@ -52,7 +52,7 @@ class Call:
         self.source = variable.source
         self.path = variable.get_nn_module_stack_source()
         self.journal = journal
-        if id(self.module) in journal.known:  # it may treat this module unlike equal modules
+        if id(self.module) in journal.known:  # Dynamo may treat it unlike equal modules
             raise NotReusable("an earlier call has read the module")
         if journal.has_open_generator():
             raise NotReusable("a generator is open")
@@ -68,11 +68,11 @@ class Call:
             surroundings(tx),
         )
         known = journal.effects.id_to_variable
-        # Numbers of objects for which Dynamo has a variable, from another path or an earlier call.
+        # Numbers of objects for which Dynamo has a variable already: reads of another path or call.
         self.tracked = tuple(
             number for number, each in enumerate(self.structure.objects) if id(each) in known
         )
-        # Dynamo adds other guards for an object that it has read before.
+        # For an object that Dynamo has read before, it adds other guards than for a new object.
         self.met = [each in known for each in self.structure.others]
         self.state = global_state()
         self.site = CallSite(tx)
@@ -80,7 +80,7 @@ class Call:
 
 
 class Correspondence:
-    """Maps a recorded call's sources, nodes, names and stack traces to an equal call's."""
+    """Maps sources, nodes, names and stack traces of a recorded call to ones of an equal call."""
 
     def __init__(self, old: Call, new: Call) -> None:
         self._sites = old.site, new.site
@@ -96,11 +96,11 @@ class Correspondence:
         return map_source(old, self.sources)
 
     def node(self, old: torch.fx.Node) -> torch.fx.Node:
-        """Return the new call's node for a recorded node; other nodes map to themselves."""
+        """Return the new call's node for a recorded node; return nodes of other calls unchanged."""
         return self.nodes.get(old, old)
 
     def add_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Map a recorded node and its first name to a node of the new call."""
+        """Map a recorded node and its first name to a node of the new call and that node's."""
         self.nodes[old] = new
         self._names[_first_name(old)] = _first_name(new)
 
@@ -124,13 +124,13 @@ class Correspondence:
 
 
 def _first_name(node: torch.fx.Node) -> str:
-    """Return the name that a node got first; `source_fn_stack` keeps it when a node is renamed."""
+    """Return a node's first name; `source_fn_stack` keeps this name when the node is renamed."""
     stack = node.meta.get("source_fn_stack")
     return str(stack[-1][0]) if stack else node.name
 
 
 class Position(NamedTuple):
-    """The lengths of the journal's and the OutputGraph's lists at one moment."""
+    """The lengths of the lists of the journal and of the OutputGraph at one moment."""
 
     events: int
     entered: int
@@ -148,7 +148,7 @@ class Recording:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.result: VariableTracker | None = None
-        self.reason = ""  # why no call can repeat this one; empty if none is known
+        self.reason = ""  # why no call can repeat this one; empty if no reason is known
         journal = call.journal
         output = journal.output
         self._before = lasting_state(output)
@@ -174,7 +174,7 @@ class Recording:
         )
 
     def finish(self, result: VariableTracker) -> None:
-        """Record the end of the call, and set `reason` if it cannot be repeated."""
+        """Record the end of the call, and set `reason` if no call can repeat it."""
         call = self.call
         self.end = self._position()
         self.result = result
@@ -218,7 +218,7 @@ class Recording:
 
 
 def _version(variable: Any) -> Any:
-    """Return a value that differs after a tensor was changed in place; None for a number."""
+    """Return a value that changes when a variable's tensor is written to; None for a number."""
     example = variable.as_proxy().node.meta.get("example_value")
     if not hasattr(example, "_version"):
         return None

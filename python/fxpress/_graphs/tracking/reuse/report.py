@@ -1,4 +1,4 @@
-"""Report which calls of modules in the last capture were repeated, and why others were traced."""
+"""Report which calls of modules the last capture repeated, and why it traced other calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fxpress._base.deprecation import renamed
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """One call of a module."""
+    """One call of a module in a capture."""
 
     path: str  # the path of the module, as the program reads it
     kind: str  # the name of the module's class
@@ -29,7 +29,7 @@ class ModuleCall:
 
 @dataclass
 class ReuseReport:
-    """How the calls of modules in a capture were handled; `str()` has a line for each.
+    """A report on how a capture handled calls of modules; `str()` returns a line for each call.
 
     torch has no such class.
 
@@ -54,7 +54,7 @@ class ReuseReport:
         return [call for call in self.calls if call.instantiated_from is not None]
 
     def add(self, variable: Any, origin: Any, reason: str) -> None:
-        """Add a call that repeats the call of `origin`, or that is traced because of `reason`."""
+        """Add a call: it repeats the call of `origin`, or (if None) is traced due to `reason`."""
         source = None if origin is None else _path(origin)
         kind = type(variable.value).__name__
         self.calls.append(ModuleCall(_path(variable), kind, source, reason))
@@ -75,7 +75,7 @@ _last = ReuseReport()
 
 
 def begin() -> ReuseReport:
-    """Create the report of a new capture. `reuse_report` returns it from now on."""
+    """Create the report of a new capture, which `reuse_report` returns from now on."""
     global _last
     _last = ReuseReport()
     return _last
@@ -84,7 +84,7 @@ def begin() -> ReuseReport:
 def reuse_report() -> ReuseReport:
     """Return the report on the calls of modules in the last capture of this process.
 
-    It is empty before the first capture. torch has no such function.
+    The report is empty before the first capture. torch has no such function.
 
     Example:
         >>> from fxpress.functional_export import reuse_report

@@ -25,17 +25,17 @@ def _block(value: Mode) -> _native.Block:
 
 
 def check_reuse(enabled: bool = True) -> _native.Block:
-    """Return a context manager in which calls that would be repeated are traced and compared.
+    """Return a context manager in which calls are traced, and compared, instead of repeated.
 
     The environment variable `FXPRESS_CHECK_REUSE=1` has the same effect on the entire process.
     torch has no such function.
 
     Args:
-        enabled: if False, calls are repeated without a check in the block.
+        enabled: if False, calls in the block are repeated without a check.
 
     Returns:
         A context manager for one thread or task. A capture in it raises `InternalError` if
-        repeating a call would add something else than tracing it.
+        repeating a call and tracing the call would add different things to the graph.
 
     Example:
         >>> from fxpress.functional_export import check_reuse

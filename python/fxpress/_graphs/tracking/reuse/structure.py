@@ -1,8 +1,8 @@
 """Describe everything that a call of a module can read, to compare two calls.
 
-The description of a module has plain values, and numbers for its modules, tensors and containers,
-in the order of a walk. So in two modules with equal descriptions, shared objects are shared in the
-same places.
+The description of a module has plain values. Modules, tensors and containers in the module appear
+as numbers, in the order of a walk. So two modules with equal descriptions contain shared objects at
+equal paths.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONSTANT_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format,
 
 
 class NotReusable(Exception):  # noqa: N818
-    """A call must be traced; the message is the reason, for `reuse_report()`."""
+    """Raised if a call must be traced; the message is the reason in `reuse_report()`."""
 
 
 class ModuleStructure:
@@ -45,8 +45,8 @@ class ModuleStructure:
         # Modules, tensors and containers, in the order of their numbers.
         self.objects: list[Any] = []
         self.numbers: dict[int, int] = {}  # id of an object -> its number
-        # (number of the module, name) of plain attributes, and their values in the same order. They
-        # are not in `key`: equal calls may differ in attributes that no call reads, such as the
+        # (number of the module, name) of plain attributes, and the attributes' values. The values
+        # are in no key: equal calls may differ in attributes that no call reads, such as the
         # index of a layer.
         self.names: list[tuple[int, str]] = []
         self.values: list[tuple[type, Any]] = []
@@ -125,7 +125,7 @@ def _has_slots(kind: type) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a constant or an enum member, so that equality is enough."""
+    """Return whether a value is a constant or an enum member, which is compared by equality."""
     return type(value) in _PLAIN_TYPES or isinstance(value, enum.Enum)
 
 
@@ -182,7 +182,7 @@ def _sizes(sizes: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _mark(value: Any) -> Any:
-    """Return a key of a constant that equal constants share, or the id of another object."""
+    """Return a key of a constant, which equal constants share; for other objects, the id."""
     return (type(value), _plain(value)) if _is_plain(value) else id(value)
 
 
@@ -193,7 +193,7 @@ class CallArguments:
         self, args: Iterable[VariableTracker], kwargs: dict[str, VariableTracker], effects: Any
     ) -> None:
         self._effects = effects
-        self.tensors: list[VariableTracker] = []  # without duplicates; also symbolic numbers
+        self.tensors: list[VariableTracker] = []  # without duplicates; with symbolic numbers
         self.containers: list[tuple[VariableTracker, tuple[VariableTracker, ...]]] = []
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
@@ -210,7 +210,7 @@ class CallArguments:
 
     def _describe(self, variable: VariableTracker) -> None:
         if isinstance(variable, LazyVariableTracker):
-            if not variable.is_realized():  # its source and value identify it without realizing it
+            if not variable.is_realized():  # its source and value identify it
                 self._parts += (variable.source, id(variable.peek_value()))
                 return
             variable = variable.realize()
@@ -265,7 +265,7 @@ class CallArguments:
         )
 
     def _symbols(self, value: Any) -> Iterable[Any]:
-        """Yield for each symbolic size a key, and a number that identifies its SymNode."""
+        """Yield, for each symbolic size of `value`, a key and then a number for its SymNode."""
         for size in symbols_of(value):
             yield comparable(size)
             yield self._numbers.setdefault(id(size.node), len(self._numbers))

@@ -1,4 +1,4 @@
-"""The template of a recorded call: the steps, guards and result that equal calls repeat."""
+"""Build the template of a recorded call: steps, guards and result, which equal calls repeat."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Step:
     node: torch.fx.Node
     candidate: str  # the name that Dynamo proposed
     fake: Any = None  # the value of the node; None for an input that cannot be copied
-    # Of an input:
+    # Only for an input:
     source: Any = None
     tensor: Any = None
     variable: Any = None
@@ -64,7 +64,7 @@ class Template:
     """
 
     def __init__(self, recording: Recording) -> None:
-        self.call = call = recording.call  # the recording itself would be a reference cycle
+        self.call = call = recording.call  # to store `recording` would be a cycle
         journal, output = call.journal, call.journal.output
         start, end = recording.start, recording.end
         self._guards_at_start = start.guards
@@ -128,7 +128,7 @@ class Template:
         )
 
     def is_inside(self, source: Any) -> bool:
-        """Return whether a source is the called module or something read from it."""
+        """Return whether a source is the called module, or an object read from this module."""
         return any(is_from_source(source, each) for each in self._inside)
 
     def _steps(self, events: Any) -> Any:
@@ -184,13 +184,13 @@ class Template:
         step.fake = example
 
     def _fresh_guards(self) -> list[tuple[Any, Any]]:
-        """Return (guard, key) pairs; the key is None unless Dynamo adds the guard with an input."""
+        """Return [(guard, key)]; the key is None, except if Dynamo adds the guard with an input."""
         inputs = {step.source for step in self.steps if step.kind == "input"}
         found: list[tuple[Any, Any]] = []
         before: set[Any] = set()
         for guard in self.guards:
             if not self.is_inside(guard.originating_source):
-                # Dynamo adds some guards on other objects in each call, and others only once.
+                # On objects outside of the module, Dynamo adds some guards in each call, some once.
                 before = before or self._guards_before()
                 if guard_key(guard) not in before:
                     raise NotReusable(f"the first call that reads {guard.name}")
@@ -205,7 +205,7 @@ class Template:
         return found
 
     def _is_of_call(self, source: Any) -> bool:
-        """Return whether the object at a source may be another one in an equal call."""
+        """Return whether an equal call may have a different object at this source."""
         return isinstance(self.call.journal.output.resolve_source_value(source), _NUMBERED)
 
     def _guards_before(self) -> set[Any]:
@@ -213,7 +213,7 @@ class Template:
         return set(map(guard_key, itertools.islice(guards, self._guards_at_start)))
 
     def _sizes(self, sizes: list[SeenSize]) -> list[tuple[SeenSize, Any]]:
-        """Return the sizes that the call recorded, with their sources."""
+        """Return (size that the call recorded, the source of the size) for each of `sizes`."""
         sources = [step.source for step in self.steps if step.kind == "input"]
         sources += [guard.originating_source for guard in self.guards]
         by_name = {source.name: source for source in sources} if sizes else {}
@@ -224,7 +224,7 @@ class Template:
     # The result
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
-        """Return a function from the `_Instance` of an equal call to the variable of its result."""
+        """Return a function: `_Instance` of an equal call -> variable of this call's result."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
                 raise NotReusable("its result is not realized")
@@ -265,7 +265,7 @@ def template_of(recording: Recording) -> Template:
     return made
 
 
-# Attributes that Dynamo reads from the live module, so that the journal does not see it.
+# Attributes that Dynamo reads directly from the live module, unseen by the journal.
 _READ_BY_DYNAMO = frozenset(vars(torch.nn.Module()))
 _NUMBERED = (torch.nn.Module, torch.Tensor, dict, list, set)  # equal calls have different objects
 _INPUTS = ("placeholder", "get_attr")
