@@ -29,7 +29,7 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
     Each change of module, in graph order, starts a partition. A module that is called twice, with
     other nodes in between, has two partitions. Nodes that passes insert have no stack, nor do nodes
     of the root module in symbolic traces and Dynamo's graphs. Such a node joins the partition of
-    the node before, or, at the start, of the first node with a stack. torch has no such function.
+    the node before, or, at the start, of the first node with a stack.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.

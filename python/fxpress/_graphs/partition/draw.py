@@ -54,7 +54,7 @@ def draw(
     state (parameters, buffers and constant tensors), and the names of its inputs and outputs. State
     that two partitions use is counted in both. An arrow stands for all values that one partition
     passes to another. It shows their number, their bytes if known, and the type and shape of values
-    with symbolic sizes. Equal splits give equal pictures. torch has no such function.
+    with symbolic sizes. Equal splits give equal pictures.
 
     Drawing needs the extra: `pip install 'fxpress[draw]'`. An SVG is rendered by the system's
     Graphviz if its program `dot` is on the PATH, or else by the program of the package
