@@ -25,9 +25,10 @@ def all_of_them() -> Iterator[tuple[str, ExportedProgram]]:
     yield "layers without gradients", _exported(_WithoutGradients())
     yield "30 unlike layers, then a write", _exported(_Unlike(), torch.randn(2, 8))
     for is_training in (True, False):
-        name = "in training" if is_training else "in place"
+        mode = "training" if is_training else "evaluation"
         model = _convolutions().train(is_training)
-        yield f"batch norms {name}", _exported(model, torch.randn(2, 8, 8, 8))
+        name = f"batch norms in {mode}, with in-place ReLUs"
+        yield name, _exported(model, torch.randn(2, 8, 8, 8))
     yield "GRU", _exported(nn.GRU(8, 8, 2, batch_first=True), torch.randn(2, 16, 8))
 
 

@@ -220,9 +220,9 @@ def test_arguments(tmp_path: Path) -> None:
     (folder / "notes.txt").touch()
     for error, text, target, options in (
         (TypeError, "the path of a checkpoint, got a int", 3, {}),
-        (ValueError, "expected missing to be", "a.pt2", {"missing": "zeros"}),
+        (ValueError, "expected `missing` to be", "a.pt2", {"missing": "zeros"}),
         (TypeError, "got a int", "a.pt2", {"program": 3}),
-        (ValueError, "expected form to be one of", "a", {"form": "zip"}),
+        (ValueError, "expected `form` to be one of", "a", {"form": "zip"}),
         (ValueError, "needs a program", "a.pt2", {}),
         (ValueError, "needs a program", "a", {"stages": 3}),
         (ValueError, "does not use", "a", {"form": "torch", "program": graph}),

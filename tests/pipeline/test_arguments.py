@@ -52,7 +52,7 @@ def test_what_is_no_plan(function: Any, stages: Path, tmp_path: Path) -> None:
     """An example is the result of `save_stages`, whose text is long."""
     path = [tmp_path / "new"] if function is pipeline.save_stages else []
     manifest = json.loads((stages / "manifest.json").read_text())
-    text = "StageError: expected stages to be a Plan (from plan) or an int, got a dict"
+    text = "StageError: expected `stages` to be a Plan (from plan) or an int, got a dict"
     assert _refused(function, tied(1), *path, manifest) == text
 
 
@@ -108,7 +108,7 @@ def given_meshes(path: Path) -> list[str]:
 
 def test_a_mesh(stages: Path) -> None:
     (found,) = run_ranks(1, given_meshes, stages)
-    text = "ValueError: expected plan to be a dict from names to styles, got a str"
+    text = "ValueError: expected `plan` to be a dict from names to styles, got a str"
     assert found[3] == text
     assert all("expected a str and a ParallelStyle" in each for each in found[4:])
     assert found[:3] == [

@@ -105,7 +105,7 @@ def test_a_mesh_that_does_not_divide(tmp_path: Path) -> None:
 
 def test_a_plan_without_a_mesh(tmp_path: Path) -> None:
     pipeline.save_stages(tied(1), tmp_path / "stages", 1)
-    with pytest.raises(ValueError, match="expected both mesh and plan"):
+    with pytest.raises(ValueError, match="expected both `mesh` and `plan`"):
         pipeline.load_stage(tmp_path / "stages", 0, plan=PLAN)
 
 

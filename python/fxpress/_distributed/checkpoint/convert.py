@@ -118,7 +118,7 @@ def convert_weights(
     if is_path(program):
         program = _local(program)
     if missing not in ("error", "program"):
-        raise ValueError(f'expected missing to be "error" or "program", got {missing!r}')
+        raise ValueError(f'expected `missing` to be "error" or "program", got {missing!r}')
     kind = _form(form, goal, program, stages)
     _check_program(kind, program, stages)
     own = _own_weights(program, limits) if missing == "program" else None
@@ -173,7 +173,7 @@ def _local(path: Any) -> Path:
 
 def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> Form:
     if form is not None and form not in get_args(Form):
-        raise ValueError(f"expected form to be one of {get_args(Form)}, got {form!r}")
+        raise ValueError(f"expected `form` to be one of {get_args(Form)}, got {form!r}")
     if form is not None:
         return form
     if stages is not None or (is_path(program) and os.path.isdir(program)):

@@ -40,7 +40,7 @@ def check_device(device: Any) -> None:
 def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
     """Raise ValueError unless a stage can be cut over the mesh by the tensor-parallel plan."""
     if (mesh is None) != (plan is None):
-        raise ValueError("expected both mesh and plan, or neither")
+        raise ValueError("expected both `mesh` and `plan`, or neither")
     if mesh is None:
         return
     if not isinstance(mesh, DeviceMesh):
@@ -49,7 +49,7 @@ def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
         raise ValueError(f"the mesh has {mesh.ndim} dimensions: slice one of them, mesh[name]")
     if not isinstance(plan, dict):
         raise ValueError(
-            f"expected plan to be a dict from names to styles, got a {type(plan).__name__}"
+            f"expected `plan` to be a dict from names to styles, got a {type(plan).__name__}"
         )
     for name, style in plan.items():
         if not isinstance(name, str) or not isinstance(style, ParallelStyle):

@@ -24,7 +24,7 @@ def weights_of(
 ) -> list[int]:
     """Return the weight of each operation in order, in the unit of `by` ("time": nanoseconds)."""
     if by not in get_args(By):
-        raise StageError(f"expected by to be one of {', '.join(get_args(By))}, got {by!r}")
+        raise StageError(f"expected `by` to be one of {', '.join(get_args(By))}, got {by!r}")
     if by == "time":
         assert profile is not None, "plan measures a profile, or gets one"
         return list(profile.nanoseconds)
@@ -35,7 +35,7 @@ def weights_of(
         size = byte_count if by == "bytes" else element_count
         weights = [sum(size(each) or 0 for each in brought) for brought in lifetimes.brought]
     if not any(weights) and by != "module":
-        raise StageError(f"the program does not have {by} to balance; pass another value of by")
+        raise StageError(f"the program does not have {by} to balance; pass another `by`")
     return weights
 
 

@@ -133,14 +133,15 @@ def check(plan: Plan, program: ExportedProgram) -> None:
 def _check_options(stages: int, slack: float, shared: str) -> None:
     if type(stages) is not int:
         raise StageError(
-            f"expected stages to be a Plan (from plan) or an int, got a {type(stages).__name__}"
+            f"expected `stages` to be a Plan (from plan) or an int, got a {type(stages).__name__}"
         )
     if stages < 1:
         raise StageError(f"cannot make {stages} stages")
     if not (isinstance(slack, (int, float)) and 0 <= slack < math.inf):
-        raise StageError(f"expected slack to be a fraction such as 0.05, got {slack!r}")
+        raise StageError(f"expected `slack` to be a fraction such as 0.05, got {slack!r}")
     if shared not in get_args(Sharing):
-        raise StageError(f"expected shared to be {' or '.join(get_args(Sharing))}, got {shared!r}")
+        choices = " or ".join(get_args(Sharing))
+        raise StageError(f"expected `shared` to be {choices}, got {shared!r}")
 
 
 def _check_operations(analysis: Analysis, stages: int) -> None:

@@ -81,7 +81,7 @@ class Budget:
     def __init__(self, limits: Limits | None, size: int) -> None:
         if not isinstance(limits, Limits | None):
             raise TypeError(
-                f"expected limits to be a fxpress.archive.Limits, got a {type(limits).__name__}"
+                f"expected `limits` to be a fxpress.archive.Limits, got a {type(limits).__name__}"
             )
         self.limits = DEFAULT if limits is None else limits
         self.native = _native.Budget(_as_bytes(self.limits.memory), int(self.limits.depth))

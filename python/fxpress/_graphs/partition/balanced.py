@@ -59,7 +59,7 @@ def balanced(
         <SplitCallback balanced(n=2, by='parameters'): 22 nodes in 2 partitions>
     """
     if by != "nodes" and by not in _SIZE:
-        raise ValueError(f'balanced: by must be "parameters", "bytes" or "nodes", got {by!r}')
+        raise ValueError(f'balanced: `by` must be "parameters", "bytes" or "nodes", got {by!r}')
     nodes = list(operations(m))
     if not 1 <= n <= len(nodes):
         raise ValueError(
