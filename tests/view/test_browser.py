@@ -379,13 +379,17 @@ def test_a_page_on_paper(window: Window, files: tuple[Path, Path], tmp_path: Pat
 
 # The words in cells of tables that are on two lines, except names that fill more than a window.
 BROKEN_WORDS = """[...document.querySelectorAll("th, td")].flatMap(cell => {
-  const range = document.createRange(), text = cell.firstChild;
-  const words = cell.textContent.length < 40 ? cell.textContent.matchAll(/\\S+/g) : [];
-  return [...words].filter(word => {
-    range.setStart(text, word.index);
-    range.setEnd(text, word.index + word[0].length);
-    return new Set([...range.getClientRects()].map(line => line.top)).size > 1;
-  }).map(word => word[0]);
+  const range = document.createRange(), found = [];
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (cell.textContent.length < 40 && texts.nextNode()) {
+    for (const word of texts.currentNode.data.matchAll(/\\S+/g)) {
+      range.setStart(texts.currentNode, word.index);
+      range.setEnd(texts.currentNode, word.index + word[0].length);
+      const lines = [...range.getClientRects()].map(line => line.top);
+      if (new Set(lines).size > 1) found.push(word[0]);
+    }
+  }
+  return found;
 })"""
 
 
