@@ -90,7 +90,7 @@ def format_of_bytes(head: bytes) -> Format | None:
         return _TORCH_SAVE if _OLD_TORCH in head[:64] else _PICKLE
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES:
         return SAFETENSORS
-    is_onnx = head[0] == 8 and len(head) > 2 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS
+    is_onnx = head[0] == 8 and len(head) > 3 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS
     if is_onnx:  # its second field is a name; a Core ML model's is a message
         is_core_ml = head[2] == 0x12 and not head[4 : 4 + head[3]].decode("latin1").isprintable()
         return _CORE_ML if is_core_ml else _ONNX
