@@ -123,8 +123,8 @@ def test_files(name: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_files_without_a_known_format(tmp_path: Path) -> None:
     """Text, and a program of which the end is missing."""
-    model = b"\x08\x05\x12"  # the beginning of an ONNX or Core ML model
-    for data in (b"text", b"PK\3\4" + bytes(99), b"\x80\x77", b"\x08", bytes(99), model):
+    models = b"\x08\x05\x12", b"\x08\x00\x12"  # beginnings, of ONNX or Core ML
+    for data in (b"text", b"PK\3\4" + bytes(99), b"\x80\x77", b"\x08", bytes(99), *models):
         with pytest.raises(archive.ArchiveError, match="not a zip archive, or a damaged one"):
             fxpress.load(bytearray(data))
 
