@@ -27,7 +27,7 @@ MODULES = (
 )
 OF_TORCH = re.compile(
     r"[Ss]tands in\s+for\s+(the method\s+)?`+torch|in place of\s+`+torch|subclass of\s+`+torch"
-    r"|[Tt]orch\s+has\s+no\s+such|torch\s+does\s+not\s+have|Beyond\s+torch"
+    r"|[Tt]orch\s+has\s+no\s+(such|counterpart)|torch\s+does\s+not\s+have"
 )
 ONLY_A_REFERENCE = re.compile(r"^\s+[\w, .]+: (see|as for|as) `[\w.]+`\.$", re.MULTILINE)
 
