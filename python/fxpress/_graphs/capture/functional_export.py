@@ -193,8 +193,8 @@ def _dynamo_graph_capture_for_export(
             spec, flat_inputs, in_spec = bound or (None, *pytree.tree_flatten((args, kwargs)))
             check_inputs(flat_inputs)
             called = mod.forward if isinstance(mod, torch.nn.Module) else mod
-            reset()
             captured = _Captured(mod, flat_inputs, in_spec, constraints)
+            reset()  # also forgets that the module was created just now: Dynamo guards such by type
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
             with timed(), captured.settings(spec), checked, _native.RareCollections():
                 with phase("trace"), unwritten_code():
