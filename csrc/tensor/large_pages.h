@@ -1,4 +1,4 @@
-// Asks the system for large pages, for blocks of memory that are filled at once.
+// Asks the system for large pages for a block of memory that will be filled completely.
 #pragma once
 
 #include <sys/mman.h>

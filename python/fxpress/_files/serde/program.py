@@ -89,7 +89,7 @@ def _can_be_in_stack(path: str) -> bool:
 def encode(
     program: ExportedProgram, opset_version: dict[str, int] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
-    """Return a program's JSON, and name -> custom object in its graph."""
+    """Return a program's JSON, and a dict: name -> custom object in its graph."""
     return _native.on_unchanged(program.graph, lambda: _encode(program, opset_version))
 
 

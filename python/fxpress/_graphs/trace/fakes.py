@@ -112,7 +112,7 @@ class Fakes:
         meta["tensor_meta"] = self.description(fake)
 
     def description(self, fake: Any) -> Any:
-        """Return the `tensor_meta` of a simple fake tensor."""
+        """Return the `tensor_meta` of a fake tensor for which `is_simple` holds."""
         if fake.is_quantized:
             return describe_tensor(fake)
         sizes, strides = fake.shape, fake.stride()
