@@ -14,7 +14,6 @@ import sympy
 import torch
 from torch import nn
 from torch._dynamo import functional_export as torch_capture
-from torch._dynamo import mutation_guard
 from torch._dynamo.exc import UserError
 from torch._dynamo.source import GetItemSource, LocalSource
 from torch._guards import Guard
@@ -587,28 +586,3 @@ def test_the_module_that_is_traced_runs() -> None:
     assert type(found) is type(expected)
     assert found.out_spec == expected.out_spec
     torch.testing.assert_close(found.flat_args, expected.flat_args)
-
-
-def test_modules_that_dynamo_guards_by_type() -> None:
-    """Dynamo guards modules by type that were created since the last compilation began."""
-    torch.compile(Inner(), backend="eager")(x())  # from here on, Dynamo records new modules
-    original = mutation_guard.is_dynamic_nn_module
-    model, found = Model(), []
-    for capture in (
-        torch_capture._dynamo_graph_capture_for_export,
-        _dynamo_graph_capture_for_export,
-    ):
-        dynamic: list[bool] = []
-
-        def record(module: Any, is_export: bool, dynamic: list[bool] = dynamic) -> bool:
-            dynamic.append(bool(original(module, is_export)))
-            return dynamic[-1]
-
-        with (
-            torch._dynamo.config.patch(install_free_tensors_for_export=False),
-            mock.patch.object(mutation_guard, "is_dynamic_nn_module", record),
-        ):
-            capture(model)(x())
-        found.append(dynamic)
-    assert found[0] == found[1]
-    assert len(found[0]) > 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo import functional_export as torch_capture
+from torch._dynamo import mutation_guard
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from fxpress import functional_export
@@ -75,3 +76,25 @@ def test_stacks_of_functions_that_nodes_share() -> None:
         made.append([n.meta.get("source_fn_stack") for n in module.graph.nodes])
     assert made[0] == made[1]
     assert "export_root" not in str(made[0])
+
+
+def test_modules_that_dynamo_guards_by_type() -> None:
+    """Dynamo guards modules by type that were created since the last compilation began."""
+    torch.compile(nn.Linear(4, 4), backend="eager")(torch.ones(4))  # now Dynamo records new modules
+    original = mutation_guard.is_dynamic_nn_module
+    model, found = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), []
+    for way in WAYS:
+        dynamic: list[bool] = []
+
+        def record(module: nn.Module, is_export: bool, dynamic: list[bool] = dynamic) -> bool:
+            dynamic.append(bool(original(module, is_export)))
+            return dynamic[-1]
+
+        with (
+            torch._dynamo.config.patch(install_free_tensors_for_export=False),
+            mock.patch.object(mutation_guard, "is_dynamic_nn_module", record),
+        ):
+            way._dynamo_graph_capture_for_export(model)(torch.ones(4))
+        found.append(dynamic)
+    assert found[0] == found[1]
+    assert len(found[0]) > 0
