@@ -1,4 +1,4 @@
-"""Compute the weights of a program's operations, which stages balance."""
+"""Compute the weights of a program's operations. Stages are cut to have about equal weights."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Memo:
         self.instantiated = 0
 
     def watch(self, graph: Graph) -> None:
-        """Set the graph that is traced next. Only calls of torch's operators are instantiated."""
+        """Set the graph that is traced next. Templates are used for torch's operators only."""
         self._nodes = {
             node
             for node in graph.nodes

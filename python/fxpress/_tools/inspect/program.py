@@ -187,7 +187,7 @@ def _outputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterat
         with damage_is_named(f"{place}: signature.output_specs[{number}]"):
             kind, held = expect_one_of(spec)
             argument = expect_object(held)["arg"]
-            if "name" in expect_object(argument):  # of a mutation or a gradient: a tensor
+            if "name" in expect_object(argument):  # mutations and gradients have no kind
                 argument = {"as_tensor": argument}
             targets = [value for key, value in held.items() if key != "arg"]
             target = expect_str(targets[0]) if targets else None
