@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import stat
-import warnings
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -97,16 +96,21 @@ def format_of_bytes(head: bytes) -> Format | None:
     return _PICKLE if _is_old_pickle(head) else None
 
 
+class _WithoutEscapes(io.BytesIO):
+    """Bytes without backslashes in lines: decoding an unknown escape would cause a warning."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        return super().readline(size).replace(b"\\", b"/")
+
+
 def _is_old_pickle(head: bytes) -> bool:
     """Return whether the bytes are a pickle of protocol 0 or 1, or the first opcodes of one."""
     import pickletools  # imported only when an error needs it
 
-    file = io.BytesIO(head)
+    file = _WithoutEscapes(head)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of unknown escapes in strings
-            for _ in pickletools.genops(file):
-                pass
+        for _ in pickletools.genops(file):
+            pass
     except ValueError:
         return len(head) >= HEAD == file.tell() and head[0] in _OLD_PICKLES
     return file.tell() == len(head)

@@ -241,7 +241,8 @@ def deserialize(
     if not isinstance(artifact.exported_program, bytes):
         raise AssertionError(f"expected bytes, got {type(artifact.exported_program).__name__}")
     allowed = allowed_names(allow_operators)
-    budget = Budget(limits, sizes_of(*vars(artifact).values()))
+    parts = (artifact.state_dict, artifact.constants, artifact.example_inputs)
+    budget = Budget(limits, sizes_of(artifact.exported_program, *parts))
     with _native.GcPause():  # all objects created here are live at the end
         with phase("text"):
             document = SCHEMA.read(artifact.exported_program, "ExportedProgram", budget.native)

@@ -399,9 +399,8 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         drop_dead_code: bool,
     ) -> None:
         program = torch_export.with_distinct_names(program)
-        with contextlib.ExitStack() as stack:
-            if progress is False:  # the caller's function must not run in a pause
-                stack.enter_context(_native.GcPause())
+        # The caller's function must not run in a pause.
+        with _native.GcPause() if progress is False else contextlib.nullcontext():
             with phase("state"):
                 state = source.collect(
                     program, share_state=share_state, device=device, progress=progress
@@ -417,13 +416,8 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
                 )
                 facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
                 self._ty, cuts = _native.unflatten(facts, self)
-        for node, paths, dropped in cuts:
-            log.warning(
-                "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",
-                paths,
-                node,
-                dropped,
-            )
+        if cuts:  # otherwise, nothing is allocated here, which would start a collection
+            _log_cuts(cuts)
 
     # ---- running ----
 
@@ -475,6 +469,16 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
             print(fqn + ":")
             if isinstance(getattr(module, "graph", None), torch.fx.Graph):
                 print(module.graph)
+
+
+def _log_cuts(cuts: list[tuple[torch.fx.Node, list[str], int]]) -> None:
+    for node, paths, dropped in cuts:
+        log.warning(
+            "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",
+            paths,
+            node,
+            dropped,
+        )
 
 
 engine.register_forward(InterpreterModule.__dict__["forward"], dispatches=False, counts=False)
