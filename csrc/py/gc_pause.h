@@ -52,9 +52,9 @@ class GcPause {
 // Returns the number of pauses in force; for tests.
 int gc_pauses();
 
-// Raises the collector's first threshold in all threads. Nearly all objects that a trace creates
-// are live until the graph is done, so most collections would free nothing. The remaining objects
-// are garbage, which a GcPause would not free.
+// Raises the collector's first threshold in all threads. Most collections during a trace would free
+// nothing, because nearly all objects that it creates are live until the graph is done. But a few
+// become garbage before, and a GcPause would keep them: so collections are made rare, not stopped.
 class RareCollections {
  public:
   RareCollections();
