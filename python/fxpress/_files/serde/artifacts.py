@@ -309,7 +309,10 @@ class SavedRecords:
                 return torch.frombuffer(data, dtype=torch.uint8)
             return torch.empty(0, dtype=torch.uint8, device="cpu")
         self._read.add(name)
-        with named_lack_of_memory(f"{self._place}: record {name!r} with {size} bytes"):
+        try:
             made = torch.empty(size, dtype=torch.uint8, device="cpu")
+        except RuntimeError:
+            with named_lack_of_memory(f"{self._place}: record {name!r} with {size} bytes"):
+                raise
         self._native.copy_stored(name, size, made.data_ptr())
         return made

@@ -85,7 +85,8 @@ class Values:
         """Set "unbacked_bindings" in the meta of nodes; SerializeError for undefined symbols."""
         with self.budget.symbolic:
             self._bind_symbols(graph)
-            self._separate_inputs(graph)
+            if self.symbols:
+                self._separate_inputs(graph)
 
     def _separate_inputs(self, graph: torch.fx.Graph) -> None:
         """Give each input of a graph its own `SymInt` objects, as torch does.
