@@ -11,8 +11,10 @@ try:
     from fxpress._torch import aten
 
     fake_with_numbers: Any = aten.fake_with_numbers
+    like_pattern: Any = aten.like_pattern
+    share_gradient_edge: Any = aten.share_gradient_edge
 except ImportError:  # fxpress has no `_aten` extension for this torch
-    fake_with_numbers = None
+    fake_with_numbers = like_pattern = share_gradient_edge = None
 
 make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr

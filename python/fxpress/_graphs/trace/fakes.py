@@ -13,6 +13,7 @@ import torch
 from fxpress._torch.fakes import (
     fake_of,
     fake_with_numbers,
+    like_pattern,
     protects_data,
     without_data,
 )
@@ -75,6 +76,17 @@ class Fakes:
             storage = None if base is None else base.untyped_storage()
             plain = without_data(*geometry, metadata.dtype, storage)
             return fake_of(plain, metadata.requires_grad, metadata.device, state)
+
+    def like(self, pattern: Any, base: Any, *, requires_grad: bool) -> Any:
+        """Return a fake tensor with the metadata of `pattern`, which `detached` returned.
+
+        The result has the storage of `base` or, if it is None, a new storage.
+        """
+        state = self._states[id(pattern.fake_mode), pattern.fake_device]
+        with DisablePythonDispatcher(), DisableTorchDispatch():
+            storage = None if base is None else base.untyped_storage()
+            plain = like_pattern(pattern, storage)
+            return fake_of(plain, requires_grad, pattern.fake_device, state)
 
     def of_numbers(
         self, mode: Any, metadata: Any, numbers: Any, base: Any, call_torch: Callable[[], Any]

@@ -20,6 +20,7 @@ from fxpress._torch.tracing import (
     OpOverload,
     ProxyTensor,
     ProxyTorchDispatchMode,
+    counted_gradients,
     function_modes,
     has_new_symbols,
     is_traced_plainly,
@@ -101,29 +102,50 @@ class ProxyCalls:
         self._fakes = fakes
         self._stacks = StackTraces()
         self._plain: dict[OpOverload, bool] = {}
+        self.recording: Any = None  # records the operators of one call of a captured graph
 
     def dispatch(self, original: Any, mode: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Trace a simple call in a pre-dispatch mode; pass other calls to torch's code."""
+        recording = self.recording
         if type(mode) is not ProxyTorchDispatchMode or not self._is_plain(mode, function):
+            if recording is not None:
+                recording.spoil()
             return original(mode, function, *args, **kwargs)
         tracer = mode.tracer
         try:
             nodes = _nodes(args, tracer.tensor_tracker)
             keywords = {k: _nodes(v, tracer.tensor_tracker) for k, v in kwargs.items()}
         except _SpecialError:
+            if recording is not None:
+                recording.spoil()
             return original(mode, function, *args, **kwargs)
-        with set_original_aten_op(function) if preserves_meta() else _NOTHING:
-            proxy = Proxy(self._create_node(tracer, function, nodes, keywords), tracer)
+        if recording is not None:
+            recording.begin(function, args, kwargs)
+        with self.originating(function):
+            node = self.create_node(tracer, function, nodes, keywords)
             out = function(*args, **kwargs)
+            gradients = counted_gradients()
             if is_simple(out) and not has_new_symbols(out.fake_mode):
-                self._fakes.set_meta(proxy.node.meta, out)
-                if out._has_symbolic_sizes_strides:
-                    proxy_tensor.track_tensor(out, proxy, constant=None, tracer=tracer)
-                else:
-                    tracer.tensor_tracker[out] = ProxyTensor(proxy, None)
+                self.set_result(node, out, tracer)
             else:
-                track_tensor_tree(out, proxy, constant=None, tracer=tracer)
+                track_tensor_tree(out, Proxy(node, tracer), constant=None, tracer=tracer)
+        if recording is not None:
+            recording.end(out, gradients)
         return out
+
+    @staticmethod
+    def originating(function: OpOverload) -> Any:
+        """Return a context manager in which `function` becomes `original_aten` of new nodes."""
+        return set_original_aten_op(function) if preserves_meta() else _NOTHING
+
+    def set_result(self, node: Node, fake: Any, tracer: Any) -> None:
+        """Make a simple fake tensor the value of a node."""
+        self._fakes.set_meta(node.meta, fake)
+        proxy = Proxy(node, tracer)
+        if fake._has_symbolic_sizes_strides:
+            proxy_tensor.track_tensor(fake, proxy, constant=None, tracer=tracer)
+        else:
+            tracer.tensor_tracker[fake] = ProxyTensor(proxy, None)
 
     def _is_plain(self, mode: Any, function: Any) -> bool:
         known = self._plain.get(function)
@@ -138,9 +160,10 @@ class ProxyCalls:
             and function not in mode.decomposition_table
         )
 
-    def _create_node(
+    def create_node(
         self, tracer: Any, function: OpOverload, args: Any, kwargs: dict[str, Any]
     ) -> Node:
+        """Create the node of a call, with the stack trace that torch would give it."""
         name = tracer.graph._target_to_str(function.overloadpacket.__name__)
         create = functools.partial(
             tracer.create_node, "call_function", function, args, kwargs, name
