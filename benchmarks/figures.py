@@ -158,7 +158,7 @@ def growth_over_floor(what: str, ratios: dict[int, Ratio], rounds: int) -> Figur
     small, large = (ratios[size] for size in sizes)
     return Figure(
         f"hand-built graph of {sizes[1]:,} nodes",
-        f"{what}: time over the time of only creating its nodes, "
+        f"{what}: time as a multiple of the time for only creating its nodes, "
         f"compared with a graph of {sizes[0]:,} nodes",
         "x",
         large.median,

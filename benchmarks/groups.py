@@ -193,14 +193,14 @@ def _sizes(effort: Effort, progress: Progress) -> list[Figure]:
 
 
 GROUPS = {
-    "split": Group(_split, 10, 60),
+    "split": Group(_split, 10, 160),
     "unflatten": Group(_unflatten, 8, 90),
     "export": Group(_export, 8, 25),
     "forward": Group(_forward, 11, 60),
     "serialize": Group(_serialize, 24, 400),
     "archives": Group(_archives, 10, 100),
     "clones": Group(_clones, 17, 60),
-    "capture": Group(_capture, 28, 300),
+    "capture": Group(_capture, 28, 400),
     "architectures": Group(_architectures, 150, 150),
     "models": Group(_models, 3000, 1100),
     "decompose": Group(_decompose, 26, 400),

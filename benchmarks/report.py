@@ -20,7 +20,7 @@ from rich.table import Table
 import fxpress
 from figures import Figure, Step
 
-WIDTH = 100  # columns
+WIDTH = 140  # columns
 MET = {True: "met", False: "NOT met", None: ""}
 COLUMNS = ("fxpress", "counterpart", "unit", "ratio", "low to high", "rounds", "goal")
 
@@ -35,7 +35,7 @@ def facts() -> dict[str, str]:
         "machine": f"{_cpu_model()}, {cores} cores, {gigabytes:.0f} GiB; {platform.platform()}",
         "torch": torch.__version__,
         "Python": platform.python_version(),
-        "fxpress": f"{build['version']} ({build['build_type']}, {build['compiler']})",
+        "fxpress": f"{build['version']} ({build['build_type']}, compiler {build['compiler']})",
         "load average before the run": load(),
     }
 
@@ -66,7 +66,7 @@ def show(figures: Sequence[Figure], *, goals: bool) -> None:
 
 def _headlines(figures: Sequence[Figure]) -> Table:
     """Return a table with a line for each operation: its first figure."""
-    table = Table(title="fxpress beside torch", box=SIMPLE_HEAD, title_justify="left")
+    table = Table(title="fxpress compared with torch", box=SIMPLE_HEAD, title_justify="left")
     table.add_column("operation", no_wrap=True)
     table.add_column("model")
     for title in ("fxpress", "torch", "unit", "times as fast"):
@@ -103,12 +103,15 @@ def cells(figure: Figure) -> tuple[str, ...]:
     """Return the cells of a figure below `COLUMNS`."""
     ratio, goal = figure.ratio, figure.goal
     unit = "" if goal is None or goal.of_ratio else f" {figure.unit}"
+    spread = ""
+    if ratio and ratio.low < ratio.high:  # there are several rounds
+        spread = f"{_number(ratio.low)} to {_number(ratio.high)}"
     return (
         _number(figure.ours),
         "" if figure.other is None else _number(figure.other),
         figure.unit,
         "" if ratio is None else f"{_number(ratio.median)}x",
-        "" if ratio is None else f"{_number(ratio.low)} to {_number(ratio.high)}",
+        spread,
         str(figure.rounds),
         "" if goal is None else f"{goal}{unit}: {MET[figure.met]}",
     )
@@ -123,6 +126,9 @@ def medians(steps: Sequence[Step]) -> list[list[str]]:
         row = [what]
         for size in sizes:
             speeds = {s.family: s.times_as_fast for s in group if s.sizes == size}
+            if not speeds:  # torch cannot do this step
+                row += ["", ""]
+                continue
             worst = min(speeds, key=speeds.__getitem__)
             row.append(f"{_number(statistics.median(speeds.values()))}x")
             row.append(f"{_number(speeds[worst])}x, {worst}")

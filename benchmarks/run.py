@@ -37,6 +37,8 @@ from figures import Figure, to_record
 from groups import FULL_GROUPS, GROUPS, SHORT_GROUPS
 from progress import Progress
 
+ERROR = 300  # characters of an error in the JSON file
+
 
 def main() -> None:
     arguments = _arguments()
@@ -69,7 +71,7 @@ def _measure_and_show(arguments: argparse.Namespace) -> dict[str, Any]:
         run["seconds"][name] = seconds
         if isinstance(result, Exception):
             traceback.print_exception(result)
-            run["failed"][name] = repr(result)
+            run["failed"][name] = repr(result)[:ERROR]
         else:
             figures += (replace(figure, group=name) for figure in result)
             run["figures"] = [to_record(figure) for figure in figures]
