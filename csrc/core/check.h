@@ -1,4 +1,4 @@
-// A broken invariant is a bug in fxpress: it raises fxpress.InternalError with file and line.
+// FXPRESS_CHECK throws InternalError, a bug in fxpress, with file and line if a condition is false.
 #pragma once
 
 #include <stdexcept>
