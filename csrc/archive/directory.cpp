@@ -13,7 +13,7 @@ namespace fxpress::archive {
 namespace {
 
 constexpr uint64_t kMaxComment = 0xFFFF;
-constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // bytes; about 40 million records
+constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // maximum bytes; about 40 million records
 constexpr uint64_t kMaxRatio = 1032;  // maximum bytes that one deflated byte unpacks to
 
 [[noreturn]] void no_archive(const std::string& why) {
@@ -63,7 +63,7 @@ struct Extent {
   uint64_t end = 0;  // offset of the end record, or of the 64-bit end record if it exists
 };
 
-// Reads the last bytes of another source once. They often contain the entire directory.
+// Caches the last bytes of another source, which often contain the entire directory.
 class Tail final : public Source {
  public:
   explicit Tail(const Source& source)
@@ -87,7 +87,7 @@ class Tail final : public Source {
   std::vector<std::byte> bytes_;  // the last bytes of source_
 };
 
-// Reads the 64-bit end record if a locator ends at `end`. Otherwise returns false.
+// Fills `extent` from the 64-bit end record. Returns false if no locator of it ends at `end`.
 bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
   if (end < kEnd64LocatorSize + kEnd64Size) return false;
   std::array<std::byte, kEnd64LocatorSize> locator_bytes{};
@@ -248,8 +248,8 @@ Record take_record(Numbers& fields) {
   return record;
 }
 
-// Sets Record::end of each record. Throws ArchiveError if the data of two records overlaps or data
-// exceeds the archive. directory: the offset of the directory. Names include the root folder.
+// Sets Record::end of each record. Throws ArchiveError if a record's data overlaps another record
+// or exceeds the archive. directory: the offset of the directory. Names include the root folder.
 void find_ends(std::vector<Record>& records, uint64_t directory) {
   std::vector<Record*> sorted;
   sorted.reserve(records.size());

@@ -14,7 +14,7 @@ namespace fxpress::archive {
 namespace {
 
 constexpr size_t kBuffered = size_t{1} << 18;  // maximum bytes in the buffer of a BufferedSink
-constexpr size_t kOneCall = size_t{1} << 30;   // maximum bytes per call; Linux allows 2^31
+constexpr size_t kOneCall = size_t{1} << 30;   // maximum bytes per call; Linux allows almost 2^31
 constexpr int64_t kSentTogether = int64_t{1} << 25;  // bytes between two calls of sync_file_range()
 
 [[noreturn]] void fail(const char* what) {

@@ -27,7 +27,7 @@ class Source {
   virtual uint64_t size() const = 0;
   // Fills `to` with the bytes from `offset` on. Throws ArchiveError if the source ends earlier.
   virtual void read(uint64_t offset, WritableBytes to) const = 0;
-  // The number of bytes to read at a time. They fit into the processor's cache, for crc32().
+  // The number of bytes to read at a time: few enough that crc32() finds them in the cache.
   virtual size_t piece() const { return size_t{1} << 18; }
 };
 
@@ -61,8 +61,8 @@ class MemorySource final : public Source {
   Bytes bytes_;
 };
 
-// Writes to a borrowed descriptor of a file or pipe. While a file is written, the sink already
-// starts to write its bytes to the disk, so that the final sync is short.
+// Writes to a borrowed descriptor of a file or pipe. Starts early to write a file's bytes to the
+// disk, so that the final sync is short.
 class FileSink final : public ByteSink {
  public:
   explicit FileSink(int descriptor);

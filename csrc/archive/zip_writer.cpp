@@ -51,7 +51,7 @@ uint32_t in_32(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, kElsewhere32));
 }
 
-// Returns the extra field with each of the two numbers that needs 64 bits; empty if none does.
+// Returns an extra field with the size and the header's offset if they need 64 bits; else empty.
 std::string extra_64(uint64_t size, uint64_t header) {
   Fields numbers;
   if (size >= kElsewhere32) numbers.add(size).add(size);
@@ -131,7 +131,7 @@ class ZipWriter::Copies {
     copied_.notify_all();
   }
 
-  // Copies all pieces. Waits while the only free buffer contains the piece that the caller writes.
+  // Copies all pieces. Waits while a copy would overwrite the piece that the caller is writing.
   void run() {
     for (size_t i = 0; i < pieces_; ++i) {
       size_t requested = requested_;

@@ -11,8 +11,8 @@ namespace fxpress::bind {
 namespace py = pybind11;
 using namespace py::literals;
 
-// An extra argument of def() for a method whose result refers to `self`. Replaces py::keep_alive<0,
-// 1>, with which pybind11 3.1 terminates the process on wrong argument types.
+// An extra argument of def() for a method whose result refers to `self`. In pybind11 3.1,
+// py::keep_alive would terminate the process if arguments have wrong types.
 struct RefersToSelf {};
 
 void bind_archive(py::module_& module);

@@ -286,11 +286,11 @@ class Rewriter {
   BirthMeta birth_;
   fx::NameWriter name_writer_;
   fx::GraphWriter writer_;
-  std::vector<PyObject*> copies_;  // position: node of the captured graph; borrowed
+  std::vector<PyObject*> copies_;  // index: node of the captured graph; its copy, borrowed
   std::vector<PyObject*> inputs_;  // the placeholders of the flat inputs; borrowed
   std::vector<Ref> input_names_;   // names of inputs_ before write_placeholder() changes them
   Ref renamed_;                    // dict from the new to the old target of a get_attr
-  size_t placeholders_ = 0;        // visited placeholders of the captured graph
+  size_t placeholders_ = 0;        // number of visited placeholders of the captured graph
 };
 
 }  // namespace

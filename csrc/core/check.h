@@ -1,4 +1,4 @@
-// FXPRESS_CHECK throws InternalError, a bug in fxpress, with file and line if a condition is false.
+// Defines FXPRESS_CHECK. A false condition is a bug in fxpress, and throws InternalError.
 #pragma once
 
 #include <stdexcept>

@@ -22,7 +22,7 @@ class Crew {
     if (is_gone()) leave();
   }
 
-  // Throws std::system_error when the system cannot start another thread.
+  // Starts a thread that calls function(). Throws std::system_error if the system cannot start it.
   template <class Function>
   void add(Function function) {
     threads_.emplace_back(std::move(function));

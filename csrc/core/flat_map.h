@@ -81,7 +81,7 @@ class FlatMap {
   size_t size_ = 0;          // number of keys
 };
 
-// A set of elements of a caller's array, stored as positions. The caller hashes and compares them.
+// A set of elements that are in an array of the caller. The set stores only their positions.
 class PositionTable {
  public:
   static constexpr uint32_t kAbsent = 0xffffffffu;

@@ -26,9 +26,9 @@ struct Graph {
   std::vector<Op> ops;                   // index: node
   std::vector<ObjectId> targets;         // index: node; a function or string, by identity
   std::vector<uint32_t> input_begin{0};  // index: node; has one more element
-  std::vector<NodeId> inputs;            // the inputs of all nodes; see above
+  std::vector<NodeId> inputs;            // the inputs of node 0, then of node 1, ...
   std::vector<uint32_t> user_begin;      // like input_begin; empty before link_users()
-  std::vector<NodeId> users;  // the users of all nodes; each node's are unique, in graph order
+  std::vector<NodeId> users;             // the users of node 0, then of node 1, ...; in graph order
 
   size_t size() const { return ops.size(); }
 

@@ -34,8 +34,8 @@ class NameTable {
   // Returns `candidate` with illegal characters replaced by underscores.
   StringId legal(StringId candidate) { return parse(candidate).candidate; }
 
-  // Sets the parts of the candidate `raw`. The caller parses non-ASCII candidates, because Python's
-  // regular expressions recognize other digits there. number: from number(), or kNoNumber.
+  // Sets the result of parse(raw). Used for non-ASCII text, which the caller parses, because
+  // Python's regular expressions recognize more digits. number: a result of number(), or kNoNumber.
   void define(StringId raw, StringId candidate, StringId base, int64_t number);
 
   // Returns the base names whose counts have changed since forget_changes() or begin_graph(), in

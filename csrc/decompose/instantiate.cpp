@@ -25,7 +25,7 @@ using core::StringId;
 
 namespace {
 
-// The last underscore in a name that is followed by a digit, and the number after it. As in torch's
+// The last underscore before a digit in a name, and the number that starts there. As in torch's
 // naming of placeholders, other characters may follow the number.
 struct Suffix {
   size_t at = std::string_view::npos;  // position of the underscore; npos without suffix
@@ -189,7 +189,7 @@ class Instantiator {
     if (live_[id] == 0) return;
     if (node.is_needed && !node.uses.empty() &&
         instance.number_of(node.uses[0]) < first_computed()) {
-      same_as_[id] = instance.number_of(node.uses[0]);  // the input is the number
+      same_as_[id] = instance.number_of(node.uses[0]);  // replaced by its input
       live_[id] = 0;
       return;
     }
@@ -223,9 +223,9 @@ class Instantiator {
 
   uint32_t first_computed() const { return static_cast<uint32_t>(PyList_GET_SIZE(request_.names)); }
 
-  // Creates the first names of all nodes. Dead nodes get names too, because later names depend on
-  // them. Dead nodes that compute sizes get none: `_graphs/decompose/names.py` renames the nodes of
-  // programs with symbolic sizes.
+  // Creates the names of all nodes before renaming. Dead nodes get names too, because names of
+  // later nodes depend on them. Dead nodes that compute sizes get none:
+  // `_graphs/decompose/names.py` renames the nodes of programs with symbolic sizes.
   void name_all() {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
       raw_.push_back(names_.table().create(names_.intern("arg" + std::to_string(i) + "_1")));
@@ -326,7 +326,7 @@ class Instantiator {
     return call_method(request_.helper, method.get(), argument);
   }
 
-  // Sets the graph's namespace to the first names of nodes, which torch keeps when it renames.
+  // Sets the graph's namespace to the names before renaming, because torch's renaming keeps them.
   void restore_names() {
     const Ref space = get_attr(request_.graph, fx::names.graph_namespace);
     const Ref used = get_attr(space.get(), fx::names.used_names);
@@ -354,9 +354,9 @@ class Instantiator {
   std::vector<std::unique_ptr<Recipe>> recipes_;  // one per template
   std::vector<Instance> instances_;               // in the order of the calls
   std::vector<char> live_;                        // index: number of a node; whether it is live
-  std::vector<StringId> raw_;  // index: number of a node; its first name. The last is the output's
-  std::vector<StringId> taken_;    // names of the candidates in request_.taken
-  std::vector<PyObject*> nodes_;   // index: number of a node; null if dead; borrowed
+  std::vector<StringId> raw_;     // index: number of a node; its name before renaming; last: output
+  std::vector<StringId> taken_;   // names of the candidates in request_.taken
+  std::vector<PyObject*> nodes_;  // index: number of a node; null if dead; borrowed
   std::vector<uint32_t> same_as_;  // index: number of a node; the node that replaces it, or itself
   std::unordered_map<uint32_t, uint32_t> computed_;  // expression -> node that computes it
   uint32_t readers_end_ = 0;  // number after the last node that reads a symbol

@@ -52,7 +52,7 @@ struct RecipeNode {
   int32_t number;  // number of the expression that the node computes; kNoNumber: none
   bool is_needed;  // whether another node of the program computes this expression
   int32_t parts;   // nodes before this one that compute it if no earlier node does
-  int32_t read;    // if the node is a size of a tensor: the tensor's value; else kNothing
+  int32_t read;    // value of the tensor whose size the trace read here; kNothing: none
 };
 
 inline constexpr int32_t kNoNumber = -1;

@@ -40,7 +40,7 @@ std::unique_ptr<Plan> Builder::build() {
   stack_.push_back(Open{0, own.begin, own.end, kNone, plan_->root, {}});
   while (!stack_.empty()) {
     Open& open = stack_.back();
-    if (open.node == open.nodes_end) {  // a graph without output, always the root's
+    if (open.node == open.nodes_end) {  // the root's graph lacks an output
       stack_.pop_back();
       continue;
     }

@@ -98,8 +98,8 @@ class Builder {
   std::unique_ptr<Plan> plan_;
   std::vector<Open> stack_;
   std::vector<Value> values_;
-  std::vector<uint32_t> enter_instructions_;           // index: enter; its instruction
-  std::vector<uint32_t> frame_enters_;                 // index: frame; index of its Enter, or kNone
+  std::vector<uint32_t> enter_instructions_;           // by index in plan_->enters: its instruction
+  std::vector<uint32_t> frame_enters_;                 // by frame: index in plan_->enters, or kNone
   std::unordered_map<PyObject*, NodeRange> ranges_;    // from graphs to their nodes
   std::unordered_map<PyObject*, int64_t> next_calls_;  // from dispatchers to their next calls
   std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;

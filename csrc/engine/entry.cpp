@@ -145,7 +145,7 @@ class Lease {
   Plan& plan() const { return *plan_; }
 
  private:
-  Ref owner_;   // the plan object; this reference prevents clearing
+  Ref owner_;   // the plan object, which is not cleared while this reference exists
   Plan* plan_;  // null after this lease was moved
 };
 

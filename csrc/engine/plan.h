@@ -129,14 +129,14 @@ struct ModuleRef {
   uint32_t item = kNone;                 // index in the _call_modules of the parent, a dispatcher
   uint32_t checked = 0;                  // Plan::walk when the path was checked last
   bool in_place = false;                 // whether the path led to the module in the last check
-  uint64_t holder_version = 0;           // version of the parent's _modules with this module
+  uint64_t holder_version = 0;           // version of the parent's _modules that contained it
   unsigned int name_type_version = 0;    // version of the parent's class without attribute `name`
   uint64_t name_dict_version = 0;        // version of the parent's __dict__ without `name`
   uint64_t name_parameters_version = 0;  // version of the parent's parameters without `name`
   uint64_t name_buffers_version = 0;     // version of the parent's buffers without `name`
   PyObject* dict = nullptr;              // the module's __dict__ at the last refresh(), borrowed
   uint64_t dict_version = 0;             // version of `dict`; 0: nothing is cached
-  bool plain_dict = false;         // whether __dict__ does not change how the module is called
+  bool plain_dict = false;               // whether no entry of __dict__ changes calls of the module
   bool interprets = false;         // whether it is finalized and runs its graph by an interpreter
   PyObject* parameters = nullptr;  // _parameters in `dict`; this and the next 3: borrowed
   PyObject* buffers = nullptr;

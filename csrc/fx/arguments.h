@@ -75,7 +75,7 @@ inline Ref new_immutable_list(std::span<const Ref> values) {
   return result;
 }
 
-// ---- walks ----
+// ---- walking over arguments ----
 
 // Detects containers that a walk over arguments enters a second time. Nearly all arguments are
 // small, so containers are recorded only after many steps or at a large depth.
@@ -107,7 +107,7 @@ class ArgTrail {
   }
 
  private:
-  using SeenContainers = std::unordered_map<PyObject*, bool>;  // value: is the walk in it
+  using SeenContainers = std::unordered_map<PyObject*, bool>;  // value: whether the walk is inside
 
   bool record(PyObject* container) {
     const auto [entry, is_new] = known_->try_emplace(container, true);

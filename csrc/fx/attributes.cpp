@@ -214,7 +214,7 @@ void fill_fresh(PyObject* target, PyObject* body) {
 }
 
 Ref new_module(PyTypeObject* type) {
-  // Dynamo and deferred initialization replace nn.Module.__init__, and expect its call.
+  // Dynamo and deferred initialization replace nn.Module.__init__, and rely on calls of it.
   if (_PyType_Lookup(as_type(symbols.module_type), names.dunder_init) != symbols.module_init) {
     const Ref init = get_attr(symbols.module_type, names.dunder_init);
     Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));

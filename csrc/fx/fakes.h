@@ -1,4 +1,4 @@
-// Creates the same fake tensors as the constructor of FakeTensor, but runs no Python code.
+// Creates the same fake tensors as FakeTensor's constructor, without running its Python code.
 #pragma once
 
 #include "py/object.h"

@@ -29,12 +29,12 @@ struct GraphModuleOptions {
 };
 
 // Creates torch.fx.GraphModule(root, graph) without generating code. Copies the attributes that the
-// graph uses from `root`, last the attributes in options.renamed.
+// graph uses from `root`. Copies renamed attributes last.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options = {});
 
-// Appends the children of a new GraphModule for which its creator must call recompile(), as torch's
-// constructor does, because their graphs may have been edited. Skips indirect children, and
-// children with deferred code.
+// Appends the direct children of `module` that are GraphModules without deferred code. The creator
+// of `module` must call their recompile(), as torch's constructor does, because their graphs may
+// have been edited.
 void list_children_with_code(PyObject* module, std::vector<Ref>& result);
 
 // Creates a _LazyGraphModule like torch.fx.passes.split_module._make_lite_graph_module, without

@@ -101,7 +101,7 @@ class GraphWriter {
   }
   // Appends a call of operator.getitem that computes value[index].
   PyObject* getitem(PyObject* value, size_t index, Ref meta);
-  // Appends an output node that returns `values` as a tuple, or, unless as_tuple, the only value.
+  // Appends an output node. It returns a tuple of `values`, or values[0] if as_tuple is false.
   PyObject* output_of(std::span<PyObject* const> values, bool as_tuple);
 
   // Renames a node. `name` must have been created in this graph's namespace. The old name stays in

@@ -105,7 +105,7 @@ Replacements originals(const Patches& patches) {
 void call_all(const std::vector<Ref>& callbacks) {
   for (const Ref& callback : callbacks) {
     Py_XDECREF(PyObject_CallNoArgs(callback.get()));
-    PyErr_Clear();  // ignored, because the names have changed already
+    PyErr_Clear();  // errors are ignored, because the names have changed already
   }
 }
 

@@ -17,8 +17,8 @@ constexpr std::chrono::seconds kLongest{10};
 Holds rare;
 
 // Values of the first threshold: the number of new objects that starts a collection.
-constexpr long kRare = 100'000;                           // while `rare` counts holds
-constexpr long kNever = std::numeric_limits<int>::max();  // while `pauses` counts holds
+constexpr long kRare = 100'000;                           // while a RareCollections exists
+constexpr long kNever = std::numeric_limits<int>::max();  // while a GcPause exists
 
 PyObject* usual = nullptr;          // thresholds to restore; owned; null if `ours` is null
 PyObject* ours = nullptr;           // thresholds set by this file; owned

@@ -54,7 +54,7 @@ class Expressions {
   ExpressionId make(ExpressionKind kind, std::string_view text, std::span<const ExpressionId> in);
 
  private:
-  std::deque<Expression> expressions_;  // position: id
+  std::deque<Expression> expressions_;  // index: id
   core::TextMap<ExpressionId> ids_;     // key: bytes of kind, `in` and text
   std::string key_;                     // a buffer that make() reuses
 };
@@ -97,7 +97,7 @@ class CommonSubexpressions {
   ExpressionId add_variable(ExpressionId id);
 
   Expressions expressions_;
-  std::vector<CountedPart> entries_;  // position: id of the expression
+  std::vector<CountedPart> entries_;  // index: id of the expression
   size_t variables_ = 0;
 };
 
