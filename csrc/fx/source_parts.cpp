@@ -120,7 +120,7 @@ std::optional<TextShape> text_shape(std::string_view marked) {
     shape.key += kLocalMark;
     shape.key += std::to_string(locals.number(name));
     shape.key += ':';
-    shape.key += std::to_string(name.size());  // column numbers in compiled code depend on it
+    shape.key += std::to_string(name.size());  // determines the columns in compiled code
     at = mark + 1 + name.size();
   }
   if (mentions_local(marked, locals)) return {};
