@@ -21,7 +21,7 @@ inline constexpr size_t kMaxDepth = 1000;  // nested values; Python's own reader
 // Returns a prefix of a text as printable ASCII, for an error message.
 std::string shown(std::string_view text);
 
-// The base class of readers of JSON. Its functions throw JsonError, or LimitReached by the budget.
+// The base class of readers of JSON. Throws JsonError, or LimitReached beyond the budget.
 class JsonLexer {
  protected:
   // budget: limits the memory and the depth of values, if it is not null.
@@ -99,7 +99,7 @@ class JsonLexer {
   uint32_t read_unit();
   void check_utf8(size_t from, size_t to);
 
-  static constexpr size_t kLongestPlace = 200;  // characters of a path in an error
+  static constexpr size_t kLongestPlace = 200;  // maximum length of a path in LimitReached
 
   core::Budget* budget_;  // null: there is no limit
   size_t max_depth_;      // the maximum depth of nested lists and objects

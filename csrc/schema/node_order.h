@@ -24,7 +24,7 @@ struct Definition {
 };
 using Definitions = core::TextViewMap<Definition>;  // by name
 
-// The new names of a graph's values, which count from 0.
+// The new names of a graph's values: _0, _1 and so on, by rank.
 class Renamed {
  public:
   Renamed() = default;
@@ -49,14 +49,15 @@ class Renamed {
   std::vector<std::string> names_;  // by rank
 };
 
-// The positions of a graph's nodes in canonical order. Values get ranks in this order. Of the nodes
-// whose arguments all have ranks, the next is the one with the smallest target; among equal
-// targets, with the smallest names and ranks of arguments. Throws CanonicalError for names that are
-// undefined or defined twice, and for cycles.
+// Nodes in canonical order and new names of values, as order_nodes() computes them. A node is ready
+// when all its arguments have ranks. The next node is the ready node whose target is first
+// alphabetically or, among equal targets, whose arguments have the smallest names and ranks. Its
+// results then get the next ranks.
 struct OrderedNodes {
   Positions order;
   Renamed renamed;
 };
+// Throws CanonicalError for names that are undefined or defined twice, and for cycles.
 OrderedNodes order_nodes(const Document& document, const Value& graph,
                          std::span<const Value* const> inputs, const Constants& constants);
 

@@ -30,7 +30,7 @@ enum class Field : uint16_t {
 #include "schema/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
-  kUnknown  // a field that a later torch has added
+  kUnknown  // a field that is not in schema.def: a later torch has added it
 };
 inline constexpr size_t kFields = static_cast<size_t>(Field::kUnknown);
 
@@ -82,7 +82,7 @@ class Schema {
   // "str", "optional X", "list X", "map X", or the name of a type.
   struct NewField {
     std::string name;           // as in the file
-    std::string shape;          // the text of a shape
+    std::string shape;          // such as "optional list int"
     bool required;              // no default
     std::string default_value;  // JSON, when not required
   };
@@ -102,7 +102,7 @@ class Schema {
   Shape shape(uint16_t shape) const { return shapes_[shape]; }
   // Whether values of a shape may contain texts.
   bool has_text(uint16_t shape) const { return has_text_[shape]; }
-  // Whether values are texts, lists of texts, or maps.
+  // Whether values of a shape are texts, lists of texts, or maps.
   bool is_text(uint16_t shape) const;
 
   // The position of the type with this name, or -1.
@@ -126,8 +126,8 @@ class Schema {
   std::vector<Shape> shapes_;                          // without duplicates
   std::vector<bool> has_text_;                         // by shape
   std::unordered_map<std::string, uint16_t> by_name_;  // positions of types
-  std::array<int, kFields> places_;                    // by Field
-  std::string difference_;                             // set by compare()
+  std::array<int, kFields> places_;                    // by Field; see place()
+  std::string difference_;                             // see difference()
 };
 
 }  // namespace fxpress::schema

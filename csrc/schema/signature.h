@@ -87,7 +87,7 @@ inline constexpr SpecInfo kSpecs[] = {
      Field::kUnknown, SpecTarget::kNone, 0, 0, "token"},
 };
 
-// Returns the row of kSpecs for a field of InputSpec or OutputSpec; null for one of a later torch.
+// Returns the row of kSpecs for a field of InputSpec or OutputSpec; null for an unknown field.
 inline const SpecInfo* find_spec(Field tag) {
   for (const SpecInfo& spec : kSpecs) {
     if (spec.tag == tag) return &spec;
