@@ -84,7 +84,8 @@ GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
   return result;
 }
 
-// Copies the dicts and lists in the metadata, because passes change them for single nodes.
+// Copies the dicts and lists in `metadata`: several nodes get this metadata, and passes change the
+// dicts and lists of one node.
 void GraphDecoder::add_metadata(const Metadata& metadata, PyObject* meta) {
   for (const auto& [name, value] : metadata) {
     PyObject* found = value.get();
