@@ -34,7 +34,8 @@ struct Context {
       fx::list_children_with_code(module.get(), stale);
     return module;
   }
-  // get_attr nodes of modules (bodies of higher-order operators) are not passed between graphs.
+  // Whether a node is a get_attr node of a module, the body of a higher-order operator. Partitions
+  // repeat the node; its value is not passed between graphs.
   bool is_module_attribute(NodeId id) const {
     return graph().ops[id.value()] == Op::kGetAttr && fx::is_module(attribute(id));
   }
@@ -168,13 +169,13 @@ class PartitionWriter {
   }
 
   Context& context_;
-  std::vector<PyObject*>& clones_;     // by node of the source; borrowed
+  std::vector<PyObject*>& clones_;     // by node of the source: its clone; borrowed
   const PartitionId partition_;        // the partition whose graph is written
   const std::vector<NodeId>& inputs_;  // inputs of the partition, by slot
   fx::GraphWriter writer_;
-  std::vector<PyObject*> input_nodes_;                 // by slot; borrowed
-  std::vector<std::pair<NodeId, PyObject*>> entered_;  // regions that enter_state() has entered
-  fx::ModuleAttributes attributes_;                    // the attributes that the graph mentions
+  std::vector<PyObject*> input_nodes_;  // placeholders and get_attrs, by slot; borrowed
+  std::vector<std::pair<NodeId, PyObject*>> entered_;  // (enter node of a region, its clone)
+  fx::ModuleAttributes attributes_;                    // the attributes that the graph uses
 };
 
 class BaseWriter {
@@ -212,7 +213,7 @@ class BaseWriter {
     }
   }
 
-  // Writes a placeholder or attribute of the source once; other nodes belong to partitions.
+  // Writes a placeholder or get_attr node of the source once. Other nodes belong to partitions.
   void import(NodeId id) {
     if (values_[id.value()] != nullptr) return;
     PyObject* original = context_.node(id);
@@ -278,10 +279,10 @@ class BaseWriter {
   }
 
   Context& context_;
-  std::span<const Ref> submodules_;  // by partition
+  std::span<const Ref> submodules_;  // modules, by partition
   fx::GraphWriter writer_;
   std::vector<PyObject*>& values_;   // by node of the source: its node in the base graph
-  fx::ModuleAttributes attributes_;  // the attributes that the base graph mentions
+  fx::ModuleAttributes attributes_;  // the attributes that the base graph uses
   bool placeholders_done_ = false;   // whether all placeholders are written
   CurrentMeta current_meta_;         // meta of the nodes that unpack partitions' outputs
 };

@@ -31,15 +31,16 @@ class Partitioning {
   Partitioning(const Graph& graph, std::span<const PartitionId> assignment, size_t partitions);
 
   // Records that `user`, in a partition, uses `def`. `use`: position in graph.inputs. Returns true
-  // when this call has made `def` an input of the partition; the caller then records the symbols of
-  // `def`. An input that record_symbol() has added needs only the symbol that it binds.
+  // if this call makes `def` an input of the user's partition; the caller then records the symbols
+  // of `def`. Returns false if record_symbol() has added `def` before: the only symbol of `def` is
+  // the symbol that it binds.
   bool record_use(uint32_t use, NodeId def, NodeId user);
 
   // Makes `def` an input of `user_partition`, because it binds a symbol in the shape of another
-  // input. Does nothing when `user_partition` defines it.
+  // input. Does nothing if `user_partition` contains `def`.
   void record_symbol(NodeId def, PartitionId user_partition);
 
-  // Records that the graph's output mentions `def`.
+  // Records that the graph's output node uses `def`.
   void record_output(NodeId def);
 
   // Frees the data that only the record functions need.
