@@ -13,9 +13,9 @@
 
 namespace fxpress::unflatten {
 
-// A value that a module holds, and its name.
+// A value that becomes an attribute of a module.
 struct ModuleState {
-  core::StringId name;  // within the module
+  core::StringId name;  // name of the attribute
   StateRole role;
   PyObject* value;  // borrowed from the program or its state
 };
@@ -24,7 +24,7 @@ struct Signatures {
   std::vector<CallSignature> calls;  // by number
   std::vector<Ref> in_specs;         // by number
   std::vector<Ref> out_specs;        // by number
-  std::vector<Ref> constants;        // by the ids in `calls`
+  std::vector<Ref> constants;        // by SignatureLeaf::constant
 };
 
 struct ModuleClasses {
@@ -40,7 +40,7 @@ struct UnflattenPlan {
   Outline& outline;
   std::vector<std::vector<ModuleState>>& state;  // by module
   const core::FlatMap& state_group;  // module -> the module whose state it shares, or kAbsent
-  std::vector<std::pair<core::ModuleId, Ref>>& existing;  // modules that are not created
+  std::vector<std::pair<core::ModuleId, Ref>>& existing;  // modules that exist already
   std::vector<Dispatcher>& dispatchers;
   ModuleClasses classes;
   bool run_with_interpreter;  // RUN_WITH_INTERPRETER of new modules
@@ -52,7 +52,7 @@ struct WrittenModules {
   std::vector<Ref> call_nodes;  // by frame: the call_module node, or empty
 };
 
-// Fills `root`, a module whose __init__ has run. Every module below is new.
+// Fills `root`, a module whose __init__ has run. Creates the modules below, except `existing`.
 WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root);
 
 // Writes the graphs of modules: one for each call frame of the outline.
@@ -60,8 +60,8 @@ class FrameWriter {
  public:
   FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer);
 
-  // Returns a new graph, or fills `into`, a graph without nodes. Stores the graph's call_module
-  // nodes in `call_nodes`, by frame.
+  // Writes a new graph, or writes into `into`, a graph without nodes; returns the graph. Stores the
+  // graph's call_module nodes in `call_nodes`, by frame.
   Ref write(core::FrameId frame, Ref into, std::vector<Ref>& call_nodes);
 
   // The targets of the placeholders of the graph that was written last.
@@ -97,7 +97,7 @@ class FrameWriter {
   const UnflattenPlan& plan_;
   fx::NameWriter& names_;
   std::vector<PyObject*> nodes_;      // by planned node; borrowed from their graphs
-  std::vector<core::StringId> name_;  // by planned node, of the graph being written
+  std::vector<core::StringId> name_;  // by planned node: its name in the graph being written
   std::vector<Ref> argument_names_;
 };
 
