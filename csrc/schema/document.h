@@ -110,7 +110,6 @@ class Document {
   bool has_passed_ = false;
 };
 
-// Builds a document from the calls of EventSink.
 class DocumentBuilder final : public EventSink {
  public:
   explicit DocumentBuilder(const Schema& schema) : document_(schema) {}

@@ -28,7 +28,7 @@ enum Part : uint8_t {
   kInIdentifier = 1,
   kInArgument = 2,    // name of an argument; Python rejects parameters with "-", "." and " "
   kInOperator = 4,    // an operator's name
-  kInExpression = 8,  // outside of quotes
+  kInExpression = 8,  // an expression, outside of quotes
   kInNumber = 16,     // digits or a symbol's name, inside the quotes of an expression
   kInWord = 32,
   kInQuotes = 64,  // characters that end neither a quoted text nor its line
@@ -164,8 +164,7 @@ size_t find_comma(std::string_view text) {
   return text.size();
 }
 
-// Whether a text is a module stack: "key,path,class;...". The decoder checks that each entry has
-// three parts.
+// Whether a text is a module stack, "key,path,class;...". The decoder counts the parts of entries.
 bool is_module_stack(std::string_view text) {
   while (!text.empty()) {
     std::string_view entry = text.substr(0, text.find(';'));
@@ -364,8 +363,8 @@ class Walk {
     const TypeInfo* type;  // type of the record or union; else null
     uint32_t tag;          // union: the field that is set
     uint16_t shape;        // list, map: the shape of its contents
-    bool is_map;           // `values` has keys and values in turn
-    Rule rule;             // of the enclosing field
+    bool is_map;           // whether `values` has keys and values alternately
+    Rule rule;             // gate rule of the enclosing field
   };
 
   void open(const Value& value, uint16_t shape, Rule rule) {
@@ -421,8 +420,7 @@ class Walk {
            kind == ValueKind::kBigInt || kind == ValueKind::kReal;
   }
 
-  // Tests a string, or opens a level for a value that may contain strings. Returns whether it
-  // opened a level.
+  // Tests a string, or opens a level for a value with strings. Returns whether it opened a level.
   bool visit(const Value& value, uint16_t shape, Rule rule) {
     switch (value.kind) {
       case ValueKind::kString:

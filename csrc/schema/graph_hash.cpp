@@ -130,7 +130,7 @@ class GraphHasher {
   std::vector<uint32_t> parents_;                // union-find forest of sets
   std::unordered_map<uint32_t, Digest> states_;  // by set: hash of its last write
   core::TextMap<Digest> symbols_;                // hashes of the symbols that are defined so far
-  std::vector<std::string_view> new_symbols_;    // defined by the current node or input
+  std::vector<std::string_view> new_symbols_;    // symbols that the current node or input defines
   std::vector<uint32_t> results_;                // values that the current node or input defines
   std::vector<uint32_t> touched_;                // sets of the values in the current argument
   bool in_call_ = false;  // whether call() runs: passes may have removed values that it refers to
@@ -483,7 +483,6 @@ Digest GraphHasher::output(const SpecInfo& info, const Value& spec) {
   return hasher.finish();
 }
 
-// Hashes a ModuleCallEntry.
 Digest GraphHasher::call(const Value& entry) {
   Hasher hasher("call");
   hasher.text(text(field(entry, Field::ModuleCallEntry_fqn)));

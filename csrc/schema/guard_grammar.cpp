@@ -281,8 +281,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return arguments();
   }
 
-  // Parses (math.log2(...)), the argument of a rounding function. The rounded logarithm of an
-  // integer is at most its number of bits.
+  // Parses (math.log2(...)). The caller rounds it, to at most the number of bits of an integer.
   Known bits() {
     expect('(');
     if (name() != "math") throw NoGuard();

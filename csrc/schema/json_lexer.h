@@ -29,7 +29,7 @@ class JsonLexer {
       : text_(text), budget_(budget), max_depth_(budget == nullptr ? kMaxDepth : budget->depth()) {}
   ~JsonLexer() = default;
 
-  // The path of the current value, for errors.
+  // Returns the path of the current value, for error messages.
   virtual std::string place() const = 0;
 
   [[noreturn]] void fail(const std::string& what) const;
@@ -65,7 +65,6 @@ class JsonLexer {
 
   void enter();
   void leave() { --depth_; }
-  // Charges bytes to the budget, if there is one.
   void charge(uint64_t bytes) {
     if (budget_ != nullptr) budget_->charge(bytes);
   }

@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kItemBytes = 2 * sizeof(Value);
 constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
 
-// A step of the path to the current value, for errors.
+// A step of the path to the current value, for error messages.
 struct Step {
   std::string_view name = {};  // name of a field, or key of a map; empty for an item of a list
   size_t index = 0;            // position of the item in its list
@@ -64,7 +64,7 @@ class JsonKeys {
     }
     return true;
   }
-  // The last added key, valid as long as this object.
+  // Returns the last added key, which is valid as long as this object.
   std::string_view last() const { return last_; }
 
  private:

@@ -190,7 +190,7 @@ class NodeOrder {
   const Constants& constants_;            // names that no node or input defines
   Definitions values_;                    // definitions of the graph's values
   Positions first_argument_;              // by node, with an end entry: position in arguments_
-  std::vector<Argument> arguments_;       // of all nodes in order, with an end entry
+  std::vector<Argument> arguments_;       // arguments of all nodes, with an end entry
   std::vector<const Definition*> parts_;  // definition() of all names in arguments, in order
   Positions first_user_;                  // by node, with an end entry: position in users_
   Positions users_;                       // by defining node: the node of each use of its results

@@ -32,13 +32,12 @@ class Renamed {
     for (size_t i = 0; i < names_.size(); ++i) names_[i] = '_' + std::to_string(i);
   }
 
-  // Returns the new name, or null when no value of the graph has the name.
+  // Returns the new name of a value; null if no value of the graph has the name.
   const std::string* find(std::string_view name) const {
     const auto found = values_.find(name);
     return found == values_.end() ? nullptr : &names_[static_cast<size_t>(found->second.rank)];
   }
 
-  // Calls each(name, new name).
   template <class Each>
   void for_each(Each&& each) const {
     for (const auto& [name, value] : values_) each(name, names_[static_cast<size_t>(value.rank)]);
@@ -49,10 +48,9 @@ class Renamed {
   std::vector<std::string> names_;  // by rank
 };
 
-// Nodes in canonical order and new names of values, as order_nodes() computes them. A node is ready
-// when all its arguments have ranks. The next node is the ready node whose target is first
-// alphabetically or, among equal targets, whose arguments have the smallest names and ranks. Its
-// results then get the next ranks.
+// The result of order_nodes(): nodes in canonical order, in which their results get ranks. Of the
+// nodes whose arguments all have ranks, the next node is the first by target, then by names and
+// ranks of arguments.
 struct OrderedNodes {
   Positions order;
   Renamed renamed;

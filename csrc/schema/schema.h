@@ -66,7 +66,7 @@ struct TypeInfo {
   bool is_union = false;
   std::vector<FieldInfo> fields;  // in the order in which they are written
 
-  // The position of the field with this name, or -1.
+  // Returns the position of the field with this name, or -1.
   int find(std::string_view field) const;
 };
 
@@ -87,7 +87,7 @@ class Schema {
     std::string default_value;  // JSON, when not required
   };
   struct NewType {
-    std::string name;              // of the record or union
+    std::string name;              // name of the record or union
     bool is_union;                 // exactly one of its fields is set
     std::vector<NewField> fields;  // in the order in which they are written
   };
@@ -105,14 +105,13 @@ class Schema {
   // Whether values of a shape are texts, lists of texts, or maps.
   bool is_text(uint16_t shape) const;
 
-  // The position of the type with this name, or -1.
+  // Returns the position of the type with this name, or -1.
   int find(std::string_view type) const;
-  // The position of a field of schema.def in its type, or -1 if this torch does not have it.
+  // Returns the position of a field of schema.def in its type, or -1 if this torch lacks the field.
   int place(Field field) const { return places_[static_cast<size_t>(field)]; }
   // Returns the name of a record's field that only torch or only schema.def has, so that writing
   // the record would lose data; empty if there is none. Fields of unions are checked when written.
   const std::string& difference() const { return difference_; }
-  // The type that has this field.
   static Type owner(Field field);
 
  private:
@@ -122,8 +121,8 @@ class Schema {
   uint16_t parse_shape(std::string_view text);
   uint16_t add_shape(Shape shape);
 
-  std::vector<TypeInfo> types_;                        // by position
-  std::vector<Shape> shapes_;                          // without duplicates
+  std::vector<TypeInfo> types_;                        // types, by position
+  std::vector<Shape> shapes_;                          // the distinct shapes
   std::vector<bool> has_text_;                         // by shape
   std::unordered_map<std::string, uint16_t> by_name_;  // positions of types
   std::array<int, kFields> places_;                    // by Field; see place()
