@@ -13,7 +13,7 @@ namespace fxpress::serde {
 namespace {
 
 // The estimated bytes of Python objects.
-constexpr uint64_t kSourceBytes = 800;  // one NodeSource
+constexpr uint64_t kSourceBytes = 800;  // a NodeSource object
 constexpr uint64_t kEntryBytes = 300;   // an entry of a module stack: texts, tuples
 constexpr uint64_t kJsonRatio = 24;     // bytes of the parsed objects for each byte of JSON text
 

@@ -12,7 +12,7 @@ namespace {
 // The estimated bytes of Python objects.
 constexpr uint64_t kTensorBytes = 1200;
 constexpr uint64_t kNumberBytes = 500;
-constexpr uint32_t kMostDimensions = 64;  // limit of torch's operators
+constexpr uint32_t kMostDimensions = 64;  // the most that torch's operators support
 
 }  // namespace
 

@@ -71,7 +71,7 @@ py::list rules_of(const Schema& schema) {
 
 namespace {
 
-constexpr size_t kShown = 120;  // bytes of a value that an error shows
+constexpr size_t kShown = 120;  // maximum bytes of a value in an error
 
 bool is_unicode_identifier(std::string_view text) {
   return PyUnicode_IsIdentifier(new_text(text).get()) == 1;

@@ -20,7 +20,6 @@ using schema::Schema;
 // ImportError if the constructor of Schema throws SchemaError.
 std::unique_ptr<Schema> make_schema(const pybind11::list& types);
 
-// Returns the names of the schema's types, in order.
 pybind11::list type_names(const Schema& schema);
 
 // Returns [(type, field, name of its gate rule or None, whether native code reads the field)].
@@ -52,10 +51,9 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
 // Converts objects of the schema's classes into a document.
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);
 
-// Returns the canonical form of `object`, an ExportedProgram of the schema, as new objects.
-// constants: names of constants. AssertionError if there is no canonical form; KeyError if the
-// signature has a name that the graph lacks. If `renamed` is a dict, `object` is a Graph, and
-// `renamed` is filled with {old name: new name}.
+// Returns the canonical form of `object`, an ExportedProgram of the schema. constants: names of
+// constants. AssertionError if there is none; KeyError if the signature has a name that the graph
+// lacks. If `renamed` is a dict, `object` is a Graph; fills `renamed` with {old name: new name}.
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                    PyObject* constants, PyObject* renamed);
 

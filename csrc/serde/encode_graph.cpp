@@ -76,7 +76,7 @@ Ref NodeNames::name_of(PyObject* argument) const {
 
 namespace {
 
-constexpr size_t kMaxGraphs = 64;  // nesting of graphs
+constexpr size_t kMaxGraphs = 64;  // maximum nesting of graphs
 
 }  // namespace
 

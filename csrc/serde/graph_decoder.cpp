@@ -279,7 +279,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
     return result;
   }
 
-  // The parts below may add nodes to the current graph.
+  // Decoding the parts below may add nodes to the current graph.
   current().writer().resume();
   const core::ScopedValue allowed(graphs_allowed_, true);
   clear_mentions();

@@ -186,7 +186,7 @@ class GraphDecoder {
     return text_of(field(record, name));
   }
   Ref scalar_of(const Value& value) const { return scalar(*document_, value); }
-  // The name of a single result; empty for a constant or a list.
+  // Returns the name of a single result; empty for a constant or a list.
   std::optional<std::string_view> name_in(const Value& result) const;
   static bool is_argument(const Value& value) {
     return value.kind == ValueKind::kUnion && value.type == static_cast<uint16_t>(Type::Argument);
@@ -256,7 +256,6 @@ class GraphDecoder {
   // ---- the metadata of nodes: decode_node_metadata.cpp ----
 
   Metadata read_metadata(const Value& node);
-  // Copies the metadata into a node's meta.
   void add_metadata(const Metadata& metadata, PyObject* meta);
   Ref module_stack(std::string_view text);
   const StackEntry& stack_entry(std::string_view text);
@@ -304,7 +303,7 @@ class GraphDecoder {
   const Document* document_ = nullptr;  // the current document
   OperatorTable operators_;             // targets of nodes, and operators among arguments
   Ref signature_;                       // signature of the program, once it is read
-  std::deque<OpenGraph> graphs_;        // innermost last
+  std::deque<OpenGraph> graphs_;        // open graphs, innermost last
   uint64_t scopes_ = 0;                 // number of graphs opened so far
   size_t steps_ = 0;                    // nodes read so far; for poll_signals()
 
@@ -316,7 +315,7 @@ class GraphDecoder {
   TextMap<StackEntry> stack_entries_;  // by text: the module stacks of one layer share entries
   TextMap<Ref> functions_;             // values of source_fn_stack by text
 
-  std::vector<Ref> spec_kinds_;                         // torch's enum members by row of kSpecs
+  std::vector<Ref> spec_kinds_;  // torch's InputKind and OutputKind by row of kSpecs
   std::vector<Ref> dtypes_, layouts_, memory_formats_;  // by number in the file
   std::vector<Device> devices_;                         // devices of the tensors read so far
   TextMap<Ref> numbers_;  // symbolic numbers by role, type, text and hint

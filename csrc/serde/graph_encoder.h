@@ -65,7 +65,7 @@ class NodeNames {
   void remember_merged(const GraphValues& values);
   // Returns the name in the file for the argument of a spec.
   Ref name_of(PyObject* argument) const;
-  // {name of a getitem node that the file omits: name of an earlier getitem node for its result}
+  // Returns {name of a getitem node that is not written: name of the node that replaces it}.
   const core::TextMap<Ref>& merged() const { return merged_; }
 
  private:
@@ -117,7 +117,6 @@ class GraphEncoder {
   void table(Table table);
 
   void node(const NodeEntry& entry);
-  // Writes the list of a node's outputs.
   void outputs(const NodeEntry& entry);
   void inputs_of(const NodeEntry& entry);
   // Writes the list of a call's arguments. args: tuple; kwargs: dict.
@@ -195,11 +194,11 @@ class GraphEncoder {
   OperatorTable operators_;                // operators of all graphs
   NodeNames names_;                        // names of the current graph's nodes
   std::unordered_set<PyObject*> written_;  // graph modules written so far; only with a check
-  size_t depth_ = 0;                       // nesting of graphs
+  size_t depth_ = 0;                       // number of graphs being written
   size_t dicts_ = 0;                       // number of dicts written
 
   std::unordered_map<int64_t, int64_t> graph_numbers_;  // id of a graph -> number in the file
-  ObjectMap<std::string> operator_names_;               // by target in source_fn_stack
+  ObjectMap<std::string> operator_names_;               // names of functions in source_fn_stack
   std::string scratch_;                                 // reused for building texts
 
   Ref device_, device_type_, device_index_;  // the device of the last tensor, and its attributes

@@ -52,7 +52,7 @@ inline constexpr TableFields kTableFields[] = {
     {schema::Field::Graph_custom_obj_values},
 };
 
-// The table for meta["val"] of a node; kNone for a value that is not a tensor or number.
+// Returns the table for meta["val"] of a node; kNone if it is not a tensor or number.
 Table table_of(PyObject* value);
 
 struct NamedValue {
@@ -94,9 +94,8 @@ class GraphValues {
   // Reads the first of `nodes`; the remaining nodes are getitem nodes that take its results.
   GraphValues(std::vector<Ref> nodes, OperatorTable& operators);
 
-  // The entry of a node, or null if it is not in this graph.
+  // Returns the entry of a node, or null if the node is not in this graph.
   const NodeEntry* find(PyObject* node) const;
-  // Whether a node has this name.
   bool has_node(PyObject* name) const;
   std::span<const Output> outputs_of(const NodeEntry& entry) const;
 

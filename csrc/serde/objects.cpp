@@ -24,8 +24,7 @@ using schema::ValueKind;
 
 namespace {
 
-// Python stores up to 29 attributes of an object without a dict. A union object may have an
-// attribute for each field, and one for its tag `_type`.
+// Python stores 29 attributes of an object without a dict: a union's fields and its tag `_type`.
 constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {

@@ -21,9 +21,9 @@ class SchemaClasses {
   SchemaClasses(const schema::Schema& schema, PyObject* classes, PyObject* enumerations,
                 PyObject* make_tag);
 
-  // Creates the object for a value. An enum field gets an enum member if `all_members` is set or
-  // the document was made from an object with one. Otherwise it gets an int, as in objects that
-  // torch reads from JSON. kept: the result of write_for_order(). The caller pauses the garbage
+  // Creates the object for a value. An enum field gets an enum member if `all_members` is set, or
+  // if it had a member when the document was made from an object. Otherwise it gets an int, as in
+  // torch's reader of JSON. kept: the result of write_for_order(). The caller pauses the garbage
   // collector.
   Ref make(const schema::Document& document, const schema::Value& value, bool all_members,
            std::span<const Ref> kept = {}) const;
@@ -55,8 +55,8 @@ class SchemaClasses {
   uint16_t type_of(PyObject* object) const;
 
   const schema::Schema& schema_;
-  std::vector<Class> classes_;                           // by type
-  std::unordered_map<const PyTypeObject*, size_t> ids_;  // class -> type
+  std::vector<Class> classes_;                           // by position of the type
+  std::unordered_map<const PyTypeObject*, size_t> ids_;  // class -> position in classes_
 };
 
 }  // namespace fxpress::serde

@@ -53,7 +53,7 @@ struct Operator {
   bool constrains;     // calling it constrains the range of a symbol
   std::string name;    // as in the file
   Ref object;          // the operator, or null
-  std::vector<OperatorArgument> arguments;  // kSchema, kSymbolic
+  std::vector<OperatorArgument> arguments;  // only of kSchema and kSymbolic
   std::vector<ReturnKind> returns;          // kSchema
 
   // Whether it has one result, of this type.

@@ -25,7 +25,7 @@ extern core::ReadTensorFacts read_tensor_facts;
 // Fills `symbols`; called once by `_files/serde/native_table.py`.
 void initialize_symbols(PyObject* objects);
 
-// Whether `symbols` is filled. Without torch it is not, but documents can be read.
+// Whether `symbols` is filled. Without torch, it is empty, but documents can be read.
 bool has_torch();
 
 // The type of errors about files: SerializeError, or ValueError without torch. Borrowed.
