@@ -92,7 +92,7 @@ std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
 
 PartitionMarks::~PartitionMarks() {
   if (nodes_.empty()) return;
-  const pybind11::error_scope kept;  // keeps the exception that propagates
+  const pybind11::error_scope kept;  // saves the current exception
   const auto restore = [&](size_t node, PyObject* mark) {
     if (PyObject_GenericSetAttr(nodes_[node].get(), fx::names.fx_partition, mark) < 0)
       PyErr_Clear();

@@ -29,9 +29,8 @@ class SymbolBinders {
 
   // Returns the binders of the free symbols in the example value of `node`, whose id is `def`,
   // sorted by str(symbol). Leaves out symbols without a binder, for which torch's split_module
-  // raises KeyError. Computes the symbols of a node once. With kAnySymbolic, returns nothing until
-  // a binder is visited: torch does not read example values before that, and reading some of them
-  // raises an error.
+  // raises KeyError. With kAnySymbolic, reads no example value until a binder is visited, as torch
+  // does: reading some example values raises an error.
   std::vector<core::NodeId> needed_by(core::NodeId def, PyObject* node);
 
  private:
@@ -94,12 +93,11 @@ struct AssignRequest {
 };
 
 // Calls the callback once for each node that can be in a partition, in graph order, and again for
-// nodes of autocast and grad regions, like torch.fx.passes.split_module. `nodes`: all nodes of the
-// graph.
+// nodes of autocast and grad regions, like torch.fx.passes.split_module.
 Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
                              PartitionMarks& marks);
 
-// Whether a node belongs to a partition: not a placeholder, a get_attr or the output.
+// Whether nodes with this op are in partitions: false for placeholder, get_attr and output.
 bool is_call(core::Op op);
 
 // Whether a function switches autocast or grad mode, which are global state.

@@ -199,8 +199,7 @@ class Planner {
   SplitPlan& plan_;  // the plan that run() completes
 };
 
-// Whether `read` has exactly the nodes of `assigned`, and exactly the calls among them have a
-// partition.
+// Whether `read` has the nodes of `assigned`, and exactly its calls are in partitions.
 bool fits(const std::vector<Ref>& assigned, const Assignment& assignment,
           const fx::ReadGraph& read) {
   bool same = assigned.size() == read.nodes.size();

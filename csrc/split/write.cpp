@@ -61,8 +61,7 @@ class PartitionWriter {
   }
 
  private:
-  // Repeats, at the start of the partition, the switches of regions that began in earlier
-  // partitions.
+  // Starts the partition with the switches of regions that began in earlier partitions.
   void enter_state() {
     for (const auto* regions :
          {&context_.plan.assignment.autocast, &context_.plan.assignment.grad}) {
@@ -149,8 +148,7 @@ class PartitionWriter {
     return state_node(def, user);
   }
 
-  // Returns the node that enters the region of `enter` in this partition's graph. `user`: the exit
-  // node.
+  // Returns this partition's clone of `enter`, a node that enters the region that `user` exits.
   PyObject* state_node(NodeId enter, NodeId user) const {
     if (context_.plan.assignment.partition[enter.value()] == partition_) {
       return clones_[enter.value()];

@@ -48,11 +48,11 @@ class Partitioning {
 
   const std::vector<Partition>& partitions() const { return partitions_; }
 
-  // By use: position of the used value among the inputs of the using partition, or kLocal.
+  // Returns for each use the used value's position in the user's Partition::inputs, or kLocal.
   std::span<const uint32_t> input_slots() const { return input_slots_; }
   static constexpr uint32_t kLocal = 0xffffffffu;
 
-  // The dependents of each partition, for partition_order().
+  // Returns the dependents of each partition, for partition_order().
   std::vector<std::vector<PartitionId>> dependents() const;
 
  private:
@@ -60,9 +60,9 @@ class Partitioning {
   void add_output(NodeId def, PartitionId owner);
   void add_dependency(PartitionId owner, PartitionId user);
 
-  std::span<const PartitionId> assignment_;  // by node
+  std::span<const PartitionId> assignment_;  // partition of each node
   std::vector<Partition> partitions_;        // by partition
-  std::vector<uint32_t> input_slots_;        // by position in graph.inputs
+  std::vector<uint32_t> input_slots_;        // see input_slots()
   std::vector<uint8_t> is_output_;           // by node: whether it is in its partition's outputs
   std::vector<uint64_t> last_input_;         // by node: (partition, slot) of its last use
   FlatMap inputs_;                           // (partition, node) -> slot
