@@ -193,7 +193,7 @@ class Slab {
 
  private:
   c10::DataPtr memory_;
-  size_t size_;  // bytes
+  size_t size_;  // bytes of the memory
   size_t used_ = 0;
   std::atomic<size_t> users_ = 1;  // number of its storages, plus 1 for its creator
 };
@@ -211,8 +211,8 @@ class Memory {
   }
 
  private:
-  static constexpr size_t kSmall = 4096;            // bytes
-  static constexpr size_t kSlab = size_t{1} << 16;  // bytes
+  static constexpr size_t kSmall = 4096;            // maximum bytes of a storage in a slab
+  static constexpr size_t kSlab = size_t{1} << 16;  // bytes of a slab
 
   struct Release {
     void operator()(Slab* slab) const { Slab::release(slab); }
@@ -250,7 +250,7 @@ std::vector<Bytes> allocate(std::vector<Part>& parts) {
 struct Piece {
   size_t first;  // index of the first part
   size_t last;
-  size_t from = 0;  // range of bytes in each of the parts
+  size_t from = 0;  // range of bytes to copy in each part
   size_t to = std::numeric_limits<size_t>::max();
 };
 

@@ -16,7 +16,7 @@ bool read_facts(void* tensor, core::TensorFacts* facts);
 void* fake_like(void* fake, void* storage, bool protects);
 
 // Returns a meta tensor with the sizes, strides and offset of `pattern`. Symbolic numbers are not
-// evaluated. storage: of the result; nullopt for a new storage as large as the pattern's.
+// evaluated. If `storage` is nullopt, creates a storage as large as the storage of `pattern`.
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage);
 
 // Like fake_like(), for a fake tensor with symbolic sizes, strides or offset. The copy gets
