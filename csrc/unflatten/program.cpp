@@ -81,8 +81,7 @@ class MetaReader {
     return last_;
   }
 
-  // Reads an entry of nn_module_stack. Entries are cached by the identity of key and value, because
-  // nodes of one module share these objects.
+  // Reads an entry of nn_module_stack, cached by identity: nodes of one module share key and value.
   const ModuleCall& known_scope(PyObject* node, PyObject* key, PyObject* value) {
     const auto hash = reinterpret_cast<uintptr_t>(key) * 31 + reinterpret_cast<uintptr_t>(value);
     const auto [index, added] = index_.insert(hash, static_cast<uint32_t>(known_.size()));
@@ -240,9 +239,8 @@ class ProgramReader {
     program_.skipped_outputs = mutations_.size();
   }
 
-  // Reads the names of nodes. torch's unflatten works on a copy of the graph, which adds a number
-  // to names of Python's builtins. Modules use the names of the copy; the signature uses the
-  // original names.
+  // Reads the names of nodes. Modules use the names in torch's copy of the graph, which adds
+  // numbers to names of Python's builtins. The signature uses the original names.
   void read_names() {
     namespace_.begin_graph();
     for (uint32_t i = 0; i < source_.size(); ++i) {
@@ -260,9 +258,8 @@ class ProgramReader {
     return namespace_.table().create(namespace_.candidate_for_target(target));
   }
 
-  // Plans the writes of new values into inputs, and names them in the order of the outputs. A write
-  // follows the node that computes the new value, and the last node that reads the old value of the
-  // input, directly or through a view.
+  // Plans the writes into inputs, and names them in the order of the outputs. A write follows the
+  // node of the new value, and the last node that reads the old value, directly or through a view.
   void group_mutations() {
     if (mutations_.empty()) return;
     std::unordered_map<uint32_t, NodeId> placeholders;  // name -> node of the source
@@ -396,7 +393,7 @@ class ProgramReader {
   PyObject* may_alias_;  // see Mutations
   const core::Graph& source_;
   std::vector<uint8_t> dead_;           // by node of the source: whether it is dead code
-  std::vector<StringId> source_names_;  // by node of the source
+  std::vector<StringId> source_names_;  // by node of the source: its name
   std::vector<StringId> copied_names_;  // by node of the source: its name in namespace_
   std::unordered_map<uint32_t, std::vector<PlannedWrite>> writes_;  // by the node before them
   std::map<uint32_t, StringId> snapshots_;            // values to save -> name of the clone

@@ -57,12 +57,11 @@ struct FlatProgram {
   std::unordered_map<uint32_t, Ref> cut_stacks;  // node of the source -> its new nn_module_stack
   std::vector<CutStack> cuts;                    // the stacks that were cut, for the log
   std::vector<uint32_t> custom;                  // by node: its custom meta in custom_meta; 0: none
-  std::vector<Ref> custom_meta;                  // by number
+  std::vector<Ref> custom_meta;                  // values of meta["custom"], by number
   std::vector<Ref> types;                        // classes of modules, by the numbers in scopes
   Ref root_type;                                 // class of the root, or None
 
-  // Returns the Python string of an id, borrowed. Creates each string once, because many modules
-  // have names such as "weight".
+  // Returns the Python string of an id, borrowed. It is created once: names such as "weight" recur.
   PyObject* string(core::StringId id) {
     if (string_objects.size() <= id.value()) string_objects.resize(strings.size());
     Ref& object = string_objects[id.value()];

@@ -134,11 +134,10 @@ void ProgramState::plan(const HeldState& held) {
   }
 }
 
-// Collects all names of the value that each placeholder of state has: first its names in the input
-// specs.
+// Collects all names of each placeholder's value, beginning with its names in the input specs.
 void ProgramState::plan_targets(const HeldState& held) {
   group_names_.resize(held.groups.size());
-  std::vector<uint8_t> is_known;  // by name
+  std::vector<uint8_t> is_known;  // by name: whether an input spec has it
   for (const Input& input : inputs_) {
     const bool is_kept = input.role == StateRole::kParameter || input.role == StateRole::kBuffer;
     const uint32_t value = find(is_kept ? in_state_dict_ : in_constants_, input.name, "state");

@@ -1,5 +1,4 @@
-// Assigns parameters, buffers and constants of an exported program to names, and decides which
-// values are copied.
+// Assigns the values of a program's state to names, and decides which values are copied.
 #pragma once
 
 #include <string_view>
@@ -27,10 +26,10 @@ struct HeldState {
   PyObject* names;               // list of str: names in the state dict, then in the constants
   PyObject* values;              // list, by position in `names`
   size_t constants_begin;        // position of the first constant
-  std::vector<uint32_t> groups;  // by position in `names`
+  std::vector<uint32_t> groups;  // by position in `names`: group of the value
   PyObject* specs;               // the input specs of the signature
   PyObject* check_constant;      // (name, value) -> None: raises for values that graphs cannot hold
-  bool copies_unused;            // also copy values that share nothing with an input
+  bool copies_unused;            // whether to copy values that share nothing with an input
 };
 
 // Assigns values to names in torch's order. The values of a group have one copy, or two copies if

@@ -410,7 +410,7 @@ class Unflattener {
   Outline outline_;
   Signatures signatures_;
   std::unordered_map<uint32_t, uint32_t> signature_of_;  // call name -> index in signatures_
-  std::vector<std::vector<ModuleState>> state_;          // by module
+  std::vector<std::vector<ModuleState>> state_;          // state of each module
   std::vector<Ref> attributes_;                          // values that state_ borrows
   core::FlatMap state_group_;                            // see UnflattenPlan::state_group
   std::vector<std::pair<ModuleId, Ref>> existing_;       // bodies of higher-order operators

@@ -8,8 +8,7 @@
 
 namespace fxpress::unflatten {
 
-// The contents of the dict that python/fxpress/_graphs/unflatten/source.py builds. Objects are
-// borrowed.
+// The contents of the dict that python/fxpress/_graphs/unflatten/source.py builds, all borrowed.
 struct UnflattenSource {
   PyObject* graph;      // the flat graph
   PyObject* owner;      // the module with the attributes of get_attr nodes

@@ -146,8 +146,7 @@ class ModuleWriter {
     }
   }
 
-  // Checks a child's name as nn.Module.add_module does, for a module that has no parameters or
-  // buffers yet.
+  // Checks a child's name like nn.Module.add_module. The module has no parameters or buffers yet.
   void check_free(ModuleId module, PyObject* dict, PyObject* name) {
     if (is_free(module, dict, name)) return;
     raise(PyExc_KeyError,
@@ -228,9 +227,8 @@ class ModuleWriter {
     return "";
   }
 
-  // Replaces the dict `name` of a module (such as _buffers) by the dict of the module's group, and
-  // returns true. For the first module of a group, its dict becomes the group's dict; returns
-  // false.
+  // Replaces a module's dict `name`, such as _buffers, by the dict of the module's group; returns
+  // true. For the first module of a group, makes its dict the group's dict; returns false.
   static bool share(std::unordered_map<uint32_t, Ref>& tables, uint32_t group, PyObject* dict,
                     PyObject* name) {
     const auto [it, added] = tables.try_emplace(group);
@@ -265,7 +263,7 @@ class ModuleWriter {
   WrittenModules result_;
   std::vector<ModuleId> open_;  // modules that are created, but not filled
   std::vector<Ref> children_;   // by table of children: the dict _modules
-  std::unordered_map<uint32_t, const Dispatcher*> dispatcher_of_;  // by module
+  std::unordered_map<uint32_t, const Dispatcher*> dispatcher_of_;  // by id of its module
   std::unordered_map<uint32_t, uint32_t> dispatched_by_;  // call or dispatcher -> dispatcher
   std::unordered_map<uint32_t, Ref> buffers_;             // group of modules -> its dict _buffers
   std::unordered_map<uint32_t, Ref> transient_;  // group -> its _non_persistent_buffers_set

@@ -1,5 +1,4 @@
-// Creates modules from an outline. Graphs, children and state are created once, in their final
-// form.
+// Creates modules from an outline. Graphs, children and state are created once, in final form.
 #pragma once
 
 #include <string>
@@ -21,9 +20,9 @@ struct ModuleState {
 };
 
 struct Signatures {
-  std::vector<CallSignature> calls;  // by number
-  std::vector<Ref> in_specs;         // by number
-  std::vector<Ref> out_specs;        // by number
+  std::vector<CallSignature> calls;  // by index of the signature
+  std::vector<Ref> in_specs;         // by index of the signature
+  std::vector<Ref> out_specs;        // by index of the signature
   std::vector<Ref> constants;        // by SignatureLeaf::constant
 };
 
@@ -38,7 +37,7 @@ struct UnflattenPlan {
   const Signatures& signatures;
   ModuleTree& tree;
   Outline& outline;
-  std::vector<std::vector<ModuleState>>& state;  // by module
+  std::vector<std::vector<ModuleState>>& state;  // state of each module
   const core::FlatMap& state_group;  // module -> the module whose state it shares, or kAbsent
   std::vector<std::pair<core::ModuleId, Ref>>& existing;  // modules that exist already
   std::vector<Dispatcher>& dispatchers;

@@ -26,8 +26,7 @@ std::string_view without_call(std::string_view name);
 // Whether `name` is `base` or "base@<digits>".
 bool is_call_of(std::string_view name, std::string_view base);
 
-// Whether `path` is strictly below `prefix`, part by part. Every path except "" is below
-// "".
+// Whether `path` is strictly below `prefix`, part by part. All paths except "" are below "".
 bool is_below(std::string_view path, std::string_view prefix);
 
 // Returns `path` without its ancestor `prefix` and the dot after it.
@@ -47,7 +46,7 @@ class ModuleTree {
   ModuleId add();
   size_t size() const { return table_of_.size(); }
 
-  // The children of a module in order. Setting or removing a child invalidates the span.
+  // Returns the children of a module, in order. Setting or removing a child invalidates the span.
   std::span<const Child> children(ModuleId module);
   ModuleId child(ModuleId module, StringId name) const;
 
@@ -57,14 +56,13 @@ class ModuleTree {
 
   void share_children(ModuleId module, ModuleId other);
 
-  // The number of the module's table of children, which several modules may share.
+  // Returns the index of the module's table of children, which several modules may share.
   uint32_t table_of(ModuleId module) const { return table_of_[module.value()]; }
 
   // Returns the module at a dotted path below `from`, or an invalid id.
   ModuleId find(ModuleId from, std::string_view path) const;
 
-  // Returns the parent module of `path` and the last part of `path`. make(prefix) returns a new
-  // module for each missing parent.
+  // Returns the parent of `path` and its last part. make(prefix) creates a missing module.
   template <class Make>
   std::pair<ModuleId, StringId> parent_of(ModuleId from, std::string_view path, Make make) {
     size_t start = 0;
@@ -80,9 +78,8 @@ class ModuleTree {
     return {from, strings_.intern(path.substr(start))};
   }
 
-  // Sorts the children of every module below `root` by rank(path, call_path), stably. path: the
-  // path of the child from `root`, without call numbers. call_path: `path` with the call number of
-  // the child.
+  // Sorts the children of every module below `root` stably by rank(path, call_path): the path of a
+  // child from `root` without call numbers, and this path with the child's call number.
   using Rank = std::function<size_t(StringId path, StringId call_path)>;
   void sort_children(ModuleId root, const Rank& rank);
 
@@ -96,7 +93,7 @@ class ModuleTree {
   static uint64_t key(uint32_t table, StringId name) {
     return uint64_t{table} << 32 | name.value();
   }
-  // The index of a child in the items of its table; kRemoved or kAbsent if no child has the name.
+  // Returns the index of a child in its table; kRemoved or kAbsent if no child has the name.
   uint32_t position(uint32_t table, StringId name) const {
     return positions_.find(key(table, name));
   }

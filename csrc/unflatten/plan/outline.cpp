@@ -101,20 +101,18 @@ class Outliner {
     const uint32_t known = values_.find(key(frame, node));
     return known == FlatMap::kAbsent ? PlannedId() : PlannedId(known >> 1);
   }
-  // Records that `planned` has the value of `node` in a frame's graph. The graph does not return
-  // the value, because the value comes, or could come, from its caller.
+  // Records the planned node for a value that may come from a frame's caller and is not returned.
   void map_input(FrameId id, NodeId node, PlannedId planned) {
     values_.assign(key(id, node), planned.value() << 1);
   }
-  // Records that `planned` computes the value of `node` in a frame's graph, which may return it.
+  // Records the planned node for a value that a frame's graph computes and may return.
   void map(FrameId id, NodeId node, PlannedId planned) {
     const uint32_t known = values_.find(key(id, node));
     if (known == FlatMap::kAbsent || (known & 1) == 0) frame(id).mapped.push_back(node);
     values_.assign(key(id, node), planned.value() << 1 | 1);
   }
 
-  // Returns the planned node for the value of `node` in a frame's graph. If the graph does not have
-  // the value yet, plans to pass it from the callers.
+  // Returns the planned node for a value in a frame's graph; if needed, plans to pass the value.
   PlannedId value(FrameId where, NodeId node) {
     struct Task {
       FrameId frame;
@@ -346,7 +344,7 @@ class Outliner {
     if (made != uncalled_.end() && is_uncalled(made->second)) {
       callee.module = made->second;
     } else if (is_uncalled(there)) {
-      callee.module = there;  // added for a call under another path of the caller
+      callee.module = there;  // added under another path of the caller
     } else {
       callee.module = add_module(type);
     }
@@ -545,7 +543,7 @@ class Outliner {
   FlatMap values_;                        // (frame, flat node) -> planned node; see map()
   std::vector<uint32_t> last_user_;       // by flat node: position of its last user
   std::vector<uint8_t> is_written_back_;  // by flat node: see write_back()
-  std::vector<uint8_t> is_remade_;        // by flat node, see OutlineSource
+  std::vector<uint8_t> is_remade_;        // by flat node: see OutlineSource::is_remade
   FlatMap taken_;                         // call names in use
   FlatMap calls_;                         // key of a module -> position in result_.calls
   FlatMap next_call_;                     // path of a module -> an unused call number

@@ -1,9 +1,8 @@
 // Plans the graphs of the modules in which the nodes of a flat graph were traced.
 //
-// outline() visits the nodes of the flat graph, and enters and leaves calls of modules by each
-// node's stack of module calls. It creates no Python objects. Each call of a module is a CallFrame,
-// which lists the planned nodes of its graph twice: in order of creation, which determines names,
-// and in graph order.
+// outline() walks over the flat graph, and enters and leaves module calls by each node's stack. It
+// creates no Python objects. Each call is a CallFrame, which lists the planned nodes of its graph
+// in order of creation, which determines their names, and in graph order.
 #pragma once
 
 #include <functional>
@@ -73,7 +72,7 @@ struct PlannedNode {
   NodeId source;             // the flat node that it copies or provides, or invalid
   uint32_t index = 0;        // see Planned
   uint32_t custom = 0;       // number of its meta["custom"]; 0: none
-  uint32_t input_begin = 0;  // its inputs in Outline::inputs
+  uint32_t input_begin = 0;  // position of its first input in Outline::inputs
   uint32_t input_count = 0;
   PlannedId replacement;  // the node that its users use instead, or invalid
   StringId path;          // kState: path of the attribute
@@ -81,7 +80,7 @@ struct PlannedNode {
 
 // A tree spec of a preserved signature.
 struct SpecUse {
-  uint32_t signature;  // number of the signature
+  uint32_t signature;  // index in OutlineSource::signatures
   bool of_outputs;     // whether it is the out_spec; else the in_spec
 };
 
@@ -136,20 +135,20 @@ class OutlineError : public std::runtime_error {
 
 struct OutlineSource {
   const Graph& graph;                                          // the flat graph
-  const std::vector<StackId>& stacks;                          // by node
+  const std::vector<StackId>& stacks;                          // by node: id in `scopes`
   const ModuleCallStacks& scopes;                              // the stacks by id
   const std::vector<uint32_t>& custom;                         // by node: see PlannedNode::custom
   const std::vector<CallSignature>& signatures;                // signatures of preserved calls
-  const std::unordered_map<uint32_t, uint32_t>& signature_of;  // call name -> signature
-  // Whether a preserved call may recompute this value instead of receiving it.
+  const std::unordered_map<uint32_t, uint32_t>& signature_of;  // call name -> index in `signatures`
+  // Whether a preserved call may recompute a node instead of receiving its value.
   std::function<bool(NodeId)> is_recomputable;
-  // Whether this node writes to its first argument.
+  // Whether a node writes to its first argument.
   std::function<bool(NodeId)> is_mutation;
-  // Whether this node, which has no stack, is repeated in each graph that uses it.
+  // Whether a node without a stack is repeated in each graph that uses it.
   std::function<bool(NodeId)> is_remade;
 
-  // In `stacks`: the node belongs to the module of the node before it. An invalid id in `stacks`
-  // means that a node lacks a stack.
+  // The id in `stacks` of a node that belongs to the same module call as the node before it. Nodes
+  // without a stack have an invalid id.
   static constexpr StackId kInherits{uint32_t{0xfffffffe}};
 };
 
@@ -162,7 +161,7 @@ struct Outline {
   std::vector<PlannedNode> nodes;  // planned nodes of all frames
   std::vector<PlannedId> inputs;   // inputs of all nodes; invalid: a constant of the signature
   std::vector<StringId> keys;      // keys of modules, in order of first entry
-  std::vector<std::pmr::vector<FrameId>> calls;  // by key: frames, in order
+  std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames
   std::vector<FrameId> displaced;      // frames whose name a later call has; callers first
   ModuleId root;                       // root of the tree
   std::vector<uint32_t> module_frame;  // by module: its frame, or kNoFrame
@@ -181,12 +180,12 @@ struct Outline {
   std::span<const PlannedId> inputs_of(PlannedId id) const {
     return {inputs.data() + node(id).input_begin, node(id).input_count};
   }
-  // The node that replaces `id` in the final graph, or `id`.
+  // Returns the node that replaces `id` in the final graph, or `id`.
   PlannedId resolve(PlannedId id) const {
     const PlannedId other = node(id).replacement;
     return other.valid() ? other : id;
   }
-  // The nodes of a frame's graph, in order.
+  // Returns the nodes of a frame's graph, in order.
   std::vector<PlannedId> order(FrameId frame) const;
 };
 
