@@ -91,7 +91,7 @@ class GraphHasher {
     Digest sum{};                // sum of the hashes of all nodes
     std::optional<Digest> mode;  // hash of the last node that changed a mode
     Digest random{};             // hash of the last node that drew random numbers
-    Digest effect{};             // hash of the last node with an effect
+    Digest effect{};             // hash of the last node with a side effect
     SideEffects side_effects;    // side effects of all nodes
   };
   enum class Names { kUse, kDefine };

@@ -22,7 +22,7 @@ struct Definition {
   uint32_t node;      // position of the defining node in the graph, or kInput
   int64_t rank = -1;  // number of values ranked before this one; -1: no rank yet
 };
-using Definitions = core::TextViewMap<Definition>;  // by name
+using Definitions = core::TextViewMap<Definition>;  // by name of the value
 
 // The new names of a graph's values: _0, _1 and so on, by rank.
 class Renamed {
@@ -45,7 +45,7 @@ class Renamed {
 
  private:
   Definitions values_;              // every value with its rank
-  std::vector<std::string> names_;  // by rank
+  std::vector<std::string> names_;  // new names, by rank
 };
 
 // The result of order_nodes(): nodes in canonical order, in which their results get ranks. Of the

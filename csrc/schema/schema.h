@@ -53,12 +53,12 @@ struct Shape {
 struct FieldInfo {
   Field id;                   // kUnknown in types that are not in schema.def
   uint16_t shape;             // position in Schema::shapes_
-  bool required;              // no default
+  bool required;              // has no default
   Rule rule;                  // gate rule for its texts; see schema.def
   bool has_text;              // its values may contain texts
-  std::string name;           // as in the file
+  std::string name;           // name in files
   std::string key;            // JSON: the name in quotes, and ": "
-  std::string default_value;  // JSON, when not required
+  std::string default_value;  // JSON text, if not required
 };
 
 struct TypeInfo {
@@ -81,10 +81,10 @@ class Schema {
   // A field of a new schema. Shapes are written as in torch's schema: "int", "float", "bool",
   // "str", "optional X", "list X", "map X", or the name of a type.
   struct NewField {
-    std::string name;           // as in the file
+    std::string name;           // name in files
     std::string shape;          // such as "optional list int"
-    bool required;              // no default
-    std::string default_value;  // JSON, when not required
+    bool required;              // has no default
+    std::string default_value;  // JSON text, if not required
   };
   struct NewType {
     std::string name;              // name of the record or union
@@ -123,8 +123,8 @@ class Schema {
 
   std::vector<TypeInfo> types_;                        // types, by position
   std::vector<Shape> shapes_;                          // the distinct shapes
-  std::vector<bool> has_text_;                         // by shape
-  std::unordered_map<std::string, uint16_t> by_name_;  // positions of types
+  std::vector<bool> has_text_;                         // see has_text(); by shape
+  std::unordered_map<std::string, uint16_t> by_name_;  // name of a type -> position
   std::array<int, kFields> places_;                    // by Field; see place()
   std::string difference_;                             // see difference()
 };

@@ -33,8 +33,8 @@ struct SpecInfo {              // NOLINT(clang-analyzer-optin.performance.Paddin
   SpecArgument argument_type;  // type of the value in `argument`
   Field target;                // field of that record that contains the target, or kUnknown
   SpecTarget target_type;      // type of the value in `target`
-  int rank;                    // order in the canonical form
-  int verifier_rank;           // order of outputs that torch's verifier requires
+  int rank;                    // sort order of this type in the canonical form
+  int verifier_rank;           // sort order of outputs that torch's verifier requires
   std::string_view hash_word;  // first text of the spec's hash; a change would change all hashes
 
   // Whether torch's InputSpec or OutputSpec has a `target`.
