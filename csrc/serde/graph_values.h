@@ -102,9 +102,9 @@ class GraphValues {
   // Whether torch's verifier and Graph.lint() surely accept the graph.
   bool is_surely_valid() const { return valid_; }
 
-  std::vector<NodeEntry> entries;  // in graph order
+  std::vector<NodeEntry> entries;  // entries of all nodes, in graph order
   std::vector<Output> outputs;     // outputs of all nodes
-  std::vector<NamedValue> values;  // in the order in which they are defined
+  std::vector<NamedValue> values;  // named values, in order of definition
 
  private:
   void add_entries(std::vector<Ref> nodes, OperatorTable& operators);

@@ -40,7 +40,7 @@ struct OperatorArgument {
   bool keyword_only;       // must be passed by name
   bool required;           // has no default
   bool is_python_keyword;  // cannot be passed by name
-  Ref type;                // declared in the schema, for writing empty lists; or None
+  Ref type;                // its type in the schema, for empty lists; or None
 };
 
 enum class ReturnKind : uint8_t { kTensor, kTensorList, kOther };
@@ -51,7 +51,7 @@ struct Operator {
   bool is_functional;  // is_allowed, and it writes none of its arguments
   bool takes_numbers;  // whether it is kSymbolic, or aten.item, which is decoded like it
   bool constrains;     // calling it constrains the range of a symbol
-  std::string name;    // as in the file
+  std::string name;    // its name in files
   Ref object;          // the operator, or null
   std::vector<OperatorArgument> arguments;  // only of kSchema and kSymbolic
   std::vector<ReturnKind> returns;          // kSchema
