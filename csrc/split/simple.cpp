@@ -289,7 +289,7 @@ class Stitcher {
   PyObject* affix_;  // str or None; borrowed
   fx::NameWriter name_writer_{fx::NameWriter::Forbidden::kForNodes};
   fx::GraphWriter writer_{name_writer_};
-  Ref values_ = Ref::steal(PyDict_New());   // name in the source -> node of the base graph
+  Ref values_ = Ref::steal(PyDict_New());   // name in the original graph -> node of the base graph
   Ref modules_ = Ref::steal(PyDict_New());  // name -> partition's module
   CurrentMeta current_meta_;                // meta of the nodes that unpack partitions' outputs
 };

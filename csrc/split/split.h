@@ -29,7 +29,7 @@ struct SplitOptions {
 // The decisions of a split, made before any object is created.
 struct SplitPlan {
   Assignment assignment;                     // the results of the callback
-  fx::ReadGraph source;                      // the graph, flat
+  fx::ReadGraph source;                      // the original graph, flat
   std::unique_ptr<Partitioning> partitions;  // inputs and outputs of the partitions
   std::vector<core::PartitionId> order;      // order in which the base graph calls the partitions
   std::vector<Ref> submodule_names;          // by partition: "submod_0", ...

@@ -19,7 +19,7 @@ struct Context {
   const SplitPlan& plan;
   const SplitOptions& options;
   fx::NameWriter& names;
-  std::vector<Ref>& stale;  // see WrittenSplit
+  std::vector<Ref>& stale;  // see WrittenSplit::stale
 
   const core::Graph& graph() const { return plan.source.graph; }
   PyObject* node(NodeId id) const { return plan.source.nodes[id.value()]; }
@@ -167,7 +167,7 @@ class PartitionWriter {
   }
 
   Context& context_;
-  std::vector<PyObject*>& clones_;     // by node of the source: its clone; borrowed
+  std::vector<PyObject*>& clones_;     // by node of the original graph: its clone; borrowed
   const PartitionId partition_;        // the partition whose graph is written
   const std::vector<NodeId>& inputs_;  // inputs of the partition, by slot
   fx::GraphWriter writer_;
@@ -178,7 +178,7 @@ class PartitionWriter {
 
 class BaseWriter {
  public:
-  // `values`: one null for each node of the source.
+  // `values`: one null for each node of the original graph.
   BaseWriter(Context& context, std::span<const Ref> submodules, std::vector<PyObject*>& values)
       : context_(context), submodules_(submodules), writer_(context.names), values_(values) {}
 
@@ -211,7 +211,7 @@ class BaseWriter {
     }
   }
 
-  // Writes a placeholder or get_attr node of the source once. Other nodes belong to partitions.
+  // Writes a placeholder or get_attr node of the original graph, unless it is written already.
   void import(NodeId id) {
     if (values_[id.value()] != nullptr) return;
     PyObject* original = context_.node(id);
@@ -279,7 +279,7 @@ class BaseWriter {
   Context& context_;
   std::span<const Ref> submodules_;  // modules, by partition
   fx::GraphWriter writer_;
-  std::vector<PyObject*>& values_;   // by node of the source: its node in the base graph
+  std::vector<PyObject*>& values_;   // by node of the original graph: its node in the base graph
   fx::ModuleAttributes attributes_;  // the attributes that the base graph uses
   bool placeholders_done_ = false;   // whether all placeholders are written
   CurrentMeta current_meta_;         // meta of the nodes that unpack partitions' outputs
