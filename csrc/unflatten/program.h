@@ -46,9 +46,9 @@ struct FlatProgram {
   std::vector<Ref> string_objects;    // the results of string(), by id
   core::Graph graph;                  // the source with added nodes: only ops and inputs
   std::vector<core::NodeId> origin;   // by node: its origin in the source
-  std::vector<FlatKind> kinds;        // by node
+  std::vector<FlatKind> kinds;        // by node: its FlatKind
   std::vector<uint8_t> is_placed;     // by node: whether it is in the module of the node before it
-  std::vector<Ref> names;             // by node: the preferred name of its copies
+  std::vector<Ref> names;             // by node: the name that its copies request
   std::vector<core::NodeId> node_of;  // by name in the source, see node_named()
   bool is_exported = false;           // whether the outputs begin with the mutated values
   size_t skipped_outputs = 0;         // number of mutated values

@@ -24,7 +24,7 @@ struct NamedState {
 // the same storage and view. Groups are numbered from 0 over state dict and constants together.
 struct HeldState {
   PyObject* names;               // list of str: names in the state dict, then in the constants
-  PyObject* values;              // list, by position in `names`
+  PyObject* values;              // list: the values of `names`
   size_t constants_begin;        // position of the first constant
   std::vector<uint32_t> groups;  // by position in `names`: group of the value
   PyObject* specs;               // the input specs of the signature
@@ -84,7 +84,7 @@ class ProgramState {
   std::vector<uint32_t> in_state_dict_;      // name -> value in the state dict, or kNone
   std::vector<uint32_t> in_constants_;       // name -> value in the constants, or kNone
   std::vector<Input> inputs_;                // inputs that pass state
-  std::vector<AssignedState> entries_;       // in order of assignment
+  std::vector<AssignedState> entries_;       // assigned values, in order
   std::vector<uint8_t> is_assigned_;         // by name: whether it has a value
   std::vector<uint32_t> copy_of_[2];         // [is parameter][group]: index of the copy, or kNone
   std::vector<PyObject*> wanted_;            // borrowed from values_

@@ -17,7 +17,7 @@ struct UnflattenSource {
   std::vector<Mutation> mutations;
   PyObject* signatures;                     // list of tuples: signatures of preserved calls
   std::vector<std::string> with_signature;  // names of calls with a signature, and "" (the root)
-  const ProgramState* state = nullptr;      // its copies are set; null: the program has no state
+  const ProgramState* state = nullptr;      // with copies set; null: the program has no state
   std::vector<std::string> paths;           // dotted paths of the original modules, in order
   ModuleClasses classes;
   bool run_with_interpreter;

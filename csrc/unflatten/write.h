@@ -27,8 +27,8 @@ struct Signatures {
 };
 
 struct ModuleClasses {
-  PyObject* interpreter;  // runs a graph
-  PyObject* dispatcher;   // runs one of several modules
+  PyObject* interpreter;  // class of modules that run a graph
+  PyObject* dispatcher;   // class of modules that run one of several modules
 };
 
 // All inputs of write_modules().
@@ -95,7 +95,7 @@ class FrameWriter {
 
   const UnflattenPlan& plan_;
   fx::NameWriter& names_;
-  std::vector<PyObject*> nodes_;      // by planned node; borrowed from their graphs
+  std::vector<PyObject*> nodes_;      // by planned node: the written node; borrowed
   std::vector<core::StringId> name_;  // by planned node: its name in the graph being written
   std::vector<Ref> argument_names_;
 };

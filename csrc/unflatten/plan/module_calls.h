@@ -46,7 +46,7 @@ class ModuleCallStacks {
   static size_t valid_depth(std::span<const ModuleCall> stack, const StringPool& strings);
 
  private:
-  std::vector<std::vector<ModuleCall>> stacks_;  // by id
+  std::vector<std::vector<ModuleCall>> stacks_;  // stacks by id
   core::TextMap<uint32_t> ids_;                  // bytes of a stack -> id
 };
 

@@ -157,7 +157,7 @@ struct Outline {
   // would free the memory before the lists, so only an outline without frames may be assigned to.
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
-  std::vector<CallFrame> frames;   // in order of entry, callers first
+  std::vector<CallFrame> frames;   // frames in order of entry; callers first
   std::vector<PlannedNode> nodes;  // planned nodes of all frames
   std::vector<PlannedId> inputs;   // inputs of all nodes; invalid: a constant of the signature
   std::vector<StringId> keys;      // keys of modules, in order of first entry
@@ -165,7 +165,7 @@ struct Outline {
   std::vector<FrameId> displaced;      // frames whose name a later call has; callers first
   ModuleId root;                       // root of the tree
   std::vector<uint32_t> module_frame;  // by module: its frame, or kNoFrame
-  std::vector<uint32_t> module_type;   // by module: its class, or ModuleCall::kNoType
+  std::vector<uint32_t> module_type;   // by module: number of its class, or ModuleCall::kNoType
 
   static constexpr uint32_t kNoFrame = 0xffffffffu;
 
