@@ -37,9 +37,10 @@ class Switch(Protocol):
 
 
 class StandInType(ABCMeta):
-    """The metaclass of stand-ins for classes; a call or a subclass uses a class, not a stand-in."""
+    """The metaclass of stand-ins for classes; calls and subclassing use the real class."""
 
-    # The base ABCMeta avoids a conflict in classes that derive from a stand-in and from an ABC.
+    # Without the base ABCMeta, a class that derives from a stand-in and from an ABC would have
+    # conflicting metaclasses.
     _fxpress_installation: Switch  # selects `_fxpress_ours` or `_fxpress_original`
     _fxpress_ours: type
     _fxpress_original: type

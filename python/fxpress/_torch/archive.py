@@ -1,6 +1,7 @@
-"""Names from torch for archives.
+"""Import from torch the names that archives need.
 
-Functions import `torch.export.pt2_archive._package`, because it imports Inductor in a second.
+The functions import `torch.export.pt2_archive._package` on use, because it imports Inductor, which
+costs a second.
 """
 
 from __future__ import annotations

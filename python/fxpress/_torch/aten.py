@@ -1,8 +1,9 @@
 """Load the extension that needs libtorch, which is built for each minor version of torch.
 
 Raises:
-    UnsupportedTorchError: fxpress has no such extension for the running torch. An extension for
-        another minor version could crash the process, because libtorch's C++ interface changes.
+    UnsupportedTorchError: fxpress has no extension for the minor version of the running torch. An
+        extension for another version could crash the process, because libtorch's C++ interface
+        changes.
     ImportError: fxpress was built without such extensions.
 """
 

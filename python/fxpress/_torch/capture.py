@@ -1,4 +1,4 @@
-"""Names from torch for Dynamo's capture, its tracers and its guards."""
+"""Import from torch the names that Dynamo's capture needs, with its tracers and guards."""
 
 from __future__ import annotations
 
@@ -91,11 +91,12 @@ delete_attribute = _del_attr
 log = torch_capture.log
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
-# The function that `nn.Module.__call__` checks: in newer releases, False while tracing is paused.
+# `nn.Module.__call__` checks this function. In newer torch, it returns False while tracing is
+# paused.
 _is_tracing: Callable[[], object] = (
     torch._C._is_tracing if features.calls_check_is_tracing else torch._C._get_tracing_state
 )
-# torch's name of `DynamoGraphTransformer` in the NodeSource of a node that this pass creates.
+# The `pass_name` in the NodeSource of the nodes that torch's DynamoGraphTransformer creates.
 TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
 # The keys of `Node.meta` that `Interpreter` copies, in addition to a tracer's keys.
 VALUE_KEYS = ("val", "example_value", "unbacked_bindings")
@@ -118,7 +119,7 @@ def reset() -> None:
 
 
 def settings(**config: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a block in which Dynamo has these settings."""
+    """Return a block in which Dynamo's settings have the values in `config`."""
     return cast(contextlib.AbstractContextManager[Any], torch._dynamo.config.patch(**config))
 
 
@@ -192,7 +193,7 @@ def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
 def bound_spec(
     dynamic_shapes: Any, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Any], Any] | None:
-    """Return (spec, values, tree spec) of flat inputs; None: `dynamic_shapes` is not a spec."""
+    """Bind a spec to inputs: return (ShapesSpec, flat inputs, tree spec); None for other types."""
     if not features.shapes_specs:
         return None
     from torch.fx.experimental._spec_binding import _bind_spec_to_args
@@ -242,7 +243,7 @@ def _line_of(code: types.CodeType, name: str) -> int:
 
 
 def as_traced_by_torch(forward: _Function) -> _Function:
-    """Give a `forward` the file and line of torch's `forward`, which stack traces of nodes show."""
+    """Give a `forward` the file and lines of torch's, because stack traces of nodes show them."""
     torchs = torch_capture.ModuleToTrace.forward.__code__
     code = cast(types.FunctionType, forward).__code__
     shift = _line_of(torchs, "_export_root") - _line_of(code, "_export_root")

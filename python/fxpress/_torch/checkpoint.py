@@ -1,4 +1,4 @@
-"""Names of torch's classes and functions in its checkpoint files; compared, never looked up."""
+"""List names of torch's classes and functions in checkpoint files; they are only compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names from torch for exported programs, and for unflattened modules."""
+"""Import from torch what exported programs and unflattened modules need."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def with_distinct_names(program: ExportedProgram) -> ExportedProgram:
 
 
 def without_tokens_and_dead_bodies(program: ExportedProgram) -> ExportedProgram:
-    """Return the program, or a copy without effect tokens and without dead code in bodies."""
+    """Return the program, or a copy without effect tokens and dead code in nested GraphModules."""
     cleaned = without_effect_tokens(program)
     if cleaned is not program or not any(map(_has_dead_code, _bodies(program.graph_module))):
         return cleaned
@@ -130,7 +130,7 @@ def _has_dead_code(module: torch.fx.GraphModule) -> bool:
 
 
 def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a module with copies of all graphs, nested ones too; it shares other attributes."""
+    """Return a module with copies of its graph and nested graphs; other attributes are shared."""
     copies = {
         name: _copy_graph_module(child)
         for name, child in module._modules.items()

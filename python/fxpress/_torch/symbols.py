@@ -1,4 +1,4 @@
-"""Names from torch for symbolic sizes, their expressions, and the ShapeEnv of their symbols."""
+"""Import from torch what symbolic sizes, their expressions and their ShapeEnv need."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_r
 
 
 def comparable(number: Any) -> Any:
-    """Return a number, or a symbolic number's expression. Equal results: the numbers are equal."""
+    """Return a number, or a symbolic number's expression; numbers with equal results are equal."""
     return number.node.expr if isinstance(number, SYMBOLIC) else number
 
 
@@ -171,7 +171,8 @@ _Parts = list[tuple[Any, torch.fx.Node]]
 def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
     """Add placeholders for an expression's symbols, and the nodes with which torch computes it.
 
-    Return lists of (symbol, node) and (subexpression, node); None if one needs several nodes.
+    Return lists of (symbol, node) and (subexpression, node); None if a subexpression needs several
+    nodes.
     """
     parts: _Parts = []
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
@@ -209,7 +210,7 @@ def function_of(target: Any) -> tuple[str, str]:
 
 
 def describe_size_node(node: torch.fx.Node) -> None:
-    """Set the meta of a node that reads a size of an input, as torch does."""
+    """Set the meta that torch gives to a node that reads a size of an input."""
     metadata_hook._node_metadata_hook(node, metadata={"stack_trace": TRACE})
 
 

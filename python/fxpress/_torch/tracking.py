@@ -1,4 +1,4 @@
-"""Names from torch for the tracking of modules in Dynamo."""
+"""Import from torch what the tracking of modules in Dynamo needs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Args: TypeAlias = list[VariableTracker]
 Kwargs: TypeAlias = dict[str, VariableTracker]
 TorchNNModuleVariable: TypeAlias = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable: TypeAlias = torch_tracking.UnspecializedNNModuleVariable
-# The fields of this class of variables that are not attributes of the traced object.
+# The fields of an UnspecializedNNModuleVariable that are not attributes of the traced object.
 PLAIN_FIELDS_OF_UNSPECIALIZED = frozenset(TorchUnspecializedNNModuleVariable._nonvar_fields)
 TorchUnspecializedBuiltinNNModuleVariable: TypeAlias = (
     torch_tracking.UnspecializedBuiltinNNModuleVariable
@@ -112,7 +112,8 @@ GLOBAL_HOOKS = (
 
 
 def _has_no_traced_hooks(module: Any) -> bool:
-    # Dynamo skips hooks of torch's tools, so such hooks may be added or removed after the trace.
+    # The guard ignores hooks that Dynamo skips, such as hooks of torch's tools: they may be added
+    # or removed after the trace.
     for name in GLOBAL_HOOKS:
         for hook in getattr(module, name).values():
             if not is_skipped(getattr(hook, "__func__", hook)):
@@ -129,7 +130,8 @@ def no_traced_hooks(builder: Any, guard: Guard) -> None:
     )
 
 
-# By this name, Dynamo decides what it checks first: only that the guarded value exists.
+# Dynamo handles a guard by the name of its function. With this name, Dynamo handles the guard like
+# a check that the guarded value is not None.
 no_traced_hooks.__name__ = "NOT_NONE_MATCH"
 
 

@@ -49,7 +49,7 @@ _SLOTS = (
     }
 )
 GET_ATTRIBUTE = _SLOTS["get_attribute"]  # the messages of graph breaks begin with this name
-# Looks up an attribute as for any user-defined object: (variable, translator, name).
+# A function of (variable, translator, name) that looks up an attribute as for user-defined objects.
 plain_get_attribute = getattr(variables.UserDefinedObjectVariable, GET_ATTRIBUTE)
 
 
@@ -81,8 +81,9 @@ def method_table(names: frozenset[str]) -> dict[str, Any]:
     return {name: Method(functools.partial(handler, name)) for name in names}
 
 
-# The methods in `tp_methods` of torch's variable for modules. If a module's method is not listed
-# and its arguments are all tensors, Dynamo assumes that it computes tensors: a call is one node.
+# The methods in `tp_methods` of torch's variable for modules. If a method is not listed and its
+# arguments are all tensors, Dynamo assumes that the method computes tensors: the call becomes one
+# node.
 LISTED_METHODS: frozenset[str] = frozenset(
     torch_tracking.NNModuleVariable.tp_methods if features.modules_tracked_by_slots else ()
 )
@@ -185,7 +186,7 @@ def breaks_on_pending_mutation(variable: Any, tx: Any, name: str) -> bool:
     effects = tx.output.side_effects
     return (
         name in _LISTERS
-        # Older releases check it in the builtin function `getattr`.
+        # Older releases check this condition in the builtin function `getattr`.
         and features.modules_tracked_by_slots
         and variable.is_state_mutated
         and effects.is_attribute_mutation(variable)

@@ -38,7 +38,7 @@ def calls_of(
 
 
 def _parts_of_subclasses(state: dict[str, str]) -> set[str]:
-    """Return the names of the tensor subclasses among the state that became inner tensors."""
+    """Return the names of state tensors that were tensor subclasses and became inner tensors."""
     prefix = "parametrizations."
     return {
         ".".join(target.split(".")[1:-1]) for target in state.values() if target.startswith(prefix)

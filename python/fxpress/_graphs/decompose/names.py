@@ -1,8 +1,9 @@
 """Store the node names of decomposed programs with symbolic sizes, and the order of users.
 
-torch appends numbers to equal node names. They count all nodes created so far, including nodes of
-sizes that a trace only compares. How many of these exist depends on caches of fake tensors, which
-each trace changes. So a program's first trace defines its names, for equal programs and caches too.
+torch appends numbers to equal node names. The numbers count all nodes created so far, including
+nodes for sizes that a trace only compares. The count of these nodes depends on caches of fake
+tensors, which each trace changes. So the first trace of a program defines the names of its nodes,
+and of the nodes of later equal programs with equal caches.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Names:
     """The node names and the order of users of a traced graph.
 
     Attributes:
-        has_templates: whether templates can build the graph; False once they gave other nodes.
+        has_templates: whether templates can build the graph; False after they have built other
+            nodes.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -154,7 +156,7 @@ class Naming:
             return self._history.traces
 
     def traced(self, module: GraphModule, signature: ExportGraphSignature, number: int) -> None:
-        """Give the known Names to the program of trace `number`, or store the names that it has."""
+        """Give the known Names to the nodes of trace `number`; without any, store the names."""
         if self.known is not None:
             new_names = self.known.give(module.graph) or {}
             for spec in signature.output_specs:

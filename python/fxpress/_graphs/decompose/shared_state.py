@@ -1,7 +1,8 @@
 """Merge state tensors that share a storage, if a program writes to the storage.
 
-torch cannot trace such inputs. One of the tensors, the base, stays an input. The graph creates the
-other tensors as views of the base. The decomposed program has them again, as unused inputs.
+torch cannot trace inputs that share a written storage. One of the tensors, the base, stays an
+input. The graph creates the other tensors as views of the base. The decomposed program has inputs
+for the other tensors again, but no node uses these inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _State(NamedTuple):
 
     @property
     def geometry(self) -> tuple[Any, ...]:
-        """The dtype, shape, strides and offset; in one storage, equal ones mean equal tensors."""
+        """The dtype, shape, strides and offset, which identify a tensor within one storage."""
         return self.value.dtype, self.value.shape, self.value.stride(), self.value.storage_offset()
 
     @property

@@ -37,7 +37,8 @@ def _override_composite_implicit_decomp(
 ) -> AbstractContextManager[None]:
     """Return a block in which the functions in `cia_ops_to_callable` decompose composite operators.
 
-    At its end, the operators have their fake tensor implementations again; torch drops these.
+    At the end of the block, the fake tensor implementations of the operators are restored; torch's
+    function removes them.
 
     Args:
         cia_ops_to_callable: composite operator -> the function that decomposes it.

@@ -41,7 +41,8 @@ class TemplateNode(NamedTuple):
     """A node of a template. Values are numbered: -1, -2, … are the inputs, 0, 1, … the nodes.
 
     With symbolic sizes, some nodes compute numbers. All users of a number in a program share the
-    first node that computes the number. Nodes with `is_needed` stand for it, and are not written.
+    first node that computes the number. A node with `is_needed` refers to this first node, and is
+    not written itself.
     """
 
     target: Any
@@ -88,7 +89,7 @@ class Template(ByIdentity, _Template):
     """The trace of a call.
 
     Attributes:
-        nodes: the nodes that the call adds, also dead nodes unless they compute numbers.
+        nodes: the nodes that the call adds, including dead nodes that do not compute numbers.
         numbers: node of the recorded trace -> its number (see TemplateNode).
         fresh: sizes in bytes of the storages that the call creates.
         result: the call's result, with Outputs and NumberOutputs for tensors and numbers.

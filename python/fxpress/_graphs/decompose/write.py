@@ -24,7 +24,7 @@ from fxpress._torch.versions import features
 class Sources:
     """Creates the `from_node` records that torch's nodes would have, without `ep.module()`.
 
-    torch traces the graph of `ep.module()`. The object `between` stands for this graph.
+    torch traces the graph of `ep.module()`. The object `between` replaces this graph.
     """
 
     def __init__(self, old: Graph, between: Any) -> None:

@@ -1,4 +1,4 @@
-"""The callback that `around`, `balanced` and `by_module` return: a dict from nodes to ids."""
+"""Define the callback that `around`, `balanced` and `by_module` return: a dict of nodes and ids."""
 
 from __future__ import annotations
 

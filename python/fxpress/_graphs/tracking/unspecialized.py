@@ -116,7 +116,8 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
         self.nn_module_stack_source = self.source
-        # Name of a dict of state, as `_parameters` -> (tracer that first read it, its variable).
+        # Name of a dict of state, such as `_parameters` -> (tracer that first read it, its
+        # variable).
         self._tables: dict[str, tuple[object, VariableTracker]] = {}
 
     def _wrap_source(self, attr_source: Any) -> Any:
@@ -337,7 +338,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return plain_get_attribute(self, tx, name)
 
     def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
-        """Return the variable of a dict of hooks, without guards on the keys (ids), or None."""
+        """Return the variable of a dict of hooks, without guards on its keys; None: unsupported."""
         if tx.output.side_effects.has_pending_mutation_of_attr(self, name):
             return None
         hooks = getattr(self.value, name)

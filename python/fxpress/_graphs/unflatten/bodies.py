@@ -25,7 +25,7 @@ def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a shallow copy of `owner` with shallow copies of its bodies; without any, `owner`."""
+    """Return shallow copies of `owner` and its bodies; return `owner` if it has no bodies."""
     if not _children(owner):
         return owner
     copies = {id(owner): _shallow_copy(owner)}
@@ -34,7 +34,8 @@ def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModu
         body = pending.pop()
         if id(body) in copies:
             continue
-        # Generate the code now: a class generates it for the module that the class was created for.
+        # Generate the code now, because the class of `body` generates it for `body` only, not for a
+        # copy.
         deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
         pending += _children(body)

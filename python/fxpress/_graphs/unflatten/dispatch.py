@@ -1,4 +1,4 @@
-"""Put dispatchers into an existing tree of modules, for callers of torch's single steps.
+"""Put dispatchers into an existing tree of modules, for callers of single steps of unflattening.
 
 `unflatten` itself plans dispatchers before it creates modules.
 """

@@ -179,7 +179,8 @@ def signature(module: Any) -> inspect.Signature:
     call = module.module_call_graph[0].signature
     args, kwargs = call.in_spec.children()
     keywords = [name for name in kwargs.context if is_parameter_name(name)]
-    # Keyword parameters keep their names. A positional parameter of an equal name gets another.
+    # Keyword parameters keep their names. A positional parameter with an equal name gets another
+    # name.
     taken = set(keywords)
 
     def unused(name: str) -> str:
