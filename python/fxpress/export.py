@@ -1,10 +1,9 @@
 """Speed up `torch.export.export`, and create modules of exported programs.
 
-Stands in for a part of `torch.export.export`, and for `torch.export.ExportedProgram.module`. The
-exported program, with its names and metadata, equals the program that torch creates without
-fxpress. Dynamo, autograd, the dispatcher and the user's code run as without fxpress. fxpress
-creates the nodes, their metadata, their stack traces and the generated code, and the graph of
-`ExportedProgram.module`.
+Stands in for a part of `torch.export.export`, and for `torch.export.ExportedProgram.module`.
+Exported programs, their names and their metadata equal torch's. Dynamo, autograd, the dispatcher
+and the user's code run as without fxpress. fxpress creates the nodes, their metadata and stack
+traces, the generated code, and the graph of `ExportedProgram.module`.
 """
 
 from __future__ import annotations

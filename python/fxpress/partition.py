@@ -11,9 +11,8 @@
     draw(stages).render("stages")
 
 Each callback numbers partitions 0, 1, 2, … in graph order and cuts the graph into contiguous runs.
-Values therefore only flow to partitions with a higher number, and partitions have no cycles. Graphs
-with regions of autocast and grad mode can be split, too: `split_module` requires that partition
-numbers do not decrease in these graphs, and they never do.
+Values therefore only flow to higher partition numbers, and partitions have no cycles. Graphs with
+regions of autocast or grad mode, in which partition numbers must not decrease, can be split too.
 """
 
 from fxpress._graphs.partition.around import around

@@ -1,4 +1,4 @@
-"""The base class of fxpress's exceptions, and the exceptions that do not need torch.
+"""Define the base class of fxpress's exceptions, and exceptions that do not need torch.
 
 `SerializeError` is in `fxpress._torch.serde`, because it derives from torch's class; `ArchiveError`
 is in `fxpress._files.errors`. The `__module__` of each class is "fxpress", which also exports the
@@ -13,7 +13,7 @@ from typing import TypeVar
 from fxpress._base.observing.text import printable_lines
 
 _E = TypeVar("_E", bound=BaseException)
-_MOST_CHARACTERS = 10_000  # of a message, which may contain names from a file
+_MOST_CHARACTERS = 10_000  # longer messages are shortened; they may contain names from a file
 
 
 class Error(Exception):

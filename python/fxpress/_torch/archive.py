@@ -1,7 +1,6 @@
-"""Import from torch the names that archives need.
+"""Import torch's names for archives.
 
-The functions import `torch.export.pt2_archive._package` on use, because it imports Inductor, which
-costs a second.
+Functions import `torch.export.pt2_archive._package` on use, because it imports Inductor (1 second).
 """
 
 from __future__ import annotations

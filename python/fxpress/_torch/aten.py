@@ -1,7 +1,7 @@
 """Load the extension that needs libtorch, which is built for each minor version of torch.
 
 Raises:
-    UnsupportedTorchError: fxpress has no extension for the minor version of the running torch. An
+    UnsupportedTorchError: fxpress was not built for the minor version of the running torch. An
         extension for another version could crash the process, because libtorch's C++ interface
         changes.
     ImportError: fxpress was built without such extensions.

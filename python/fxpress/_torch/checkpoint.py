@@ -1,4 +1,4 @@
-"""List names of torch's classes and functions in checkpoint files; they are only compared."""
+"""List names of torch's classes and functions in checkpoint files, to compare; none is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import from torch what traces of single calls, and decomposed programs, need."""
+"""Import torch's names for traces of single calls, and for decomposed programs."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def trace(
     table: dict[Any, Callable[..., Any]],
     custom_triton_ops: bool,
 ) -> None:
-    """Call `body(tracer, functional mode)` in a trace with the state of `run_decompositions`."""
+    """Call `body(tracer, functional mode)` in the contexts in which torch decomposes programs."""
     decompositions = {**aot_autograd.aot_autograd_decompositions, **table}
 
     def run() -> None:
@@ -317,7 +317,7 @@ def have_own_storages(result: Any, given: list[Any]) -> bool:
 
 
 class Candidates:
-    """Records the candidate names that a trace passes to `Namespace.create_name`, by result."""
+    """Records the candidates that a trace passes to `Namespace.create_name`, by returned name."""
 
     def __init__(self, tracer: Any) -> None:
         self._namespace = tracer.graph._graph_namespace

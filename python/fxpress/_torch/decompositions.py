@@ -1,4 +1,4 @@
-"""Import from torch the names for decomposition tables, and override composite operators."""
+"""Import torch's names for decomposition tables, and override composite operators."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decom
     for code in export_utils._get_decomp_for_cia.__code__.co_consts
     if isinstance(code, types.CodeType)
 )
-# This function of torch returns the composite operators of aten, and collects them once in a
-# process.
+# torch collects the composite operators of aten once in a process; this function returns them.
 collected_aten_composites: Any = export_utils._collect_all_valid_cia_ops_for_aten_namespace
 
 

@@ -83,10 +83,8 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
 
 
 # The sources of equal layers differ only in the names of locals. Compiling a source is most of the
-# cost of a first call, so only the first source is compiled. A later source gets the same code
-# object with its own names of locals.
-# Source without names -> (code object, for each name in `co_varnames` its index in the list of
-# names).
+# cost of a first call, so equal sources share the code object of the first, with other local names.
+# Source without names -> (code object, for each name in `co_varnames` its index in `names`).
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
 # compile() refuses these names for locals, but a code object with such names would run.
@@ -189,9 +187,8 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
 
 
 # The namespace of a class whose code is deferred. Generating code adds entries to the instance's
-# `__dict__`. The methods that iterate over `__dict__` are deferred too, because an entry that
-# another thread adds would break the iteration. torch.jit.script iterates after
-# `__prepare_scriptable__`.
+# `__dict__`, which would break an iteration in another thread. So the methods that iterate over it
+# are deferred too; torch.jit.script iterates after `__prepare_scriptable__`.
 BODY: dict[str, Any] = {
     "recompile": _recompile,
     **{

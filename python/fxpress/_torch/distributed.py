@@ -1,4 +1,4 @@
-"""Import from torch what process groups, their stores, and stages of pipelines need."""
+"""Import torch's names for process groups, their stores, and stages of pipelines."""
 
 from __future__ import annotations
 
@@ -127,8 +127,7 @@ def new_group(ranks: list[int], seconds: float) -> Any:
         except Exception as error:
             failed.append(error)
 
-    # If a rank dies, Gloo may block for several timeouts. A daemon thread waits for Gloo instead of
-    # this function, which returns after one timeout.
+    # If a rank dies, Gloo may block for several timeouts, so a daemon thread calls Gloo.
     making = threading.Thread(target=make, name=CONNECTING, daemon=True)
     making.start()
     making.join(seconds)
@@ -230,9 +229,9 @@ _EMPTY = {
 
 
 class Stage(PipelineStage):  # type: ignore[misc]
-    """A stage of torch that infers shapes without changing buffers, and reports its activity.
+    """A `PipelineStage` that infers shapes without changing buffers, and reports its activity.
 
-    In `schedule.eval`, two stages of torch on one rank also pass gradients. These stages do not.
+    Unlike torch's stages, two of these stages on one rank pass no gradients in `schedule.eval`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Import from torch what exported programs and unflattened modules need."""
+"""Import torch's names for exported programs and unflattened modules."""
 
 from __future__ import annotations
 

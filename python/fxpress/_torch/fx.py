@@ -1,4 +1,4 @@
-"""Import from torch what graphs, nodes, generated code and pytrees need."""
+"""Import torch's names for graphs, nodes, generated code and pytrees."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def forward_from_code(
     namespace: dict[str, Any],
     graph: torch.fx.Graph,
 ) -> Any:
-    """Return the function of `source` without compiling: `pattern` differs in names of locals."""
+    """Return the function of `source` from compiled code that has other names of locals."""
     namespace = {**namespace, "__builtins__": vars(builtins)}
     key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
     code = pattern.replace(co_filename=key, co_varnames=names)
@@ -136,8 +136,7 @@ def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
     twin = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
-        # `create_node` does not validate get_attr nodes. The copy of an invalid node therefore
-        # reaches the code generator, which reports it.
+        # `create_node` does not check get_attr nodes, so the code generator reports invalid nodes.
         copied = copies[node] = twin.create_node("get_attr", "", type_expr=node.type)
         copied.name, copied.op, copied.target = node.name, node.op, node.target
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: copies.get(n, n))

@@ -20,8 +20,7 @@ from torch.fx import _compatibility
 from fxpress._base.errors import UnsupportedError, UnsupportedTorchError
 from fxpress._torch.versions import EXPECTED, is_of_torch, minor
 
-# The dicts in which torch.fx records its `compatibility` marks: the objects that it keeps backward
-# compatible, and all marked objects.
+# torch.fx's dicts of objects with a `compatibility` mark: backward-compatible objects, and all.
 COMPATIBILITY_MARKS: list[dict[Any, None]] = [
     vars(_compatibility)[name]
     for name in ("_BACK_COMPAT_OBJECTS", "_MARKED_WITH_COMPATIBILITY")

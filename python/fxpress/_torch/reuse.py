@@ -74,8 +74,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
         len(effects.tensor_hooks),
         len(effects.save_for_backward),
         len(tracer.bound_symbols),
-        # The first result of an operator has other size expressions than later results from the
-        # cache.
+        # An operator's first result has other size expressions than its cached results.
         FakeTensorMode.cache_misses if tracer.bound_symbols else 0,
         len(shapes.guards),
         shapes._version_counter,

@@ -1,4 +1,4 @@
-"""Import from torch what serialization needs: schema, serializer, symbols and verifiers."""
+"""Import torch's names for serialization: schema, serializer, symbols and verifiers."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ TorchSerializeError = torch_serialize.SerializeError
 class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[misc]
     """A program cannot be written, a file is damaged, or a file names something unknown.
 
-    It derives from `torch._export.serde.serialize.SerializeError`: code that catches torch's class
-    also catches this class. torch's own functions raise torch's class, which is not an
+    The class derives from `torch._export.serde.serialize.SerializeError`: code that catches torch's
+    class also catches this class. torch's functions raise torch's class, which is not an
     `fxpress.Error`.
 
     Example:
@@ -420,7 +420,7 @@ def is_unbacked(expression: Any) -> bool:
 
 
 def unbacked_bindings(value: Any, shape_env: Any, pending: set[Any]) -> dict[Any, Any]:
-    """Return {symbol: path in `value`} for the pending symbols that `value` defines."""
+    """Return {pending symbol: its path in `value`}, and remove these symbols from `pending`."""
     found = symbolic_shapes._free_unbacked_symbols_with_path(
         value, (), shape_env=shape_env, pending=pending, simplify=True
     )

@@ -1,4 +1,4 @@
-"""Import from torch what symbolic sizes, their expressions and their ShapeEnv need."""
+"""Import torch's names for symbolic sizes, their expressions and their ShapeEnv."""
 
 from __future__ import annotations
 
@@ -171,8 +171,7 @@ _Parts = list[tuple[Any, torch.fx.Node]]
 def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
     """Add placeholders for an expression's symbols, and the nodes with which torch computes it.
 
-    Return lists of (symbol, node) and (subexpression, node); None if a subexpression needs several
-    nodes.
+    Return lists of (symbol, node) and (subexpression, node); None: a part needs several nodes.
     """
     parts: _Parts = []
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)

@@ -1,4 +1,4 @@
-"""Import from torch what the tracking of modules in Dynamo needs."""
+"""Import torch's names for the tracking of modules in Dynamo."""
 
 from __future__ import annotations
 
@@ -112,8 +112,7 @@ GLOBAL_HOOKS = (
 
 
 def _has_no_traced_hooks(module: Any) -> bool:
-    # The guard ignores hooks that Dynamo skips, such as hooks of torch's tools: they may be added
-    # or removed after the trace.
+    # Dynamo does not trace hooks of torch's tools: they may be added or removed after the trace.
     for name in GLOBAL_HOOKS:
         for hook in getattr(module, name).values():
             if not is_skipped(getattr(hook, "__func__", hook)):
@@ -130,8 +129,7 @@ def no_traced_hooks(builder: Any, guard: Guard) -> None:
     )
 
 
-# Dynamo handles a guard by the name of its function. With this name, Dynamo handles the guard like
-# a check that the guarded value is not None.
+# Dynamo reads this name, and handles the guard like a check that the value is not None.
 no_traced_hooks.__name__ = "NOT_NONE_MATCH"
 
 

@@ -81,9 +81,8 @@ def method_table(names: frozenset[str]) -> dict[str, Any]:
     return {name: Method(functools.partial(handler, name)) for name in names}
 
 
-# The methods in `tp_methods` of torch's variable for modules. If a method is not listed and its
-# arguments are all tensors, Dynamo assumes that the method computes tensors: the call becomes one
-# node.
+# The methods in `tp_methods` of torch's variable for modules. Dynamo assumes that any other method
+# computes tensors if its arguments are all tensors: the call becomes one node.
 LISTED_METHODS: frozenset[str] = frozenset(
     torch_tracking.NNModuleVariable.tp_methods if features.modules_tracked_by_slots else ()
 )

@@ -1,4 +1,4 @@
-"""Import from torch what the module of an exported program and the guards on its inputs need."""
+"""Import torch's names for the module of an exported program, and for guards on its inputs."""
 
 from __future__ import annotations
 
@@ -85,6 +85,6 @@ def new_graph_like(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 def tracer_to_keep(graph: torch.fx.Graph) -> type | None:
-    """Return the tracer class that a GraphModule stores; None if it is local: pickle refuses it."""
+    """Return the tracer class that a GraphModule stores; None for a local class (not picklable)."""
     tracer = graph._tracer_cls
     return None if tracer is None or "<locals>" in tracer.__qualname__ else tracer

@@ -170,8 +170,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
 
     Args:
         orig_arg_names: the names of the callable's arguments.
-        dynamo_bytecode_flatten, dynamo_bytecode_unflatten: functions; the module also has them as
-            attributes.
+        dynamo_bytecode_flatten, dynamo_bytecode_unflatten: functions; also module attributes.
 
     Attributes:
         wrap_tuple: return the callable's result in a tuple.

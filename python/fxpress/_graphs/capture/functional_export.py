@@ -194,7 +194,7 @@ def _dynamo_graph_capture_for_export(
             check_inputs(flat_inputs)
             called = mod.forward if isinstance(mod, torch.nn.Module) else mod
             captured = _Captured(mod, flat_inputs, in_spec, constraints)
-            reset()  # otherwise, Dynamo guards modules that are new only by their type
+            reset()  # otherwise, Dynamo would guard a new module only by its type
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
             with timed(), captured.settings(spec), checked, _native.RareCollections():
                 with phase("trace"), unwritten_code():
@@ -295,8 +295,7 @@ class _Captured:
         """Return the captured GraphModule, rewritten to the inputs and outputs of the callable."""
         dynamic_dims = self._dynamic_dims()
         sources = self.metadata.graph_input_idx_to_local_source
-        # Index of a flat input -> position of its placeholder. A source with a slice is not a
-        # single input.
+        # Index of a flat input -> position of its placeholder, without sources of slices.
         order = {
             source.index: at
             for at, source in sources.items()

@@ -148,8 +148,7 @@ class _Reader:
         return Value(number, facts, known)
 
 
-# Types of plain constant inputs. No node uses such an input, or the symbol that torch creates for
-# an int.
+# Types of plain constant inputs. No node uses them, or torch's symbol for an int among them.
 _PLAIN = (int, bool, float, str, type(None))
 
 

@@ -1,9 +1,8 @@
 """Store the node names of decomposed programs with symbolic sizes, and the order of users.
 
-torch appends numbers to equal node names. The numbers count all nodes created so far, including
-nodes for sizes that a trace only compares. The count of these nodes depends on caches of fake
-tensors, which each trace changes. So the first trace of a program defines the names of its nodes,
-and of the nodes of later equal programs with equal caches.
+torch numbers equal node names by all nodes created so far, including nodes for sizes that a trace
+only compares. The number of such nodes depends on caches of fake tensors, which each trace changes.
+So a program's first trace defines its names, also for later equal programs with equal caches.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ class Names:
     """The node names and the order of users of a traced graph.
 
     Attributes:
-        has_templates: whether templates can build the graph; False after they have built other
-            nodes.
+        has_templates: whether templates can build the graph; False once they built other nodes.
     """
 
     def __init__(self, graph: Graph) -> None:

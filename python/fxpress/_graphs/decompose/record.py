@@ -147,8 +147,7 @@ class Recorder:
         return template
 
     def _make_numbers(self, call: Call) -> list[Any]:
-        # Create new SymInts instead of using the sizes of inputs, because a tracer distinguishes
-        # SymInts by identity.
+        # Create new SymInts: a tracer distinguishes symbolic numbers by identity.
         env = self._symbols.shape_env
         return [sizes.number_of(n.expression, n.kind, env) for n in call.numbers]
 

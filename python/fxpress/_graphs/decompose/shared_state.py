@@ -1,8 +1,7 @@
 """Merge state tensors that share a storage, if a program writes to the storage.
 
-torch cannot trace inputs that share a written storage. One of the tensors, the base, stays an
-input. The graph creates the other tensors as views of the base. The decomposed program has inputs
-for the other tensors again, but no node uses these inputs.
+torch cannot trace such tensors as inputs. One of them, the base, stays an input, and the graph
+creates the others as views of the base. The decomposed program has the others as unused inputs.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ def _override_composite_implicit_decomp(
 ) -> AbstractContextManager[None]:
     """Return a block in which the functions in `cia_ops_to_callable` decompose composite operators.
 
-    At the end of the block, the fake tensor implementations of the operators are restored; torch's
-    function removes them.
+    At the end, the operators' fake tensor implementations are restored; torch drops them.
 
     Args:
         cia_ops_to_callable: composite operator -> the function that decomposes it.

@@ -40,9 +40,8 @@ class NumberSpec(NamedTuple):
 class TemplateNode(NamedTuple):
     """A node of a template. Values are numbered: -1, -2, … are the inputs, 0, 1, … the nodes.
 
-    With symbolic sizes, some nodes compute numbers. All users of a number in a program share the
-    first node that computes the number. A node with `is_needed` refers to this first node, and is
-    not written itself.
+    With symbolic sizes, some nodes compute numbers. All users of a number share the first node that
+    computes it. A node with `is_needed` refers to this first node, and is not written.
     """
 
     target: Any

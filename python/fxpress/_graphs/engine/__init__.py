@@ -1,8 +1,7 @@
 """Run graphs in C++. Stands in for `torch.fx.Interpreter`.
 
-The first run of a graph compiles it into a plan (`csrc/engine`). The plan is stored in the graph's
-`__dict__`. Each run checks the plan against the graph. Copies and pickles of the graph lack the
-plan.
+The first run compiles a graph into a plan (`csrc/engine`), stored in the graph's `__dict__`. Each
+run checks the plan against the graph. Copies and pickles of a graph lack the plan.
 """
 
 from __future__ import annotations

@@ -26,11 +26,10 @@ def around(
 
     vLLM and SGLang split a model around attention in this way, to capture the other operations in
     CUDA graphs. Use the callback with `keep_original_order=True`, as they do: otherwise,
-    `split_module` changes the order of partitions that don't depend on each other. torch has no
-    such function.
+    `split_module` reorders partitions that don't depend on each other. torch has no such function.
 
     A `getitem` node that directly follows a matching node and unpacks its result joins that node's
-    partition. Partitions therefore return tensors instead of tuples, which compilers don't accept.
+    partition. Partitions therefore pass tensors to each other: compilers don't accept tuples.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.

@@ -170,8 +170,7 @@ def split_module_simple(
     """Cut a graph without parameters into submodules, called in the order of first appearance.
 
     Stands in for `torch.fx.passes.split_module.split_module_simple`. The module and its submodules
-    are torch's lazy GraphModules. Unlike in torch, they have all dicts of a module, such as
-    `_forward_hooks`.
+    are torch's lazy GraphModules, but have all dicts of a module, such as `_forward_hooks`.
 
     Args:
         m: the module to split. Its submodules and attributes are not copied to the result.

@@ -1,7 +1,6 @@
 """Create fake tensors and `tensor_meta` as copies, instead of running torch's Python code.
 
-torch creates the first object with a key, such as sizes and dtype. Later objects with the same key
-copy the first.
+torch creates the first object with a key, such as sizes and dtype. Later objects copy that object.
 """
 
 from __future__ import annotations

@@ -116,8 +116,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
         self.nn_module_stack_source = self.source
-        # Name of a dict of state, such as `_parameters` -> (tracer that first read it, its
-        # variable).
+        # Name of a dict of state (`_parameters`, …) -> (tracer that first read it, its variable).
         self._tables: dict[str, tuple[object, VariableTracker]] = {}
 
     def _wrap_source(self, attr_source: Any) -> Any:

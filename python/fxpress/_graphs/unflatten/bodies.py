@@ -34,8 +34,7 @@ def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModu
         body = pending.pop()
         if id(body) in copies:
             continue
-        # Generate the code now, because the class of `body` generates it for `body` only, not for a
-        # copy.
+        # Generate the code now: a class generates it only for the module it was created for.
         deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
         pending += _children(body)

@@ -399,8 +399,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         drop_dead_code: bool,
     ) -> None:
         program = torch_export.with_distinct_names(program)
-        # A function that the caller passed as `progress` must not run while the collector is
-        # paused.
+        # The caller's `progress` function must not run while the garbage collector is paused.
         with _native.GcPause() if progress is False else contextlib.nullcontext():
             with phase("state"):
                 state = source.collect(

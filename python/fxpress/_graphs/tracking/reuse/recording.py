@@ -68,8 +68,7 @@ class Call:
             surroundings(tx),
         )
         known = journal.effects.id_to_variable
-        # Numbers of objects for which Dynamo already has a variable, because another call has read
-        # them or this call reads them by another path.
+        # Numbers of objects for which Dynamo already has a variable, from another call or path.
         self.tracked = tuple(
             number for number, each in enumerate(self.structure.objects) if id(each) in known
         )

@@ -190,8 +190,7 @@ class Template:
         before: set[Any] = set()
         for guard in self.guards:
             if not self.is_inside(guard.originating_source):
-                # On objects outside of the module, Dynamo adds some guards in each call, and others
-                # once.
+                # Outside of the module, Dynamo adds some guards in each call, and others once.
                 before = before or self._guards_before()
                 if guard_key(guard) not in before:
                     raise NotReusable(f"the first call that reads {guard.name}")
