@@ -328,7 +328,7 @@ class Candidates:
         return self._candidates[name]
 
     def note(self) -> None:
-        """Start to record."""
+        """Start recording."""
         create_name = self._namespace.create_name
 
         def note_candidate(candidate: str, obj: Any) -> str:

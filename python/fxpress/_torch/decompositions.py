@@ -95,7 +95,7 @@ def fake_rule(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def kernels_replaced(prepared: list[tuple[Any, dict[Any, Any], Any]]) -> Iterator[None]:
-    """Give operators other Python kernels and fake tensor implementations within the block."""
+    """Replace Python kernels and fake tensor implementations of operators within the block."""
     saved = [dict(operator.py_kernels) for operator, _, _ in prepared]
     ruled = []
     try:

@@ -156,7 +156,7 @@ def disconnect(schedule: Any, error: BaseException) -> None:
     while seen is not None:
         for frame, _ in traceback.walk_tb(seen.__traceback__):
             if str(frame.f_globals.get("__name__")).startswith("torch.distributed."):
-                with contextlib.suppress(RuntimeError):  # a running frame stays
+                with contextlib.suppress(RuntimeError):  # a running frame cannot be cleared
                     frame.clear()
         seen = seen.__cause__ or seen.__context__
     with contextlib.suppress(Exception):  # the caller raises `error`

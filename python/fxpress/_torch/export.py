@@ -33,7 +33,7 @@ def skip_frame(function: Callable[..., Any]) -> None:
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
 
 
-# Module `torch.export.unflatten`; the attribute of that name is the function.
+# The module `torch.export.unflatten`: the attribute `unflatten` of `torch.export` is a function.
 _unflatten = importlib.import_module("torch.export.unflatten")
 InterpreterModule: Any = _unflatten.InterpreterModule
 InterpreterModuleDispatcher: Any = _unflatten.InterpreterModuleDispatcher
@@ -52,7 +52,7 @@ def print_readable(module: Any, title: str, *flags: bool) -> str:
 
 def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
     """Return the program itself if it has no effect tokens, else a copy without the tokens."""
-    # `is`, not a set of kinds: hashing a member of an Enum calls Python code.
+    # Compare with `is`: a set of kinds would call Python code to hash a member of an Enum.
     token = InputKind.TOKEN
     specs = program.graph_signature.input_specs
     tokens = any(spec.kind is token for spec in specs) or any(

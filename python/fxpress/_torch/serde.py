@@ -65,7 +65,7 @@ INDUCTOR = "torch._inductor.ir"  # looked up in sys.modules, because importing i
 can_use_triton: Callable[[], bool] = (
     functools.partial(has_triton, include_cpu=True) if features.triton_on_cpu else has_triton
 )
-# Classes and dicts of torch: callers, registered extensions and pickles refer to these objects.
+# fxpress uses torch's own objects here: callers, registered extensions and pickles refer to them.
 SerializedProgram = torch_serialize._SerializedProgram
 ExtensionHandler = torch_serialize.ExtensionHandler
 Final = torch_serialize.Final  # the metaclass of classes that cannot be subclassed

@@ -115,7 +115,7 @@ def knowledge(shape_env: Any) -> tuple[Any, ...]:
 
 
 def state(shape_env: Any) -> tuple[Any, ...]:
-    """Return counters of a ShapeEnv: one changes if a trace adds a guard, symbol or assertion."""
+    """Return counters of a ShapeEnv. A counter changes if a trace adds a guard or a symbol."""
     if shape_env is None:
         return ()
     return (
@@ -214,6 +214,6 @@ def describe_size_node(node: torch.fx.Node) -> None:
 
 
 def state_of_caches(shape_env: Any) -> tuple[Any, ...]:
-    """Return a key for the state of the caches in which torch finds symbolic sizes of results."""
+    """Return a key of a ShapeEnv and of the caches from which torch reuses symbolic sizes."""
     tables = [vars(shape_env).get(name, {}) for name in ("fake_tensor_cache", "_symop_cache")]
     return knowledge(shape_env), frozenset(map(hash, tables[0])), len(tables[1])

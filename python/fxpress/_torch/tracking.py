@@ -94,7 +94,7 @@ def raise_observed(tx: Translator, kind: type[Exception], *args: str) -> NoRetur
 
 
 def guard_all(source: Source, names: tuple[str, ...], kind: Any) -> None:
-    """Guard on attributes by one kind of guard; extract the traced program's stack only once."""
+    """Install a guard of one kind on each attribute; extract the traced program's stack once."""
     stack = TracingContext.extract_stack()
     guards = [AttrSource(source, name).make_guard(kind) for name in names]
     for guard in guards:

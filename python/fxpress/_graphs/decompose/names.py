@@ -79,7 +79,8 @@ class _History:
     """The history of the decompositions of programs with one ShapeEnv.
 
     Attributes:
-        key: the ShapeEnv's state before the first decomposition, then the Names of each one.
+        key: the ShapeEnv's state before the first decomposition, then the Names of each
+        decomposition.
         is_exact: whether all Names in `key` come from traces of torch.
         traces: how many traces of these programs have begun.
     """
@@ -99,7 +100,7 @@ class KnownNames:
 
     def __init__(self) -> None:
         self._shared: dict[Any, Names] = {}  # (key of a history, content of a program) -> Names
-        # ShapeEnv -> content of a program -> Names
+        # ShapeEnv -> {content of a program: its Names}
         self._own: weakref.WeakKeyDictionary[Any, dict[Any, Names]] = weakref.WeakKeyDictionary()
 
     def of(self, program: ExportedProgram, options: Any) -> Naming | None:

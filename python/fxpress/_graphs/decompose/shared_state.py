@@ -68,7 +68,7 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
         for node, spec in zip(placeholders, signature.input_specs, strict=True)
         if spec.kind in _ORDER and spec.target in values
     ]
-    bases: dict[Node, tuple[_State, _State]] = {}  # placeholder to replace -> (base, its own state)
+    bases: dict[Node, tuple[_State, _State]] = {}  # replaced placeholder -> (base, its state)
     for positions in sharing([each.value for each in held]):
         for group in _overlapping([held[i] for i in positions]):
             written = [each for each in group if each.spec.target in replaced]

@@ -71,7 +71,7 @@ def _exported_mode(node: torch.fx.Node) -> bool | None:
 
 
 def _exported_modes(module: torch.nn.Module) -> Iterator[tuple[str, torch.fx.Node, bool]]:
-    """Yield (path of the module, node, exported mode) for the nodes that show a mode."""
+    """Yield (path of the module, node, exported mode) for each node that has a mode."""
     for fqn, holder in module.named_modules():
         for part in getattr(holder, "_call_modules", (holder,)):
             graph = getattr(part, "graph", None)

@@ -163,10 +163,10 @@ def load(data: bytes, outside: list[Any]) -> Any:
 
 
 class _OpenPickles(threading.local):
-    """For pickles that this thread writes: id of a module -> the `_Graphs` with its graphs."""
+    """Stores, for pickles that this thread writes: id of a module -> the module's `_Graphs`."""
 
     def __init__(self) -> None:
-        # Weak, because the pickler keeps each `_Graphs` alive until the pickle is complete.
+        # Weak references suffice: the pickler keeps each `_Graphs` until the pickle is complete.
         self.graphs: weakref.WeakValueDictionary[int, _Graphs] = weakref.WeakValueDictionary()
 
 
@@ -236,7 +236,7 @@ class _Graphs:
         return self._item(child) if isinstance(child, torch.fx.GraphModule) else child
 
     def state_of(self, module: Any) -> dict[str, Any]:
-        """Return the state to pickle for a module: items replace the attributes in `values`."""
+        """Return the state to pickle for a module: `_GraphsItem`s replace values in `values`."""
         state: dict[str, Any] = module.__getstate__()
         for name, value in _with_graphs(module, state).items():
             state[name] = self._item(value)

@@ -313,7 +313,7 @@ class _IVals:
         return mf.remap_input(node.args[0])
 
     def update(self, partitions: Any) -> None:
-        """Add a `copy_` into the mutated tensor after each intermediate value that was read."""
+        """After each intermediate value that was read, add a `copy_` into the mutated tensor."""
         for entry in (entry for entries in partitions for entry in entries):
             graph = entry.module.graph
             names = self.node_names_by_fqn[entry.fqn]
