@@ -207,7 +207,7 @@ BODY: dict[str, Any] = {
 
 
 def _is_deferrable(module: torch.fx.GraphModule) -> bool:
-    """Return whether torch created a class only for this module, whose graph is a plain `Graph`."""
+    """Return whether `module` has a class that torch created for it, and a plain `Graph`."""
     cls = type(module)
     return (
         cls.__bases__ == (torch.fx.GraphModule,)

@@ -295,7 +295,7 @@ class _Captured:
         """Return the captured GraphModule, rewritten to the inputs and outputs of the callable."""
         dynamic_dims = self._dynamic_dims()
         sources = self.metadata.graph_input_idx_to_local_source
-        # Index of a flat input -> position of its placeholder, without sources of slices.
+        # Index of a flat input -> position of its placeholder. Sources with slices are left out.
         order = {
             source.index: at
             for at, source in sources.items()

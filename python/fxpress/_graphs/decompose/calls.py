@@ -65,7 +65,7 @@ def _rename(
             raise ValueError(_GONE.format(name))
         if name in new_name:
             argument.name = new_name[name]
-        elif name in conversions:  # the conversion became no node: it returned its input
+        elif name in conversions:  # the conversion returned its input, and became no node
             if conversions[name] not in new_name:
                 raise ValueError(_GONE.format(conversions[name]))
             argument.name = new_name[conversions[name]]

@@ -148,7 +148,7 @@ class _Reader:
         return Value(number, facts, known)
 
 
-# Types of plain constant inputs. No node uses them, or torch's symbol for an int among them.
+# Types of plain constant inputs. No node uses such an input, or the symbol of an int input.
 _PLAIN = (int, bool, float, str, type(None))
 
 

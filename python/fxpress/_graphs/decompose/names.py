@@ -79,8 +79,7 @@ class _History:
     """The history of the decompositions of programs with one ShapeEnv.
 
     Attributes:
-        key: the ShapeEnv's state before the first decomposition, then the Names of each
-        decomposition.
+        key: the ShapeEnv's state before the first decomposition, then the Names of each one.
         is_exact: whether all Names in `key` come from traces of torch.
         traces: how many traces of these programs have begun.
     """

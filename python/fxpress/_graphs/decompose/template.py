@@ -60,9 +60,9 @@ class TemplateNode(NamedTuple):
 class Output(NamedTuple):
     """A tensor that the call returns."""
 
-    value: int  # numbered as in TemplateNode
+    value: int  # its number, as in TemplateNode
     facts: Facts
-    storage: int  # numbered as in TensorSpec
+    storage: int  # its storage's number, as in TensorSpec
 
 
 class NumberOutput(NamedTuple):
@@ -70,7 +70,7 @@ class NumberOutput(NamedTuple):
 
     expression: Any
     kind: type
-    value: int | None  # numbered as in TemplateNode; None: no node until another node needs it
+    value: int | None  # its node, numbered as in TemplateNode; None until another node needs it
 
 
 class _Template(NamedTuple):
@@ -96,7 +96,7 @@ class Template(ByIdentity, _Template):
         is_symbolic: whether the template has expressions, which `Symbols.bound` replaces.
         is_from_cache: whether tensors from torch's cache of fake tensors share other storages than
             computed tensors, so that the trace depends on the cache.
-        moves: whether also the offset or storage size of a result depends on the cache.
+        moves: whether the offset or storage size of a result depends on the cache, too.
     """
 
     __slots__ = ()

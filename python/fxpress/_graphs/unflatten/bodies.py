@@ -25,7 +25,7 @@ def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return shallow copies of `owner` and its bodies; return `owner` if it has no bodies."""
+    """Return a shallow copy of `owner` with copies of its bodies; `owner` itself without bodies."""
     if not _children(owner):
         return owner
     copies = {id(owner): _shallow_copy(owner)}

@@ -248,7 +248,7 @@ def as_function(guards: list[str], inputs: Inputs) -> Callable[..., None]:
 
 
 def as_module(guards: list[str], inputs: Inputs) -> torch.nn.Module:
-    """Return a module whose `forward` is `as_function` of the guards."""
+    """Return a module whose `forward` is the result of `as_function`."""
     module: Any = torch_unlift.GuardsFn()
     module.forward = torch_unlift.traced_by_dynamo(as_function(guards, inputs))
     module._is_impure = True  # keeps the unused call of the module in the graph

@@ -55,7 +55,7 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> None:
-    """Copy parameters that share storages to `memo`, so that the copies share storages too."""
+    """Copy to `memo` the parameters that share storages, so that the copies share storages too."""
     seen = memo.setdefault(_SEEN, set())
     if id(module) in seen:
         return

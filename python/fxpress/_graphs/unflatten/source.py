@@ -196,7 +196,7 @@ _MUTATIONS = (
 
 
 def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
-    """Return (is_parameter, placeholder) for what each mutation output writes to, in order."""
+    """Return (is_parameter, target placeholder) for the mutation outputs, which come first."""
     if not any(spec.kind in _MUTATIONS for spec in signature.output_specs):
         return []
     buffers = {target: name for name, target in signature.inputs_to_buffers.items()}

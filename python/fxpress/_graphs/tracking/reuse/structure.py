@@ -1,8 +1,8 @@
 """Describe everything that a call of a module can read, to compare two calls.
 
 The description of a module has plain values. A walk numbers the modules, tensors and containers in
-the module, and the description has the numbers. If one object is at several paths in a module, it
-is at the same paths in every module with an equal description.
+the module, and the description has the numbers. If a module has one object at several paths, each
+module with an equal description also has one object at these paths.
 """
 
 from __future__ import annotations

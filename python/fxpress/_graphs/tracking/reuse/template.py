@@ -29,7 +29,7 @@ from fxpress._torch.reuse import (
 )
 from fxpress._torch.reuse_inputs import can_copy_input, can_copy_parameter
 
-# Keys of node meta that an instance computes, and keys that it copies.
+# Keys of `Node.meta` whose values an instance computes, and keys whose values it copies.
 _COMPUTED = {
     "nn_module_stack",
     "source_fn_stack",
