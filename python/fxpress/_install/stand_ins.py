@@ -37,7 +37,7 @@ class Switch(Protocol):
 
 
 class StandInType(ABCMeta):
-    """The metaclass of stand-ins for classes; calls and subclassing use the real class."""
+    """The metaclass of stand-ins; calls and subclassing use fxpress's class or torch's class."""
 
     # ABCMeta is the base, because a class may derive from a stand-in and from an ABC.
     _fxpress_installation: Switch  # selects `_fxpress_ours` or `_fxpress_original`

@@ -17,9 +17,9 @@ def build_info() -> dict[str, Any]:
 
     Returns:
         ``{"torch": <running version>, "native": {...}, "aten": {...}}``. The dict of each extension
-            has `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`. The dict `aten`
-            also has `torch` (the version that it was compiled against), `usable` (whether it runs
-            with this torch) and `reason` (why it does not run, or None).
+        has `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`. The dict `aten` also
+        has `torch` (the version that it was compiled against), `usable` (whether it runs with this
+        torch) and `reason` (why it does not run, or None).
 
     Example:
         >>> sorted(fxpress.build_info())

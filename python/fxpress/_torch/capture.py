@@ -91,7 +91,7 @@ delete_attribute = _del_attr
 log = torch_capture.log
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
-# `nn.Module.__call__` checks this function. Newer ones return False while tracing is paused.
+# `nn.Module.__call__` checks this function: in newer torch, it is False while tracing is paused.
 _is_tracing: Callable[[], object] = (
     torch._C._is_tracing if features.calls_check_is_tracing else torch._C._get_tracing_state
 )

@@ -392,7 +392,7 @@ class Fakes:
         return state
 
     def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:
-        """Return a new meta storage, or the storage of fake tensors of `real` if it is given."""
+        """Return a new meta storage; for a tensor `real`, the storage of its fake tensors."""
         if type(nbytes) is not int:  # UntypedStorage would specialize the symbol
             return torch.empty((nbytes,), dtype=torch.uint8, device=META).untyped_storage()
         if real is None:

@@ -463,7 +463,7 @@ _FIELDS_ARE_KNOWN = set(_FIELDS.split()) == set(ExportedProgram.__annotations__)
 
 
 def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
-    """Return an ExportedProgram from its constructor's arguments; no checks if `is_valid`."""
+    """Return an ExportedProgram from its constructor's arguments; if `is_valid`, skip checks."""
     guards = fields.pop("guards_code")
     root = fields.pop("root")
     if is_valid and _FIELDS_ARE_KNOWN:

@@ -17,7 +17,7 @@ from fxpress._torch.fx import PATTERN
 
 
 class Named(NamedTuple):
-    """A value of state, which the module's graph reads from an attribute."""
+    """A parameter, buffer or constant, which the module's graph reads from an attribute."""
 
     name: str  # dotted, as in the signature
     value: Any

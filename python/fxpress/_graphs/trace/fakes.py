@@ -125,5 +125,5 @@ class Fakes:
         if known is None:
             known = self._described[key] = describe_tensor(fake)
             return known
-        # New sizes and qparams, because nodes must not share these objects.
+        # Set new sizes and qparams, because nodes must not share these objects.
         return known._replace(shape=sizes, stride=strides, qparams={})

@@ -1,4 +1,4 @@
-"""Copy bodies of higher-order operators: GraphModules that the program's graph names."""
+"""Copy bodies of higher-order operators: GraphModules to which the program's graph refers."""
 
 from __future__ import annotations
 
