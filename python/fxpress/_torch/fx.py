@@ -124,7 +124,7 @@ def forward_from_code(
     namespace: dict[str, Any],
     graph: torch.fx.Graph,
 ) -> Any:
-    """Return the function of `source` from compiled code that has other names of locals."""
+    """Return the function of `source` from the code `pattern`, which has other names of locals."""
     namespace = {**namespace, "__builtins__": vars(builtins)}
     key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
     code = pattern.replace(co_filename=key, co_varnames=names)

@@ -398,7 +398,7 @@ def guard_key(guard: Guard) -> tuple[Any, ...]:
 def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
     """Return a copy of a guard for the source by which `known` replaces the guard's source.
 
-    The copy has no stack yet: for Dynamo, guards with one source and one stack are equal.
+    The copy has no stack yet. For Dynamo, guards with the same source and the same stack are equal.
     """
     function = guard.create_fn
     if isinstance(function, functools.partial):

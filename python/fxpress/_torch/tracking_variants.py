@@ -54,7 +54,7 @@ plain_get_attribute = getattr(variables.UserDefinedObjectVariable, GET_ATTRIBUTE
 
 
 def fills_slots(cls: _T) -> _T:
-    """Give the methods of a class that `_SLOTS` lists the names by which Dynamo calls them."""
+    """Add Dynamo's names of the methods of a class; `_SLOTS` lists these methods and names."""
     for ours, slot in _SLOTS.items():
         if slot and ours in vars(cls):
             setattr(cls, slot, vars(cls)[ours])
