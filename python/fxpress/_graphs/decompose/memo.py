@@ -54,8 +54,7 @@ class Memo:
         self._functions: dict[Any, Any] = {}
         self._tensors: dict[int, _TracedTensor] = {}
         self._storages: dict[int, Storage] = {}
-        # For the first pass: call -> [(FunctionalTensor, its fake tensor)] of results that are
-        # views.
+        # For the first pass: call -> [(FunctionalTensor, fake tensor)] of results that are views.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
         self._unchanged: set[Node] = set()  # calls without writes to results in the first pass
         self.instantiated = 0

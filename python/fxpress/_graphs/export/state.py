@@ -96,7 +96,7 @@ class _Setter:
         self._has_call_names = has_call_names
 
     def set_all(self, values: list[tuple[str, Any]], kind: Any) -> None:
-        """Set values by name; "a@1.c", of one call of "a", overrides "a.c", of all calls of "a"."""
+        """Set values by name; "a@1.c" (one call of "a") overrides "a.c" (all calls of "a")."""
         for name, value in sorted(values, key=lambda pair: pair[0].count("@")):
             self.set(name, value, kind)
 
