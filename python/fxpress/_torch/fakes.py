@@ -38,7 +38,7 @@ def without_data(
 def fake_of(
     tensor: torch.Tensor, requires_grad: bool, device: torch.device, attributes: dict[str, Any]
 ) -> Any:
-    """Return a fake tensor on `device` with the storage and view of a tensor or a fake tensor."""
+    """Return a fake tensor on `device` with the storage, sizes and strides of `tensor`."""
     made = make_subclass(
         FakeTensor, tensor, requires_grad, dispatch_device=True, device_for_backend_keys=device
     )

@@ -1,4 +1,4 @@
-"""Names from torch for traces with proxies: `make_fx`, its modes, and fake tensors."""
+"""Import torch's names for traces with proxies: `make_fx`, its modes, and fake tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fast_tracing`: a block in which fxpress creates the nodes and fake tensors of `make_fx`."""
+"""Define `fast_tracing`: in its block, fxpress creates the nodes and fake tensors of `make_fx`."""
 
 from __future__ import annotations
 

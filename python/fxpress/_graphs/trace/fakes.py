@@ -1,6 +1,6 @@
 """Create fake tensors and `tensor_meta` as copies, instead of running torch's Python code.
 
-torch creates the first object with a key, such as sizes and dtype. Later objects copy the first.
+torch creates the first object with a key, such as sizes and dtype. Later objects copy that object.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def is_simple(fake: Any) -> bool:
 
 
 class Fakes:
-    """Creates the fake tensors of a trace. Callers disable torch function modes for its methods."""
+    """Creates the fake tensors of a trace. Callers must disable torch function modes first."""
 
     def __init__(self) -> None:
         # (id of the fake mode, device) -> the attributes of its fake tensors
         self._states: dict[tuple[int, torch.device], dict[str, Any]] = {}
-        self._patterns: dict[tuple[Any, ...], Any] = {}  # fake tensors to copy, unknown to the user
+        self._patterns: dict[tuple[Any, ...], Any] = {}  # to copy; users cannot reach them
         self._described: dict[tuple[Any, ...], Any] = {}  # the `tensor_meta` to copy
 
     def detached(self, fake: Any) -> Any:
@@ -137,5 +137,5 @@ class Fakes:
         if known is None:
             known = self._described[key] = describe_tensor(fake)
             return known
-        # New sizes and qparams, because nodes must not share these objects.
+        # Set new sizes and qparams, because nodes must not share these objects.
         return known._replace(shape=sizes, stride=strides, qparams={})
