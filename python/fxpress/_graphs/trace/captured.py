@@ -408,7 +408,7 @@ def _repeatable(calls: list[Node]) -> set[Node]:
 def _may_write(call: Node) -> bool:
     """Return whether a call may write to a tensor, or may read the graph of autograd."""
     target = call.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, compat.OpOverload):
         return bool(target._schema.is_mutable)
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     return bool(
