@@ -80,9 +80,9 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     recipes: list[Any] = []
     repeat = captured.Captured._repeat
 
-    def counted(self: Any, recipe: Any, inputs: Any) -> Any:
+    def counted(self: Any, recipe: Any, *given: Any) -> Any:
         recipes.append(recipe)
-        return repeat(self, recipe, inputs)
+        return repeat(self, recipe, *given)
 
     monkeypatch.setattr(captured.Captured, "_repeat", counted)
     return recipes
@@ -92,6 +92,31 @@ def repeated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_same_program(name: str, repeated: list[Any]) -> None:
     least, function = FUNCTIONS[name]
     assert_exports_as_torch(_Repeats(function), (torch.randn(3, 4),), strict=True)
+    assert len(repeated) >= least
+    assert bool(repeated) == bool(least)
+
+
+SYMBOLIC: dict[str, tuple[int, Callable[..., Any]]] = {  # as FUNCTIONS; x has symbolic sizes
+    "linear": (2, lambda x, w, s: F.linear(x, w, s)),
+    "computed sizes": (6, lambda x, w, s: (x @ w).view(x.shape[0], 2, -1).transpose(1, 2) + 1),
+    "flat": (4, lambda x, w, s: (x @ w).reshape(-1) * 2),
+    "new tensors": (2, lambda x, w, s: torch.zeros_like(x) + s),
+    "items": (2, lambda x, w, s: [a.sum() for a in (x @ w).chunk(2, 1)]),
+    "grown": (4, lambda x, w, s: torch.cat([x @ w, x]) + 1),
+    "square": (2, lambda x, w, s: x @ w @ x.t()),
+    "size as number": (2, lambda x, w, s: (x @ w) * x.shape[0]),
+    "range": (0, lambda x, w, s: torch.arange(x.shape[0])),
+    "expand": (2, lambda x, w, s: s.expand(x.shape[0], x.shape[1], 4)),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_symbolic_sizes(name: str, repeated: list[Any]) -> None:
+    least, function = SYMBOLIC[name]
+    sizes = ({0: torch.export.Dim.AUTO},)
+    example = (torch.randn(3, 4),)
+    model = _Repeats(function)
+    assert_exports_as_torch(model, example, strict=True, dynamic_shapes=sizes)
     assert len(repeated) >= least
     assert bool(repeated) == bool(least)
 

@@ -23,6 +23,10 @@ from torch.fx.experimental.proxy_tensor import (
     _ProxyTensor,
     _should_save_eager_input_vals,
 )
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing as disable_proxy_modes_tracing,
+)
+from torch.fx.experimental.proxy_tensor import fetch_sym_proxy as fetch_sym_proxy
 from torch.fx.experimental.proxy_tensor import set_original_aten_op as set_original_aten_op
 from torch.fx.experimental.proxy_tensor import track_tensor_tree as track_tensor_tree
 from torch.fx.experimental.symbolic_shapes import uninteresting_files as uninteresting_files

@@ -17,16 +17,23 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, Node, Proxy
 
-from fxpress._graphs.trace.fakes import Fakes, is_plain
+from fxpress._graphs.trace.fakes import Fakes, is_simple
 from fxpress._graphs.trace.inputs import counted_since
-from fxpress._graphs.trace.proxy_calls import ProxyCalls
+from fxpress._graphs.trace.proxy_calls import ProxyCalls, node_of_number
 from fxpress._torch import tracing as compat
 from fxpress._torch.fakes import share_gradient_edge
 from fxpress._torch.origins import BUILTIN, is_torchs, user_kernel
+from fxpress._torch.symbols import another_number, comparable
 
 
 class _Index(NamedTuple):
     """A tensor of a call: its arguments come first, then the results of its operators."""
+
+    number: int
+
+
+class _Number(NamedTuple):
+    """A symbolic int of a call, numbered as the tensors: first those of its arguments."""
 
     number: int
 
@@ -37,7 +44,9 @@ class _Tensor(NamedTuple):
     pattern: Any  # a detached copy of it
     edge: Any  # a tensor with its gradient edge, or None if it does not require gradients
     base: int | None  # the index of a tensor with the same storage; None: a new storage
-    facts: Any  # see `_facts_of`
+    facts: Any  # see `_Facts`
+    new: list[torch.SymInt]  # the symbolic ints that no tensor or argument had before
+    numbers: Any  # sizes, strides and offset with a _Number for each symbolic int; None: no symbols
 
 
 class _Counts(NamedTuple):
@@ -52,7 +61,7 @@ class _Step(NamedTuple):
     """A call of an operator."""
 
     function: Any
-    args: Any  # with an _Index in place of each tensor
+    args: Any  # with an _Index in place of each tensor, and a _Number for each symbolic int
     kwargs: dict[str, Any]
     before: _Counts
     excluded: Any  # a guard's keys: autograd, if the function dispatches below it; else None
@@ -66,6 +75,7 @@ class _Recipe(NamedTuple):
     steps: list[_Step]
     after: _Counts
     result: Any  # with an _Index in place of each tensor
+    is_symbolic: bool
 
     def has_views(self) -> bool:
         """Return whether a result of an operator shares the storage of another tensor."""
@@ -91,7 +101,7 @@ class Captured:
         self._nodes: set[Node] = set()  # the calls that may be repeatable
         self._recipes: dict[Any, _Recipe | None] = {}
         self._writes = False  # whether a call may write to a tensor
-        self._facts: dict[int, tuple[Any, Any]] = {}  # id of a fake tensor -> (tensor, its facts)
+        self._facts: dict[int, _Facts] = {}  # by the id of the fake tensor
 
     def run(self, original: Callable[..., Any], interpreter: Any, node: Node) -> Any:
         """Run a node by `original`, which is torch's `run_node`, or from the recipe of its key."""
@@ -104,20 +114,23 @@ class Captured:
             return original(interpreter, node)
         with compat.DisableTorchFunction():
             try:
-                inputs, key = self._key(interpreter.env, node)
+                inputs, numbers, key = self._key(interpreter.env, node)
             except _NotRepeatableError:
                 key = None
             else:
                 recipe = self._recipes.get(key)
                 if recipe is not None:
                     with interpreter._set_current_node(node):
-                        return self._repeat(recipe, inputs)
+                        if not recipe.is_symbolic:
+                            return self._repeat(recipe, inputs, numbers)
+                        with compat.disable_proxy_modes_tracing():
+                            return self._repeat(recipe, inputs, numbers)
                 if key in self._recipes:
                     key = None
         if key is None:
             return original(interpreter, node)
         misses = compat.cache_misses()
-        recording = _Recording(self._fakes, tracer, inputs)
+        recording = _Recording(self._fakes, tracer, inputs, numbers)
         self._calls.recording = recording
         try:
             result = original(interpreter, node)
@@ -141,15 +154,25 @@ class Captured:
         allowed = allowed and not any(map(_may_set_state, {*calls} - {*writes}))
         self._nodes = _repeatable(calls) if allowed else set()
 
-    def _key(self, env: dict[Node, Any], node: Node) -> tuple[list[Any], tuple[Any, ...]]:
-        """Return the distinct tensors among a call's arguments, and the call's key."""
+    def _key(
+        self, env: dict[Node, Any], node: Node
+    ) -> tuple[list[Any], list[torch.SymInt], tuple[Any, ...]]:
+        """Return the distinct tensors and symbolic ints of a call's arguments, and its key."""
         state = compat.autograd_state()
         if state.autocast:  # which copies a weight only for its first use
             raise _NotRepeatableError
         indexes: dict[int, int] = {}
         storages: dict[int, int] = {}
         inputs: list[Any] = []
+        places: dict[int, int] = {}
+        numbers: list[torch.SymInt] = []
         key: list[Any] = [node.op, node.target, state]
+
+        def add_number(number: torch.SymInt) -> None:
+            place = places.setdefault(id(number.node), len(numbers))
+            if place == len(numbers):
+                numbers.append(number)
+            key.append(place)  # torch tells symbolic ints apart by identity
 
         def add(argument: Any) -> None:
             value = env[argument] if type(argument) is Node else argument
@@ -161,7 +184,10 @@ class Captured:
                     inputs.append(value)
                     storage = value.untyped_storage()._cdata
                     key.append(storages.setdefault(storage, len(storages)))
-                    key.append(self._facts_of(value))
+                    facts = self._facts_of(value)
+                    key.append(facts.key)
+                    for each in facts.numbers:
+                        add_number(each)
                 key.append(_Index(number))
             elif kind in _CONSTANTS:
                 key.append(kind)
@@ -172,6 +198,9 @@ class Captured:
                 key.append((kind, len(value)))
                 for item in value:
                     add(item)
+            elif kind is torch.SymInt:
+                key.append((kind, comparable(value)))
+                add_number(value)
             elif kind is slice:
                 key.append(slice)
                 for item in (value.start, value.stop, value.step):
@@ -186,23 +215,25 @@ class Captured:
             add(argument)
         if not inputs:
             raise _NotRepeatableError
-        return inputs, tuple(key)
+        if numbers:
+            key.append(compat.version_of(inputs[0]))
+        return inputs, numbers, tuple(key)
 
-    def _facts_of(self, fake: Any) -> Any:
+    def _facts_of(self, fake: Any) -> _Facts:
         known = self._facts.get(id(fake))
-        if known is None:
+        if known is None or (known.numbers and known.version != compat.version_of(fake)):
             traced = self._tracer.tensor_tracker.get(fake)
-            if traced is None or traced.constant is not None or not is_plain(fake):
+            if traced is None or traced.constant is not None or not is_simple(fake):
                 raise _NotRepeatableError
-            if self._writes:
-                return _facts_of(fake)
-            known = self._facts[id(fake)] = (fake, _facts_of(fake))
-        return known[1]
+            known = _facts_of(fake)
+            if not self._writes:
+                self._facts[id(fake)] = known
+        return known
 
-    def _repeat(self, recipe: _Recipe, inputs: list[Any]) -> Any:
+    def _repeat(self, recipe: _Recipe, inputs: list[Any], given: list[torch.SymInt]) -> Any:
         """Add the nodes of a recipe to the trace, and return the call's result."""
         tracer = self._tracer
-        tensors = list(inputs)
+        tensors, numbers = list(inputs), list(given)
         nodes = [tracer.tensor_tracker[fake].proxy.node for fake in inputs]
 
         def node_of(index: _Index) -> Node:
@@ -211,28 +242,40 @@ class Captured:
                 found = tracer.tensor_tracker[tensors[index.number]].proxy.node
             return found
 
+        def argument(value: Any) -> Any:
+            if type(value) is _Number:
+                return node_of_number(numbers[value.number], tracer)
+            return node_of(value)
+
         def made(item: _Tensor) -> Any:
             base = None if item.base is None else tensors[item.base]
-            needs_grad = item.edge is not None
-            fake = self._fakes.like(item.pattern, base, requires_grad=needs_grad)
-            if needs_grad:
+            if item.numbers is None:
+                needs_grad = item.edge is not None
+                fake = self._fakes.like(item.pattern, base, requires_grad=needs_grad)
+                own = ()
+            else:
+                numbers.extend(map(another_number, item.new))
+                sizes = _mapped(item.numbers, _NUMBER, lambda each: numbers[each.number])
+                fake = self._fakes.with_numbers(item.pattern, base, sizes)
+                own = _symbolic(*sizes)
+            if item.edge is not None:
                 share_gradient_edge(fake, item.edge)
             tensors.append(fake)
             if not self._writes:
-                self._facts[id(fake)] = (fake, item.facts)
+                self._facts[id(fake)] = item.facts._replace(fake=fake, numbers=own)
             return fake
 
         for step in recipe.steps:
             self._count(step.before)
-            args = _mapped(step.args, _Index, node_of)
-            kwargs = _mapped(step.kwargs, _Index, node_of)
             guard = contextlib.nullcontext()
             if step.excluded is not None:
                 guard = compat.excluding(step.excluded)
             with self._calls.originating(step.function), guard:
+                args = _mapped(step.args, _ARGUMENT, argument)
+                kwargs = _mapped(step.kwargs, _ARGUMENT, argument)
                 node = self._calls.create_node(tracer, step.function, args, kwargs)
                 compat.count_gradients(step.gradients)
-                result = _mapped(step.result, _Tensor, made)
+                result = _mapped(step.result, _TENSOR, made)
                 if type(step.result) is _Tensor:
                     nodes.append(node)
                     self._calls.set_result(node, result, tracer)
@@ -242,7 +285,7 @@ class Captured:
                         result, Proxy(node, tracer), constant=None, tracer=tracer
                     )
         self._count(recipe.after)
-        return _mapped(recipe.result, _Index, lambda index: tensors[index.number])
+        return _mapped(recipe.result, _INDEX, lambda index: tensors[index.number])
 
     def _count(self, counts: _Counts) -> None:
         totals = self._tracer.torch_fn_counts
@@ -255,17 +298,22 @@ class Captured:
 class _Recording:
     """Records the operators of one call that torch runs."""
 
-    def __init__(self, fakes: Fakes, tracer: Any, inputs: list[Any]) -> None:
+    def __init__(
+        self, fakes: Fakes, tracer: Any, inputs: list[Any], numbers: list[torch.SymInt]
+    ) -> None:
         self._fakes = fakes
         self._tracer = tracer
         # Weak references, because functions of torch copy a result if there are other references.
         self._indexes = {id(fake): (weakref.ref(fake), _Index(i)) for i, fake in enumerate(inputs)}
         self._count = len(inputs)
+        self._numbers = {id(number.node): i for i, number in enumerate(numbers)}
+        self._kept = list(numbers)  # keeps ids from being reused
+        self._expected = 0  # nodes that a repetition adds
         self._bases: dict[int, int] = {}
         for i, fake in enumerate(inputs):
             self._bases.setdefault(fake.untyped_storage()._cdata, i)
         self._steps: list[_Step] = []
-        self._last = tracer.graph._root.prev
+        self._length = len(tracer.graph.nodes)
         self._state = compat.autograd_state()
         self._is_spoiled = False
         self._mark()
@@ -286,8 +334,9 @@ class _Recording:
         """Record nothing: torch's code traces an operator of the call."""
         self._is_spoiled = True
 
-    def begin(self, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """Record an operator, before its node is created."""
+    def begin(self, function: Any, args: Any, kwargs: dict[str, Any], created: int) -> None:
+        """Record an operator before its node is created, and after `created` nodes of numbers."""
+        self._expected += created + 1
         if self._is_spoiled or function.namespace not in BUILTIN:
             self._is_spoiled = True
             return
@@ -314,29 +363,24 @@ class _Recording:
             return
         created = gradients - self._gradients
         self._steps[-1] = self._steps[-1]._replace(gradients=created, result=described)
+        if type(described) is not _Tensor:
+            self._expected += len(described)  # each item has a node
         self._mark()
 
     def recipe(self, result: Any) -> _Recipe | None:
         """Return the recipe of the recorded call with its result; None if it is not repeatable."""
         if self._is_spoiled or not self._steps:
             return None
-        if compat.autograd_state() != self._state or self._added() != self._expected():
+        if compat.autograd_state() != self._state or self._added() != self._expected:
             return None
         try:
-            return _Recipe(self._steps, self._since_mark(), self._argument(result))
+            described = self._argument(result)
+            return _Recipe(self._steps, self._since_mark(), described, bool(self._kept))
         except _NotRepeatableError:
             return None
 
     def _added(self) -> int:
-        count, node = 0, self._tracer.graph._root.prev
-        while node is not self._last:
-            count, node = count + 1, node._prev
-        return count
-
-    def _expected(self) -> int:
-        """Return how many nodes the steps add: each item of a tuple has a node."""
-        results = [step.result for step in self._steps]
-        return sum(1 if type(each) is _Tensor else 1 + len(each) for each in results)
+        return len(self._tracer.graph.nodes) - self._length
 
     def _argument(self, value: Any) -> Any:
         kind = type(value)
@@ -351,13 +395,15 @@ class _Recording:
             return (list if kind is list else tuple)([self._argument(each) for each in value])
         if kind is dict:
             return {name: self._argument(each) for name, each in value.items()}
+        if kind is torch.SymInt and id(value.node) in self._numbers:
+            return _Number(self._numbers[id(value.node)])
         raise _NotRepeatableError
 
     def _result(self, value: Any) -> Any:
         if type(value) in (list, tuple):
             return type(value)([self._result(each) for each in value])
         known = self._indexes.get(id(value))
-        if not is_plain(value) or (known is not None and known[0]() is value):
+        if not is_simple(value) or (known is not None and known[0]() is value):
             raise _NotRepeatableError
         number = self._count
         self._count += 1
@@ -368,7 +414,18 @@ class _Recording:
         if value.requires_grad:
             edge = self._fakes.like(pattern, None, requires_grad=True)
             share_gradient_edge(edge, value)
-        return _Tensor(pattern, edge, None if base == number else base, _facts_of(value))
+        facts = _facts_of(value)
+        new: list[torch.SymInt] = []
+        for each in facts.numbers:
+            if self._numbers.setdefault(id(each.node), len(self._kept)) == len(self._kept):
+                self._kept.append(each)
+                new.append(each)
+        numbers = None
+        if facts.numbers:
+            sizes = (value.shape, value.stride(), value.storage_offset())
+            numbers = self._argument(sizes)
+        base = None if base == number else base
+        return _Tensor(pattern, edge, base, facts._replace(fake=None), new, numbers)
 
 
 _CONSTANTS = frozenset(
@@ -380,21 +437,44 @@ _CONSTANTS = frozenset(
 _SEQUENCES = frozenset((tuple, list, torch.Size, *compat.IMMUTABLE_LISTS))
 
 
-def _facts_of(fake: Any) -> tuple[Any, ...]:
-    """Return all that the trace of a call depends on in a fake tensor without symbols."""
-    numbers = (fake.shape, fake.stride(), fake.storage_offset(), fake.untyped_storage().nbytes())
+class _Facts(NamedTuple):
+    """All that the trace of a call depends on in a fake tensor."""
+
+    fake: Any
+    key: tuple[Any, ...]
+    numbers: tuple[torch.SymInt, ...]  # its symbolic ints
+    version: int | None  # of the ShapeEnv, if there are symbolic ints
+
+
+def _facts_of(fake: Any) -> _Facts:
+    sizes = (fake.shape, fake.stride(), fake.storage_offset())
     bits = (fake.requires_grad, fake.is_conj(), fake.is_neg(), fake.is_inference())
-    return (*numbers, fake.dtype, fake.device, *bits, fake.is_quantized)
+    others = (fake.dtype, fake.device, *bits, fake.is_quantized)
+    nbytes = fake.untyped_storage().nbytes()
+    numbers = _symbolic(*sizes)
+    if not numbers:
+        return _Facts(fake, (*sizes, nbytes, *others), (), None)
+    expressions = tuple(map(comparable, (*sizes[0], *sizes[1], sizes[2], nbytes)))
+    return _Facts(fake, (expressions, *others), numbers, compat.version_of(fake))
 
 
-def _mapped(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    """Return a copy of nested lists, tuples and dicts with `function(item)` for items of `kind`."""
-    if type(value) is kind:
+def _symbolic(sizes: Any, strides: Any, offset: Any) -> tuple[torch.SymInt, ...]:
+    """Return the symbolic ints among the sizes, strides and offset of a tensor."""
+    return tuple([each for each in (*sizes, *strides, offset) if type(each) is torch.SymInt])
+
+
+_INDEX, _NUMBER, _TENSOR = ((_Index,), (_Number,), (_Tensor,))
+_ARGUMENT = (_Index, _Number)
+
+
+def _mapped(value: Any, kinds: tuple[type, ...], function: Callable[[Any], Any]) -> Any:
+    """Return a copy of nested lists, tuples and dicts with `function(item)` for some types."""
+    if type(value) in kinds:
         return function(value)
     if type(value) in (list, tuple):
-        return type(value)([_mapped(item, kind, function) for item in value])
+        return type(value)([_mapped(item, kinds, function) for item in value])
     if type(value) is dict:
-        return {name: _mapped(item, kind, function) for name, item in value.items()}
+        return {name: _mapped(item, kinds, function) for name, item in value.items()}
     return value
 
 

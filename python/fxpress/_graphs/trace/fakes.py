@@ -109,12 +109,19 @@ class Fakes:
                 # A separate tensor, because the user's code may change the metadata of `made`.
                 self._patterns[key] = self.detached(made)
             return made
-        attributes = self._states[id(mode), metadata.device]
+        return self.with_numbers(pattern, base, numbers)
+
+    def with_numbers(self, pattern: Any, base: Any, numbers: Any) -> Any:
+        """Return a fake tensor as `like` does, with symbolic `numbers`: (sizes, strides, offset).
+
+        The numbers equal those of `pattern`. The result does not require gradients.
+        """
+        attributes = self._states[id(pattern.fake_mode), pattern.fake_device]
         with DisablePythonDispatcher(), DisableTorchDispatch():
             storage = None if base is None else base.untyped_storage()
             size = another_number(pattern.untyped_storage().nbytes()) if base is None else 0
             protects = protects_data(attributes)
-            made = fake_with_numbers(pattern, storage, size, sizes, strides, offset, protects)
+            made = fake_with_numbers(pattern, storage, size, *numbers, protects)
         vars(made).update(attributes)
         return made
 

@@ -21,6 +21,7 @@ from fxpress._torch.tracing import (
     ProxyTensor,
     ProxyTorchDispatchMode,
     counted_gradients,
+    fetch_sym_proxy,
     function_modes,
     has_new_symbols,
     is_traced_plainly,
@@ -107,31 +108,27 @@ class ProxyCalls:
     def dispatch(self, original: Any, mode: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Trace a simple call in a pre-dispatch mode; pass other calls to torch's code."""
         recording = self.recording
-        if type(mode) is not ProxyTorchDispatchMode or not self._is_plain(mode, function):
-            if recording is not None:
-                recording.spoil()
-            return original(mode, function, *args, **kwargs)
-        tracer = mode.tracer
-        try:
-            nodes = _nodes(args, tracer.tensor_tracker)
-            keywords = {k: _nodes(v, tracer.tensor_tracker) for k, v in kwargs.items()}
-        except _SpecialError:
-            if recording is not None:
-                recording.spoil()
-            return original(mode, function, *args, **kwargs)
+        if type(mode) is ProxyTorchDispatchMode and self._is_plain(mode, function):
+            tracer = mode.tracer
+            length = len(tracer.graph.nodes)
+            with self.originating(function), contextlib.suppress(_SpecialError):
+                nodes = _nodes(args, tracer)
+                keywords = {k: _nodes(v, tracer) for k, v in kwargs.items()}
+                if recording is not None:
+                    recording.begin(function, args, kwargs, len(tracer.graph.nodes) - length)
+                node = self.create_node(tracer, function, nodes, keywords)
+                out = function(*args, **kwargs)
+                gradients = counted_gradients()
+                if is_simple(out) and not has_new_symbols(out.fake_mode):
+                    self.set_result(node, out, tracer)
+                else:
+                    track_tensor_tree(out, Proxy(node, tracer), constant=None, tracer=tracer)
+                if recording is not None:
+                    recording.end(out, gradients)
+                return out
         if recording is not None:
-            recording.begin(function, args, kwargs)
-        with self.originating(function):
-            node = self.create_node(tracer, function, nodes, keywords)
-            out = function(*args, **kwargs)
-            gradients = counted_gradients()
-            if is_simple(out) and not has_new_symbols(out.fake_mode):
-                self.set_result(node, out, tracer)
-            else:
-                track_tensor_tree(out, Proxy(node, tracer), constant=None, tracer=tracer)
-        if recording is not None:
-            recording.end(out, gradients)
-        return out
+            recording.spoil()
+        return original(mode, function, *args, **kwargs)
 
     @staticmethod
     def originating(function: OpOverload) -> Any:
@@ -192,16 +189,27 @@ def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
     meta.update(moved)
 
 
-def _nodes(value: Any, tracker: Any) -> Any:
-    """Return an argument in which nodes replace the tensors that `tracker` traces."""
+def _nodes(value: Any, tracer: Any) -> Any:
+    """Return an argument with nodes in place of the tensors and symbolic ints of a trace.
+
+    The node of a symbolic int is created if it does not exist yet.
+    """
     kind = type(value)
     if kind is FakeTensor:
-        traced = tracker.get(value)
+        traced = tracer.tensor_tracker.get(value)
         if traced is None or traced.constant is not None:
             raise _SpecialError
         return traced.proxy.node
     if kind in _CONSTANTS:
         return value
     if kind in _SEQUENCES:
-        return _SEQUENCES[kind]([_nodes(each, tracker) for each in value])
+        return _SEQUENCES[kind]([_nodes(each, tracer) for each in value])
+    if kind is torch.SymInt and value in tracer.symnode_tracker:
+        return node_of_number(value, tracer)
     raise _SpecialError
+
+
+def node_of_number(number: torch.SymInt, tracer: Any) -> Any:
+    """Return the node of a symbolic int that is traced, or its value if it is constant."""
+    found = fetch_sym_proxy(tracer)(number)
+    return found.node if isinstance(found, Proxy) else found
