@@ -6,7 +6,7 @@ from fxpress._base.errors import Error
 
 
 class StageError(Error):
-    """A program cannot be cut into stages in this way. torch has no such class.
+    """A program cannot be cut into the requested stages. torch has no equivalent class.
 
     Example:
         >>> from fxpress import pipeline
@@ -35,6 +35,6 @@ class PipelineError(Error):
 
 
 def described(error: BaseException) -> str:
-    """Return an exception's type (except PipelineError), and the first line of its text."""
+    """Return the first line of an error's text, after the type's name unless a PipelineError."""
     line = next(iter(str(error).strip().splitlines()), "")
     return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"
