@@ -92,7 +92,7 @@ def load_package(
     Loading compiled code may run any code. The function does not read the programs in the archive.
 
     Args:
-        path: a path, an open file, or a buffer, of an archive or of a package of an older torch.
+        path: an archive, or a package of an older torch: a path, an open file, or a buffer.
         model_name: the name of the model in the archive.
         run_single_threaded, num_runners, device_index, use_stream_affinity: see
             `fxpress.archive.load_pt2`.
@@ -103,7 +103,7 @@ def load_package(
         fxpress.UnsupportedError: this torch does not support `use_stream_affinity`.
         RuntimeError: there is no compiled model of that name; or torch cannot load it.
 
-    Stands in for `torch._inductor.package.package.load_package`, which
+    Replaces `torch._inductor.package.package.load_package`, which
     `torch._inductor.aoti_load_package` calls.
     """
     with PT2ArchiveReader.of_any_format(path) as archive:

@@ -78,7 +78,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other savers while the block runs; without locks, run it anyway."""
+    """Lock a folder against other savers while the block runs; if locking fails, run it anyway."""
     if _MARK in folder.name:  # `new_folder` has created and locked the folder
         yield
         return

@@ -64,7 +64,7 @@ def load(
 ) -> ExportedProgram:
     """Return a program that `save` of fxpress or torch wrote.
 
-    Does not run code from the file unless `allow_pickle` is true.
+    The function does not run code from the file unless `allow_pickle` is true.
 
     Args:
         f: a path, an open file, or a buffer.
@@ -73,14 +73,15 @@ def load(
         map_location: the device for all tensors, or a dict from the names of devices in the file to
             other devices; None: the devices from which they were saved.
         mmap: read weights from the file on use, without comparing checksums; see
-            `fxpress.archive.verify`. Writing to the weights does not change the file. As long as
-            one of them is live, the file must not be modified in place: the weights would change,
-            and truncating the file ends the process (SIGBUS). Replacing it, as `save` does, is
-            safe.
-        load_weights: False: the state has tensors on the meta device, for
-            `fxpress.state.load_into`.
+            `fxpress.archive.verify`. Writing to the weights does not change the file. While a
+            weight is live, the file must not be modified in place: the weights would change, and
+            truncating the file would end the process (SIGBUS). Replacing the file, as `save` does,
+            is safe.
+        load_weights: if False, the state has tensors on the meta device, which
+            `fxpress.state.load_into` fills.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
-            any code. Example inputs that need it, or cannot be read, are left out with a warning.
+            any code. Example inputs that need `allow_pickle`, or cannot be read, are left out with
+            a warning.
         allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
             "symm_mem", that this program may call although fxpress refuses them by default;
             `fxpress inspect` lists them.
@@ -106,9 +107,9 @@ def load(
         RuntimeError: torch does not know a device in `map_location`.
         ImportError: `progress` needs a package that is not installed.
 
-    Exceptions of a file object pass through.
+    Exceptions that a file object raises are not converted.
 
-    Stands in for `torch.export.load`.
+    Replaces `torch.export.load`.
 
     Example:
         >>> fxpress.save(program, "model.pt2")
@@ -164,7 +165,7 @@ def load_pt2(
 ) -> Any:
     """Return all contents of an archive: programs, models that AOTInductor compiled, extra files.
 
-    Does not run code from the file unless `allow_pickle` or `allow_compiled` is true.
+    The function does not run code from the file unless `allow_pickle` or `allow_compiled` is true.
 
     Args:
         f: a path, an open file, or a buffer.
@@ -172,7 +173,7 @@ def load_pt2(
         run_single_threaded: run compiled code without synchronization of threads.
         num_runners: the number of runners of compiled code.
         device_index: the device of compiled code; -1: the current device.
-        load_weights_from_disk: give compiled code the weights in the archive.
+        load_weights_from_disk: pass the weights in the archive to compiled code.
         use_stream_affinity: create a runner of compiled code for each stream of the device, if this
             torch supports that.
         map_location: the device for all tensors, or a dict from devices in the file to new devices.
@@ -204,7 +205,7 @@ def load_pt2(
         RuntimeError: torch does not know such a device, or cannot load the compiled code.
         ImportError: `progress` needs a package that is not installed.
 
-    Stands in for `torch.export.pt2_archive._package.load_pt2`.
+    Replaces `torch.export.pt2_archive._package.load_pt2`.
 
     Example:
         >>> from fxpress import archive
@@ -256,7 +257,7 @@ def load_pt2(
 
 
 def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any]) -> None:
-    """Give new weights to the compiled models in the result of a call of `load_pt2`.
+    """Load new weights into the compiled models in a result of `load_pt2`.
 
     Args:
         pt2_contents: the result of `load_pt2` with `allow_compiled=True`.
@@ -265,7 +266,7 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
     Raises:
         RuntimeError: there is no compiled model of that name.
 
-    Stands in for `torch.export.pt2_archive._package.load_weights_to_pt2_contents`.
+    Replaces `torch.export.pt2_archive._package.load_weights_to_pt2_contents`.
 
     Example:
         >>> from fxpress import archive

@@ -47,7 +47,7 @@ class Target(NamedTuple):
     name: str
     start: int  # offset in the record, in bytes
     size: int  # in bytes
-    address: int  # of the memory; 0: only compute the checksum of the range
+    address: int  # 0: only compute the checksum of the range
 
 
 class PT2ArchiveReader:
@@ -72,7 +72,7 @@ class PT2ArchiveReader:
         ValueError: the file is closed, a path has a null character, or the argument is the bytes
             of a zip file.
 
-    Stands in for `torch.export.pt2_archive.PT2ArchiveReader`.
+    Replaces `torch.export.pt2_archive.PT2ArchiveReader`.
 
     Example:
         >>> from fxpress.archive import PT2ArchiveReader
@@ -329,7 +329,7 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
     Args:
         serialized_model: the contents of a file as bytes, or a path.
 
-    Stands in for `torch.export.pt2_archive.is_pt2_package`.
+    Replaces `torch.export.pt2_archive.is_pt2_package`.
 
     Example:
         >>> from fxpress import archive

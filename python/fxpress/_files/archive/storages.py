@@ -34,7 +34,7 @@ class View(NamedTuple):
     offset: int  # in elements
     requires_grad: bool
     is_parameter: bool
-    device: torch.device  # to which the tensor is loaded
+    device: torch.device  # the device to which the tensor is loaded
 
 
 def view_of(
@@ -179,7 +179,7 @@ class _Storages:
         return storages
 
     def _read(self) -> list[torch.Tensor]:
-        """Read the records; return all storages, of which those by `_make` are still on the CPU."""
+        """Read the records; return all storages. Those from `_make` are still on the CPU."""
         by_device: dict[torch.device, list[int]] = {}
         for i in self._reading:
             by_device.setdefault(self._devices[i], []).append(i)

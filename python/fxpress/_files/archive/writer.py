@@ -71,7 +71,7 @@ class PT2ArchiveWriter:
     """A writer of an archive. As in torch, a `with` block that raises completes the archive, too.
 
     The file at a path is replaced when the archive is complete, and is unchanged until then. Bytes
-    for a file object are written at once.
+    are written to a file object immediately.
 
     Args:
         archive_path_or_buffer: a path, or an object with a method `write`.
@@ -85,7 +85,7 @@ class PT2ArchiveWriter:
         TypeError: the argument is neither a path nor an object with `write`.
         ValueError: `replace` has another value, the file is closed, or a path has a null character.
 
-    Stands in for `torch.export.pt2_archive.PT2ArchiveWriter`.
+    Replaces `torch.export.pt2_archive.PT2ArchiveWriter`.
 
     Example:
         >>> from fxpress.archive import PT2ArchiveWriter
@@ -148,7 +148,7 @@ class PT2ArchiveWriter:
                 raise
 
     def complete(self) -> None:
-        """Write what is missing, as `finish` does, and close the archive."""
+        """Call `finish`, and close the archive."""
         self.finish()
         self.close()
 
@@ -243,7 +243,7 @@ class PT2ArchiveWriter:
 
     def abandon(self) -> None:
         """Discard the archive; the file at the path stays. Nothing can be written afterwards."""
-        self._native = None  # dropped first: another file may get the number of its descriptor
+        self._native = None  # first: a later file may get the number of the writer's descriptor
         if self._file is not None:
             self._file.discard()
         self._discard_weights()
@@ -273,6 +273,6 @@ class PT2ArchiveWriter:
 
 
 def _visible_files(folder: Path) -> list[Path]:
-    """Return the files of a folder in the order of torch's glob, without hidden ones."""
+    """Return the files of a folder, in the order of glob as in torch, without hidden files."""
     pattern = f"{glob.escape(str(folder))}/**"
     return [Path(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

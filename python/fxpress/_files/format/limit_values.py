@@ -1,4 +1,4 @@
-"""`Limits`: limits on the cost of reading a file. This module does not import torch."""
+"""Define `Limits`, the limits on the cost of reading a file. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Limits:
     """The limits on the cost of reading a file, so that a small file cannot cost much.
 
     Real programs stay far below the defaults. A file that exceeds a limit raises `LimitError`.
-    torch does not have such limits.
+    torch does not limit the cost of reading a file.
 
     Attributes:
         memory: bytes that a load may use for a file of any size: for unpacked records, for zeros

@@ -138,7 +138,7 @@ class Package(Allowance):
         return data
 
     def read_text(self, name: str) -> str:
-        """Return a record as text; InspectionError as in `read`, or UnicodeDecodeError."""
+        """Return a record as text; raises the errors of `read`, and UnicodeDecodeError."""
         data = self.read(name)
         self.charge(character_bytes(data) * len(data), name)
         return data.decode()

@@ -39,7 +39,7 @@ def dtype_of(number: int) -> tuple[str, int]:
     return (f"dtype {number}", 0) if dtype is None else (dtype.name, dtype.itemsize)
 
 
-# The numbers that stand for layouts and memory formats in files.
+# The numbers that encode layouts and memory formats in files.
 LAYOUTS = {
     0: "unknown",
     1: "sparse_coo",

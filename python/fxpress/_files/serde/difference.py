@@ -40,7 +40,8 @@ class Difference:
     torch does not have this class.
 
     Attributes:
-        path: the path of the value in the first program; if it lacks the path, in the second.
+        path: the path of the value in the first program; in the second if the first lacks this
+            path.
         first: the value in the first program, or None.
         second: the value in the second program, or None.
         nodes: the names of the node in both programs; None for a program that lacks it, and for
@@ -264,7 +265,7 @@ class _Side:
         }
 
     def forget(self, key: str) -> None:
-        """From now on, treat an input as equal: its difference has been reported."""
+        """From now on, treat an input as equal in both programs: its difference was reported."""
         if key in self.inputs:
             names = _names(getattr(self.inputs[key].value, "arg", None))
             self.values.update(dict.fromkeys(names, _DIFFERS))
@@ -477,7 +478,7 @@ def diff_texts(
     second: tuple[bytes, bytes, dict[str, bytes], bytes],
     limit: int,
 ) -> Differences:
-    """Do `diff` for programs as tuples: a program's JSON, then further results of `hash_parts`."""
+    """Implement `diff` for tuples of a program's JSON and the other results of `hash_parts`."""
 
     def side(text: bytes, *hashes: Any) -> _Side:
         budget = Budget(None, len(text)).native
@@ -505,7 +506,7 @@ _NUMBERED = {"layout": LAYOUTS, "as_layout": LAYOUTS, "as_memory_format": MEMORY
 
 
 def _readable(value: Any, field: str = "") -> Any:
-    """Return a value of a schema field with names instead of numbers, without wrapping dicts."""
+    """Return a schema field's value with names instead of numbers, and without dicts of unions."""
     if type(value) is int:
         return (
             dtype_of(value)[0] if field in _DTYPES else _NUMBERED.get(field, {}).get(value, value)

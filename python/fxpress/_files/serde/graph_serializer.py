@@ -24,7 +24,7 @@ _signature = compat.graph_signature
 class GraphState:
     """The state of the graph that is being written.
 
-    Stands in for `torch._export.serde.serialize.GraphState`.
+    Replaces `torch._export.serde.serialize.GraphState`.
     """
 
     inputs: list[Any] = dataclasses.field(default_factory=list)
@@ -46,7 +46,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     `graph_state`. Parts may be written in any order, because the metadata of a node shows whether
     the node is a symbolic number.
 
-    Stands in for `torch._export.serde.serialize.GraphModuleSerializer`.
+    Replaces `torch._export.serde.serialize.GraphModuleSerializer`.
 
     Args:
         graph_signature: the signature for `serialize`; other methods do not use it.
@@ -203,7 +203,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         """Return the arguments of a function on numbers, with the names of its parameters.
 
         Raises:
-            AssertionError: `op` is another function.
+            AssertionError: `op` is not a function on numbers.
         """
         found: list[Any] = self._part("inputs", operators.describe_symbolic(op), args, {})
         return found
@@ -245,7 +245,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return takers[0] if takers else None
 
     def _output_node_name_at_index(self, node: torch.fx.Node, index: Any) -> str:
-        """Return the name of a result: of its getitem node, or a new name if there is none."""
+        """Return a result's name: its getitem node's name, or a new name if it has no such node."""
         taker = self._output_node_at_index(node, index)
         return f"{node.name}_unused_{index}" if taker is None else taker.name
 

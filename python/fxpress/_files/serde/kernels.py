@@ -21,7 +21,7 @@ _OPTIONAL = ("tile_width", "tile_height", "base_pe")
 def is_metadata_matched(config: Any, entry_metadata: Any) -> bool:
     """Return whether a configuration and a kernel's metadata agree in the settings that both have.
 
-    Stands in for `torch._export.serde.serialize.is_metadata_matched`.
+    Replaces `torch._export.serde.serialize.is_metadata_matched`.
     """
     return all(
         getattr(config, name) == getattr(entry_metadata, name)
@@ -71,7 +71,7 @@ def _with_constants(kernel: Any, given: dict[str, Any], cache: dict[str, Any]) -
 def get_triton_kernel_and_cache_entry(node: torch.fx.Node) -> tuple[Any, Any]:
     """Return the Triton kernel that a node calls, and the compiled kernel that the call ran.
 
-    Stands in for `torch._export.serde.serialize.get_triton_kernel_and_cache_entry`.
+    Replaces `torch._export.serde.serialize.get_triton_kernel_and_cache_entry`.
 
     Raises:
         AssertionError: the node does not call a Triton kernel, Triton is not available, or not
@@ -122,7 +122,7 @@ def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
         if not isinstance(value, kind):
             raise AssertionError(f"expected {name} to be {kind.__name__}, got {type(value)}")
     parameters = [p for p in kernel.params if not p.is_constexpr]
-    constants = {p.name for p in kernel.params if p.is_constexpr}  # the kernel's binary has values
+    constants = {p.name for p in kernel.params if p.is_constexpr}  # compiled into the kernel
     names = list(given)
     positional = [name for name in names if name not in constants]
     if names[: len(positional)] != positional:
@@ -142,7 +142,7 @@ def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
         (name, getattr(metadata, name)) for name in _OPTIONAL if hasattr(metadata, name)
     )
     settings["kernel_param_names"] = [p.name for p in parameters]
-    # Kernels of some backends lack the types that they were compiled for.
+    # Kernels of some backends do not store the types of their parameters; use the annotations.
     compiled = getattr(getattr(entry, "src", None), "signature", None) or {}
     settings["kernel_param_types"] = [str(compiled.get(p.name, p.annotation)) for p in parameters]
     return [

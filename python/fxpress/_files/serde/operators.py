@@ -120,7 +120,7 @@ def described_kind(kind: Kind, name: str = "", *, allowed: bool = False) -> Desc
 
 
 def is_getitem(target: Any) -> bool:
-    """Return whether a target is getitem; its calls are written with the node that they unpack."""
+    """Return whether a target is getitem; getitem nodes are written with the node they unpack."""
     return target is operator.getitem
 
 
@@ -338,7 +338,7 @@ def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None
             comes from torch or builtins, or `extension_handler` is not an `ExtensionHandler`.
         TypeError: `extension_handler` is not a class.
 
-    Stands in for `torch._export.serde.serialize.register_extension`.
+    Replaces `torch._export.serde.serialize.register_extension`.
 
     Example:
         >>> from fxpress.serialize import ExtensionHandler, register_extension
@@ -374,7 +374,7 @@ def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None
 def _registered_extension_types() -> tuple[type[Any], ...]:
     """Return the types of operators that have a registered handler.
 
-    Stands in for `torch._export.serde.serialize._registered_extension_types`.
+    Replaces `torch._export.serde.serialize._registered_extension_types`.
     """
     return tuple(compat.EXTENSIONS)
 
@@ -382,10 +382,10 @@ def _registered_extension_types() -> tuple[type[Any], ...]:
 def _get_schema_from_target(target: Any) -> Any:
     """Return the schema of an overload or of a registered extension's operator.
 
-    Stands in for `torch._export.serde.serialize._get_schema_from_target`.
+    Replaces `torch._export.serde.serialize._get_schema_from_target`.
 
     Raises:
-        RuntimeError: `target` is neither.
+        RuntimeError: `target` does not have a schema.
     """
     schema = schema_of(target)
     if schema is None:

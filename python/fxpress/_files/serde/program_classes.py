@@ -21,7 +21,7 @@ from fxpress._torch import serde as compat
 class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Write exported programs as objects of torch's schema.
 
-    Stands in for `torch._export.serde.serialize.ExportedProgramSerializer`.
+    Replaces `torch._export.serde.serialize.ExportedProgramSerializer`.
 
     Args:
         opset_version: operator set -> version; "aten" is added if it is missing.
@@ -79,7 +79,7 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
 class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Read exported programs from objects of torch's schema.
 
-    Stands in for `torch._export.serde.serialize.ExportedProgramDeserializer`.
+    Replaces `torch._export.serde.serialize.ExportedProgramDeserializer`.
 
     Args:
         expected_opset_version: ignored, as in torch.
@@ -99,7 +99,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
     def deserialize_range_constraints(
         self, symbol_name_to_range: dict[str, Any], symbol_name_to_symbol: dict[str, Any]
     ) -> dict[Any, Any]:
-        """Return symbol -> range, from name -> range; log a warning for a name without a symbol."""
+        """Replace the keys, names, by symbols; log a warning for a name without a symbol."""
         return deserialize_range_constraints(symbol_name_to_range, symbol_name_to_symbol)
 
     def deserialize(
@@ -121,7 +121,8 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
             state_dict, constants, example_inputs: bytes of `torch.save`, or the values.
             _unsafe_skip_version_check: accept schemas of another major version.
             allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run
-                any code. Example inputs that need it or are damaged are left out with a warning.
+                any code. Example inputs that need `allow_pickle` or are damaged are left out with a
+                warning.
             allow_operators: operators or namespaces that the program may call; see `deserialize`.
             limits: the limits on the cost of reading; None: the defaults.
 

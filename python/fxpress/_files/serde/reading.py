@@ -90,7 +90,8 @@ def decode_graph_module(
 ) -> Decoded:
     """Return the parts of an `ExportedProgram` of the schema.
 
-    State, constants and inputs are values or bytes, whose unpickling may run code if allowed.
+    State, constants and inputs are values, or bytes of `torch.save`. With `allow_pickle`, reading
+    these bytes may run code.
     """
     budget.charge(len(ranges) * _RANGE_BYTES, "range_constraints")
     values = Values(dict(ranges), location, budget, allowed)
@@ -113,7 +114,7 @@ def decode_graph_module(
         add_left_out_reason(left_out),
     ):
         root, signature, calls, has_objects = reader.program(document)
-    if has_objects:  # code with objects may be invalid: torch warns, and leaves it out
+    if has_objects:  # generated code may be invalid: torch warns, and omits the code
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
         place = "the custom metadata of the graph"
@@ -215,7 +216,8 @@ def deserialize(
         expected_opset_version: ignored, as in torch.
         _unsafe_skip_version_check: accept schemas of another major version.
         allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run any
-            code. Example inputs that need it or are damaged are left out with a warning.
+            code. Example inputs that need `allow_pickle` or are damaged are left out with a
+            warning.
         allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
             "symm_mem", that fxpress refuses by default, and that this program may call.
         limits: the limits on the cost of reading, a `fxpress.archive.Limits`; None: the defaults.
@@ -229,7 +231,7 @@ def deserialize(
         AssertionError: the program is not bytes.
         TypeError: an argument is of a wrong type.
 
-    Stands in for `torch._export.serde.serialize.deserialize`.
+    Replaces `torch._export.serde.serialize.deserialize`.
 
     Example:
         >>> from fxpress.serialize import deserialize, serialize

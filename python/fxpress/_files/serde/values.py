@@ -34,9 +34,9 @@ def map_device(location: Location, kind: str, index: int | None) -> torch.device
 class Values:
     """The symbols and values of one program. Only one thread at a time may use an instance.
 
-    `ranges` maps texts of symbols or expressions to (lowest, highest), None if infinite. `location`
-    is a `map_location` of `fxpress.load`. The file may call the operators in `allowed`, in addition
-    to the operators that `torch_facts.refusal` allows.
+    `ranges` maps texts of symbols or expressions to (lowest, highest); None means infinite.
+    `location` is a `map_location` of `fxpress.load`. The file may call the operators in `allowed`,
+    in addition to the operators that `torch_facts.refusal` allows.
     """
 
     def __init__(
