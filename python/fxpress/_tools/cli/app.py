@@ -162,7 +162,8 @@ def verify(
 ) -> int:
     """Report all faults that the bytes of a file show.
 
-    The entire file is read. Status 1: there is a fault. A note is a requirement for loading.
+    The entire file is read. A note is a requirement for loading, not a fault. Status 1: there is a
+    fault.
     """
     from fxpress._tools.cli import verify as command
 
@@ -178,8 +179,8 @@ def hash_(
 ) -> int:
     """Print a hash of what each program does.
 
-    It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same. An
-    error in one file does not stop the others.
+    The hash is `fxpress.graph_hash` of the loaded program. Programs that compute the same have
+    equal hashes. After an error in one file, the command hashes the other files.
     """
     from fxpress._tools.cli import hash as command
 
@@ -344,8 +345,8 @@ def view(
 ) -> None:
     """Show a page about programs in the browser.
 
-    For two files, the page has their differences. It needs no server, and is a temporary file
-    unless --export names a file.
+    For two files, the page shows their differences. The page does not need a server. It is a
+    temporary file unless --export names a file.
     """
     from fxpress._tools.cli import view as command
 
@@ -362,9 +363,9 @@ def demo(arguments: tuple[str, ...]) -> None:
 @app.command()
 @_json
 def doctor(as_json: bool) -> int:
-    """Show what works here, and how to fix the rest.
+    """Show which components work here, and how to fix the others.
 
-    Status 1: something does not work.
+    Status 1: a component does not work.
     """
     with working(_STARTING):
         from fxpress._tools import doctor

@@ -81,7 +81,7 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None
 
 
 def _difference_of_parts(one: Any, other: Any) -> dict[str, Any] | None:
-    """Return how the first differing inner tensors of two tensors of one subclass differ."""
+    """Compare two tensors of one subclass; describe their first inner tensors that differ."""
     (parts, context), (others, context_of_other) = (
         each.__tensor_flatten__() for each in (one, other)
     )

@@ -134,7 +134,7 @@ def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
 def refused_operators(
     nodes: Iterable[dict[str, Any]], allowed: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """Return operator -> why, for operators in nodes and arguments that a load refuses."""
+    """Return operator -> reason, for operators in nodes and arguments that a load refuses."""
     named = set()
     for node in nodes:
         named.add(expect_str(node["target"]))

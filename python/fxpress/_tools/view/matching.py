@@ -70,7 +70,8 @@ class _Matcher:
     def _pair_in_order(self, prefix: str, *keys: Callable[[Node], Hashable]) -> list[str]:
         """Pair the remaining nodes with equal keys; return the ids of the first graph's nodes.
 
-        Only nodes whose ids begin with `prefix` are paired. A second key is for the second graph.
+        Only nodes whose ids begin with `prefix` are paired. `keys` are one key function for both
+        graphs, or one for each graph.
         """
         others: dict[Hashable, deque[str]] = defaultdict(deque)
         for node in self._left(1, prefix):
@@ -143,7 +144,7 @@ class _Matcher:
 
 
 def comparable(node: Node) -> dict[str, str]:
-    """Return the properties, other than input values, that nodes which compute the same share."""
+    """Return a node's properties except its inputs; nodes that compute the same share them."""
     facts = {"target": node.target or "", "kind": node.kind, "state": node.state}
     facts["persistent"] = node.persistent
     computed = {f"output {each.name}" for each in node.arguments} if node.id == "output" else ()

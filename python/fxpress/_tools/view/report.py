@@ -18,7 +18,7 @@ from fxpress._tools.view.nodes import Graph, Node, TensorFacts
 from fxpress._tools.view.sources import Source
 
 _NOT_KNOWN = "\u2013"
-Table = dict[str, Any]  # "head": column names, after "#" for columns of numbers; "rows"
+Table = dict[str, Any]  # "head": column names, with the prefix "#" for numbers; "rows"
 
 
 class Values:
@@ -33,15 +33,15 @@ class Values:
         return [{} if each is None else each.shown() for each in self._types]
 
     def text(self, text: str) -> int:
-        """Return the number that stands for a text."""
+        """Return the number of a text."""
         return self.texts.setdefault(text, len(self.texts))
 
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> list[int]:
-        """Return the numbers that stand for names and texts."""
+        """Return the numbers of names and texts."""
         return [self.text(text) for pair in pairs for text in pair]
 
     def type(self, tensor: TensorFacts | None) -> int:
-        """Return the number that stands for a type."""
+        """Return the number of a type."""
         return self._types.setdefault(tensor, len(self._types))
 
 
