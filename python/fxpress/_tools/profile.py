@@ -200,9 +200,8 @@ def profile() -> Profile:
     """Return a context manager that records the duration of operations, phase by phase.
 
     torch has no such function. The profile records calls of fxpress's operations, in all threads,
-    that begin and end within the block. While no profile runs, a call of an operation only tests a
-    flag. Blocks of several profiles may be nested. A profile that is entered again adds to its
-    events.
+    that begin and end within the block. While no profile runs, an operation only tests a flag.
+    Blocks of several profiles may be nested. A profile that is entered again adds to its events.
 
     Returns:
         A profile: `str(profile)` is a table, `profile.events` a list of `Event`, and

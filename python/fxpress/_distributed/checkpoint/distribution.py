@@ -62,14 +62,14 @@ def _bytes_of(item: WriteItem) -> int:
 
 
 def _is_needed(item: WriteItem) -> bool:
-    """Return whether a file stores an item: not values, and not empty slices of other tensors."""
+    """Return whether a file has to contain an item: not for values and some empty slices."""
     if item.type is WriteItemType.BYTE_IO:
         return False
     return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0
 
 
 def distribute_items(plans: list[list[WriteItem]], most: int) -> list[Work]:
-    """Assign each rank's items to files of at most `most` bytes, larger tensors to single files."""
+    """Assign ranks' items to files of at most `most` bytes; a larger tensor gets its own file."""
     number = secrets.token_hex(16)
     groups = [_groups(items, most) for items in plans]
     count = sum(map(len, groups))

@@ -77,7 +77,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     - fxpress.SerializeError: a weight needs `allow_pickle`, or two names that share memory, such
       as the names of a tied weight, have different values.
     - fxpress.UnsupportedError: a tensor is of a dtype that this torch does not have.
-    - RuntimeError, ValueError: torch requests a name or sizes that the files do not have.
+    - RuntimeError, ValueError: torch's planner finds a name or sizes that the files do not have.
     - AssertionError: torch raises this error in place of an error in a header, with the same text.
 
     The class derives from `torch.distributed.checkpoint.StorageReader`.

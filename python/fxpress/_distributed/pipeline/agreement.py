@@ -82,7 +82,7 @@ def agree(
                 error = _verdict(store, key, names, timeout, explain)
             except RuntimeError:
                 raise
-            except Exception as failed:  # all other ranks wait for a verdict: the error becomes it
+            except Exception as failed:  # the error becomes the verdict that other ranks await
                 error, cause = f"{names[0]}: {described(failed)}", failed
             _end_round(store, number, error)
             _wait_until_read(store, key, len(names), timeout)
@@ -145,7 +145,7 @@ def _end_round(store: Any, number: int, verdict: str) -> None:
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; append the names of unknown and missing fields to its `fxpress`."""
+    """Parse an answer; append the names of unknown and missing fields to its `fxpress` version."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):

@@ -31,7 +31,7 @@ _KINDS: dict[str, Any] = {
 def parallelize(
     module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]
 ) -> dict[str, bool]:
-    """Apply a plan to a stage on meta; return whether a module has each name in the plan."""
+    """Apply a plan to a stage on meta; return {name in the plan: whether a module has it}."""
     for each in filter(_runs, module.modules()):
         kind = _KINDS.get(each.type_name() or "")
         if kind is not None:

@@ -34,8 +34,7 @@ class Watch:
         self.patience = timeout - self._search
         self._step, self._doing, self._since = 0, "", time.monotonic()
         self._failure = ""
-        # each clone has its own connection, because requests on one connection wait for each other
-        try:
+        try:  # each clone has its own connection, so that no request waits for another
             self._key = f"watch/{join_round(group)}"
             self._store = store_of(group).clone()
             own = self._store.clone()

@@ -25,8 +25,7 @@ _NUMBERS = {"tensor", "int", "float", "bool"}  # types of inputs
 class Guards(NamedTuple):
     """The guards of a program."""
 
-    # For each stage, the guards that it checks: it is the first stage with all inputs of these
-    # guards.
+    # For each stage, the guards of which it is the first stage with all inputs.
     checked: list[list[str]]
     unchecked: list[str]  # the guards whose inputs no single stage has
 

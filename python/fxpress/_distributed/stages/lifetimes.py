@@ -20,8 +20,7 @@ class Lifetimes:
 
     crossing: list[int]  # bytes of the values that pass a cut before the operation
     alive: list[int]  # bytes of the values that are in memory while the operation runs
-    # Bytes of the new values of state that the operation computes. The stage keeps these values
-    # until it ends.
+    # Bytes of new values of state that the operation computes; the stage keeps them to its end.
     written: list[int]
     uses: list[tuple[Hashable, ...]]  # the keys (`storage_of`) of the state that the operation uses
     state: dict[Hashable, State]  # key -> the storage

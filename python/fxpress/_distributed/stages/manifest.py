@@ -38,8 +38,7 @@ from fxpress._torch.serde import dump_treespec
 
 _DIGITS = 12  # how many digits of a hash a repr shows
 FORMAT, STATE_FORMAT, VERSION = names.MANIFEST_FORMAT, "fxpress state of stages", 1
-# Some older manifests contain a SHA-256 of their text in this field. The SHA-256 is of the text
-# with zeros in this field.
+# In older manifests, this field may contain the SHA-256 of the text with zeros in the field.
 _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 
 
@@ -225,8 +224,7 @@ class StageFacts:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     bytes: int  # the bytes of its parameters, buffers and constants
-    # the guards that it checks: it is the first stage with all of their inputs
-    guards: tuple[str, ...]
+    guards: tuple[str, ...]  # the guards of which it is the first stage with all inputs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,9 +49,8 @@ class Shared:
 class Plan:
     """The cuts of a program into stages. torch has no such class.
 
-    A stage contains the operations of the program's top-level graph that follow the previous
-    stage's last operation, up to the stage's own last operation. Equal programs get equal plans in
-    every process.
+    A stage contains consecutive operations of the program's top-level graph, from the end of the
+    previous stage on. Equal programs get equal plans in every process.
 
     Attributes:
         by: the weight that the stages balance.

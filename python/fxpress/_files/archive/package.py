@@ -204,8 +204,7 @@ def package_pt2(
             path has a null character.
         ImportError: `progress` needs a package that is not installed.
 
-    Exceptions of a file object, of `progress`, and of methods that pickling calls are not
-    converted.
+    Exceptions of a file object, `progress` and methods that pickling calls are not converted.
 
     Replaces `torch.export.pt2_archive._package.package_pt2`.
 

@@ -5,8 +5,7 @@ last, so that an archive at its path never lacks its sidecar files. Then it remo
 files that only the replaced archive names.
 
 A writer that is killed leaves its new archive as a temporary file, or a hard link to the replaced
-archive with a temporary name. From either file, the next save finds the sidecar files that it has
-to remove.
+archive with a temporary name. From either file, the next save finds the sidecar files to remove.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class _Replaced:
 
 
 def commit_files(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """Move an archive and its sidecar files to their paths; after an OSError, all or none moved."""
+    """Move an archive and its sidecar files to their paths; an OSError leaves all or none moved."""
     try:
         for file in (*weights, program):
             file.sync()

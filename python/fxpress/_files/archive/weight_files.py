@@ -85,8 +85,7 @@ def write_external(
 ) -> ExternalWeights:
     """Write the weights into a temporary file next to the archive `target`."""
     plain = _plain(state_dict)
-    # Archive and sidecar contain the save's number, so that a load never combines files of two
-    # saves.
+    # Archive and sidecar contain this number, so that a load never combines files of two saves.
     number = secrets.token_hex(16)
     suffix = "" if model == names.MODEL else f".{model}"
     stem = short(f"{target.name.removesuffix('.pt2')}{suffix}")

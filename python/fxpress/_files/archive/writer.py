@@ -243,7 +243,7 @@ class PT2ArchiveWriter:
 
     def abandon(self) -> None:
         """Discard the archive; the file at the path stays. Nothing can be written afterwards."""
-        self._native = None  # first: a later file may get the number of the writer's descriptor
+        self._native = None  # dropped first: a later file may reuse the writer's descriptor
         if self._file is not None:
             self._file.discard()
         self._discard_weights()
@@ -273,6 +273,6 @@ class PT2ArchiveWriter:
 
 
 def _visible_files(folder: Path) -> list[Path]:
-    """Return the files of a folder, in the order of glob as in torch, without hidden files."""
+    """Return the files of a folder in the order of `glob.glob`, as torch, without hidden files."""
     pattern = f"{glob.escape(str(folder))}/**"
     return [Path(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

@@ -97,7 +97,7 @@ def format_of_bytes(head: bytes) -> Format | None:
 
 
 class _WithoutEscapes(io.BytesIO):
-    """Bytes that read as lines without backslashes: pickletools would warn of unknown escapes."""
+    """Bytes whose lines are read without backslashes: pickletools would warn of unknown escapes."""
 
     def readline(self, size: int | None = -1, /) -> bytes:
         return super().readline(size).replace(b"\\", b"/")

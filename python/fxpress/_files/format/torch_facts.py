@@ -41,7 +41,7 @@ def schema() -> _native.Schema:
 
 
 def operators() -> dict[str, Traits]:
-    """Return `Traits` of each operator of torch by the operator's name in files."""
+    """Map the name in files of each operator of torch to its `Traits`."""
     known: dict[str, Traits] = _facts()["operators"]
     return known
 
@@ -84,8 +84,7 @@ def refusal(
     """Return why a file may not call an operator or function by its name; None if it may.
 
     `allowed` is a result of `allowed_names`. A file may call operators of libraries other than
-    torch. If the rules do not list an operator, `is_torchs` determines whether the operator belongs
-    to torch.
+    torch. If the rules do not list an operator, `is_torchs` states whether it is torch's.
     """
     names, rules = _names_of(target), _rules()
     if not allowed.isdisjoint(names):

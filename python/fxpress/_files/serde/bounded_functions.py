@@ -15,7 +15,7 @@ from fxpress._files.serde.limits import Budget, LimitError, Limits
 from fxpress._torch import serde as compat
 
 PLACE = "an expression"
-_LARGEST_EXPONENT = 64  # of a power's exponent times the exponents of powers in its base
+_LARGEST_EXPONENT = 64  # of a power, multiplied with the exponents of powers in its base
 _LARGEST_EXPONENT_OF_SUM = 8  # sympy may multiply out a power of a sum
 _LARGEST_ARGUMENT = 1024  # of functions such as exp, whose results grow fast
 _MOST_ARGUMENTS = 32  # of functions that compare all pairs of their arguments

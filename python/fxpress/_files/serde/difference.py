@@ -40,8 +40,7 @@ class Difference:
     torch does not have this class.
 
     Attributes:
-        path: the path of the value in the first program; in the second if the first lacks this
-            path.
+        path: the path of the value in the first program, or in the second if the first lacks it.
         first: the value in the first program, or None.
         second: the value in the second program, or None.
         nodes: the names of the node in both programs; None for a program that lacks it, and for

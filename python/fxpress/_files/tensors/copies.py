@@ -66,8 +66,7 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
         progress: how to show progress, in bytes: True or a function of (done, total, what).
 
     Returns:
-        A dict for a mapping, a list for a sequence. A tensor object that occurs several times has
-        one copy.
+        A dict for a mapping, else a list. A tensor object that occurs several times has one copy.
 
     Raises:
         TypeError: a value is not a tensor, or `progress` is of another type.
@@ -112,7 +111,7 @@ def move(tensors: Any, device: torch.device | str, *, progress: Progress = False
         progress: how to show progress, in bytes: True or a function of (done, total, what).
 
     Returns:
-        A dict for a mapping, a list for a sequence.
+        A dict for a mapping, else a list.
 
     Raises:
         RuntimeError: the device does not exist.
@@ -152,7 +151,7 @@ def _copy_storages(
     but_on: torch.device,
     alone: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Return tensors like `values` on copies of their storages; None: on the same devices."""
+    """Return tensors like `values` on copies of their storages; `device` None: the same devices."""
 
     def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return to_device(storages_of(first), device)

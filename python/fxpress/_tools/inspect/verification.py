@@ -74,7 +74,7 @@ def check_file(
 
 
 class _Checks:
-    """Collects the faults of a file. After an unreadable part, a fault, the checks continue."""
+    """Collects the faults of a file; an unreadable part is a fault, after which checks continue."""
 
     def __init__(
         self,

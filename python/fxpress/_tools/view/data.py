@@ -109,8 +109,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
 
 
 def reuse(program: Any, report: ReuseReport) -> Overlay:
-    """Mark each module with the call that it repeats, or why it was traced. torch has no such
-    function.
+    """Mark modules: the call that each repeats, or why it was traced. torch has no such function.
 
     Args:
         program: a path or an ExportedProgram that strict export created.

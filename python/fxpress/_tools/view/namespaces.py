@@ -28,8 +28,7 @@ class Namespaces:
         self._counts: dict[str, list[int]] = {"": [0, 0, 0]}
         self._operators = Counter[str]()  # path -> number of operators
         self._paths: dict[str, str] = {}  # stack -> path of the innermost module
-        # stack without its last module -> path of that stack's last
-        self._known: dict[str, str] = {}
+        self._known: dict[str, str] = {}  # outer part of a stack -> path of its innermost module
         for stack, number in stacks.items():
             outer, _, innermost = stack.rpartition(";")
             path = self._known.get(outer)
@@ -78,7 +77,7 @@ class Namespaces:
         return shown
 
     def _read(self, stack: str, path: str) -> str:
-        """Record the classes of a stack's modules; return the last module's path, else `path`."""
+        """Record the classes of a stack's modules; return the last path, `path` if it is empty."""
         innermost = path
         for innermost, class_name in entries_of(stack):
             if self._classes.setdefault(innermost, class_name) != class_name:
