@@ -125,7 +125,7 @@ def _walk(rows: dict[tuple[str, int], _Row]) -> Iterable[_Row]:
 class Profile:
     """The calls of operations within a `with` block, of all threads. torch has no such class.
 
-    `profile` returns a `Profile`. Its `str` is its table.
+    `profile` returns a `Profile`; `str` of a profile is its table.
 
     Example:
         >>> with fxpress.profile() as profile:

@@ -3,8 +3,7 @@
 A box is a part of a tensor: an offset and a length in each dimension. A stored tensor is strided,
 so elements outside the box can separate the elements of the box: these are gaps. A box is read in
 runs of consecutive bytes. A run spans all inner dimensions whose gaps are small; the outer
-dimensions determine the offsets of the runs. A run includes its small gaps; larger gaps are not
-read.
+dimensions determine the offsets of the runs. Only small gaps are read.
 """
 
 from __future__ import annotations

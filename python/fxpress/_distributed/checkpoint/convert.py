@@ -230,7 +230,7 @@ def _program_file(program: ExportedProgram | Path) -> Path | io.BytesIO:
 def _stages(
     program: Any, count: int | None, by: By, place: Path, loading: dict[str, Any]
 ) -> Iterator[Path]:
-    """Cut `program` into a folder of `count` stages and yield it; without a count, yield `program`."""
+    """Yield a folder of stages: `program`, or if `count` is given, a new folder in `place`."""
     if count is None:
         yield program
         return

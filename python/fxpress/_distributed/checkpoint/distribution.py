@@ -83,7 +83,7 @@ def _groups(items: list[WriteItem], most: int) -> list[list[int]]:
     """Return, for each file of a rank, the positions of the file's items in `items`."""
     groups: list[list[int]] = []
     keys: set[str] = set()
-    left = 0  # bytes that the last group may still get
+    left = 0  # bytes that may still be added to the last group
     for position, item in enumerate(items):
         if not _is_needed(item):
             continue

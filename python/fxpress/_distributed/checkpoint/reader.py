@@ -46,10 +46,9 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     requests at a time. Weights have their names in the original module's `state_dict`. As with
     torch's readers, values are converted to the dtype of the target.
 
-    Code in a file is not run unless `allow_pickle` is True. If a rank finds an error in headers,
-    names or sizes, or if ranks read different files, all ranks raise an error before any tensor
-    changes. After a rank has read a tensor in full, it compares the tensor's checksum, if the file
-    has one.
+    Code in a file is run only with `allow_pickle`. If a rank finds an error in headers, names or
+    sizes, or ranks read different files, all ranks raise an error before any tensor changes. After
+    a rank has read a tensor in full, it compares the tensor's checksum, if the file has one.
 
     Args:
         path: a `.pt2` file; a folder that `fxpress split` wrote; a safetensors file; an index of
@@ -152,8 +151,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
                 TensorProperties(
-                    # Planners need a torch.dtype, so uint8 replaces a dtype that torch lacks.
-                    # Reading the tensor then raises an error.
+                    # Planners need a torch.dtype. Reading raises an error if torch lacks it.
                     dtype=stored.dtype if isinstance(stored.dtype, torch.dtype) else torch.uint8
                 ),
                 torch.Size(stored.sizes),
@@ -200,7 +198,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     def _find(self, weights: Weights, index: MetadataIndex) -> Place:
         slices = weights.tensors[index.fqn].slices
         wanted = _key(index)[1]
-        first = index.index or 0  # the likely position, which avoids a search through many slices
+        first = index.index or 0  # the likely position, tried before a search through all slices
         for part in (*slices[first : first + 1], *slices):
             if part.offsets == wanted:
                 return part.find()

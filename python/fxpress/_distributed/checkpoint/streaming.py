@@ -103,7 +103,6 @@ def _errors_of_one_process() -> Iterator[None]:
             yield
         except CheckpointException as error:
             ((cause, _),) = error.failures.values()
-            # After a failed write, torch closes its zip writer, which raises RuntimeError. Its
-            # `__context__` is the OSError of the write.
+            # A failed write makes torch close its zip writer, which then raises RuntimeError.
             is_closing = isinstance(cause, RuntimeError) and isinstance(cause.__context__, OSError)
             raise (cause.__context__ if is_closing else cause) from None

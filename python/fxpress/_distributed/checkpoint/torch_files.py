@@ -225,7 +225,7 @@ class _Tensor:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Creates a `_Tensor` from the pickle of a tensor, and refuses everything else."""
+    """Creates a `_Tensor` from the pickle of a tensor; refuses all other pickles."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))

@@ -25,7 +25,7 @@ Place: TypeAlias = Extent | Callable[[], torch.Tensor]
 class Slice(NamedTuple):
     """A part of a tensor that is stored at one location."""
 
-    offsets: tuple[int, ...]  # the indices of its first element in the tensor
+    offsets: tuple[int, ...]  # the indices of the slice's first element in the tensor
     sizes: tuple[int, ...]  # the slice's length in each dimension
     # Returns the slice's location; OSError or ArchiveError if the file does not have the slice.
     find: Callable[[], Place]

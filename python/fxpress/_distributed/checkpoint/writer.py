@@ -43,8 +43,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
 
     The coordinator writes the index last, when the files of all ranks are on the disk. Until then,
     and when a rank is killed, the previous checkpoint stays valid. The next save removes the files
-    of killed ranks, and files that only the previous index names. All ranks have to write to one
-    shared folder.
+    of killed ranks, and files that only the previous index names. All ranks write to one folder.
 
     Args:
         path: the folder, which is created if it is missing.
@@ -92,7 +91,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
 
     @property
     def checkpoint_id(self) -> Path:
-        """The folder that is written."""
+        """The folder to which the checkpoint is written."""
         return self._path
 
     @classmethod
@@ -137,7 +136,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Give each rank the names of its files, which no other save uses."""
+        """Assign file names to each rank; no other save uses these names."""
         self._path.mkdir(parents=True, exist_ok=True)
         remove_left(self._path / INDEX)
         works = distribute_items([plan.items for plan in plans], self._file_bytes)

@@ -49,8 +49,7 @@ class Answer:
     settings: str = ""  # the settings of the schedule, as errors show them
     trains: bool = False  # whether the schedule has a loss function
     scale_grads: bool = True  # whether the schedule divides gradients by the number of microbatches
-    # Maps a name in the tensor-parallel plan to whether a stage on this rank has a module of this
-    # name.
+    # Name in the tensor-parallel plan -> whether a stage on this rank has a module of this name.
     plan_keys: dict[str, bool] = dataclasses.field(default_factory=dict)
     # Maps the name of a weight that several stages have to how a mesh cuts the weight on this rank.
     cuts: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -39,13 +39,11 @@ class LoadedStage:
     """A stage of a program, ready to run; `load_stage` returns it. torch has no such class.
 
     Attributes:
-        module: the stage as an `nn.Module`. It receives the tensors of the previous stage, and
-            returns the tensors for the next stage. Its parameters and buffers have their names in
-            the program.
+        module: an `nn.Module` from the tensors of the previous stage to the tensors of the next
+            stage. Its parameters and buffers have their names in the original program.
         number: the number of the stage, from 0.
         count: the number of all stages.
-        shared: maps the name of each parameter or buffer that several stages contain to the numbers
-            of these stages.
+        shared: name of a parameter or buffer in several stages -> the numbers of these stages.
 
     Example:
         >>> from fxpress import pipeline
@@ -118,8 +116,7 @@ def load_stage(
     """Load one stage of a program; read only the stage's records from the file.
 
     No code in the file is run. Records are compared with their checksums (except weights with
-    `mmap`) and with the manifest; a file that has changed since the manifest was written is
-    refused.
+    `mmap`) and with the manifest, so a file that was changed later is refused.
 
     Args:
         path: a folder or an archive that `save_stages` has written; or its URL, such as
@@ -137,10 +134,9 @@ def load_stage(
             original model. A name may belong to a module in another stage. `build_schedule` raises
             PipelineError for a name that no stage has; torch only warns.
         check_guards: check the inputs by the guards of the program, as `ExportedProgram.module`
-            does, in addition to the ranges of sizes. A failing guard raises AssertionError: the
-            traced branch is not valid for these inputs. The first stage that has all inputs of a
-            guard checks this guard. Stage 0 gets all inputs, and checks the guards that no other
-            stage can check.
+            does, and not only by ranges of sizes. A failing guard raises AssertionError: the traced
+            branch is not valid for these inputs. The first stage that has all inputs of a guard
+            checks it. Stage 0 gets all inputs, and checks the guards that no other stage can check.
         allow_operators: operators or namespaces that the stage may call; see `fxpress.load`.
         limits: the limits on the cost of reading; None: the defaults.
         progress: how to report progress, in bytes: True, False or a function of (done, total,

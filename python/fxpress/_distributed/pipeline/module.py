@@ -47,8 +47,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         names = list(program.state_dict)
         module = unflatten(program, share_state=True)  # safe: nothing else refers to the program
         restore_order(module, names)
-        # `self` shares the parameters, buffers and submodules of `module` under equal names, so
-        # `module` must not be a child of `self`.
+        # `self` shares the contents of `module`, so `module` must not be a child of `self`.
         object.__setattr__(self, "program", module)
         self._parameters, self._buffers = module._parameters, module._buffers
         self._modules = module._modules
@@ -94,7 +93,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
             return super()._apply(fn, recurse)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the stage's outputs as a tuple; the last stage returns a single value itself."""
+        """Return the stage's outputs as a tuple; the last stage returns a single output itself."""
         if not self._is_filled:
             self._check_state()
         values = self._first(args, kwargs) if self._is_first else self._received(args)
@@ -278,8 +277,7 @@ def fill(tensors: Sequence[torch.Tensor], takes: Sequence[Value], fakes: dict[st
     with torch.no_grad():
         for facts, tensor in zip(takes, tensors, strict=True):
             fake = fakes.get(facts.name)
-            # Tensors are filled with zeros, which are valid indices. The value of a symbolic number
-            # has to match the sizes of the tensors.
+            # Zeros are valid indices into tensors; symbolic numbers have to match tensor sizes.
             tensor.fill_(0 if facts.type == "tensor" else _number(fake, known))
 
 

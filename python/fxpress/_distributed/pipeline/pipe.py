@@ -38,8 +38,7 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
     integers: export the model without dynamic sizes, and with the batch size of a microbatch.
 
     Args:
-        program: the program. The pipe has the program's weights; each stage has a copy of the
-            weights that it uses.
+        program: the program. Each stage of the pipe has a copy of the weights that it uses.
         plan: the result of `plan` for the program, or the number of stages to plan.
         by: the quantity to balance if `plan` is a number of stages; see the function `plan`.
 
@@ -98,7 +97,7 @@ def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, st
 
 
 def _module(program: ExportedProgram) -> GraphModule:
-    """Return the module of a stage, which takes inputs by position or by name."""
+    """Return the module of a stage, which accepts inputs by position or by name."""
     unflattened = unflatten(program)
     module = GraphModule(unflattened, unflattened.graph)
     if len(output := module.graph.output_node().args[0]) == 1:
@@ -120,8 +119,7 @@ def _pass_ends(whole: Cut) -> None:
     first.inputs = dict.fromkeys(whole.ends.inputs)
     for stage in whole.stages[1:]:
         first.outputs.update((node, None) for node in stage.inputs if node in whole.ends.inputs)
-    # torch matches the values that a stage sends to a later stage only by their order, so each
-    # stage's inputs get the order of the outputs.
+    # torch matches sent values and the inputs of a later stage only by their order.
     made = [node for stage in whole.stages for node in stage.outputs]
     for stage in whole.stages[1:]:
         stage.inputs = dict.fromkeys(node for node in made if node in stage.inputs)

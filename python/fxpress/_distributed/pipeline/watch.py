@@ -23,8 +23,7 @@ _MAX_SEARCH = 5.0  # seconds that a failed rank searches for the cause
 class Watch:
     """Sends this rank's heartbeats, and finds the rank that made an operation fail.
 
-    `patience` is the timeout of communication in seconds. It is shorter than `timeout`, so that
-    time remains to find the failed rank.
+    `patience` is the timeout of communication in seconds; it leaves time to find the failed rank.
     """
 
     def __init__(self, group: Any, names: list[str], timeout: float) -> None:
@@ -166,8 +165,7 @@ class Watch:
     def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any]]:
         """Return the last heartbeats of ranks, each of which has sent at least one."""
         keys = [f"{self._key}/beat/{rank}" for rank in ranks]
-        # Use one request if the store supports it: after a failed step, each rank reads the keys of
-        # all other ranks.
+        # Use one request if possible: after a failed step, each rank reads the keys of all others.
         several = self._store.has_extended_api()
         beats = self._store.multi_get(keys) if several else map(self._store.get, keys)
         return {rank: json.loads(beat) for rank, beat in zip(ranks, beats, strict=True)}
@@ -181,7 +179,7 @@ def _is_of_communication(error: BaseException) -> bool:
     )
 
 
-# Parts of the messages of Gloo's and the stores' errors, which are plain RuntimeErrors.
+# Substrings of error messages of Gloo and of stores. The errors are plain RuntimeErrors.
 _WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "[c10d]")
 
 

@@ -68,7 +68,7 @@ def operations_of(module: GraphModule) -> list[Node]:
 
 
 def _last_copies(graph: Graph) -> Iterator[Node]:
-    """Yield the final copies of operations' values into placeholders, the last one first."""
+    """Yield the final nodes that copy an operation's value to a placeholder, the last one first."""
     node = graph.output_node().prev
     while node.target is torch.ops.aten.copy_.default and not node.users and len(node.args) == 2:
         target, value = node.args

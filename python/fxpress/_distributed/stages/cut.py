@@ -38,8 +38,7 @@ class Cut:
     """A program in stages."""
 
     stages: list[Stage]  # in the order in which they run
-    # Maps a value that passes between stages, or is a result, to the number of the stage that
-    # outputs the value.
+    # Value that passes between stages or is a result -> number of the stage that outputs the value.
     maker: dict[Node, int]
     ends: Ends  # the inputs, state and results of the entire program
 

@@ -1,4 +1,4 @@
-"""Find the inputs, state and results of a program, what it writes, and the bytes of values."""
+"""Find the inputs, state, results and writes of a program, and the bytes of values."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Guards(NamedTuple):
 
     # For each stage, the guards of which it is the first stage with all inputs.
     checked: list[list[str]]
-    unchecked: list[str]  # the guards whose inputs no single stage has
+    unchecked: list[str]  # the guards for which no stage has all inputs
 
 
 def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> Guards:

@@ -16,7 +16,7 @@ from fxpress._distributed.stages.lifetimes import Lifetimes
 from fxpress._graphs.partition.by_module import by_module
 
 _MOST_COMPONENTS = 100  # the maximum number of components of a module's path
-_PASSED = (torch.Tensor, torch.SymInt)  # torch's files support only these inputs of programs
+_PASSED = (torch.Tensor, torch.SymInt)  # the types of inputs that torch's files support
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:

@@ -41,10 +41,9 @@ def plan(
 ) -> Plan:
     """Return where to cut a program into stages. torch has no such function.
 
-    The function considers the plans whose heaviest stage is at most `slack` heavier than the
-    minimum. It returns the plan with the fewest bytes that pass between stages
-    (`Plan.crossing_bytes`). Among plans with equal bytes, it chooses for each stage in turn the
-    weight that is closest to an equal share of the remaining weight.
+    Of the plans whose heaviest stage is at most `slack` heavier than the minimum, the function
+    returns one with the fewest bytes between stages (`Plan.crossing_bytes`). Of several such plans,
+    it returns the one whose stages, in turn, are closest to an equal share of the remaining weight.
 
     Equal programs get equal plans in every process. For "time", this requires equal profiles.
 
@@ -62,9 +61,8 @@ def plan(
         profile: the times to balance, from `measure_times`.
         slack: how much heavier the heaviest stage may be than the minimum, as a fraction of the
             minimum.
-        shared: what to do with operations that use the same parameter. "list": cuts may separate
-            them; each of their stages has a copy of the parameter, and `Plan.shared` lists the
-            parameter. "together": no cut may separate them.
+        shared: how to cut between operations that use one parameter. "list": each of their stages
+            has a copy of the parameter; `Plan.shared` lists it. "together": no such cuts.
 
     Raises:
         StageError: there are too few possible cuts, no plan fits into the memory limits, all

@@ -166,7 +166,7 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
 
 @contextlib.contextmanager
 def uploaded(url: str, last: str) -> Iterator[Path]:
-    """Yield a temporary path, then upload its files, `last` last; StageError if `url` exists."""
+    """Yield a temporary path, then upload its files, `last` last; StageError if the URL exists."""
     if urlsplit(url).scheme in ("http", "https"):
         raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")
     system, place = opened_system(url)

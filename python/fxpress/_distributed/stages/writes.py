@@ -48,10 +48,10 @@ class _Effects:
 
 
 def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[Node, Storage]:
-    """Return the storages of a graph by the node that creates each: a placeholder or an operator.
+    """Return the storages of a graph, by the placeholder or operator that creates each storage.
 
     `same` maps a placeholder to the first placeholder with the same storage. A result that may
-    share an argument's storage counts as that storage. An operator with unknown effects counts as
+    share an argument's storage is treated as sharing it. An operator with unknown effects counts as
     a write to each argument.
     """
     same = {} if same is None else same

@@ -196,7 +196,7 @@ class Parts(NamedTuple):
 
     record: str  # the name of the graph's record
     text: bytes  # the JSON of the graph
-    weights: Any  # by name, or the bytes that older versions of torch wrote
+    weights: Any  # a dict by name, or the bytes that older torch wrote
     constants: Any
     examples: bytes
     budget: Budget

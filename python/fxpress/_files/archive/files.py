@@ -111,8 +111,7 @@ class AtomicFile(Output):
 
     Until then it is a locked temporary file in the same folder. The next writer of `target` removes
     temporary files without a lock, which killed writers have left. For a sidecar file, `main` is
-    the archive: the sidecar gets the archive's permissions, and the next writer of the archive
-    removes an abandoned sidecar.
+    the archive: a sidecar gets its permissions, and its next writer removes abandoned sidecars.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:

@@ -75,13 +75,11 @@ def load(
         mmap: read weights from the file on use, without comparing checksums; see
             `fxpress.archive.verify`. Writing to the weights does not change the file. While a
             weight is live, the file must not be modified in place: the weights would change, and
-            truncating the file would end the process (SIGBUS). Replacing the file, as `save` does,
-            is safe.
+            truncating the file would end the process (SIGBUS). Replacing the file is safe.
         load_weights: if False, the state has tensors on the meta device, which
             `fxpress.state.load_into` fills.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
-            any code. Example inputs that need `allow_pickle`, or cannot be read, are left out with
-            a warning.
+            any code. Example inputs that stay unreadable are left out with a warning.
         allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
             "symm_mem", that this program may call although fxpress refuses them by default;
             `fxpress inspect` lists them.
@@ -97,8 +95,8 @@ def load(
             AssertionError for an archive of another format.
         MemoryError: the contents of the file need more memory than there is.
         fxpress.LimitError: reading the file would exceed the limits.
-        fxpress.SerializeError: the program is damaged, names something that is not registered, or
-            needs `allow_pickle` or `allow_operators`.
+        fxpress.SerializeError: the program is damaged, names an operator or class that is not
+            registered, or needs `allow_pickle` or `allow_operators`.
         fxpress.UnsupportedError: fxpress cannot read a part of the program, or tensors are on a
             device that this process cannot use.
         torch.OutOfMemoryError: a device does not have enough memory for the weights.
@@ -174,11 +172,11 @@ def load_pt2(
         num_runners: the number of runners of compiled code.
         device_index: the device of compiled code; -1: the current device.
         load_weights_from_disk: pass the weights in the archive to compiled code.
-        use_stream_affinity: create a runner of compiled code for each stream of the device, if this
-            torch supports that.
+        use_stream_affinity: create a runner of compiled code for each stream of the device, if the
+            installed torch supports it.
         map_location: the device for all tensors, or a dict from devices in the file to new devices.
         mmap: read weights from the file on use, without comparing checksums; see `load`.
-        load_weights: False: the states of programs have tensors on the meta device.
+        load_weights: if False, the states of programs have tensors on the meta device.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
             any code.
         allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
@@ -197,12 +195,13 @@ def load_pt2(
         fxpress.LimitError: reading the file would exceed the limits.
         fxpress.UnsupportedError: fxpress cannot read a part of a program, tensors are on a device
             that this process cannot use, or this torch does not support `use_stream_affinity`.
-        fxpress.SerializeError: a program is damaged, names something that is not registered, needs
-            `allow_pickle` or `allow_operators`, or the archive needs `allow_compiled`.
+        fxpress.SerializeError: a program is damaged, names an operator or class that is not
+            registered, needs `allow_pickle` or `allow_operators`, or the archive needs
+            `allow_compiled`.
         torch.OutOfMemoryError: a device does not have enough memory for the weights.
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed or has a null character; or `mmap` is set and `f` is not a path.
-        RuntimeError: torch does not know such a device, or cannot load the compiled code.
+        RuntimeError: torch does not know a device, or cannot load the compiled code.
         ImportError: `progress` needs a package that is not installed.
 
     Replaces `torch.export.pt2_archive._package.load_pt2`.

@@ -48,7 +48,7 @@ def shared_storages(state: Config, constants: Config) -> str:
 
 
 def config_bytes(config: Config) -> bytes:
-    """Return the bytes of a config in torch's format of a `schema.PayloadConfig`."""
+    """Return a config as JSON bytes, in torch's format of a `schema.PayloadConfig`."""
     if SCHEMA.difference():
         raise UnsupportedError(
             f"the schema of this torch differs in {SCHEMA.difference()}, which fxpress cannot write"

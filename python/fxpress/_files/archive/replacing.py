@@ -31,7 +31,7 @@ from fxpress._files.format.weights_location import SUFFIX, Sidecar, read_place
 
 
 def place_of(text: str) -> Sidecar:
-    """Parse the record that names a sidecar file; ArchiveError if it names another folder."""
+    """Parse the record that names a sidecar file; ArchiveError for a file in another folder."""
     try:
         return read_place(text)
     except ValueError as e:
@@ -65,7 +65,7 @@ def _named_in(folder: Path, but: Path) -> Iterator[Sidecar]:
 
 
 def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
-    """Return the sidecar files of an archive that neither `new` nor archives in its folder name."""
+    """Return an archive's sidecar files that neither `new` nor other archives in the folder use."""
     folder = path.parent
     places = named_by(path) if _has_weights(folder) else set()
     if places:

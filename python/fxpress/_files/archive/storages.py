@@ -66,7 +66,7 @@ def bytes_needed(view: View) -> int:
 
 
 def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
-    """Return record -> bytes of the smallest storage for its views; ordered by first views."""
+    """Return record -> bytes of the smallest storage for its views, in the order of the views."""
     needed: dict[str, int] = {}
     for view in views:
         needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
@@ -251,7 +251,7 @@ def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
 
 
 def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Do `target.copy_(value)`, even if the target has elements with stride 0."""
+    """Copy `value` to `target`, even if `target` has dimensions with stride 0."""
     if target.numel() == 0:
         return
     index = distinct_elements(target)

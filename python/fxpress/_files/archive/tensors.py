@@ -29,7 +29,7 @@ class Group:
 
 
 def is_of_subclass(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is of a subclass, whose elements its storage may not contain."""
+    """Return whether a tensor is of a subclass; its storage may lack the tensor's elements."""
     return type(tensor.data) is not torch.Tensor and not is_fake(tensor)
 
 

@@ -249,8 +249,7 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
         first = values[0][index]
         found = (each for each in positions if not _has_same_bits(first, values[each][index]))
         return next(((0, each) for each in found), None)
-    # The storage contains only the bytes of `targets`, and starts at a multiple of 16, which is an
-    # offset of every dtype.
+    # Only the bytes of `targets`; the start is a multiple of 16, which is an offset of every dtype.
     start = min(each.storage_offset() * each.element_size() for each in targets) // 16 * 16
     storage = torch.zeros(-(-(max(map(_end, targets)) - start) // 16) * 16, dtype=torch.uint8)
     parts = [

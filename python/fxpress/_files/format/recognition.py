@@ -1,4 +1,4 @@
-"""Recognize files and folders that are not exported programs, and name what reads them."""
+"""Recognize files and folders that are not exported programs, and name libraries that read them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ MEMORY_FORMATS = {
 
 
 def tensor_of(meta: Any) -> Tensor:
-    """Return the description of a `TensorMeta`."""
+    """Return the dtype, sizes and bytes that a `TensorMeta` of the schema describes."""
     dtype, itemsize = dtype_of(expect_int(expect_object(meta)["dtype"]))
     shape = [size_of(size) for size in expect_list(meta["sizes"])]
     count: int | None = None

@@ -16,10 +16,9 @@ from fxpress import _native
 _OPERATORS = "torch.ops."
 _MOST_PARTS = 16  # parts of a name that are used; a name in a file may have any number
 _UNLISTED = "torch has it, but not for exported programs"
-# The effects of an operator: (1) names of arguments that its results may alias, (2) names of
-# arguments that it writes, (3) whether it draws random numbers, (4) whether it has another side
-# effect, (5) whether it changes a mode. The native form is `OperatorTraits` in
-# `csrc/schema/graph_hash.h`.
+# The effects of an operator: names of arguments that its results may alias; names of arguments that
+# it writes; whether it draws random numbers; whether it has another side effect; whether it changes
+# a mode. The native form is `OperatorTraits` in `csrc/schema/graph_hash.h`.
 Traits = tuple[list[str], list[str], bool, bool, bool]
 
 

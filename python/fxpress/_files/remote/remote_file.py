@@ -154,7 +154,7 @@ class RemoteFile:
             target = target[len(piece) :]
 
     def read_all(self) -> bytes:
-        """Return the bytes of the file; ChangedFileError if it changes meanwhile."""
+        """Return the bytes of the file; ChangedFileError if it changes during the read."""
         data = b"".join(self.pieces(0, self.size))
         self.check()
         return data

@@ -15,14 +15,14 @@ from fxpress._files.serde.limits import Budget, LimitError, Limits
 from fxpress._torch import serde as compat
 
 PLACE = "an expression"
-_LARGEST_EXPONENT = 64  # of a power, multiplied with the exponents of powers in its base
+_LARGEST_EXPONENT = 64  # the limit for a power's exponent times the exponents of powers in its base
 _LARGEST_EXPONENT_OF_SUM = 8  # sympy may multiply out a power of a sum
-_LARGEST_ARGUMENT = 1024  # of functions such as exp, whose results grow fast
-_MOST_ARGUMENTS = 32  # of functions that compare all pairs of their arguments
-_HIGHEST_DEGREE = 16  # of polynomials whose roots sympy computes, for divisions and comparisons
-# Divisions and comparisons cost more than linear time, so `Limits.terms` is divided for them by:
-_DIVIDED = 32  # divisions
-_COMPARED = 8  # comparisons
+_LARGEST_ARGUMENT = 1024  # the limit for functions such as exp, whose results grow fast
+_MOST_ARGUMENTS = 32  # the limit for functions that compare all pairs of arguments
+_HIGHEST_DEGREE = 16  # the limit for polynomials whose roots sympy computes
+# The cost of divisions and comparisons is not linear. `Limits.terms` is divided by these numbers:
+_DIVIDED = 32  # for divisions
+_COMPARED = 8  # for comparisons
 # `call` rejects truth values as arguments of these functions; sympy only warns.
 _SUMS = ("Add", "Mul", "Pow")
 CONSTANTS = {

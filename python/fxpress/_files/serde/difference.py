@@ -103,7 +103,7 @@ class Differences(list[Difference]):
     """
 
     def grouped(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
-        """Yield (module, lines); a line is (what differs, the change or the names of nodes).
+        """Yield (module, lines). A line is (location, change) or (operator, names of nodes).
 
         Nodes that only one program has are in one line for each operator.
 
@@ -157,7 +157,7 @@ class _Value:
 
 @dataclasses.dataclass(frozen=True)
 class _Expression:
-    """A symbolic size. Its identity numbers the symbols, whose names may differ."""
+    """A symbolic size. In `identity`, numbers replace the names of symbols."""
 
     text: str = dataclasses.field(compare=False)
     identity: str
@@ -366,7 +366,7 @@ def _held(union: dict[str, Any]) -> Any:
 
 
 def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
-    """Yield pairs of differing nodes, with equal operators if possible; None if one has no pair."""
+    """Yield pairs of differing nodes, with equal operators if possible; None for a missing node."""
     others = second.roots(Counter(first.digests))
     for index in first.roots(Counter(second.digests)):
         target = first.graph.nodes[index].target

@@ -59,11 +59,11 @@ class _Frame:
 
     def __init__(self, function: str | None) -> None:
         self.function = function
-        self.done: list[Operand] = []  # arguments
+        self.done: list[Operand] = []  # the arguments that were read
         self.keywords: dict[str, Operand] = {}
         self.keyword: str | None = None  # the keyword of the current argument
         self.operands: list[Operand] = []
-        self.operators: list[tuple[str, int]] = []  # with precedences
+        self.operators: list[tuple[str, int]] = []  # (operator, precedence)
         self.has_comma = False
 
 

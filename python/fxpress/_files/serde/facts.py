@@ -75,7 +75,7 @@ def serialize_sym_int(s: Any) -> Any:
     """Return the `schema.SymInt` of an int or `torch.SymInt`.
 
     Raises:
-        AssertionError: `s` is a sympy symbol, as in torch.
+        AssertionError: `s` is a sympy symbol; torch raises this error, too.
         SerializeError: `s` is of another type.
     """
     kinds = (torch.SymInt, sympy.Symbol, int)
@@ -86,7 +86,7 @@ def serialize_sym_float(s: Any) -> Any:
     """Return the `schema.SymFloat` of a float or `torch.SymFloat`.
 
     Raises:
-        AssertionError: `s` is a sympy symbol, as in torch.
+        AssertionError: `s` is a sympy symbol; torch raises this error, too.
         SerializeError: `s` is of another type.
     """
     kinds = (torch.SymFloat, sympy.Symbol, float)

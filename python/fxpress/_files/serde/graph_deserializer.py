@@ -301,8 +301,8 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
         Raises:
             fxpress.LimitError: reading would exceed the limits.
-            fxpress.SerializeError: the graph is damaged, names something that is not registered, or
-                needs `allow_pickle` or `allow_operators`.
+            fxpress.SerializeError: the graph is damaged, names an operator or class that is not
+                registered, or needs `allow_pickle` or `allow_operators`.
             fxpress.UnsupportedError: fxpress cannot read a part of the graph.
         """
         allowed = allowed_names(allow_operators)

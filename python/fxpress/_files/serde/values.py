@@ -190,7 +190,7 @@ class Values:
         device: torch.device,
         requires_grad: bool,
     ) -> Any:
-        """Return a fake tensor that native code does not create, such as one of symbolic sizes."""
+        """Return a fake tensor that native code does not create, such as with symbolic sizes."""
         made: torch.Tensor
         with self.budget.symbolic, self.fake_mode:
             self.budget.check_time_before("the sizes of a tensor")
@@ -232,7 +232,7 @@ class Values:
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     def constrain(self, node: torch.fx.Node) -> None:
-        """Add what a node asserts about symbols to the shape environment."""
+        """Add a node's assertions about symbols to the shape environment."""
         argument = node.args[0]
         value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
         with self.budget.symbolic:

@@ -162,8 +162,7 @@ def verify(
 ) -> int:
     """Report all faults that the bytes of a file show.
 
-    The entire file is read. A note is a requirement for loading, not a fault. Status 1: there is a
-    fault.
+    The entire file is read. Status 1: there is a fault. Notes state what loading requires.
     """
     from fxpress._tools.cli import verify as command
 
@@ -305,8 +304,8 @@ def split(
 ) -> None:
     """Cut a program into stages.
 
-    This writes a program for each stage, a manifest that lists the values that pass between stages,
-    and a picture. The output appears when it is complete, or not at all.
+    The command writes a program for each stage, a manifest that lists the values that pass between
+    stages, and a picture. The output appears when it is complete, or not at all.
     """
     with working(_STARTING):
         from fxpress._tools.cli import split as command

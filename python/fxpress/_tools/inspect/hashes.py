@@ -48,7 +48,7 @@ class HashedText(NamedTuple):
     text: bytes
     hash: bytes  # the hash of the program
     values: dict[str, bytes]  # the hash of each constant by name
-    nodes: bytes  # the hashes of the nodes of its top graph, concatenated
+    nodes: bytes  # the hashes of the nodes of the top-level graph, concatenated
 
 
 def hash_programs(
@@ -61,8 +61,7 @@ def hash_programs(
     """Return name and hash of each program in a file; InspectionError for a damaged file.
 
     `further` returns the traits of operators that are not torch's. UnknownOperatorError for an
-    operator that `further` does not know, InspectionError for an operator that needs
-    `allow_operators`.
+    operator unknown to `further`, InspectionError for one that needs `allow_operators`.
     """
     allowed = allowed_names(allow_operators)
     with Package(path) as package:

@@ -59,7 +59,7 @@ def compare(first: Source, second: Source) -> list[Comparison]:
 
 
 def differences(first: Graph, second: Graph, matching: Matching) -> Iterator[Difference]:
-    """Yield the nodes that differ, except nodes of which only the inputs differ."""
+    """Yield the nodes that differ, except nodes that differ only in their inputs."""
     nodes = {node.id: node for node in second.nodes}
     for node in first.nodes:
         state = matching.states[0][node.id]

@@ -125,7 +125,7 @@ class _Program:
         self._memory.charge(size, self._record)
 
     def tensor(self, meta: Any) -> TensorFacts:
-        """Return a `TensorMeta` as TensorFacts; equal descriptions give one object."""
+        """Return a `TensorMeta` as TensorFacts; equal descriptions share one object."""
         key = marshal.dumps(meta, 2)
         known = self._tensors.get(key)
         if known is None:

@@ -70,8 +70,7 @@ class _Matcher:
     def _pair_in_order(self, prefix: str, *keys: Callable[[Node], Hashable]) -> list[str]:
         """Pair the remaining nodes with equal keys; return the ids of the first graph's nodes.
 
-        Only nodes whose ids begin with `prefix` are paired. `keys` are one key function for both
-        graphs, or one for each graph.
+        Only nodes whose ids begin with `prefix` are paired. A second key is for the second graph.
         """
         others: dict[Hashable, deque[str]] = defaultdict(deque)
         for node in self._left(1, prefix):

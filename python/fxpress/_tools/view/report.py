@@ -221,7 +221,7 @@ def _items(weight: Weight) -> int:
 
 
 def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
-    """Return a table of `split_module`'s partitions, and what each takes from other partitions."""
+    """Return a table of `split_module`'s partitions and the values that pass between them."""
     numbers = {node.id: partition_of(node.module) for node in graph.nodes}
     operators, operations = Counter[int](), Counter[int]()
     state: dict[int, dict[str, int]] = {}
@@ -283,7 +283,7 @@ def _around(path: str) -> Iterator[str]:
 def _modules(
     program: Program, numbers: dict[str, int], flops: dict[str, str]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the modules, each after its parent: the parent's number, path, class and counts."""
+    """Yield (number of the parent, path, class, counts) for each module, parents first."""
     for _, module in lines_of(program.root):
         yield (
             numbers[module.path.rpartition(".")[0]],
