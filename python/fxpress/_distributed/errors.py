@@ -1,4 +1,4 @@
-"""Errors for programs that cannot be cut, and for stages that cannot be loaded or run."""
+"""Define errors for programs that cannot be cut, and for stages that cannot be loaded or run."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class PipelineError(Error):
 
 
 def described(error: BaseException) -> str:
-    """Return the first line of an error's text, after the type's name unless a PipelineError."""
+    """Return an error's type, unless it is PipelineError, and the first line of its text."""
     line = next(iter(str(error).strip().splitlines()), "")
     return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"

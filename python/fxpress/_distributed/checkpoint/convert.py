@@ -1,4 +1,4 @@
-"""`convert_weights`: convert a checkpoint to another format, tensor by tensor."""
+"""Implement `convert_weights`: convert a checkpoint to another format, tensor by tensor."""
 
 from __future__ import annotations
 

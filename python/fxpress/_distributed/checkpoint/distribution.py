@@ -62,7 +62,7 @@ def _bytes_of(item: WriteItem) -> int:
 
 
 def _is_needed(item: WriteItem) -> bool:
-    """Return whether a file has to contain an item: not for values and some empty slices."""
+    """Return whether a file contains an item; values and some empty slices are left out."""
     if item.type is WriteItemType.BYTE_IO:
         return False
     return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0

@@ -1,7 +1,7 @@
 """Read checkpoints of torch's FileSystemWriter without running code in them.
 
 The file `.metadata` of such a checkpoint is a pickle of objects of torch's classes. The unpickler
-of this module creates objects of its own classes instead, which only store the pickled state.
+of this module creates objects of other classes, which only store the pickled state.
 """
 
 from __future__ import annotations

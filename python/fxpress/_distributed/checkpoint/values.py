@@ -15,7 +15,7 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._files.errors import ArchiveError
 
 _DEEPEST = 64  # the maximum depth of nested containers
-# The maximum number of keys of a dict whose hashes a file can choose: equal hashes are slow.
+# The maximum number of a dict's keys whose hashes a file can choose: equal hashes slow the dict.
 _MOST_CHOSEN = 1000
 
 

@@ -41,7 +41,7 @@ class Source(os.PathLike[str]):
         self._path = Path(local_path(path))
         self.name = str(self._path) if self._url is None else shown(self._url)
         self._is_folder = self._path.is_dir() if self._url is None else not is_archive(self._url)
-        self._remote: dict[str, RemoteArchive] = {}  # by the archive's URL
+        self._remote: dict[str, RemoteArchive] = {}  # URL of an archive -> the archive
         if self._is_folder:
             data = self._manifest_file()
             budget = Budget(limits, len(data))

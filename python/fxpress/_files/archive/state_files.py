@@ -225,8 +225,8 @@ def load_into(
         with reporting(progress, "copying", total) as report:
             for name, target in ep.state_dict.items():
                 size = size_of(found[name])
-                # Each value is freed after its copy. The system allocates a new tensor's memory
-                # when it is written, so old and new values are never in memory together.
+                # Each value is freed after its copy. A new tensor uses memory only when it is
+                # written, so all old and new values are never in memory together.
                 copy_values(new.get(name, target), found.pop(name))
                 if report is not None:
                     report(size)

@@ -179,7 +179,7 @@ class _Storages:
         return storages
 
     def _read(self) -> list[torch.Tensor]:
-        """Read the records; return all storages. Those from `_make` are still on the CPU."""
+        """Read the records; return all storages. The storages from `_make` are still on the CPU."""
         by_device: dict[torch.device, list[int]] = {}
         for i in self._reading:
             by_device.setdefault(self._devices[i], []).append(i)

@@ -24,7 +24,7 @@ from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
-_known: dict[Any, Traits] = {}  # the traits of permanent operators
+_known: dict[Any, Traits] = {}  # the traits of operators that are never redefined
 # These operators write their running statistics, but their schemas do not declare that.
 _BATCH_NORMS = (
     "batch_norm",

@@ -43,7 +43,7 @@ _Argument = tuple[str, bool, bool, bool, Any]  # the fields of `OperatorArgument
 Described = tuple[int, str, tuple[_Argument, ...], tuple[int, ...], bool, bool, bool, bool]
 # Operators that constrain symbols; see `Values.constrain`.
 _CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
-_known: dict[Any, Described] = {}  # the descriptions of permanent operators
+_known: dict[Any, Described] = {}  # descriptions of operators that are never redefined
 
 
 def operator_name(target: Any) -> str:

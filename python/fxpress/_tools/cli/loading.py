@@ -1,4 +1,4 @@
-"""Import the modules that files need, and name the option that helps in the error of a load."""
+"""Import the modules that files need; name the option that helps in the errors of loads."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def read_all(path: Path, model: str, allow_pickle: bool) -> dict[str, Any] | Non
 
 
 def differing_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return, for each differing value, its name and its differences: in dtype, sizes, elements."""
+    """Return, for each differing value, its name and how its dtype, sizes or elements differ."""
     found = []
     for name in {**first, **second}:
         if name not in first or name not in second:

@@ -19,7 +19,7 @@ def cut_long_layers(graph: Graph) -> None:
     """Change the layers of a graph so that none has more than `MOST` members.
 
     A range has the attribute "module" of its layer. In layers with more than `MOST * MOST` members,
-    ranges have more than `MOST`.
+    ranges have more than `MOST` members.
     """
     counts = _members(Counter([node.layer for node in graph.nodes]))
     if max(counts.values()) <= MOST:
