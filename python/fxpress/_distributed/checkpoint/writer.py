@@ -100,7 +100,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         return is_path(checkpoint_id) and "://" not in os.fsdecode(checkpoint_id)
 
     def storage_meta(self) -> StorageMeta:
-        """Return the folder, for planners."""
+        """Return the folder as the `StorageMeta` that planners get."""
         return StorageMeta(self._path)
 
     def reset(self, checkpoint_id: str | bytes | os.PathLike[str] | None = None) -> None:

@@ -51,7 +51,7 @@ class Answer:
     scale_grads: bool = True  # whether the schedule divides gradients by the number of microbatches
     # Name in the tensor-parallel plan -> whether a stage on this rank has a module of this name.
     plan_keys: dict[str, bool] = dataclasses.field(default_factory=dict)
-    # Maps the name of a weight that several stages have to how a mesh cuts the weight on this rank.
+    # Name of a weight in several stages -> how a mesh cuts the weight on this rank.
     cuts: dict[str, str] = dataclasses.field(default_factory=dict)
     fxpress: str | None = dataclasses.field(default_factory=fxpress_version)
     torch: str = torch.__version__

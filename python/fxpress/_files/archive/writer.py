@@ -118,7 +118,7 @@ class PT2ArchiveWriter:
 
     @property
     def target(self) -> Path | None:
-        """The path of the file that is replaced; None if it is overwritten or is not a file."""
+        """The path of the file that is replaced; None if the file is overwritten or not regular."""
         return self._file.target if isinstance(self._file, AtomicFile) else None
 
     def add_weights_file(self, weights: AtomicFile) -> None:
@@ -273,6 +273,6 @@ class PT2ArchiveWriter:
 
 
 def _visible_files(folder: Path) -> list[Path]:
-    """Return the files of a folder in the order of `glob.glob`, as torch, without hidden files."""
+    """Return the files of a folder, except hidden files, in the order of `glob.glob`."""
     pattern = f"{glob.escape(str(folder))}/**"
     return [Path(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

@@ -24,7 +24,7 @@ _ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # protobuf tags after the versio
 class Format(NamedTuple):
     """A format of files or folders that are not exported programs."""
 
-    name: str  # with an article
+    name: str  # with an article, such as "a pickle"
     reader: str = ""  # a library or function; "" if unknown
 
     def text(self, wanted: str = "an exported program") -> str:

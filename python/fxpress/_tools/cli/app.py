@@ -122,7 +122,7 @@ _import = click.option(
 def app() -> None:
     """Inspect, compare, convert and split files of exported programs.
 
-    No code in a file is run, and inspect, verify and hash start without torch.
+    No code in a file is run without --allow-pickle. inspect, verify and hash start without torch.
     """
 
 

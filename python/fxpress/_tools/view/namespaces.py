@@ -9,8 +9,8 @@ from fxpress._files.format.fields import entries_of
 from fxpress._files.format.package import InspectionError
 from fxpress._tools.inspect.modules import MOST_MODULES
 
-_LONGEST_PATH = 4000  # characters
-_LONGEST_NAME = 100  # characters of the name of a class
+_LONGEST_PATH = 4000  # the maximum characters of a module's path
+_LONGEST_NAME = 100  # the maximum characters of a class's name
 
 
 class Namespaces:

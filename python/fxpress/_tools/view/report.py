@@ -33,15 +33,15 @@ class Values:
         return [{} if each is None else each.shown() for each in self._types]
 
     def text(self, text: str) -> int:
-        """Return the number of a text."""
+        """Return the number that identifies a text."""
         return self.texts.setdefault(text, len(self.texts))
 
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> list[int]:
-        """Return the numbers of names and texts."""
+        """Return the numbers that identify names and texts."""
         return [self.text(text) for pair in pairs for text in pair]
 
     def type(self, tensor: TensorFacts | None) -> int:
-        """Return the number of a type."""
+        """Return the number that identifies a type."""
         return self._types.setdefault(tensor, len(self._types))
 
 
