@@ -6,7 +6,7 @@ from fxpress._base.errors import Error
 
 
 class StageError(Error):
-    """A program cannot be cut into the requested stages. torch has no equivalent class.
+    """A program cannot be cut into the requested stages. torch has no such class.
 
     Example:
         >>> from fxpress import pipeline

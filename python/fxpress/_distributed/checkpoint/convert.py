@@ -101,7 +101,7 @@ def convert_weights(
         ValueError: `form` has another value, or an argument is missing or has no effect.
         ImportError: `progress` needs a package that is not installed.
 
-    Exceptions that `progress` raises are not caught. torch has no equivalent function.
+    Exceptions that `progress` raises are not caught. torch has no such function.
 
     Example:
         >>> from fxpress.checkpoint import convert_weights

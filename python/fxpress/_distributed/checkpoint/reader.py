@@ -79,7 +79,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     - RuntimeError, ValueError: torch's planner finds a name or sizes that the files do not have.
     - AssertionError: torch raises this error in place of an error in a header, with the same text.
 
-    The class derives from `torch.distributed.checkpoint.StorageReader`.
+    A subclass of `torch.distributed.checkpoint.StorageReader`.
 
     Example:
         >>> import torch.distributed.checkpoint as dcp

@@ -61,7 +61,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     - fxpress.UnsupportedError: safetensors lacks a tensor's dtype, the index cannot store a value,
       or `use_collectives` is False.
 
-    The class derives from `torch.distributed.checkpoint.StorageWriter`.
+    A subclass of `torch.distributed.checkpoint.StorageWriter`.
 
     Example:
         >>> import torch.distributed.checkpoint as dcp

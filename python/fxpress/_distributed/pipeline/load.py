@@ -154,7 +154,7 @@ def load_stage(
         ValueError: there is a plan without a mesh, or a mesh without a plan, the mesh has more
             than one dimension, a value of the plan is not a style, or torch has no such device.
 
-    Replaces `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
+    Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 
     Example:
         >>> from fxpress import pipeline
@@ -219,7 +219,7 @@ def load_stages(
         ValueError: torch.distributed is not initialized, this rank is not in the group, or the
             timeout is not a number above 0.
 
-    Replaces `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
+    Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 
     Example:
         >>> from torch import distributed

@@ -47,7 +47,7 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
             stages, is not a tensor; or a size of a passed tensor is a symbol. Torch's `Pipe` does
             not support these programs; `save_stages` does.
 
-    Replaces `torch.distributed.pipelining.pipeline`.
+    Stands in for `torch.distributed.pipelining.pipeline`.
 
     Example:
         >>> from fxpress import pipeline

@@ -19,7 +19,7 @@ def placement(schedule: str, ranks: int, stages: int) -> list[list[int]]:
             one of the numbers is not positive.
         ValueError: torch has no such schedule.
 
-    Replaces `torch.distributed.pipelining._utils.generate_stage_to_rank_mapping`.
+    Stands in for `torch.distributed.pipelining._utils.generate_stage_to_rank_mapping`.
 
     Example:
         >>> from fxpress import pipeline

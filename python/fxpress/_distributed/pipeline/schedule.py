@@ -78,7 +78,7 @@ def build_schedule(
         ValueError: torch has no such schedule, this rank is not in the group, there are no stages
             or no microbatches, or the timeout is not a number above 0.
 
-    Replaces the classes of schedules in `torch.distributed.pipelining`.
+    Stands in for the classes of schedules in `torch.distributed.pipelining`.
 
     Example:
         >>> from torch import distributed

@@ -103,7 +103,7 @@ def load_package(
         fxpress.UnsupportedError: this torch does not support `use_stream_affinity`.
         RuntimeError: there is no compiled model of that name; or torch cannot load it.
 
-    Replaces `torch._inductor.package.package.load_package`, which
+    Stands in for `torch._inductor.package.package.load_package`, which
     `torch._inductor.aoti_load_package` calls.
     """
     with PT2ArchiveReader.of_any_format(path) as archive:

@@ -107,7 +107,7 @@ def load(
 
     Exceptions that a file object raises are not converted.
 
-    Replaces `torch.export.load`.
+    Stands in for `torch.export.load`.
 
     Example:
         >>> fxpress.save(program, "model.pt2")
@@ -204,7 +204,7 @@ def load_pt2(
         RuntimeError: torch does not know a device, or cannot load the compiled code.
         ImportError: `progress` needs a package that is not installed.
 
-    Replaces `torch.export.pt2_archive._package.load_pt2`.
+    Stands in for `torch.export.pt2_archive._package.load_pt2`.
 
     Example:
         >>> from fxpress import archive
@@ -265,7 +265,7 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
     Raises:
         RuntimeError: there is no compiled model of that name.
 
-    Replaces `torch.export.pt2_archive._package.load_weights_to_pt2_contents`.
+    Stands in for `torch.export.pt2_archive._package.load_weights_to_pt2_contents`.
 
     Example:
         >>> from fxpress import archive

@@ -206,7 +206,7 @@ def package_pt2(
 
     Exceptions of a file object, `progress` and methods that pickling calls are not converted.
 
-    Replaces `torch.export.pt2_archive._package.package_pt2`.
+    Stands in for `torch.export.pt2_archive._package.package_pt2`.
 
     Example:
         >>> from fxpress import archive
@@ -327,7 +327,7 @@ def save(
 
     Exceptions that `progress` raises are not converted.
 
-    Replaces `torch.export.save`.
+    Stands in for `torch.export.save`.
 
     Example:
         >>> fxpress.save(program, "model.pt2", extra_files={"notes.txt": "the first one"})

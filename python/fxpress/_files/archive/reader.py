@@ -72,7 +72,7 @@ class PT2ArchiveReader:
         ValueError: the file is closed, a path has a null character, or the argument is the bytes
             of a zip file.
 
-    Replaces `torch.export.pt2_archive.PT2ArchiveReader`.
+    Stands in for `torch.export.pt2_archive.PT2ArchiveReader`.
 
     Example:
         >>> from fxpress.archive import PT2ArchiveReader
@@ -329,7 +329,7 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
     Args:
         serialized_model: the contents of a file as bytes, or a path.
 
-    Replaces `torch.export.pt2_archive.is_pt2_package`.
+    Stands in for `torch.export.pt2_archive.is_pt2_package`.
 
     Example:
         >>> from fxpress import archive

@@ -85,7 +85,7 @@ class PT2ArchiveWriter:
         TypeError: the argument is neither a path nor an object with `write`.
         ValueError: `replace` has another value, the file is closed, or a path has a null character.
 
-    Replaces `torch.export.pt2_archive.PT2ArchiveWriter`.
+    Stands in for `torch.export.pt2_archive.PT2ArchiveWriter`.
 
     Example:
         >>> from fxpress.archive import PT2ArchiveWriter

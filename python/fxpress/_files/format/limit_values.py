@@ -10,7 +10,7 @@ class Limits:
     """The limits on the cost of reading a file, so that a small file cannot cost much.
 
     Real programs stay far below the defaults. A file that exceeds a limit raises `LimitError`.
-    torch does not limit the cost of reading a file.
+    torch does not have such limits.
 
     Attributes:
         memory: bytes that a load may use for a file of any size: for unpacked records, for zeros

@@ -36,7 +36,7 @@ _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # the refused class or function in err
 def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
     """Return the pickle of a fake tensor: its metadata, and torch's function that restores it.
 
-    Replaces `torch._export.serde.serialize._reduce_fake_tensor`.
+    Stands in for `torch._export.serde.serialize._reduce_fake_tensor`.
     """
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     return compat.reconstruct_fake_tensor, (SCHEMA.encode_tensor_meta(tensor), is_parameter)
@@ -116,7 +116,7 @@ def save_artifact(
 
     Fake tensors are saved as their metadata. `report` gets the number of bytes of each write.
 
-    Replaces `torch._export.serde.serialize.serialize_torch_artifact`.
+    Stands in for `torch._export.serde.serialize.serialize_torch_artifact`.
 
     Raises:
         UnpicklableError: the value cannot be pickled.
@@ -134,7 +134,7 @@ def deserialize_torch_artifact(
 ) -> Any:
     """Return the value that `save_artifact` wrote; fake tensors in it get a new fake mode.
 
-    Replaces `torch._export.serde.serialize.deserialize_torch_artifact`, which unpickles values
+    Stands in for `torch._export.serde.serialize.deserialize_torch_artifact`, which unpickles values
     by default.
 
     Args:

@@ -73,7 +73,7 @@ def _dump_dynamic_shapes(
     Raises:
         UserError (of Dynamo): the specification does not fit the inputs.
 
-    Replaces `torch._export.serde.dynamic_shapes._dump_dynamic_shapes`.
+    Stands in for `torch._export.serde.dynamic_shapes._dump_dynamic_shapes`.
     """
     if dynamic_shapes is None:
         return {"dynamic_shapes": None, "dims": {}}
@@ -175,7 +175,7 @@ def _load_dynamic_shapes(spec: Any, from_dict: bool | None = False) -> Any:
     Raises:
         UserError (of Dynamo): `spec` has another form, or names unknown dimensions.
 
-    Replaces `torch._export.serde.dynamic_shapes._load_dynamic_shapes`.
+    Stands in for `torch._export.serde.dynamic_shapes._load_dynamic_shapes`.
     """
     shapes, roots = _read(spec, bool(from_dict))
     if shapes is None:

@@ -44,7 +44,7 @@ class LazyMap(dict[Any, Any]):
 
     `map[key] = function` sets an item; `map[key]` returns the result of the function.
 
-    Replaces `torch._export.serde.serialize.LazyMap`.
+    Stands in for `torch._export.serde.serialize.LazyMap`.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     The open graph contains the nodes of the last `deserialize`, and is empty before the first.
     Nodes that the caller adds to `graph` keep their names.
 
-    Replaces `torch._export.serde.serialize.GraphModuleDeserializer`.
+    Stands in for `torch._export.serde.serialize.GraphModuleDeserializer`.
 
     Attributes:
         graph: the open graph.

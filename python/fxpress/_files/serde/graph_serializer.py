@@ -24,7 +24,7 @@ _signature = compat.graph_signature
 class GraphState:
     """The state of the graph that is being written.
 
-    Replaces `torch._export.serde.serialize.GraphState`.
+    Stands in for `torch._export.serde.serialize.GraphState`.
     """
 
     inputs: list[Any] = dataclasses.field(default_factory=list)
@@ -46,7 +46,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     `graph_state`. Parts may be written in any order, because the metadata of a node shows whether
     the node is a symbolic number.
 
-    Replaces `torch._export.serde.serialize.GraphModuleSerializer`.
+    Stands in for `torch._export.serde.serialize.GraphModuleSerializer`.
 
     Args:
         graph_signature: the signature for `serialize`; other methods do not use it.

@@ -21,7 +21,7 @@ _OPTIONAL = ("tile_width", "tile_height", "base_pe")
 def is_metadata_matched(config: Any, entry_metadata: Any) -> bool:
     """Return whether a configuration and a kernel's metadata agree in the settings that both have.
 
-    Replaces `torch._export.serde.serialize.is_metadata_matched`.
+    Stands in for `torch._export.serde.serialize.is_metadata_matched`.
     """
     return all(
         getattr(config, name) == getattr(entry_metadata, name)
@@ -71,7 +71,7 @@ def _with_constants(kernel: Any, given: dict[str, Any], cache: dict[str, Any]) -
 def get_triton_kernel_and_cache_entry(node: torch.fx.Node) -> tuple[Any, Any]:
     """Return the Triton kernel that a node calls, and the compiled kernel that the call ran.
 
-    Replaces `torch._export.serde.serialize.get_triton_kernel_and_cache_entry`.
+    Stands in for `torch._export.serde.serialize.get_triton_kernel_and_cache_entry`.
 
     Raises:
         AssertionError: the node does not call a Triton kernel, Triton is not available, or not

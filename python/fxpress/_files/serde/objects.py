@@ -23,7 +23,7 @@ from fxpress._torch import serde as compat
 class EnumEncoder(json.JSONEncoder):
     """Encode enums as their values and bytes in base64.
 
-    Replaces `torch._export.serde.serialize.EnumEncoder`.
+    Stands in for `torch._export.serde.serialize.EnumEncoder`.
     """
 
     def default(self, o: Any) -> Any:
@@ -37,7 +37,7 @@ class EnumEncoder(json.JSONEncoder):
 def _dataclass_to_dict(obj: Any) -> Any:
     """Return a value with dicts for dataclasses and unions, and texts for infinities and NaN.
 
-    Replaces `torch._export.serde.serialize._dataclass_to_dict`.
+    Stands in for `torch._export.serde.serialize._dataclass_to_dict`.
     """
     if isinstance(obj, compat.Union):
         return {obj.type: _dataclass_to_dict(obj.value)}
@@ -57,7 +57,7 @@ def _dataclass_to_dict(obj: Any) -> Any:
 def _to_json_bytes(obj: Any) -> bytes:
     """Return the JSON of an object of the schema, or of any other dataclass.
 
-    Replaces `torch._export.serde.serialize._to_json_bytes`.
+    Stands in for `torch._export.serde.serialize._to_json_bytes`.
     """
     if type(obj) in TYPES.values():
         try:
@@ -71,7 +71,7 @@ def _to_json_bytes(obj: Any) -> bytes:
 def _resolve_schema_cls(cls: Any) -> Any:
     """Return the schema class with a name (or forward reference); the name if it is unknown.
 
-    Replaces `torch._export.serde.serialize._resolve_schema_cls`.
+    Stands in for `torch._export.serde.serialize._resolve_schema_cls`.
     """
     if isinstance(cls, typing.ForwardRef):
         cls = cls.__forward_arg__
@@ -88,7 +88,7 @@ def _dict_to_dataclass(cls: Any, data: Any) -> Any:
 
     As in torch, keys that the class lacks are ignored.
 
-    Replaces `torch._export.serde.serialize._dict_to_dataclass`.
+    Stands in for `torch._export.serde.serialize._dict_to_dataclass`.
 
     Raises:
         AssertionError: the schema has no class of that name, or `data` is not a union.
@@ -126,7 +126,7 @@ def _dict_to_dataclass(cls: Any, data: Any) -> Any:
 def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
     """Return an object of a schema class from JSON.
 
-    Replaces `torch._export.serde.serialize._bytes_to_dataclass`.
+    Stands in for `torch._export.serde.serialize._bytes_to_dataclass`.
 
     Raises:
         fxpress.SerializeError: the text is not JSON or does not match the class. For a class of the
@@ -169,7 +169,7 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
         KeyError: the signature has a name that the graph lacks.
         fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not support.
 
-    Replaces `torch._export.serde.serialize.canonicalize`.
+    Stands in for `torch._export.serde.serialize.canonicalize`.
 
     Example:
         >>> from fxpress.serialize import ExportedProgramSerializer, canonicalize
@@ -194,7 +194,7 @@ def _canonicalize_graph(
 ) -> tuple[Any, dict[str, str]]:
     """Return the canonical form of a graph, and old name -> new name of its values.
 
-    Replaces `torch._export.serde.serialize._canonicalize_graph`, which modifies its argument.
+    Stands in for `torch._export.serde.serialize._canonicalize_graph`, which modifies its argument.
 
     Args:
         sorted_inputs, sorted_outputs: the inputs and outputs that replace the graph's.

@@ -338,7 +338,7 @@ def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None
             comes from torch or builtins, or `extension_handler` is not an `ExtensionHandler`.
         TypeError: `extension_handler` is not a class.
 
-    Replaces `torch._export.serde.serialize.register_extension`.
+    Stands in for `torch._export.serde.serialize.register_extension`.
 
     Example:
         >>> from fxpress.serialize import ExtensionHandler, register_extension
@@ -374,7 +374,7 @@ def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None
 def _registered_extension_types() -> tuple[type[Any], ...]:
     """Return the types of operators that have a registered handler.
 
-    Replaces `torch._export.serde.serialize._registered_extension_types`.
+    Stands in for `torch._export.serde.serialize._registered_extension_types`.
     """
     return tuple(compat.EXTENSIONS)
 
@@ -382,7 +382,7 @@ def _registered_extension_types() -> tuple[type[Any], ...]:
 def _get_schema_from_target(target: Any) -> Any:
     """Return the schema of an overload or of a registered extension's operator.
 
-    Replaces `torch._export.serde.serialize._get_schema_from_target`.
+    Stands in for `torch._export.serde.serialize._get_schema_from_target`.
 
     Raises:
         RuntimeError: `target` does not have a schema.

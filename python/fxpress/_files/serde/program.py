@@ -209,7 +209,7 @@ def serialize(
 
     Other exceptions that the caller's classes raise during pickling are not converted.
 
-    Replaces `torch._export.serde.serialize.serialize`.
+    Stands in for `torch._export.serde.serialize.serialize`.
 
     Example:
         >>> from fxpress.serialize import serialize

@@ -21,7 +21,7 @@ from fxpress._torch import serde as compat
 class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Write exported programs as objects of torch's schema.
 
-    Replaces `torch._export.serde.serialize.ExportedProgramSerializer`.
+    Stands in for `torch._export.serde.serialize.ExportedProgramSerializer`.
 
     Args:
         opset_version: operator set -> version; "aten" is added if it is missing.
@@ -79,7 +79,7 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
 class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Read exported programs from objects of torch's schema.
 
-    Replaces `torch._export.serde.serialize.ExportedProgramDeserializer`.
+    Stands in for `torch._export.serde.serialize.ExportedProgramDeserializer`.
 
     Args:
         expected_opset_version: ignored, as in torch.

@@ -229,7 +229,7 @@ def deserialize(
         AssertionError: the program is not bytes.
         TypeError: an argument is of a wrong type.
 
-    Replaces `torch._export.serde.serialize.deserialize`.
+    Stands in for `torch._export.serde.serialize.deserialize`.
 
     Example:
         >>> from fxpress.serialize import deserialize, serialize
