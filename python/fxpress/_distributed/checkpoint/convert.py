@@ -36,7 +36,6 @@ from fxpress._files.tensors.copies import on_other_storages
 from fxpress._torch.watching import operation
 
 Form: TypeAlias = Literal["pt2", "stages", "safetensors", "torch"]
-_PIECE = 1 << 22  # bytes
 
 
 @operation("checkpoint.convert_weights", lambda _, __, target, **___: _sizes(target))
