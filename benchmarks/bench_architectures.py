@@ -54,13 +54,11 @@ def _measure(name: str, made: Any) -> Figure:
         ours = export()
     report = reuse_report()
     assert_same_program(ours, export())
-    instantiated = (
-        f"{len(report.instantiated)} of {len(report.calls)} calls of modules instantiated"
-    )
+    reused = f"{len(report.instantiated)} of {len(report.calls)} calls of modules"
     seconds = interleaved({"ours": installed(export, "guards"), "torch": settled(export)}, 1)
     return Figure(
-        f"{name}, {LAYERS} layers, {len(ours.graph.nodes):,} nodes: {instantiated}",
-        "torch / strict export",
+        f"{name}, {LAYERS} layers, {len(ours.graph.nodes):,} nodes",
+        f"strict export, in which {reused} reuse the trace of an identical module",
         "s",
         per_node(seconds["ours"], 1) / 1e6,
         per_node(seconds["torch"], 1) / 1e6,

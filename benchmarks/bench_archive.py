@@ -51,7 +51,7 @@ def measure(program: Program, rounds: int) -> list[Figure]:
     return [
         Figure(
             program.name,
-            f"torch / {what}",
+            f"`{what}` of a program with small weights",
             "us/node",
             per_node(seconds[what], program.nodes),
             per_node(seconds[f"torch's {what}"], program.nodes),
@@ -148,18 +148,22 @@ def _measure_large(size: int, rounds: int, folder: Path) -> list[Figure]:
     figures = [
         Figure(
             name,
-            f"{what} / {other}",
+            f"`{what}`, compared with a plain {plainly}",
             "GB/s",
             speed[what],
             speed[other],
             ratio(seconds[other], seconds[what]),
             rounds,
             OF_PLAIN,
+            sides=f"fxpress / plain {other}",
         )
-        for what, other in (("save", "write"), ("load", "read"))
+        for what, other, plainly in (
+            ("save", "write", "`write` and `fsync`"),
+            ("load", "read", "`read` into new tensors"),
+        )
     ]
     ready = per_node(seconds["mapped"], 1) / 1e3
-    figures.append(Figure(name, "load, mapped", "ms", ready, rounds=rounds, goal=MAPPED))
+    figures.append(Figure(name, "`load` with `mmap=True`", "ms", ready, rounds=rounds, goal=MAPPED))
     figures += [Figure(name, what, "MiB", peak, goal=PEAK) for what, peak in peaks.items()]
     return figures
 
@@ -170,9 +174,9 @@ def _peaks(program: ExportedProgram, path: Path, size: int) -> dict[str, float]:
     The dict is empty if the system does not report a peak of memory.
     """
     calls: dict[str, tuple[Callable[[], Any], int]] = {
-        "peak of save": (lambda: archive.save(program, path), 0),
-        "peak of load, less the weights": (lambda: archive.load(path), size),
-        "peak of load, mapped": (lambda: archive.load(path, mmap=True), 0),
+        "peak memory of `save`": (lambda: archive.save(program, path), 0),
+        "peak memory of `load`, less the bytes of the weights": (lambda: archive.load(path), size),
+        "peak memory of `load` with `mmap=True`": (lambda: archive.load(path, mmap=True), 0),
     }
     peaks = {}
     for what, (call, expected) in calls.items():
@@ -209,13 +213,14 @@ def _measure_large_clone(size: int, rounds: int) -> list[Figure]:
     return [
         Figure(
             f"{size / 2**30:g} GiB of tensors",
-            "clone / threaded memcpy",
+            "`state.clone`, compared with `memcpy` on as many threads",
             "GB/s",
             speed["ours"],
             speed["memcpy"],
             ratio(seconds["memcpy"], seconds["ours"]),
             rounds,
             OF_PLAIN,
+            sides="fxpress / memcpy",
         )
     ]
 
@@ -252,7 +257,7 @@ def _measure_small_clones(rounds: int) -> list[Figure]:
     return [
         Figure(
             f"{count:,} tensors of 1 KiB",
-            "loop of clone() / state.clone",
+            "`state.clone`, compared with a loop of `Tensor.clone()`",
             "us/tensor",
             per_node(seconds["ours"], count),
             per_node(seconds["loop"], count),
@@ -260,5 +265,6 @@ def _measure_small_clones(rounds: int) -> list[Figure]:
             rounds,
             SMALL,
             "state.clone",
+            sides="loop / fxpress",
         )
     ]

@@ -106,7 +106,7 @@ def _measure_guards(model: Model, rounds: int, depths: Depths) -> Figure:
     seconds = _at_depths({"ours": stopwatch(ours), "torch": stopwatch(theirs)}, rounds, depths)
     return Figure(
         f"{model.name}: {len(parts):,} guards",
-        "torch / function of the guards",
+        "source text of the function that checks the guards of a strict export",
         "us/guard",
         per_node(seconds["ours"], len(parts)),
         per_node(seconds["torch"], len(parts)),
@@ -161,8 +161,12 @@ def _measure_rewrite(model: Model, rounds: int) -> list[Figure]:
             goal,
         )
         for what, which, goal in (
-            ("torch / rewrite and cleaning", "ours", REWRITE),
-            ("the same, and its code", "with code", None),
+            ("rewrite of a captured graph to flat inputs, with clean names", "ours", REWRITE),
+            (
+                "rewrite of a captured graph to flat inputs, with clean names, and its code",
+                "with code",
+                None,
+            ),
         )
     ]
 
@@ -205,7 +209,7 @@ def _measure_growth(rounds: int) -> Figure:
             rounds,
         )
         ratios[size] = ratio(seconds["ours"], seconds["floor"])
-    return growth_over_floor("rewrite and cleaning", ratios, rounds)
+    return growth_over_floor("rewrite of a captured graph to flat inputs", ratios, rounds)
 
 
 def _measure_whole(model: Model, depths: Depths, rows: Sequence[Row]) -> list[Figure]:
@@ -293,14 +297,20 @@ class Row:
 
 
 IN_SHORT_TABLE = (
-    Row("torch / strict capture", capture, "guards", lambda m: m.capture, "capture, strict"),
-    Row("torch / strict export", export, "guards", lambda m: m.export, "export, strict"),
+    Row("strict capture with guards", capture, "guards", lambda m: m.capture, "strict capture"),
+    Row("strict export", export, "guards", lambda m: m.export, "strict export"),
 )
 ROWS = (
     *IN_SHORT_TABLE,
-    Row("torch / strict capture, light check", capture, "light", lambda m: m.light, ""),
     Row(
-        "torch / torch.compile, eager backend",
+        'strict capture with `check_constraints("light")`',
+        capture,
+        "light",
+        lambda m: m.light,
+        "",
+    ),
+    Row(
+        "`torch.compile` with the eager backend, and the first call",
         compile_,
         "guards",
         lambda m: m.compile_,

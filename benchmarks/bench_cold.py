@@ -33,7 +33,7 @@ def measure(case: Case, rounds: int) -> list[Figure]:
     return [
         Figure(
             case.name,
-            "torch / split + first forward, cold",
+            "`split_module` and the first forward of its result, in a new process",
             "us/node",
             per_node(seconds["ours"], case.nodes),
             per_node(seconds["torch"], case.nodes),

@@ -18,7 +18,7 @@ from fxpress import decompose
 from fxpress._graphs.decompose.check import difference
 from timing import Action, interleaved, per_node, ratio
 
-TABLES: dict[str, Any] = {"default table": None, "empty table": {}}
+TABLES: dict[str, Any] = {"default table": None, "table `{}`": {}}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def measure(layers: int, rounds: int, *, every_model: bool) -> list[Figure]:
     case = _transformer(layers)
     figures = _measure_table(case, "default table", None, rounds, case.default)
     if every_model:
-        figures += _measure_table(case, "empty table", {}, rounds, case.empty)
+        figures += _measure_table(case, "table `{}`", {}, rounds, case.empty)
         for case in (*_further(2 * layers), _dynamic(layers // 2), _half_clean(layers // 2)):
             figures += _measure(case, rounds)
         figures.append(_measure_growth(rounds))
@@ -85,7 +85,8 @@ def _dynamic(layers: int) -> _Case:
     program = torch.export.export(_layers(layers), inputs, dynamic_shapes=shapes, strict=False)
     for table in TABLES.values():
         decompose.run_decompositions(program, table)
-    return _Case(f"transformer, {layers} layers, dynamic", program, _over(5), _over(5))
+    name = f"transformer, {layers} layers, dynamic batch and sequence"
+    return _Case(name, program, _over(5), _over(5))
 
 
 def _half_clean(layers: int) -> _Case:
@@ -103,7 +104,7 @@ def _half_clean(layers: int) -> _Case:
 
     inputs = (torch.randn(2, 8, graphs.WIDTH),)
     program = torch.export.export(Half().eval(), inputs, strict=False)
-    name = f"transformer, {layers} layers, half of them with writes"
+    name = f"transformer, {layers} layers, every second one with a write to its input"
     return _Case(name, program, _over(2), _over(2), whole=True)
 
 
@@ -138,11 +139,10 @@ def _measure_table(case: _Case, table: str, given: Any, rounds: int, goal: Goal)
         },
         rounds,
     )
-    name = f"{case.name}, {table}"
     return [
         Figure(
-            name,
-            "torch / run_decompositions",
+            case.name,
+            f"`run_decompositions`, {table}, new templates",
             "us/node",
             per_node(seconds["cold"], nodes),
             per_node(seconds["torch"], nodes),
@@ -153,14 +153,15 @@ def _measure_table(case: _Case, table: str, given: Any, rounds: int, goal: Goal)
             nodes,
         ),
         Figure(
-            name,
-            "new templates / kept templates",
+            case.name,
+            f"`run_decompositions`, {table}, kept templates, compared with new templates",
             "us/node",
             per_node(seconds["kept"], nodes),
             per_node(seconds["cold"], nodes),
             ratio(seconds["cold"], seconds["kept"]),
             rounds,
             KEPT,
+            sides="new / kept templates",
         ),
     ]
 
@@ -174,7 +175,8 @@ def _measure_growth(rounds: int) -> Figure:
         action()
         nodes = len(program.graph.nodes)
         times[nodes] = [action() / nodes for _ in range(rounds)]
-    return growth("run_decompositions, nodes of transformers", times, rounds)
+    what = "`run_decompositions` of a transformer, default table, kept templates"
+    return growth(what, times, rounds)
 
 
 def processor_time(program: ExportedProgram, table: Any) -> Action:

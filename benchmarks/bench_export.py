@@ -61,8 +61,8 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
         )
 
     return [
-        figure("torch / module()", "ours", OVER_TORCH, "module()"),
-        figure("torch / module() with code", "code", WITH_CODE, ""),
+        figure("`ExportedProgram.module()`", "ours", OVER_TORCH, "ExportedProgram.module"),
+        figure("`ExportedProgram.module()` and the module's `code`", "code", WITH_CODE, ""),
     ]
 
 

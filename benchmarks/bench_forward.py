@@ -55,12 +55,12 @@ def measure(rounds: int, *, every_model: bool) -> list[Figure]:
     small = Model(programs.transformer(DEPTH))
     figures = [
         *measure_interpreter(small, min(rounds, INTERPRETER_ROUNDS)),
-        *measure_forward(small, rounds, torch.no_grad(), "no_grad", NO_GRAD),
-        *measure_forward(small, rounds, torch.enable_grad(), "grad", GRAD),
+        *measure_forward(small, rounds, torch.no_grad(), "without autograd", NO_GRAD),
+        *measure_forward(small, rounds, torch.enable_grad(), "with autograd", GRAD),
     ]
     if every_model:
         large = Model(programs.transformer(4, 512, 128))
-        figures += measure_forward(large, rounds, torch.no_grad(), "no_grad", LARGE)
+        figures += measure_forward(large, rounds, torch.no_grad(), "without autograd", LARGE)
     return figures
 
 
@@ -74,8 +74,8 @@ def measure_forward(
         seconds = _timed(runs, rounds)
     flat = {"ours": seconds["flat"], "eager": seconds["eager"]}
     return [
-        _figure(model, f"forward / eager, {label}", seconds, "eager", goal),
-        _figure(model, f"forward of module(engine=True) / eager, {label}", flat, "eager", goal),
+        _figure(model, f"forward of the unflattened module, {label}", seconds, "eager", goal),
+        _figure(model, f"forward of `module(engine=True)`, {label}", flat, "eager", goal),
     ]
 
 
@@ -85,8 +85,9 @@ def measure_interpreter(model: Model, rounds: int) -> list[Figure]:
     with torch.no_grad():
         run = {"ours": model.run_ours, "torch": lambda: theirs(*model.program.inputs)}
         seconds = _timed(run, rounds)
-    figure = _figure(model, "torch / forward, no_grad", seconds, "torch", None)
-    return [replace(figure, operation="forward, unflattened")]
+    operation = "forward of the unflattened module"
+    figure = _figure(model, f"{operation}, without autograd", seconds, "torch", None)
+    return [replace(figure, operation=operation)]
 
 
 def _assert_same_result(model: Model) -> None:
@@ -137,4 +138,5 @@ def _figure(
         ratio(ours, theirs) if other == "eager" else ratio(theirs, ours),
         len(ours),
         goal,
+        sides="fxpress / eager module" if other == "eager" else "torch / fxpress",
     )

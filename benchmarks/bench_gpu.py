@@ -67,10 +67,18 @@ def _finished(call: Callable[[], Any]) -> Action:
     return action
 
 
-def _rates(model: str, what: str, size: int, seconds: dict[str, list[float]], goal: Goal) -> Figure:
+def _rates(
+    model: str,
+    what: str,
+    size: int,
+    seconds: dict[str, list[float]],
+    goal: Goal,
+    other_side: str = "one large copy",
+) -> Figure:
     ours, other = (size / 1e3 / per_node(seconds[side], 1) for side in ("ours", "one copy"))
     found = ratio(seconds["one copy"], seconds["ours"])
-    return Figure(model, what, "GB/s", ours, other, found, len(seconds["ours"]), goal)
+    rounds, sides = len(seconds["ours"]), f"fxpress / {other_side}"
+    return Figure(model, what, "GB/s", ours, other, found, rounds, goal, sides=sides)
 
 
 def _measure_large(size: int, rounds: int) -> list[Figure]:
@@ -81,9 +89,9 @@ def _measure_large(size: int, rounds: int) -> list[Figure]:
     to_gpu = functools.partial(state.move, device="cuda")
     to_host = functools.partial(state.move, device="cpu")
     places: dict[str, tuple[torch.Tensor, Callable[[Any], Any], str]] = {
-        "state.clone on the GPU": (device, state.clone, "cuda"),
-        "state.move from pinned memory": (host, to_gpu, "cuda"),
-        "state.move to the host": (device, to_host, "cpu"),
+        "`state.clone` on the GPU": (device, state.clone, "cuda"),
+        "`state.move` from pinned memory to the GPU": (host, to_gpu, "cuda"),
+        "`state.move` from the GPU to the host": (device, to_host, "cpu"),
     }
     for what, (whole, ours, there) in places.items():
         parts = [
@@ -97,11 +105,7 @@ def _measure_large(size: int, rounds: int) -> list[Figure]:
         one = functools.partial(target.copy_, whole, non_blocking=True)
         many = functools.partial(ours, parts)
         seconds = interleaved({"ours": _finished(many), "one copy": _finished(one)}, rounds)
-        figures.append(
-            _rates(
-                f"{size / 2**30:g} GiB of tensors", f"{what} / one copy", size, seconds, OF_ONE_COPY
-            )
-        )
+        figures.append(_rates(f"{size / 2**30:g} GiB of tensors", what, size, seconds, OF_ONE_COPY))
     return figures
 
 
@@ -111,15 +115,15 @@ def _measure_small(rounds: int) -> list[Figure]:
     host = [torch.rand(256) for _ in range(SMALL)]
     device = [value.cuda() for value in host]
     calls: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-        "loop of clone() / state.clone": (
+        "`state.clone`, compared with a loop of `Tensor.clone()`": (
             lambda: state.clone(device),
             lambda: [value.clone() for value in device],
         ),
-        "loop of cuda() / state.move": (
+        "`state.move` to the GPU, compared with a loop of `Tensor.cuda()`": (
             lambda: state.move(host, "cuda"),
             lambda: [value.cuda() for value in host],
         ),
-        "loop of cpu() / state.move": (
+        "`state.move` to the host, compared with a loop of `Tensor.cpu()`": (
             lambda: state.move(device, "cpu"),
             lambda: [value.cpu() for value in device],
         ),
@@ -137,6 +141,7 @@ def _measure_small(rounds: int) -> list[Figure]:
                 ratio(seconds["loop"], seconds["ours"]),
                 rounds,
                 OVER_LOOP,
+                sides="loop / fxpress",
             )
         )
     return figures
@@ -172,11 +177,11 @@ def _measure_load(size: int, rounds: int) -> list[Figure]:
     name = f"{size / 2**30:g} GiB of weights"
     mapped = {**seconds, "ours": seconds["mapped"]}
     torchs = {**seconds, "one copy": seconds["torch"]}
-    what = "load onto the GPU"
+    what = "`load` of a cached file to the GPU"
     return [
-        _rates(name, f"{what} / one copy", size, seconds, LOAD_OF_ONE_COPY),
-        _rates(name, f"{what}, mapped / one copy", size, mapped, LOAD_OF_ONE_COPY),
-        _rates(name, f"torch's load and cuda() / {what}", size, torchs, OVER_TORCH),
+        _rates(name, what, size, seconds, LOAD_OF_ONE_COPY),
+        _rates(name, f"{what}, with `mmap=True`", size, mapped, LOAD_OF_ONE_COPY),
+        _rates(name, what, size, torchs, OVER_TORCH, "`torch.export.load` and `Tensor.cuda()`"),
     ]
 
 
@@ -190,21 +195,19 @@ def _measure_program(rounds: int) -> list[Figure]:
     name = f"transformer on the GPU, {LAYERS} layers"
     return [
         *_measure_forward(name, program, eager, x, 4 * rounds),
-        *(
-            measure_table(f"{name}, {table}", program, given, min(rounds, 3))
-            for table, given in TABLES.items()
-        ),
+        *(measure_table(name, table, program, min(rounds, 3)) for table in TABLES),
     ]
 
 
 def _measure_forward(
     name: str, program: ExportedProgram, eager: torch.nn.Module, x: torch.Tensor, rounds: int
 ) -> list[Figure]:
+    unflattened = "the unflattened module"
     sides: dict[str, Callable[[torch.Tensor], Any]] = {
-        "eager": eager,
-        "forward": unflatten(program),
-        "forward of module(engine=True)": module(program, engine=True),
-        "torch": torch.export.unflatten(program),
+        "eager module": eager,
+        unflattened: unflatten(program),
+        "`module(engine=True)`": module(program, engine=True),
+        "torch's unflattened module": torch.export.unflatten(program),
     }
     with torch.no_grad():
         expected = eager(x)
@@ -214,16 +217,14 @@ def _measure_forward(
         seconds = interleaved(runs, rounds)
     operators = sum(node.op == "call_function" for node in program.graph.nodes)
 
-    def figure(ours: str, what: str, longer: str, shorter: str, goal: Goal | None) -> Figure:
-        other = shorter if longer == ours else longer
+    def figure(ours: str, other: str, goal: Goal | None) -> Figure:
         mine, theirs = (per_node(seconds[side], operators) for side in (ours, other))
-        found = ratio(seconds[longer], seconds[shorter])
-        return Figure(name, what, "us/op", mine, theirs, found, rounds, goal)
+        found = ratio(seconds[ours], seconds[other])
+        what, over = f"forward of {ours}, without autograd", f"fxpress / {other}"
+        return Figure(name, what, "us/op", mine, theirs, found, rounds, goal, sides=over)
 
     return [
-        *(
-            figure(ours, f"{ours} / eager", ours, "eager", NOT_SLOWER)
-            for ours in ("forward", "forward of module(engine=True)")
-        ),
-        figure("forward", "torch / forward", "torch", "forward", None),
+        figure(unflattened, "eager module", NOT_SLOWER),
+        figure("`module(engine=True)`", "eager module", NOT_SLOWER),
+        figure(unflattened, "torch's unflattened module", None),
     ]

@@ -29,6 +29,7 @@ from timing import interleaved, per_node, ratio, stopwatch
 
 NEVER_SLOWER = Goal(1, more_is_better=True)
 CACHED = "llama_cache"  # returns keys and values
+FORWARD = "forward of the unflattened module"
 DIFFERENCE = 300  # characters of a difference in the report
 
 
@@ -78,7 +79,7 @@ class Model:
         """
         return Step(
             self.name,
-            f"torch / {name}",
+            name,
             "s",
             per_node(seconds[ours], 1) / 1e6,
             per_node(seconds["torch"], 1) / 1e6,
@@ -127,7 +128,7 @@ def measure(names: Sequence[str], layers: int, rounds: int, progress: Progress) 
 def _exports(model: Model, rounds: int) -> Iterator[Step]:
     from tests.support.programs import assert_exported_as_torch
 
-    for name, strict in (("export", False), ("strict export", True)):
+    for name, strict in (("non-strict export", False), ("strict export", True)):
         export = functools.partial(model.export, strict=strict)
 
         def compare(export: Callable[[], ExportedProgram] = export) -> None:
@@ -179,7 +180,7 @@ def _decompositions(model: Model, rounds: int) -> Iterator[Step]:
         seconds = {**interleaved({"second": both, "torch": theirs}, rounds), "first": first}
         for name, report in reports.items():
             yield model.step(
-                f"decompose, {table}, {name}",
+                f"`run_decompositions`, {table}, {name} decomposition",
                 seconds,
                 difference,
                 ours=name,
@@ -193,16 +194,16 @@ def _files(model: Model, rounds: int) -> Iterator[Step]:
     program = model.export()
     data = bytes(archived.saved_by_torch(program))
     differences = {
-        "save": _difference(
+        "`save`": _difference(
             lambda: archived.assert_same_records(bytes(archived.saved_by_us(program)), data)
         ),
-        "load": _difference(lambda: archived.loaded_as_torch(data)),
+        "`load`": _difference(lambda: archived.loaded_as_torch(data)),
     }
     actions = {
-        ("save", "ours"): lambda: archive.save(program, io.BytesIO()),
-        ("save", "torch"): lambda: torch.export.save(program, io.BytesIO()),
-        ("load", "ours"): lambda: archive.load(io.BytesIO(data)),
-        ("load", "torch"): lambda: torch.export.load(io.BytesIO(data)),
+        ("`save`", "ours"): lambda: archive.save(program, io.BytesIO()),
+        ("`save`", "torch"): lambda: torch.export.save(program, io.BytesIO()),
+        ("`load`", "ours"): lambda: archive.load(io.BytesIO(data)),
+        ("`load`", "torch"): lambda: torch.export.load(io.BytesIO(data)),
     }
     yield from _steps(model, actions, differences, rounds)
 
@@ -214,28 +215,28 @@ def _modules(model: Model, rounds: int) -> Iterator[Step]:
     program, unflattened = model.export(), model.export()  # torch's unflatten changes its program
     with torch.no_grad():
         differences = {
-            "unflatten": _difference(
+            "`unflatten`": _difference(
                 lambda: assert_unflattens_as_torch(
                     unflattened, copy.deepcopy(model.eager), model.args, model.kwargs
                 )
             ),
-            "module": _difference(
+            "`module`": _difference(
                 lambda: assert_module_as_torch(program, model.args, model.kwargs)
             ),
         }
         ours, theirs = unflatten(program), torch.export.unflatten(unflattened)
-        differences["forward, unflattened"] = _difference(
+        differences[FORWARD] = _difference(
             lambda: assert_same_output(
                 ours(*model.args, **model.kwargs), theirs(*model.args, **model.kwargs)
             )
         )
         actions = {
-            ("unflatten", "ours"): lambda: unflatten(program),
-            ("unflatten", "torch"): lambda: torch.export.unflatten(unflattened),
-            ("module", "ours"): lambda: module(program),
-            ("module", "torch"): program.module,
-            ("forward, unflattened", "ours"): lambda: ours(*model.args, **model.kwargs),
-            ("forward, unflattened", "torch"): lambda: theirs(*model.args, **model.kwargs),
+            ("`unflatten`", "ours"): lambda: unflatten(program),
+            ("`unflatten`", "torch"): lambda: torch.export.unflatten(unflattened),
+            ("`module`", "ours"): lambda: module(program),
+            ("`module`", "torch"): program.module,
+            (FORWARD, "ours"): lambda: ours(*model.args, **model.kwargs),
+            (FORWARD, "torch"): lambda: theirs(*model.args, **model.kwargs),
         }
         yield from _steps(model, actions, differences, rounds)
 

@@ -12,10 +12,12 @@ import memory
 import splits
 import worker
 from compare import assert_same_split, graph_modules
-from figures import MEMORY, Figure, growth_over_floor
+from figures import MEMORY, OVER_CREATION, OVER_LAZY, Figure, growth_over_floor
 from graphs import Case, hand_built
 from limits import floor
 from timing import Ratio, interleaved, per_node, ratio, stopwatch
+
+PEAK = "peak memory of `split_module` beyond the memory of its result"
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Point:
         rounds: the number of measurements of fxpress and of the floor.
         beyond: peak bytes per source node beyond the result; None if not measurable.
         result: bytes per source node of the result.
-        compared: whether the result was compared with torch's, and is equal.
+        torch_rounds: the number of measurements of torch, whose results were equal; may be 0.
     """
 
     size: int
@@ -38,7 +40,7 @@ class Point:
     rounds: int
     beyond: float | None
     result: float | None
-    compared: bool
+    torch_rounds: int
 
 
 def measure(size: int, rounds: int, torch_rounds: int) -> Point:
@@ -60,14 +62,13 @@ def work(size: int, rounds: int, torch_rounds: int) -> Point:
     assert_same_split(splits.ours(tiny), splits.torch_default(tiny), tiny.inputs)
     case = hand_built(size)
     split, needed = memory.measure(lambda: splits.ours(case))
-    compared = torch_rounds > 0
-    if compared:
+    if torch_rounds:
         assert_same_split(split, splits.torch_lazy(case), case.inputs)
     assert _calls(case, split) == size, "nodes were lost"
 
     action = {"ours": stopwatch(lambda: splits.ours(case)), "floor": floor(split)}
     seconds = interleaved(action, rounds)
-    if compared:
+    if torch_rounds:
         others = {
             "torch": stopwatch(lambda: splits.torch_default(case)),
             "lazy": stopwatch(lambda: splits.torch_lazy(case)),
@@ -81,7 +82,7 @@ def work(size: int, rounds: int, torch_rounds: int) -> Point:
         rounds,
         None if needed is None else needed.beyond / case.nodes,
         None if needed is None else needed.result / case.nodes,
-        compared,
+        torch_rounds,
     )
 
 
@@ -98,29 +99,45 @@ def figures(points: list[Point]) -> list[Figure]:
     first, last = points[0], points[-1]
     if first.size != last.size:
         ratios = {p.size: p.over_floor for p in (first, last)}
-        lines.append(growth_over_floor("split", ratios, min(first.rounds, last.rounds)))
+        lines.append(growth_over_floor("`split_module`", ratios, min(first.rounds, last.rounds)))
     return lines
 
 
 def _point_figures(point: Point) -> list[Figure]:
-    model = f"hand-built, {point.size:,}"
+    model = f"hand-built graph of {point.size:,} nodes"
     times = point.times
     lines = [
         Figure(
             model,
-            "split / floor",
+            "`split_module`, compared with only creating its result",
             "us/node",
             times["ours"],
             times["floor"],
             point.over_floor,
             point.rounds,
+            nodes=point.size,
+            sides=OVER_CREATION,
         )
     ]
-    for name, what in (("torch", "torch / split"), ("lazy", "torch lazy / split")):
+    for name, sides in (("torch", "torch / fxpress"), ("lazy", OVER_LAZY)):
         if name in times:  # not measured in the same rounds, so there are no ratios of rounds
-            lines.append(Figure(model, what, "us/node", times["ours"], times[name]))
+            ours, other = times["ours"], times[name]
+            speed = Ratio(other / ours, other / ours, other / ours)
+            lines.append(
+                Figure(
+                    model,
+                    "`split_module`",
+                    "us/node",
+                    ours,
+                    other,
+                    speed,
+                    point.torch_rounds,
+                    nodes=point.size,
+                    sides=sides,
+                )
+            )
     if point.beyond is not None:
-        lines.append(Figure(model, "peak beyond result", "bytes/node", point.beyond, goal=MEMORY))
+        lines.append(Figure(model, PEAK, "bytes/node", point.beyond, goal=MEMORY))
     return lines
 
 

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 import memory
 import programs
-from figures import Figure, Goal, growth_over_floor
+from figures import OVER_CREATION, Figure, Goal, growth_over_floor
 from floor import creation_times
 from fxpress import _native, graph_hash
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -36,7 +36,8 @@ OBJECTS = Goal(20, more_is_better=True)
 HASH = Goal(300, more_is_better=True)
 PEAK = Goal(0.2, of_ratio=False)
 
-OPERATIONS = ("serialize", "deserialize", "canonicalize", "graph_hash")
+FAKES = "only creating the fake tensors of the result of `deserialize`"
+NODES = "only creating the nodes of the result of `deserialize`"
 
 # The bytes of the program alone; torch.save writes state, constants and inputs.
 ALONE: dict[str, Any] = {
@@ -84,22 +85,28 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
         _torch._bytes_to_dataclass(schema.ExportedProgram, ours.exported_program) for _ in range(2)
     )
     assert canonicalize(stored) == _torch.canonicalize(stored_for_torch)
+    writers, readers = (serialize, _torch.serialize), (deserialize, _torch.deserialize)
     objects: Any = (ExportedProgramSerializer().serialize, _torch_objects)
     assert objects[0](exported, **ALONE) == objects[1](exported, **ALONE)
     assert graph_hash(exported) == graph_hash(read) == graph_hash(read_by_torch)
     cases: list[tuple[str, Any, Any, Goal | None]] = [
-        _case("serialize", (serialize, _torch.serialize), exported, WRITING, **ALONE),
-        _case("serialize, with state", (serialize, _torch.serialize), exported),
-        _case("deserialize", (deserialize, _torch.deserialize), alone, READING),
-        _case("deserialize, with state", (deserialize, _torch.deserialize), ours),
+        _case("`serialize` without state and inputs", writers, exported, WRITING, **ALONE),
+        _case("`serialize` with state and inputs", writers, exported),
+        _case("`deserialize`, with the state as a dict of tensors", readers, alone, READING),
+        _case("`deserialize` with state and inputs", readers, ours),
         (
-            "canonicalize",
+            "`canonicalize` of objects of torch's schema",
             functools.partial(canonicalize, stored),
             functools.partial(_torch.canonicalize, stored_for_torch),
             CANONICAL,
         ),
-        _case("serialize, as objects", objects, exported, OBJECTS, **ALONE),
-        _case("graph_hash", (graph_hash, _torch_canonical), exported, HASH),
+        _case("`ExportedProgramSerializer`", objects, exported, OBJECTS, **ALONE),
+        _case(
+            "`graph_hash`, compared with torch's `ExportedProgramSerializer` and `canonicalize`",
+            (graph_hash, _torch_canonical),
+            exported,
+            HASH,
+        ),
     ]
     figures = []
     for label, our_way, torchs_way, goal in cases:
@@ -107,14 +114,14 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
         figures.append(
             Figure(
                 program.name,
-                f"torch / {label}",
+                label,
                 "us/node",
                 per_node(seconds["ours"], program.nodes),
                 per_node(seconds["torch"], program.nodes),
                 ratio(seconds["torch"], seconds["ours"]),
                 rounds,
                 goal,
-                label if label in OPERATIONS else "",
+                "" if goal in (None, OBJECTS) else label.split("`")[1],
             )
         )
     return figures
@@ -145,10 +152,11 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
         floor = seconds.pop("floor")
         for what, times in seconds.items():
             ratios.setdefault(what, {})[size] = ratio(times, floor)
-    figures = [growth_over_floor(what, by_size, rounds) for what, by_size in ratios.items()]
+    figures = [growth_over_floor(f"`{what}`", by_size, rounds) for what, by_size in ratios.items()]
     if beyond is not None:
-        name, what = f"hand-built, {sizes[-1]:,}", "peak of serialize beyond its bytes"
-        figures.append(Figure(name, what, "of them", beyond, goal=PEAK))
+        name = f"hand-built graph of {sizes[-1]:,} nodes"
+        what = "peak memory of `serialize` beyond its bytes, for each of these bytes"
+        figures.append(Figure(name, what, "bytes/byte", beyond, goal=PEAK))
     return figures
 
 
@@ -163,6 +171,9 @@ def measure_phases(program: Program, rounds: int) -> list[Figure]:
     written = serialize(exported, **ALONE).exported_program
     stored = SerializedArtifact(written, exported.state_dict, exported.constants, b"")
     document = SCHEMA.read(written, "ExportedProgram")
+
+    def read() -> object:
+        return SCHEMA.read(written, "ExportedProgram")
 
     def decode() -> object:
         return _native.GraphDecoder(CLASSES, Values({}), {}).program(document)
@@ -180,28 +191,33 @@ def measure_phases(program: Program, rounds: int) -> list[Figure]:
         {
             "serialize": stopwatch(functools.partial(serialize, exported, **ALONE)),
             "deserialize": stopwatch(functools.partial(deserialize, stored)),
-            "deserialize: JSON": stopwatch(lambda: SCHEMA.read(written, "ExportedProgram")),
-            "deserialize: graph": stopwatch(decode),
-            "floor: fake tensors": stopwatch(create_fakes),
-            "floor: nodes": _floor(exported),
+            "part of `deserialize`: reading the JSON": stopwatch(read),
+            "part of `deserialize`: building the graph": stopwatch(decode),
+            FAKES: stopwatch(create_fakes),
+            NODES: _floor(exported),
         },
         rounds,
     )
-    pairs = zip(seconds["floor: fake tensors"], seconds["floor: nodes"], strict=True)
+    pairs = zip(
+        seconds[FAKES],
+        seconds[NODES],
+        strict=True,
+    )
     floor = [fake + nodes for fake, nodes in pairs]
     whole = Figure(
         program.name,
-        "deserialize / floor",
+        "`deserialize`, compared with only creating its nodes and fake tensors",
         "us/node",
         per_node(seconds["deserialize"], program.nodes),
         per_node(floor, program.nodes),
         ratio(seconds["deserialize"], floor),
         rounds,
+        sides=OVER_CREATION,
     )
     parts = (
         Figure(program.name, what, "us/node", per_node(times, program.nodes), rounds=rounds)
         for what, times in seconds.items()
-        if ":" in what
+        if what not in ("serialize", "deserialize")
     )
     return [whole, *parts]
 

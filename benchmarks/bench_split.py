@@ -10,7 +10,15 @@ from torch.fx import GraphModule
 
 import splits
 from compare import assert_same_split, graph_modules
-from figures import FIRST_FORWARD, SOURCE, SPLIT_OVER_LAZY, SPLIT_OVER_TORCH, Figure, Goal
+from figures import (
+    FIRST_FORWARD,
+    OVER_LAZY,
+    SOURCE,
+    SPLIT_OVER_LAZY,
+    SPLIT_OVER_TORCH,
+    Figure,
+    Goal,
+)
 from fxpress import _native
 from graphs import Case
 from timing import interleaved, per_node, ratio, stopwatch
@@ -33,9 +41,9 @@ def measure_split(case: Case, rounds: int) -> list[Figure]:
     )
     return [
         _figure(
-            case, "torch / split", seconds, "torch", SPLIT_OVER_TORCH, operation="split_module"
+            case, "`split_module`", seconds, "torch", SPLIT_OVER_TORCH, operation="split_module"
         ),
-        _figure(case, "torch lazy / split", seconds, "lazy", SPLIT_OVER_LAZY),
+        _figure(case, "`split_module`", seconds, "lazy", SPLIT_OVER_LAZY),
     ]
 
 
@@ -49,7 +57,7 @@ def measure_simple(case: Case, rounds: int) -> list[Figure]:
         },
         rounds,
     )
-    return [_figure(case, "torch / split simple", seconds, "torch")]
+    return [_figure(case, "`split_module_simple`", seconds, "torch")]
 
 
 def measure_first_forward(case: Case, rounds: int) -> list[Figure]:
@@ -68,7 +76,8 @@ def measure_first_forward(case: Case, rounds: int) -> list[Figure]:
             },
             rounds,
         )
-    return [_figure(case, "torch / split + first forward", seconds, "torch", FIRST_FORWARD)]
+    what = "`split_module` and the first forward of its result"
+    return [_figure(case, what, seconds, "torch", FIRST_FORWARD)]
 
 
 def measure_source(case: Case, rounds: int) -> list[Figure]:
@@ -86,7 +95,8 @@ def measure_source(case: Case, rounds: int) -> list[Figure]:
         rounds,
     )
     nodes = sum(len(graph.nodes) for graph in graphs)
-    return [_figure(case, "torch / source", seconds, "torch", SOURCE, nodes=nodes)]
+    what = "source text of all graphs after `split_module`, for each node of these graphs"
+    return [_figure(case, what, seconds, "torch", SOURCE, nodes=nodes)]
 
 
 def _figure(
@@ -111,4 +121,5 @@ def _figure(
         len(ours),
         goal,
         operation,
+        sides=OVER_LAZY if other == "lazy" else "torch / fxpress",
     )

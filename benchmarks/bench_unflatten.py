@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import programs
-from figures import Figure, Goal, growth
+from figures import OVER_CREATION, Figure, Goal, growth
 from floor import plain_creation_times
 from fxpress import _native
 from fxpress._torch import aten
@@ -41,7 +41,7 @@ def measure_unflatten(program: Program, rounds: int, goal: Goal) -> list[Figure]
     return [
         Figure(
             program.name,
-            "torch / unflatten",
+            "`unflatten`",
             "us/node",
             mine,
             per_node(seconds["torch"], nodes),
@@ -52,13 +52,14 @@ def measure_unflatten(program: Program, rounds: int, goal: Goal) -> list[Figure]
         ),
         Figure(
             program.name,
-            "unflatten / floor",
+            "`unflatten`, compared with only creating its result",
             "us/node",
             mine,
             per_node(seconds["floor"], nodes),
             ratio(seconds["ours"], seconds["floor"]),
             rounds,
             OVER_FLOOR,
+            sides=OVER_CREATION,
         ),
     ]
 
@@ -101,7 +102,7 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
             assert_same_tree(unflatten(program.program), theirs, program.inputs)
         action = stopwatch(lambda program=program: unflatten(program.program))  # type: ignore[misc]
         times[size] = [s / program.nodes for s in interleaved({"ours": action}, rounds)["ours"]]
-    return [growth("unflatten", times, rounds)]
+    return [growth("`unflatten` of a hand-built program", times, rounds)]
 
 
 def measure_state(rounds: int) -> list[Figure]:
@@ -122,11 +123,12 @@ def measure_state(rounds: int) -> list[Figure]:
     return [
         Figure(
             "256 MiB of state",
-            "memcpy / copy of state",
+            "copies of parameters, as `unflatten` makes them, compared with `memcpy`",
             "GB/s",
             speed["ours"],
             speed["memcpy"],
             ratio(seconds["memcpy"], seconds["ours"]),
             rounds,
+            sides="fxpress / memcpy",
         )
     ]

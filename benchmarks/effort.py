@@ -23,6 +23,7 @@ class Effort:
         decomposed_layers: layers of the decomposed transformer; the CNN has twice as many blocks.
         models: names of the models that `bench_models` takes through every step; () for all.
         model_layers: layers of these models.
+        model_rounds: the number of measurements of each step of these models.
         depths: numbers of stack frames; captures are timed once below so many frames.
     """
 
@@ -38,8 +39,9 @@ class Effort:
     captured_layers: int
     decomposed_layers: int
     depths: tuple[int, ...]
+    model_layers: int
+    model_rounds: int
     models: tuple[str, ...] = ()
-    model_layers: int = 8
 
 
 SHORT = Effort(
@@ -55,13 +57,15 @@ SHORT = Effort(
     captured_layers=32,
     decomposed_layers=8,
     depths=(0,),
+    model_layers=8,
+    model_rounds=2,
 )
 FULL = Effort(
     layers=128,
     rounds=7,
-    rounds_of_torch=5,
+    rounds_of_torch=3,
     every_model=True,
-    cold_rounds=5,
+    cold_rounds=3,
     split_sizes={10_000: (7, 5), 100_000: (5, 3), 1_000_000: (5, 0)},
     program_sizes=[10_000, 100_000],
     written_sizes=[10_000, 1_000_000],
@@ -69,4 +73,6 @@ FULL = Effort(
     captured_layers=32,
     decomposed_layers=32,
     depths=(0, 20, 60),  # the time of creating guards depends on the depth of the stack
+    model_layers=2,  # with 8 layers, the models alone need as much time as all other groups
+    model_rounds=1,
 )

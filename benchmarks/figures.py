@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fxpress.decompose import Report
@@ -42,6 +42,10 @@ SOURCE = Goal(2, of_ratio=False)
 GROWTH = Goal(1.3)
 MEMORY = Goal(200, of_ratio=False)
 
+# The numerators and denominators of ratios.
+OVER_CREATION = "fxpress / creation of the result"
+OVER_LAZY = "torch, lazy modules / fxpress"
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -49,15 +53,17 @@ class Figure:
 
     Attributes:
         model: the name of the model.
-        what: the measured operation, and its counterpart.
+        what: the measured operation.
         unit: the unit of `ours` and `other`.
         ours: fxpress's figure.
         other: the figure of the counterpart.
-        ratio: the ratio of the two sides, in the order in which `what` names them.
+        ratio: the ratio of the two sides.
         rounds: the number of measurements of which the figures are medians.
         goal: the goal for the figure.
         operation: the name of the operation, if this line is its headline; "" otherwise.
         nodes: the number of nodes for a plot; 0 if no plot needs it.
+        sides: the numerator and the denominator of the ratio; one of them is the counterpart.
+        group: the group of benchmarks that returned the figure; a run sets it.
     """
 
     model: str
@@ -70,6 +76,8 @@ class Figure:
     goal: Goal | None = None
     operation: str = ""
     nodes: int = 0
+    sides: str = "torch / fxpress"
+    group: str = ""
 
     @property
     def times_as_fast(self) -> float:
@@ -88,23 +96,6 @@ class Figure:
         assert self.ratio is not None, self.what
         return self.goal.met(self.ratio.median)
 
-    def record(self) -> dict[str, Any]:
-        """Return the figure as a dict for a JSON file."""
-        ratio = self.ratio
-        return {
-            "model": self.model,
-            "what": self.what,
-            "operation": self.operation,
-            "nodes": self.nodes,
-            "unit": self.unit,
-            "ours": self.ours,
-            "other": self.other,
-            "ratio": ratio and {"median": ratio.median, "low": ratio.low, "high": ratio.high},
-            "rounds": self.rounds,
-            "goal": None if self.goal is None else str(self.goal),
-            "met": self.met,
-        }
-
 
 @dataclass(frozen=True)
 class Step(Figure):
@@ -122,28 +113,38 @@ class Step(Figure):
     difference: str = ""
     report: Report | None = None
 
-    def record(self) -> dict[str, Any]:
-        """Return the figure as a dict for a JSON file."""
-        own = {"family": self.family, "sizes": self.sizes, "difference": self.difference}
-        return {**super().record(), **own, "report": self.report and vars(self.report)}
+
+def to_record(figure: Figure) -> dict[str, Any]:
+    """Return a figure as a dict for a JSON file."""
+    return {**asdict(figure), "met": figure.met}
+
+
+def from_record(record: dict[str, Any]) -> Figure:
+    """Return the figure that `to_record` has written."""
+    values = {name: value for name, value in record.items() if name != "met"}
+    for name, parts in (("ratio", Ratio), ("goal", Goal), ("report", Report)):
+        if values.get(name):
+            values[name] = parts(**values[name])
+    return Step(**values) if "family" in values else Figure(**values)
 
 
 def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:
-    """Return the ratio of the times per node of the largest and the smallest hand-built graph.
+    """Return the ratio of the times per node of the largest and the smallest graph.
 
     Args:
         times: nodes -> seconds a node, of each round.
     """
     small, large = min(times), max(times)
     return Figure(
-        "hand-built",
-        f"growth of {what}, {small:,} to {large:,}",
+        f"graph of {large:,} nodes",
+        f"{what}, compared with a graph of {small:,} nodes",
         "us/node",
         per_node(times[large], 1),
         per_node(times[small], 1),
         ratio(times[large], times[small]),
         rounds,
         GROWTH,
+        sides="larger / smaller graph",
     )
 
 
@@ -156,12 +157,14 @@ def growth_over_floor(what: str, ratios: dict[int, Ratio], rounds: int) -> Figur
     sizes = min(ratios), max(ratios)
     small, large = (ratios[size] for size in sizes)
     return Figure(
-        "hand-built",
-        f"growth of {what} / floor, {sizes[0]:,} to {sizes[1]:,}",
+        f"hand-built graph of {sizes[1]:,} nodes",
+        f"{what}: time as a multiple of the time for only creating its nodes, "
+        f"compared with a graph of {sizes[0]:,} nodes",
         "x",
         large.median,
         small.median,
         Ratio(large.median / small.median, large.low / small.high, large.high / small.low),
         rounds,
         GROWTH,
+        sides="larger / smaller graph",
     )

@@ -102,7 +102,8 @@ def transformer_cases(layers: int) -> list[Case]:
     module = _module_case(name, program, inputs, layers)
     flat = program.graph_module
     values = (*_lifted_values(program), *inputs)
-    return [module, Case(f"{name}, graph_module", flat, values, blocks(flat.graph, layers))]
+    name = f"{name}, as `graph_module`, whose parameters are inputs"
+    return [module, Case(name, flat, values, blocks(flat.graph, layers))]
 
 
 def _transformer_name(layers: int) -> str:
@@ -145,7 +146,7 @@ def llama() -> Case | None:
         return None
     module, inputs = llama_module(LLAMA_LAYERS)
     program = torch.export.export(module, inputs, strict=False)
-    return _module_case("llama", program, inputs, LLAMA_LAYERS)
+    return _module_case(f"Llama, {LLAMA_LAYERS} layers", program, inputs, LLAMA_LAYERS)
 
 
 def hand_built(size: int) -> Case:
@@ -169,7 +170,7 @@ def hand_built(size: int) -> Case:
     module = GraphModule(nn.Module(), Graph())
     graph.owning_module = module
     module._graph = graph  # without the setter, which would generate unused code
-    return Case(f"hand-built, {size:,} nodes", module, (torch.randn(4),), ids)
+    return Case(f"hand-built graph of {size:,} nodes", module, (torch.randn(4),), ids)
 
 
 def _module_case(name: str, program: Any, inputs: tuple[torch.Tensor, ...], count: int) -> Case:

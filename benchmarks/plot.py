@@ -1,13 +1,7 @@
-"""Draw time against the number of nodes, and how many times as fast each operation is.
-
-`python benchmarks/plot.py RESULTS.json FOLDER` draws a picture for each operation that a saved run
-(`run.py --groups sizes`) has measured at several sizes.
-"""
+"""Draw time against the number of nodes, and how many times as fast each operation is."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,9 +17,12 @@ LINES = {  # name -> label, colour, style
 }
 
 
-_HAND_BUILT = "hand-built, "
-# The text of a line's comparison -> the name of the other side.
-_OTHERS = {"split / floor": "floor", "torch / split": "torch", "torch lazy / split": "lazy"}
+# The sides of a line's ratio -> the name of the counterpart.
+_OTHERS = {
+    "torch / fxpress": "torch",
+    figures.OVER_LAZY: "lazy",
+    figures.OVER_CREATION: "floor",
+}
 
 
 def draw(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
@@ -71,37 +68,32 @@ def _equal_files() -> AbstractContextManager[Any]:
     return settings
 
 
-def draw_sizes(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
-    """Write a picture for each operation: seconds against nodes, of fxpress and torch.
-
-    Args:
-        records: figures, as a run saves them.
-    """
-    points: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        if record["operation"] and record["nodes"]:
-            points.setdefault(record["operation"], []).append(record)
+def draw_sizes(lines: Sequence[figures.Figure], folder: Path) -> list[Path]:
+    """Write a picture for each operation of the group `sizes`: seconds against nodes."""
+    points: dict[str, list[figures.Figure]] = {}
+    for line in lines:
+        if line.group == "sizes":
+            points.setdefault(line.operation, []).append(line)
     folder.mkdir(parents=True, exist_ok=True)
-    return [
-        _draw_operation(operation, sizes, folder)
-        for operation, sizes in points.items()
-        if len(sizes) > 1
-    ]
+    return [_draw_operation(operation, sizes, folder) for operation, sizes in points.items()]
 
 
-def _draw_operation(operation: str, sizes: list[dict[str, Any]], folder: Path) -> Path:
+def _draw_operation(operation: str, sizes: list[figures.Figure], folder: Path) -> Path:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    path = folder / f"{operation.removesuffix('()')}.svg"
-    nodes = [size["nodes"] for size in sizes]
+    path = folder / f"{operation.rpartition('.')[2]}.svg"
+    nodes = [size.nodes for size in sizes]
     with _equal_files():
         figure = Figure(figsize=(6, 3.5), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
-        for name, key in (("torch", "other"), ("ours", "ours")):
+        for name, values in (
+            ("torch", [size.other or 0 for size in sizes]),
+            ("ours", [size.ours for size in sizes]),
+        ):
             label, colour, style = LINES[name]
-            seconds = [size[key] * size["nodes"] / 1e6 for size in sizes]
+            seconds = [value * count / 1e6 for value, count in zip(values, nodes, strict=True)]
             axes.loglog(nodes, seconds, style, color=colour, label=label)
         axes.set_xticks(nodes, [f"{count:,}" for count in nodes])
         axes.minorticks_off()
@@ -143,22 +135,7 @@ def _times(lines: Sequence[figures.Figure]) -> dict[str, dict[int, float]]:
     """Return name -> nodes of a hand-built graph -> seconds."""
     times: dict[str, dict[int, float]] = {}
     for line in lines:
-        if line.model.startswith(_HAND_BUILT) and line.what in _OTHERS and line.other is not None:
-            size = int(line.model.removeprefix(_HAND_BUILT).replace(",", ""))
-            times.setdefault("ours", {})[size] = line.ours * size / 1e6
-            times.setdefault(_OTHERS[line.what], {})[size] = line.other * size / 1e6
+        if line.group == "scale" and line.nodes and line.other is not None:
+            times.setdefault("ours", {})[line.nodes] = line.ours * line.nodes / 1e6
+            times.setdefault(_OTHERS[line.sides], {})[line.nodes] = line.other * line.nodes / 1e6
     return times
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path, help="the JSON file of a run")
-    parser.add_argument("folder", type=Path, help="for the pictures")
-    arguments = parser.parse_args()
-    records = json.loads(arguments.results.read_text())["figures"]
-    for path in draw_sizes(records, arguments.folder):
-        print(path)
-
-
-if __name__ == "__main__":
-    main()

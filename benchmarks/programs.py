@@ -88,7 +88,7 @@ def mixture_of_experts() -> Program:
     torch.manual_seed(0)
     eager = nn.Sequential(*(Experts(16, EXPERTS) for _ in range(MOE_LAYERS))).eval()
     inputs = (torch.randn(4, 16),)
-    name = f"mixture of experts, {MOE_LAYERS} x {EXPERTS}"
+    name = f"mixture of experts, {MOE_LAYERS} layers of {EXPERTS}"
     return Program(name, eager, export(eager, inputs, strict=False), inputs)
 
 
@@ -110,9 +110,8 @@ def hand_built(size: int) -> Program:
             result = graph.call_function(torch.ops.aten.minimum.default, (result, other))
             result.meta = {"val": value, "nn_module_stack": stack}
     graph.output((result,))
-    return Program(
-        f"hand-built, {size:,}", None, _program(graph, state, x, result), (torch.ones(4),)
-    )
+    name = f"hand-built program of {size:,} nodes"
+    return Program(name, None, _program(graph, state, x, result), (torch.ones(4),))
 
 
 def _placeholder(graph: torch.fx.Graph, name: str, value: Any) -> torch.fx.Node:

@@ -1,8 +1,7 @@
-"""Print the tables, and write the JSON file."""
+"""Describe the machine, and print the tables of a run."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
@@ -11,7 +10,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
@@ -22,21 +20,29 @@ from rich.table import Table
 import fxpress
 from figures import Figure, Step
 
-WIDTH = 100  # columns
+WIDTH = 140  # columns
 MET = {True: "met", False: "NOT met", None: ""}
+COLUMNS = ("fxpress", "counterpart", "unit", "ratio", "low to high", "rounds", "goal")
 
 
-def show_machine() -> None:
-    """Print the machine and the versions of torch and Python."""
-    machine = _machine()
-    gigabytes = machine["memory_bytes"] / 2**30
+def facts() -> dict[str, str]:
+    """Return the date, the machine and the versions of a run that begins now."""
+    cores = len(os.sched_getaffinity(0))
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     build = fxpress.build_info()["native"]
-    print(
-        f"{machine['cpu']}, {machine['cores']} cores, {gigabytes:.0f} GiB; {machine['system']}\n"
-        f"torch {torch.__version__}, Python {platform.python_version()}, "
-        f"fxpress {build['version']} ({build['build_type']}, {build['compiler']})",
-        flush=True,
-    )
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{_cpu_model()}, {cores} cores, {gigabytes:.0f} GiB; {platform.platform()}",
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "fxpress": f"{build['version']} ({build['build_type']}, compiler {build['compiler']})",
+        "load average before the run": load(),
+    }
+
+
+def load() -> str:
+    """Return the load average of the last minute."""
+    return f"{os.getloadavg()[0]:.1f}"
 
 
 def show(figures: Sequence[Figure], *, goals: bool) -> None:
@@ -60,7 +66,7 @@ def show(figures: Sequence[Figure], *, goals: bool) -> None:
 
 def _headlines(figures: Sequence[Figure]) -> Table:
     """Return a table with a line for each operation: its first figure."""
-    table = Table(title="fxpress beside torch", box=SIMPLE_HEAD, title_justify="left")
+    table = Table(title="fxpress compared with torch", box=SIMPLE_HEAD, title_justify="left")
     table.add_column("operation", no_wrap=True)
     table.add_column("model")
     for title in ("fxpress", "torch", "unit", "times as fast"):
@@ -83,52 +89,60 @@ def _headlines(figures: Sequence[Figure]) -> Table:
 def _all(figures: Sequence[Figure], *, goals: bool) -> Table:
     table = Table(title="every measurement", box=SIMPLE_HEAD, title_justify="left")
     table.add_column("what", ratio=1)
-    for title in ("fxpress", "other", "unit", "ratio", "range", "rounds"):
-        table.add_column(title, justify="right", no_wrap=True)
-    if goals:
-        table.add_column("goal", justify="right")
+    for title in COLUMNS if goals else COLUMNS[:-1]:
+        table.add_column(title, justify="right", no_wrap=title != "goal")
     for model, lines in groupby(figures, lambda figure: figure.model):
         table.add_row(f"[b]{model}[/]")
         for figure in lines:
-            cells = _cells(figure)
-            if goals:
-                cells = (*cells, f"{figure.goal or ''} {MET[figure.met]}".strip())
-            table.add_row(*cells)
+            sides = f": {figure.sides}" if figure.ratio else ""
+            table.add_row(f"  {figure.what}{sides}", *cells(figure)[: len(table.columns) - 1])
     return table
 
 
-def _cells(figure: Figure) -> tuple[str, ...]:
-    ratio = figure.ratio
+def cells(figure: Figure) -> tuple[str, ...]:
+    """Return the cells of a figure below `COLUMNS`."""
+    ratio, goal = figure.ratio, figure.goal
+    unit = "" if goal is None or goal.of_ratio else f" {figure.unit}"
+    spread = ""
+    if ratio and ratio.low < ratio.high:  # there are several rounds
+        spread = f"{_number(ratio.low)} to {_number(ratio.high)}"
     return (
-        f"  {figure.what}",
         _number(figure.ours),
         "" if figure.other is None else _number(figure.other),
         figure.unit,
         "" if ratio is None else f"{_number(ratio.median)}x",
-        "" if ratio is None else f"{_number(ratio.low)} to {_number(ratio.high)}",
+        spread,
         str(figure.rounds),
+        "" if goal is None else f"{goal}{unit}: {MET[figure.met]}",
     )
 
 
-def _medians(steps: Sequence[Step]) -> Table:
-    """Return a table with the median of each step over the models, and the worst model."""
-    title = "torch / fxpress: median over the models, and the worst"
-    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
-    table.add_column("step", no_wrap=True)
+def medians(steps: Sequence[Step]) -> list[list[str]]:
+    """Return rows with the median of each step over the models, and the worst; a header first."""
     sizes = list(dict.fromkeys(step.sizes for step in steps))
-    for size in sizes:
-        table.add_column(size, justify="right")
-        table.add_column("worst")
-    table.add_column("equal to torch's", justify="right")
+    rows = [["step", *(f"{size}: {what}" for size in sizes for what in ("median", "worst"))]]
+    rows[0].append("equal to torch's")
     for what, group in _grouped(steps, lambda step: step.what).items():
-        cells = []
+        row = [what]
         for size in sizes:
             speeds = {s.family: s.times_as_fast for s in group if s.sizes == size}
+            if not speeds:  # torch cannot do this step
+                row += ["", ""]
+                continue
             worst = min(speeds, key=speeds.__getitem__)
-            cells.append(f"[b]{_number(statistics.median(speeds.values()))}x[/]")
-            cells.append(f"{_number(speeds[worst])}x, {worst}")
+            row.append(f"{_number(statistics.median(speeds.values()))}x")
+            row.append(f"{_number(speeds[worst])}x, {worst}")
         equal = sum(not step.difference for step in group)
-        table.add_row(what.removeprefix("torch / "), *cells, f"{equal} of {len(group)}")
+        rows.append([*row, f"{equal} of {len(group)}"])
+    return rows
+
+
+def _medians(steps: Sequence[Step]) -> Table:
+    title = "torch / fxpress: median over the models, and the worst"
+    header, *rows = medians(steps)
+    table = Table(*header, title=title, box=SIMPLE_HEAD, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -146,8 +160,7 @@ def _coverage(steps: Sequence[Step]) -> Table:
             found = step.report
             assert found is not None
             counts = (found.calls, found.instantiated, found.traced, found.kept)
-            what = step.what.removeprefix("torch / ")
-            table.add_row(f"  {what}", *map(str, counts), escape(found.reason))
+            table.add_row(f"  {step.what}", *map(str, counts), escape(found.reason))
     return table
 
 
@@ -161,35 +174,6 @@ def _grouped(steps: Sequence[Step], key: Callable[[Step], str]) -> dict[str, lis
 def _number(value: float) -> str:
     """Return a number as text with three digits, or without decimals from 100 on."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def save(path: Path, figures: Sequence[Figure]) -> None:
-    """Write figures, machine and versions as JSON."""
-    record = {
-        "machine": _machine(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "fxpress": fxpress.build_info(),
-        },
-        "figures": [figure.record() for figure in figures],
-    }
-    path.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def utc_time() -> str:
-    """Return the time of the run, for the names of its files."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H%M%SZ")
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "system": platform.platform(),
-        "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "load_1_min": os.getloadavg()[0],
-    }
 
 
 def _cpu_model() -> str:

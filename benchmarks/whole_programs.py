@@ -17,23 +17,23 @@ _SHAPE = (2, 8, graphs.WIDTH)
 
 def all_of_them() -> Iterator[tuple[str, ExportedProgram]]:
     """Yield each program with its name."""
-    for last in (_write, _write_to_input, _branch, _rows_that_are_not_zero, _number_of_data):
-        yield f"layers, then {_name(last)}", _exported(_Layers(last))
-    for last in (_write, _branch):
-        yield f"dynamic layers, then {_name(last)}", _exported(_Layers(last), dynamic=True)
-    yield "layers with a cache each", _exported(_Caches())
-    yield "layers without gradients", _exported(_WithoutGradients())
-    yield "30 unlike layers, then a write", _exported(_Unlike(), torch.randn(2, 8))
+    layers = f"{LAYERS} layers of a transformer"
+    for what, last in _LASTS.items():
+        yield f"{layers}, then {what}", _exported(_Layers(last))
+    for what in ("a write to the result", "`torch.cond`"):
+        yield (
+            f"{layers} with dynamic sizes, then {what}",
+            _exported(_Layers(_LASTS[what]), dynamic=True),
+        )
+    yield f"{layers}, each of which writes to a cache", _exported(_Caches())
+    yield f"{layers} within `torch.no_grad()`", _exported(_WithoutGradients())
+    yield "30 layers of distinct sizes, then a write", _exported(_Unlike(), torch.randn(2, 8))
     for is_training in (True, False):
         mode = "training" if is_training else "evaluation"
         model = _convolutions().train(is_training)
         name = f"batch norms in {mode}, with in-place ReLUs"
         yield name, _exported(model, torch.randn(2, 8, 8, 8))
     yield "GRU", _exported(nn.GRU(8, 8, 2, batch_first=True), torch.randn(2, 16, 8))
-
-
-def _name(last: Callable[..., Any]) -> str:
-    return last.__name__.strip("_").replace("_", " ")
 
 
 def _exported(
@@ -86,6 +86,15 @@ def _number_of_data(_given: Tensor, x: Tensor) -> Tensor:
     torch._check(size >= 0)
     torch._check(size < 100)
     return torch.zeros(size + 1)
+
+
+_LASTS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "a write to the result": _write,
+    "a write to the input": _write_to_input,
+    "`torch.cond`": _branch,
+    "`nonzero()`": _rows_that_are_not_zero,
+    "a size from `item()`": _number_of_data,
+}
 
 
 class _Caches(nn.Module):  # type: ignore[misc]

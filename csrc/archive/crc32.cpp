@@ -13,10 +13,10 @@ namespace fxpress::archive {
 
 namespace {
 
-// A polynomial over GF(2) of degree below 32: the highest bit is the coefficient of x^0.
+// A polynomial over GF(2) of degree below 32. Its highest bit is the coefficient of x^0.
 using Polynomial = uint32_t;
 
-constexpr Polynomial kModulus = 0xEDB88320;  // its coefficients besides x^32
+constexpr Polynomial kModulus = 0xEDB88320;  // the CRC polynomial without its term x^32
 constexpr Polynomial kOne = 0x80000000;
 
 constexpr Polynomial times_x(Polynomial a) {
@@ -41,7 +41,7 @@ constexpr Polynomial x_to_the(uint64_t exponent) {
   return result;
 }
 
-// kTables[k][b]: the effect of byte b, followed by k zero bytes, on the checksum.
+// kTables[k][b] is the CRC state that byte b and k zero bytes after it produce from state 0.
 constexpr auto kTables = [] {
   std::array<std::array<uint32_t, 256>, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -58,7 +58,7 @@ constexpr auto kTables = [] {
   return tables;
 }();
 
-// Computes a checksum by kTables. state: the complement of the checksum of the previous bytes.
+// Computes the new CRC state after `bytes`. A state is the complement of a checksum.
 uint32_t by_tables(uint32_t state, Bytes bytes) {
   for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
     uint64_t word = 0;
@@ -76,8 +76,8 @@ uint32_t by_tables(uint32_t state, Bytes bytes) {
 
 #ifdef FXPRESS_CRC32_FOLDS
 
-// Returns x^bits, the factor that moves 64 bits by `bits`, shifted left by one bit, because a
-// product of reflected polynomials is one bit short.
+// Returns x^bits, shifted left by one bit. fold() multiplies 64 bits by this factor to move them by
+// `bits` bits. The shift is needed because a product of bit-reflected polynomials lacks one bit.
 constexpr int64_t carry(uint64_t bits) {
   return static_cast<int64_t>(static_cast<uint64_t>(x_to_the(bits)) << 1);
 }
@@ -86,8 +86,8 @@ __attribute__((target("pclmul,sse4.1"))) inline __m128i load(const std::byte* fr
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
-// Moves a block of 128 bits by the distance whose two factors `carries` has, and adds the result to
-// the block `there`.
+// Multiplies the two halves of `block` by the two factors in `carries` (from carry()), and adds
+// both products to the later block `there`.
 __attribute__((target("pclmul,sse4.1"))) inline __m128i fold(__m128i block, __m128i carries,
                                                              __m128i there) {
   const __m128i low = _mm_clmulepi64_si128(block, carries, 0x00);
@@ -95,8 +95,8 @@ __attribute__((target("pclmul,sse4.1"))) inline __m128i fold(__m128i block, __m1
   return _mm_xor_si128(_mm_xor_si128(low, high), there);
 }
 
-// Folds blocks of 64 bytes into a block of 16 bytes that has the same remainder ("Fast CRC
-// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
+// Folds 64-byte blocks into one block of 16 bytes with the same CRC, then computes this CRC by
+// tables ("Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009).
 __attribute__((target("pclmul,sse4.1"))) uint32_t by_folding(uint32_t state, Bytes bytes) {
   const __m128i over_four = _mm_set_epi64x(carry(4 * 128 - 32), carry(4 * 128 + 32));
   const __m128i over_one = _mm_set_epi64x(carry(128 - 32), carry(128 + 32));

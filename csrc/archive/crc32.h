@@ -1,4 +1,4 @@
-// Computes CRC-32 as zip files use it (ISO 3309, polynomial 0x04C11DB7, bits reflected).
+// Computes the CRC-32 that zip files contain (ISO 3309, polynomial 0x04C11DB7, bits reflected).
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@ namespace fxpress::archive {
 
 using Bytes = std::span<const std::byte>;
 
-// Extends the checksum `crc` of previous bytes, initially 0, by `bytes`.
+// Returns the checksum of the previous bytes and `bytes`. crc: the previous checksum, initially 0.
 uint32_t crc32(uint32_t crc, Bytes bytes);
 
-// Returns the checksum of two concatenated sequences of bytes from their checksums and the length
-// of the second.
+// Returns the checksum of two concatenated byte sequences. first, second: their checksums.
+// second_length: the number of bytes of the second sequence.
 uint32_t crc32_of_both(uint32_t first, uint32_t second, uint64_t second_length);
 
-// Computes crc32() without optional processor instructions; for tests.
+// Returns the same result as crc32() without optional processor instructions.
 uint32_t crc32_portable(uint32_t crc, Bytes bytes);
 
 }  // namespace fxpress::archive

@@ -13,8 +13,8 @@ namespace fxpress::archive {
 namespace {
 
 constexpr uint64_t kMaxComment = 0xFFFF;
-constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // bytes; about 40 million records
-constexpr uint64_t kMaxRatio = 1032;                   // unpacked bytes per byte of deflated data
+constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // maximum bytes; about 40 million records
+constexpr uint64_t kMaxRatio = 1032;  // maximum bytes that one deflated byte unpacks to
 
 [[noreturn]] void no_archive(const std::string& why) {
   throw ArchiveError("not a zip archive, or a damaged one: " + why);
@@ -24,7 +24,7 @@ constexpr uint64_t kMaxRatio = 1032;                   // unpacked bytes per byt
   throw ArchiveError("record '" + name + "' is damaged: " + why);
 }
 
-// Takes little-endian numbers from bytes that were read.
+// Takes little-endian numbers from the front of a sequence of bytes.
 class Numbers {
  public:
   explicit Numbers(Bytes bytes) : bytes_(bytes) {}
@@ -55,15 +55,15 @@ std::string_view as_text(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The location of the directory in the archive, and its number of records.
+// The location and the record count of the directory, from the end records of the zip file.
 struct Extent {
   uint64_t offset = 0;
-  uint64_t size = 0;   // bytes
-  uint64_t count = 0;  // records
-  uint64_t end = 0;    // offset of the first end record, which follows the directory
+  uint64_t size = 0;  // bytes
+  uint64_t count = 0;
+  uint64_t end = 0;  // offset of the end record, or of the 64-bit end record if it exists
 };
 
-// A source whose last bytes, which often contain the entire directory, are read once.
+// Caches the last bytes of another source, which often contain the entire directory.
 class Tail final : public Source {
  public:
   explicit Tail(const Source& source)
@@ -84,10 +84,10 @@ class Tail final : public Source {
 
  private:
   const Source& source_;
-  std::vector<std::byte> bytes_;  // the end of the source
+  std::vector<std::byte> bytes_;  // the last bytes of source_
 };
 
-// Reads the 64-bit end record before `end`; returns false if the archive does not have one.
+// Fills `extent` from the 64-bit end record. Returns false if no locator of it ends at `end`.
 bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
   if (end < kEnd64LocatorSize + kEnd64Size) return false;
   std::array<std::byte, kEnd64LocatorSize> locator_bytes{};
@@ -164,7 +164,7 @@ Header take_header(Numbers& fields) {
   return header;
 }
 
-// Takes the numbers that do not fit into 32 bits from the extra field for 64-bit numbers.
+// Reads the extra field with tag kExtra64. It contains each number that does not fit into 32 bits.
 void take_extra_64(Bytes extra, Header& header, uint64_t& offset) {
   Numbers fields(extra);
   while (fields.left() >= 4) {
@@ -186,8 +186,8 @@ void check_name(std::string_view path) {
   }
 }
 
-// Returns the offset of a record's data. ArchiveError if the local header differs from the
-// directory. path: the record's name with the root folder. bytes: a buffer for reuse.
+// Returns the offset of a record's data. Throws ArchiveError if the local header contradicts
+// `record`. path: the record's name with the root folder. bytes: a buffer for reuse.
 uint64_t read_local_header(const Source& source, const Record& record, std::string_view path,
                            std::vector<std::byte>& bytes) {
   bytes.resize(kLocalHeaderSize + path.size());
@@ -209,7 +209,7 @@ uint64_t read_local_header(const Source& source, const Record& record, std::stri
   return record.header + header_size;
 }
 
-// Takes the next record of the directory; Record::name includes the root folder.
+// Takes the next record of the directory. Its `name` includes the root folder.
 Record take_record(Numbers& fields) {
   if (fields.take<uint32_t>() != kCentralHeader) no_archive("its directory is damaged");
   const auto made_by = fields.take<uint16_t>();
@@ -248,8 +248,8 @@ Record take_record(Numbers& fields) {
   return record;
 }
 
-// Sets `end` of each record: the offset of the next header, or of the directory. ArchiveError if
-// records overlap or exceed the archive. Record::name includes the root folder.
+// Sets Record::end of each record. Throws ArchiveError if a record's data overlaps another record
+// or exceeds the archive. directory: the offset of the directory. Names include the root folder.
 void find_ends(std::vector<Record>& records, uint64_t directory) {
   std::vector<Record*> sorted;
   sorted.reserve(records.size());
@@ -271,7 +271,7 @@ void find_ends(std::vector<Record>& records, uint64_t directory) {
   }
 }
 
-// Reads the directory in parts, so that a source can reject a large directory early.
+// Reads the directory in pieces, so that the source can fail before all memory is allocated.
 std::vector<std::byte> read_directory(const Source& source, const Extent& extent) {
   constexpr size_t kPart = size_t{16} << 20;
   std::vector<std::byte> bytes;
@@ -293,7 +293,7 @@ Directory::Directory(const Source& source, Headers headers) : source_(source) {
   records_.reserve(extent.count);
   for (uint64_t i = 0; i < extent.count; ++i) {
     Record record = take_record(fields);
-    if (!record.name.ends_with('/')) records_.push_back(std::move(record));  // otherwise a folder
+    if (!record.name.ends_with('/')) records_.push_back(std::move(record));  // not a folder
   }
   if (fields.left() != 0) no_archive("its directory has bytes after its last record");
   find_ends(records_, extent.offset);

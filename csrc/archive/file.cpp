@@ -13,9 +13,9 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr size_t kBuffered = size_t{1} << 18;  // bytes that a BufferedSink buffers
-constexpr size_t kOneCall = size_t{1} << 30;   // bytes; Linux transfers less than 2^31 in a call
-constexpr int64_t kSentTogether = int64_t{1} << 25;  // bytes between starts of writeback
+constexpr size_t kBuffered = size_t{1} << 18;  // maximum bytes in the buffer of a BufferedSink
+constexpr size_t kOneCall = size_t{1} << 30;   // maximum bytes per call; Linux allows almost 2^31
+constexpr int64_t kSentTogether = int64_t{1} << 25;  // bytes between two calls of sync_file_range()
 
 [[noreturn]] void fail(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
@@ -61,7 +61,7 @@ FileSink::FileSink(int descriptor) : descriptor_(descriptor) {
 void FileSink::start_writing_back() {
 #ifdef __linux__
   if (!is_file_ || position_ - sent_ < kSentTogether) return;
-  // An error is ignored: the sync at the end writes all bytes in any case.
+  // Errors are ignored, because the final sync writes all bytes in any case.
   sync_file_range(descriptor_, sent_, position_ - sent_, SYNC_FILE_RANGE_WRITE);
   sent_ = position_;
 #endif

@@ -1,5 +1,4 @@
-// Defines sources and sinks of an archive (open files and memory), progress reports, and the error
-// for a faulty archive.
+// Defines sources and sinks of archive bytes (files and memory), Progress and ArchiveError.
 #pragma once
 
 #include <chrono>
@@ -15,8 +14,8 @@ namespace fxpress::archive {
 
 using WritableBytes = std::span<std::byte>;
 
-// Thrown for a faulty archive; the message names the record, if the fault is in one. Errors of the
-// operating system are thrown as std::system_error.
+// Thrown if an archive is damaged or invalid. The message names the affected record, if there is
+// one. Errors of the operating system are thrown as std::system_error.
 class ArchiveError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -26,9 +25,9 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual uint64_t size() const = 0;
-  // Fills `to` with the bytes from `offset` on; ArchiveError if the source ends earlier.
+  // Fills `to` with the bytes from `offset` on. Throws ArchiveError if the source ends earlier.
   virtual void read(uint64_t offset, WritableBytes to) const = 0;
-  // The number of bytes to read at a time: they stay in the cache until their checksum is computed.
+  // The number of bytes to read at a time: few enough that crc32() finds them in the cache.
   virtual size_t piece() const { return size_t{1} << 18; }
 };
 
@@ -39,7 +38,7 @@ class ByteSink {
   virtual void write(Bytes bytes) = 0;
 };
 
-// Reads an open file from an offset on. Borrows the descriptor, and does not use its position.
+// Reads an open file from offset `start` on. Borrows the descriptor, and ignores its file position.
 class FileSource final : public Source {
  public:
   FileSource(int descriptor, uint64_t start);
@@ -49,7 +48,7 @@ class FileSource final : public Source {
  private:
   int descriptor_;
   uint64_t start_;  // offset of the archive in the file
-  uint64_t size_;   // bytes from start_ to the end of the file when this was created
+  uint64_t size_;   // bytes from start_ to the end that the file had in the constructor
 };
 
 class MemorySource final : public Source {
@@ -62,8 +61,8 @@ class MemorySource final : public Source {
   Bytes bytes_;
 };
 
-// Writes to a borrowed descriptor of a file or pipe. Starts the writeback of a file's bytes to the
-// disk early, so that the final sync is short.
+// Writes to a borrowed descriptor of a file or pipe. Starts early to write a file's bytes to the
+// disk, so that the final sync is short.
 class FileSink final : public ByteSink {
  public:
   explicit FileSink(int descriptor);
@@ -75,7 +74,7 @@ class FileSink final : public ByteSink {
   int descriptor_;
   bool is_file_;
   int64_t position_ = 0;  // offset of the next byte; only counted for a file
-  int64_t sent_ = 0;      // offset up to which writeback has started
+  int64_t sent_ = 0;      // offset up to which writing to the disk has started
 };
 
 // Buffers small writes to another sink.
@@ -90,11 +89,11 @@ class BufferedSink final : public ByteSink {
   std::vector<std::byte> buffer_;  // bytes that have not been written to sink_
 };
 
-// Reports the progress of long work, and lets a signal interrupt it.
+// Counts the bytes that have been read or written, and reports them to a function.
 class Progress {
  public:
-  // The thread that waits for the work calls report(bytes since the last report) about every 50 ms.
-  // An exception from report() ends the work.
+  // A function that receives the number of bytes since its last call. The thread that waits for the
+  // work calls it about every 50 ms. An exception from this function stops the work.
   using Report = std::function<void(uint64_t)>;
 
   explicit Progress(Report report) : report_(std::move(report)) {}

@@ -7,18 +7,18 @@
 
 namespace fxpress::archive {
 
-// The records about the archive itself, which the writer adds.
+// The records that describe the archive itself. ZipWriter::finish() adds them.
 inline constexpr const char* kVersionRecord = ".data/version";
 inline constexpr const char* kByteOrderRecord = "byteorder";
 inline constexpr const char* kSerializationIdRecord = ".data/serialization_id";
 inline constexpr std::array kRecordsOfWriter = {kVersionRecord, kByteOrderRecord,
                                                 kSerializationIdRecord};
 
-// Returns why a path cannot be a record's name (it is not a file, or leads out of the archive), or
-// null if it is valid.
+// Returns null if `path` can be the name of a record. Otherwise returns the reason why it cannot:
+// it is not a file's path, or leads out of the archive.
 inline const char* problem_of_name(std::string_view path) {
   if (path.empty()) return "is empty";
-  bool has_control = false;  // the loop tests all characters: an early exit would be slower
+  bool has_control = false;  // without an early exit, the loop over all characters is faster
   for (const char c : path) has_control |= (c >= 0 && c < ' ') || c == 0x7f;
   if (has_control) {
     const bool has_zero = path.find('\0') != std::string_view::npos;

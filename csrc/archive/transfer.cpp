@@ -12,13 +12,13 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr uint64_t kChunk = uint64_t{4} << 20;  // bytes per work item of a thread
-constexpr uint64_t kWorthAThread = kChunk;      // bytes that justify one more thread
+constexpr uint64_t kChunk = uint64_t{4} << 20;  // bytes that a thread takes at a time
+constexpr uint64_t kWorthAThread = kChunk;      // minimum bytes per thread
 
 // A part of one transfer.
 struct Chunk {
   size_t transfer;  // position in the list of transfers
-  uint64_t start;   // offset in the bytes of the transfer
+  uint64_t start;   // offset in the range of the transfer
   uint64_t size;
   uint32_t crc = 0;
 };
@@ -36,7 +36,7 @@ std::vector<Chunk> chunks_of(const std::vector<Transfer>& transfers, uint64_t ch
   return chunks;
 }
 
-// The chunks to transfer, shared by threads.
+// The chunks of all transfers, from which several threads take one at a time.
 class Work {
  public:
   Work(const Source& source, const std::vector<Transfer>& transfers, bool check)
@@ -46,7 +46,7 @@ class Work {
         piece_(source.piece()),
         chunks_(chunks_of(transfers, std::max<uint64_t>(kChunk, piece_))) {}
 
-  // Transfers chunks until none are left; stores an error for wait().
+  // Transfers chunks until none are left or a thread fails. Stores an exception, for wait().
   void run() noexcept {
     try {
       std::vector<std::byte> scratch;
@@ -63,7 +63,7 @@ class Work {
     changed_.notify_all();
   }
 
-  // Transfers all chunks in this thread.
+  // Transfers all chunks in the calling thread.
   void run_here(Progress& progress) {
     std::vector<std::byte> scratch;
     for (Chunk& chunk : chunks_) {
@@ -119,16 +119,16 @@ class Work {
 
   const Source& source_;
   const std::vector<Transfer>& transfers_;
-  const bool check_;    // compute checksums
+  const bool check_;    // whether to compute checksums
   const size_t piece_;  // bytes per read
   std::vector<Chunk> chunks_;
   std::atomic<size_t> next_ = 0;     // position of the next chunk to transfer
-  std::atomic<uint64_t> done_ = 0;   // bytes transferred
+  std::atomic<uint64_t> done_ = 0;   // bytes transferred by all threads
   std::atomic<bool> stop_ = false;   // a thread has failed, or stop() was called
-  std::mutex mutex_;                 // guards the following members
+  std::mutex mutex_;                 // guards finished_ and error_
   std::condition_variable changed_;  // notified when finished_ changes
   size_t finished_ = 0;              // threads that have ended run()
-  std::exception_ptr error_;         // the first error
+  std::exception_ptr error_;         // the first exception of a thread
 };
 
 }  // namespace
@@ -142,7 +142,7 @@ std::vector<uint32_t> transfer(const Source& source, const std::vector<Transfer>
   if (count < 2) {
     work.run_here(progress);
   } else {
-    core::Crew crew;  // threads are joined at the end of the block
+    core::Crew crew;  // its destructor joins the threads
     try {
       for (size_t i = 0; i < count; ++i) crew.add([&work] { work.run(); });
       work.wait(count, crew, progress);

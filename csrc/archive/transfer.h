@@ -8,12 +8,12 @@
 
 namespace fxpress::archive {
 
-// A range of a record's bytes.
+// A range of a record's data to read.
 struct Transfer {
-  const Record* record;     // not deflated
+  const Record* record;     // a record that is not deflated
   uint64_t start = 0;       // offset in the record's data
-  uint64_t size = 0;        // bytes of the range, which is within the data
-  std::byte* to = nullptr;  // destination; null: only the checksum is computed
+  uint64_t size = 0;        // bytes of the range, which must be within the data
+  std::byte* to = nullptr;  // destination; if null, only the checksum is computed
 };
 
 struct TransferOptions {
@@ -21,8 +21,8 @@ struct TransferOptions {
   size_t threads = 1;  // maximum number of threads
 };
 
-// Reads all ranges; returns the checksum of each, or nothing if `options.check` is false. After an
-// exception, the contents of all destinations are unspecified.
+// Reads all ranges. Returns one checksum per range, or an empty vector if `options.check` is false.
+// After an exception, the contents of all destinations are unspecified.
 std::vector<uint32_t> transfer(const Source& source, const std::vector<Transfer>& transfers,
                                const TransferOptions& options, Progress& progress);
 

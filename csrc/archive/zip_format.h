@@ -20,13 +20,13 @@ constexpr size_t kEnd64LocatorSize = 20;
 constexpr size_t kEndSize = 22;
 
 constexpr uint16_t kIsEncrypted = 1;
-constexpr uint16_t kHasDescriptor = 1U << 3;  // checksum and sizes follow the data
+constexpr uint16_t kHasDescriptor = 1U << 3;  // flag: checksum and sizes follow the data
 constexpr uint16_t kNameIsUtf8 = 1U << 11;
 
 constexpr uint16_t kStored = 0;
 constexpr uint16_t kDeflated = 8;
 
-// The value of a field whose number is stored in the extra field or in the 64-bit end record.
+// If a field has this value, its number is in the extra field or in the 64-bit end record.
 constexpr uint32_t kElsewhere32 = 0xFFFFFFFF;
 constexpr uint16_t kElsewhere16 = 0xFFFF;
 constexpr uint16_t kExtra64 = 1;  // tag of the extra field for 64-bit numbers

@@ -19,17 +19,17 @@ namespace fxpress::archive {
 namespace {
 
 constexpr uint64_t kAlignment = 64;           // alignment of records' data, in bytes
-constexpr size_t kPiece = size_t{1} << 20;    // bytes written between two reports
-constexpr size_t kParallelSize = 4 * kPiece;  // a thread copies data of at least this many bytes
-constexpr std::string_view kVersion = "6\n";  // torch's format version of pt2 archives
-constexpr uint16_t kMadeBy = 0x031E;  // the end record's field "made by", as miniz writes it
-constexpr uint16_t kNeeds64 = 45;     // the version of the zip format that has 64-bit fields
+constexpr size_t kPiece = size_t{1} << 20;    // bytes written between two progress reports
+constexpr size_t kParallelSize = 4 * kPiece;  // minimum bytes of data for a copying thread
+constexpr std::string_view kVersion = "6\n";  // content of torch's record .data/version
+constexpr uint16_t kMadeBy = 0x031E;  // "made by" in the 64-bit end record, as miniz writes it
+constexpr uint16_t kNeeds64 = 45;     // first version of the zip format with 64-bit fields
 
 Bytes as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-// A structure of the format, built field by field in little-endian order.
+// Builds a structure of the zip format from fields in little-endian order.
 class Fields {
  public:
   template <std::integral Number>
@@ -51,7 +51,7 @@ uint32_t in_32(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, kElsewhere32));
 }
 
-// Returns the extra field for numbers that do not fit into 32 bits; empty if both numbers fit.
+// Returns an extra field with the size and the header's offset if they need 64 bits; else empty.
 std::string extra_64(uint64_t size, uint64_t header) {
   Fields numbers;
   if (size >= kElsewhere32) numbers.add(size).add(size);
@@ -64,8 +64,8 @@ std::string extra_64(uint64_t size, uint64_t header) {
       .text();
 }
 
-// Returns an extra field at offset `start` whose filling aligns the data after it. Without filling,
-// the field has 4 bytes.
+// Returns an extra field that aligns the data after it to 64 bytes. start: the field's offset. The
+// field has 4 bytes and up to 63 bytes of filling.
 std::string padding(uint64_t start) {
   const uint64_t size = (kAlignment - (start + 4) % kAlignment) % kAlignment;
   return Fields()
@@ -77,9 +77,9 @@ std::string padding(uint64_t start) {
 
 }  // namespace
 
-// Copies bytes in pieces, so that the checksum matches the written bytes even if another thread
-// modifies them. A thread copies large data while the caller writes earlier pieces. The two threads
-// wait only on atomics, so a child process that is forked during the copy has no locked mutex.
+// Copies bytes in pieces. The writer writes the copies, and their checksum matches even if another
+// thread modifies the bytes. For large data, a second thread copies while the caller writes. Both
+// wait only on atomics, so that a forked child never inherits a locked mutex.
 class ZipWriter::Copies {
  public:
   Copies(uint32_t before, Bytes bytes, Buffers& buffers)
@@ -93,7 +93,7 @@ class ZipWriter::Copies {
       crew_.add([this] { run(); });
       is_threaded_ = true;
     } catch (const std::system_error&) {
-      is_threaded_ = false;  // the caller copies
+      is_threaded_ = false;  // next() makes the copies
     }
   }
   Copies(const Copies&) = delete;
@@ -103,7 +103,7 @@ class ZipWriter::Copies {
     requested_.notify_all();
   }
 
-  // Returns the next piece, valid until the next call; empty at the end.
+  // Returns a copy of the next piece, valid until the next call; empty after the last piece.
   Bytes next() {
     const size_t number = requested_;
     if (number == pieces_) return {};
@@ -115,7 +115,7 @@ class ZipWriter::Copies {
     return buffers_[number % buffers_.size()];
   }
 
-  // The checksum of all bytes, after next() has returned an empty piece.
+  // The checksum of all bytes, valid after next() has returned an empty piece.
   uint32_t crc() const { return crc_; }
 
  private:
@@ -131,7 +131,7 @@ class ZipWriter::Copies {
     copied_.notify_all();
   }
 
-  // Copies all pieces; waits while all buffers but the one that the caller writes are full.
+  // Copies all pieces. Waits while a copy would overwrite the piece that the caller is writing.
   void run() {
     for (size_t i = 0; i < pieces_; ++i) {
       size_t requested = requested_;
@@ -149,14 +149,14 @@ class ZipWriter::Copies {
   Buffers& buffers_;
   const size_t pieces_;
   bool is_threaded_ = false;
-  std::atomic<size_t> requested_ = 0;  // pieces requested by next(); kStop: no more
+  std::atomic<size_t> requested_ = 0;  // pieces requested by next(); kStop in the destructor
   std::atomic<size_t> copied_ = 0;
-  core::Crew crew_;  // one thread; declared last, so joined first
+  core::Crew crew_;  // the copying thread; declared last, so joined first
 };
 
 namespace {
 
-uint64_t combine(uint64_t seed, uint64_t value) {  // c10::hash_combine
+uint64_t combine(uint64_t seed, uint64_t value) {  // the function c10::hash_combine of torch
   return seed ^ (value + 0x9e3779b9 + (seed << 6U) + (seed >> 2U));
 }
 
@@ -201,11 +201,11 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
   const std::string filling = padding(start);
   Fields header;
   header.add(kLocalHeader)
-      .add(uint16_t{0})  // version needed to extract, as torch writes it
+      .add(uint16_t{0})  // version needed to extract; torch writes 0
       .add(static_cast<uint16_t>(kNameIsUtf8 | (size != 0 ? kHasDescriptor : 0)))
       .add(kStored)
       .add(uint32_t{0})  // no date and time
-      .add(uint32_t{0})  // checksum and sizes are in the descriptor
+      .add(uint32_t{0})  // checksum and sizes follow in the descriptor
       .add(uint32_t{0})
       .add(uint32_t{0})
       .add(static_cast<uint16_t>(entry.path.size()))
@@ -285,7 +285,7 @@ void ZipWriter::write_central_header(const Entry& entry) {
   const std::string extra = extra_64(entry.size, entry.header);
   Fields header;
   header.add(kCentralHeader)
-      .add(uint16_t{0})  // made by, version needed: as torch writes them
+      .add(uint16_t{0})  // made by, version needed; torch writes 0
       .add(uint16_t{0})
       .add(static_cast<uint16_t>(kNameIsUtf8 | (entry.size != 0 ? kHasDescriptor : 0)))
       .add(kStored)

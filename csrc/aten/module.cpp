@@ -1,5 +1,5 @@
-// The modules fxpress._aten_213, _aten_214, ...: the native code that needs libtorch. Each is built
-// for one minor version of torch; fxpress._torch.aten imports the module for the running torch.
+// Defines the modules fxpress._aten_213, _aten_214, ..., which need libtorch. Each is built for one
+// minor version of torch. fxpress._torch.aten imports the module of the running torch.
 
 #include <pybind11/pybind11.h>
 
@@ -7,7 +7,7 @@ namespace fxpress::aten {
 
 namespace py = pybind11;
 
-// Defined in engine.cpp and tensor.cpp; in a unity build, before these declarations.
+// Defined in engine.cpp and tensor.cpp. In a unity build, clang-tidy sees the definitions first.
 // NOLINTBEGIN(readability-redundant-declaration)
 void bind_engine(py::module_& module);
 void bind_tensor(py::module_& module);

@@ -60,7 +60,7 @@ views: (position of the storage, its name for errors, dtype, sizes, strides, off
 is a parameter). ValueError for a view that is not inside of its storage.)");
   m.def("share_gradient_edge", tensor::share_gradient_edge, "made"_a, "like"_a,
         "Make a tensor a result of the autograd function that `like` is a result of.");
-  // _native is built without torch's headers; it reads and creates tensors by these functions.
+  // _native, which is built without torch's headers, reads and creates tensors by these functions.
   m.attr("tensor_facts") =
       py::capsule(reinterpret_cast<void*>(&tensor::read_facts), core::kTensorFactsCapsule);
   m.attr("fake_like") =

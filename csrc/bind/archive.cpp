@@ -27,7 +27,7 @@ void translate_system_errors(std::exception_ptr pointer) {
   }
 }
 
-// Converts Python ints to int64; nullopt if one does not fit.
+// Converts Python ints to int64. Returns nullopt if an int does not fit.
 std::optional<std::vector<int64_t>> numbers_of(const py::sequence& ints) {
   std::vector<int64_t> numbers;
   numbers.reserve(ints.size());

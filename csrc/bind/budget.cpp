@@ -1,4 +1,4 @@
-// Binds the budget of a load, and scans that estimate the cost of reading a text.
+// Binds core::Budget, and scans that estimate the cost of reading a pickle or another text.
 
 #include "core/budget.h"
 
@@ -26,7 +26,7 @@ void translate_limits(std::exception_ptr pointer) {
   }
 }
 
-// Returns (elements, depth, whether the value contains itself) of the value of a pickle.
+// Returns (elements, depth, whether the value contains itself) of the value in a pickle.
 py::tuple scan(const py::bytes& bytes, core::Budget& budget) {
   try {
     const schema::PickleFacts facts = schema::scan_pickle(std::string_view(bytes), budget);

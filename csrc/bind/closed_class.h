@@ -5,27 +5,27 @@
 
 namespace fxpress::bind {
 
-// The metaclass of closed classes; borrowed.
+// Returns the metaclass of closed classes, as a borrowed reference.
 PyObject* closed_metaclass();
 
-// Raises TypeError, as __reduce_ex__() of closed classes, which cannot be copied or pickled.
+// Raises TypeError. This is __reduce_ex__() of closed classes, which cannot be copied or pickled.
 [[noreturn]] void refuse_to_reduce(const pybind11::object& object, const pybind11::args&);
 
-// Adds a pybind11 class to the module. By default, `cls.__new__(cls)` creates an instance whose
-// constructor has not run, and its methods read invalid memory. A closed class has no __new__, and
-// cannot be subclassed, so that a subclass cannot leave out __init__.
+// Adds a pybind11 class without __new__ to the module, because `cls.__new__(cls)` would create an
+// object whose constructor has not run, and its methods would read invalid memory. A closed class
+// cannot be subclassed either, because a subclass could skip __init__.
 template <class Type>
 pybind11::class_<Type> closed_class(pybind11::module_& module, const char* name, const char* doc) {
   pybind11::class_<Type> made(module, name, doc, pybind11::metaclass(closed_metaclass()),
                               pybind11::is_final());
   auto* type = reinterpret_cast<PyTypeObject*>(made.ptr());
-  type->tp_new = nullptr;  // object.__new__ refuses a class without tp_new
+  type->tp_new = nullptr;  // makes object.__new__(cls) raise TypeError
   PyType_Modified(type);
   made.def("__reduce_ex__", refuse_to_reduce);
   return made;
 }
 
-// Returns the class with this name in the module, so that the caller can add methods to the class.
+// Returns the class `name` of the module, so that the caller can add methods to it.
 template <class Type>
 pybind11::class_<Type> known_class(const pybind11::module_& module, const char* name) {
   return pybind11::reinterpret_borrow<pybind11::class_<Type>>(module.attr(name));

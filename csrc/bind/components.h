@@ -11,8 +11,8 @@ namespace fxpress::bind {
 namespace py = pybind11;
 using namespace py::literals;
 
-// For a method whose result refers to `self`. Replaces py::keep_alive<0, 1>, which in pybind11 3.1
-// terminates the process when arguments have wrong types.
+// An extra argument of def() for a method whose result refers to `self`. In pybind11 3.1,
+// py::keep_alive would terminate the process if arguments have wrong types.
 struct RefersToSelf {};
 
 void bind_archive(py::module_& module);
@@ -20,7 +20,7 @@ void bind_budget(py::module_& module);
 void bind_capture(py::module_& module);
 void bind_captured_graphs(py::module_& module);
 void bind_decompose(py::module_& module);
-void bind_documents(py::module_& module);  // the part of serde that does not need torch
+void bind_documents(py::module_& module);  // the serializer's functions that do not need torch
 void bind_export(py::module_& module);
 void bind_graphs(py::module_& module);
 void bind_process(py::module_& module);
@@ -33,8 +33,7 @@ void bind_unflatten(py::module_& module);
 
 namespace pybind11::detail {
 
-// Converts results of type Ref, so that functions that return a Ref can be bound directly. An empty
-// Ref becomes None.
+// Converts a Ref that a bound function returns to a Python object, and an empty Ref to None.
 template <>
 struct type_caster<fxpress::Ref> {
   PYBIND11_TYPE_CASTER(fxpress::Ref, const_name("object"));

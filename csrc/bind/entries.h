@@ -1,4 +1,4 @@
-// Reads the entries of dicts in which Python passes the arguments of an operation.
+// Reads the entries of the dicts that contain an operation's arguments.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace fxpress::bind {
 
-// Returns dict[key]; TypeError if the value is not a `Type`.
+// Returns dict[key]. Raises TypeError if the value is not a `Type`.
 template <class Type = py::object>
 Ref entry(const py::dict& dict, const char* key) {
   const py::object value = dict[key];
@@ -18,13 +18,13 @@ Ref entry(const py::dict& dict, const char* key) {
   return Ref::borrow(value.ptr());
 }
 
-// Converts the result of provenance_rules() in _torch/fx.py.
+// Converts a dict that provenance_rules() in _torch/fx.py returned.
 inline fx::ProvenanceRules provenance_rules(const py::dict& rules) {
   return {entry<py::type>(rules, "source"), entry<py::type>(rules, "source_info"),
           entry<py::dict>(rules, "attributes"), entry<py::function>(rules, "keep")};
 }
 
-// Converts dict[key], a result of provenance_rules() in _torch/fx.py.
+// Converts dict[key], which provenance_rules() in _torch/fx.py returned.
 inline fx::ProvenanceRules provenance_rules(const py::dict& dict, const char* key) {
   return provenance_rules(py::reinterpret_borrow<py::dict>(entry<py::dict>(dict, key).get()));
 }

@@ -19,8 +19,8 @@ py::object python_source(const py::handle& graph) {
                         to_object(std::move(source->shape)), to_object(std::move(source->locals)));
 }
 
-// Inserts items into a dict right after `key`, as if they had been added before the later keys.
-// Runs no Python code, so other threads do not observe a partial insertion.
+// Inserts items into a dict after `key` and before all later keys. Runs no Python code, so that
+// other threads do not observe a partial insertion.
 void insert_after(const pybind11::dict& dict, const pybind11::str& key,
                   const pybind11::dict& items) {
   const pybind11::dict before = pybind11::dict(dict.attr("copy")());

@@ -27,7 +27,7 @@ void translate_internal_errors(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(std::move(pointer));
   } catch (const core::InternalError& error) {
-    PyObject* type = fx::symbols.internal_error;  // null before fx::symbols is filled
+    PyObject* type = fx::symbols.internal_error;  // null before initialize() has run
     PyErr_SetString(type != nullptr ? type : PyExc_RuntimeError, error.what());
   }
 }
@@ -45,8 +45,8 @@ PYBIND11_MODULE(_native, m) {
   bind_documents(m);
   bind_tracking(m);
   bind_process(m);
-  // Functions on graphs are added by initialize(), after it has filled the tables of torch's
-  // objects.
+  // initialize() adds the functions on graphs, because they need the tables of torch's objects,
+  // which it fills first.
   m.def(
       "initialize",
       [](const py::dict& objects) {

@@ -1,5 +1,5 @@
-// Binds context managers that pause the garbage collector or replace functions of torch, and
-// functions that exchange attributes or remove keys of dicts.
+// Binds context managers that pause the garbage collector or replace functions of torch. Also binds
+// functions that exchange an attribute or remove keys of a dict.
 
 #include <pybind11/stl.h>
 
@@ -79,7 +79,7 @@ cannot raise in between.)")
         "Return the number of active pauses of the garbage collector; 0 outside of native calls.");
   m.def("end_pauses_of_other_threads", end_pauses_of_other_threads,
         "In a forked child, end the collector's pauses that other threads of the parent held.");
-  // Registered here, so that every process that imports this module is covered.
+  // Registered here, so that importing this module is enough to handle forks.
   py::module_::import("os").attr("register_at_fork")("after_in_child"_a =
                                                          m.attr("end_pauses_of_other_threads"));
   m.def("exchange_attribute", exchange_attribute, "owner"_a, "name"_a, "value"_a, py::pos_only(),

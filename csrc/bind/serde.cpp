@@ -19,7 +19,7 @@ using serde::SchemaClasses;
 
 namespace {
 
-// to_check: a tuple fxpress._files.serde.checks.ToCheck.
+// to_check: the tuple ToCheck of fxpress/_files/serde/checks.py.
 serde::ProgramCheck program_check(PyObject* signature, PyObject* calls, const py::tuple& to_check) {
   return {to_check[0].cast<py::list>().ptr(),
           signature,
@@ -169,7 +169,7 @@ void bind_documents(py::module_& m) {
 }
 
 void bind_serde(py::module_& m) {
-  py::list specs;  // (whether it is an InputSpec, name of the member of InputKind or OutputKind)
+  py::list specs;  // (is an InputSpec, name of the member of InputKind or OutputKind)
   for (const schema::SpecInfo& spec : schema::kSpecs) {
     const bool is_input = Schema::owner(spec.tag) == schema::Type::InputSpec;
     specs.append(py::make_tuple(is_input, spec.torch_name));

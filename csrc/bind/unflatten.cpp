@@ -9,7 +9,7 @@ namespace fxpress::bind {
 
 namespace {
 
-// Reads the dict that python/fxpress/_graphs/unflatten/source.py creates.
+// Converts the dict that python/fxpress/_graphs/unflatten/source.py creates.
 unflatten::UnflattenSource read_source(const py::dict& source) {
   unflatten::UnflattenSource result;
   result.graph = py::handle(source["graph"]).ptr();
@@ -33,7 +33,7 @@ unflatten::UnflattenSource read_source(const py::dict& source) {
   return result;
 }
 
-// Creates a ProgramState; ValueError if the arguments are inconsistent.
+// Creates a ProgramState. Raises ValueError if the arguments are inconsistent.
 std::unique_ptr<unflatten::ProgramState> program_state(
     const py::list& names, const py::list& values, size_t constants_begin,
     std::vector<uint32_t> groups, const py::object& specs, const py::object& check_constant,
@@ -62,7 +62,7 @@ py::tuple wanted_values(const unflatten::ProgramState& state) {
   return py::make_tuple(objects, flags);
 }
 
-// Returns (the root's class or None, [(node, paths, number of cut paths)]).
+// Returns (the root's class or None, [(CutStack::node, paths, dropped) of each cut stack]).
 py::tuple to_tuple(unflatten::Unflattened result) {
   py::list cuts;
   for (const unflatten::CutStack& cut : result.cuts) {
@@ -71,7 +71,7 @@ py::tuple to_tuple(unflatten::Unflattened result) {
   return py::make_tuple(std::move(result.root_type), cuts);
 }
 
-// Returns ([the key and the fields of a call], [the fields of an attribute]).
+// Returns ([the members of each OutlinedCall], [the members of each OutlinedAttribute]).
 py::tuple to_tuple(unflatten::Outlined result) {
   py::list calls;
   for (unflatten::OutlinedCall& call : result.calls) {

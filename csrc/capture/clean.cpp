@@ -17,8 +17,8 @@ namespace {
 constexpr std::string_view kRootEntry = "L__self____export_root";
 constexpr std::string_view kSelf = "L['self']";
 
-// Removes the module that Dynamo adds from the stacks in the meta of nodes. Nodes of one module
-// share the entries of their stacks, so each entry is cleaned once.
+// Removes the module that Dynamo wraps around the callable from the stacks in the meta of nodes.
+// Nodes of one module share the entries of their stacks, so cleaned entries are cached.
 class StackCleaner {
  public:
   explicit StackCleaner(bool drop_self) : drop_self_(drop_self) {}
@@ -63,14 +63,14 @@ class StackCleaner {
     return Ref::steal(PyTuple_Pack(2, name.get(), PyTuple_GET_ITEM(pair, 1)));
   }
 
-  // Returns the result of `clean` for a value, computed once; borrowed.
+  // Returns clean(value) from the cache entries_, which calls clean() once per value; borrowed.
   template <class Clean>
   PyObject* cleaned(PyObject* value, Clean clean) {
     return entries_.get(value, [&] { return clean(value); }).get();
   }
 
   bool drop_self_;
-  ObjectMap<Ref> entries_;  // entry -> cleaned entry
+  ObjectMap<Ref> entries_;  // from an entry of a stack to its clean copy
 };
 
 }  // namespace

@@ -38,13 +38,13 @@ bool is_atom(PyObject* value) {
          PyBool_Check(value) || PyFloat_CheckExact(value) || PyTuple_CheckExact(value);
 }
 
-// Computes the meta that torch's tracers give to a copy of a node.
+// Computes the meta that torch.fx.Transformer gives to the copy of a node.
 class BirthMeta {
  public:
   BirthMeta(const BirthRules& rules, PyObject* graph)
       : rules_(rules), graph_id_(Ref::steal(PyLong_FromVoidPtr(graph))) {}
 
-  // Returns the meta for the copy of a node of the graph, a new dict.
+  // Returns the meta for the copy of `node` as a new dict.
   Ref of(PyObject* node) {
     const Ref own = dict_of_meta(node);
     const bool has_own = PyDict_GET_SIZE(own.get()) > 0;
@@ -117,7 +117,7 @@ class BirthMeta {
   fx::TargetTexts texts_;
 };
 
-// Converts the number of a flat input to an index; raises IndexError unless it is below `count`.
+// Converts the index of a flat input. Raises IndexError unless it is below `count`.
 size_t input_number(PyObject* number, size_t count) {
   const Py_ssize_t index = PyNumber_AsSsize_t(number, PyExc_IndexError);
   if (index == -1 && PyErr_Occurred() != nullptr) throw_python_error();
@@ -166,8 +166,8 @@ class Rewriter {
     }
   }
 
-  // Returns the name for the copy of the node named `original`. Like a tracer, first creates a name
-  // from `own`; that name stays in use.
+  // Returns the name for the copy of the node named `original`. Like torch.fx.Transformer, reserves
+  // a name made from `own` first, even if the copy does not get this name.
   StringId name_like(StringId own, PyObject* original) {
     const StringId first = name_writer_.table().create(own);
     const StringId wanted = name_writer_.candidate(original);
@@ -286,11 +286,11 @@ class Rewriter {
   BirthMeta birth_;
   fx::NameWriter name_writer_;
   fx::GraphWriter writer_;
-  std::vector<PyObject*> copies_;  // by node of the captured graph; borrowed
+  std::vector<PyObject*> copies_;  // index: node of the captured graph; its copy, borrowed
   std::vector<PyObject*> inputs_;  // the placeholders of the flat inputs; borrowed
   std::vector<Ref> input_names_;   // names of inputs_ before write_placeholder() changes them
-  Ref renamed_;                    // dict: new target of a get_attr -> its old target
-  size_t placeholders_ = 0;        // number of placeholders of the captured graph visited so far
+  Ref renamed_;                    // dict from the new to the old target of a get_attr
+  size_t placeholders_ = 0;        // number of visited placeholders of the captured graph
 };
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kBlockBytes = 128;
 constexpr size_t kRounds = 12;
 
-// The fractional parts of the square roots of the first eight primes.
+// The fractional parts of the square roots of the first eight primes (RFC 7693: IV).
 constexpr std::array<uint64_t, 8> kStart = {
     0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1,
     0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179};
@@ -37,7 +37,7 @@ uint64_t little_endian(const uint8_t* bytes) {
   return word;
 }
 
-// Mixes a block into the state. `seen`: the number of message bytes up to the end of the block.
+// Mixes a block into the state. seen: the number of message bytes up to the end of this block.
 void compress(State& state, const uint8_t* block, uint64_t seen, bool last) {
   std::array<uint64_t, 16> words;
   for (size_t i = 0; i < words.size(); ++i) words[i] = little_endian(block + 8 * i);
@@ -73,7 +73,7 @@ void compress(State& state, const uint8_t* block, uint64_t seen, bool last) {
 
 Digest blake2b(std::span<const uint8_t> bytes) {
   State state = kStart;
-  state[0] ^= 0x01010000 ^ Digest {}.size();  // no key, one-node tree, digest size
+  state[0] ^= 0x01010000 ^ Digest {}.size();  // parameters: no key, one node, digest size
   uint64_t seen = 0;
   for (; bytes.size() > kBlockBytes; bytes = bytes.subspan(kBlockBytes)) {
     seen += kBlockBytes;

@@ -1,5 +1,5 @@
-// Limits the memory and the nesting depth while one file is read. Each load has one Budget, which
-// threads do not share.
+// Limits the memory and the nesting depth of reading one file. Each load has its own Budget, which
+// only one thread uses.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace fxpress::core {
 
-// Thrown when a limit is reached. what() names the part of the file that reached the limit, and
-// `limit` the field of archive.Limits.
+// Thrown when a limit is reached. what() names the part of the file in which the limit was reached.
+// `limit` is the name of a field of archive.Limits.
 class LimitReached : public std::runtime_error {
  public:
   LimitReached(const char* reached, const std::string& place)
@@ -21,30 +21,30 @@ class LimitReached : public std::runtime_error {
   const char* limit;
 };
 
-// The lowest address of this thread's stack; 0 until find_stack_end() has run. constinit avoids the
-// function call with which each read checks for a dynamic initializer.
+// The lowest address of this thread's stack; 0 until find_stack_end() has run. Without constinit,
+// the compiler would add a check for a dynamic initializer to each read.
 extern constinit thread_local uintptr_t stack_end;
 uintptr_t find_stack_end();
 
-// Stack space reserved for the functions that the innermost level calls to create tensors and
-// expressions in Python.
-inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
+// Stack bytes that a recursion must leave free. Its innermost level calls Python functions that
+// create tensors and expressions.
+inline constexpr uintptr_t kStackReserve = 96 << 10;
 
-// Returns the bytes of this thread's stack that a recursion may use.
+// Returns how many bytes of this thread's stack a recursion may still use.
 inline uintptr_t stack_space() {
   const char here = 0;
   const auto now = reinterpret_cast<uintptr_t>(&here);
   const uintptr_t end = stack_end != 0 ? stack_end : find_stack_end();
-  if (now < end) return UINTPTR_MAX;  // the thread runs on another stack, of unknown size
+  if (now < end) return UINTPTR_MAX;  // a stack of unknown size, for example of a greenlet
   return now - end > kStackReserve ? now - end - kStackReserve : 0;
 }
 
-// Whether the stack has space for one more level of a recursion and for kStackReserve.
+// Returns whether the stack has more than kStackReserve free bytes.
 inline bool stack_has_space() {
   return stack_space() != 0;
 }
 
-// Throws LimitReached for `place` when the stack has no space for one more level.
+// Throws LimitReached unless stack_has_space(). place: the part of the file that is being read.
 inline void check_stack(const char* place) {
   if (!stack_has_space()) throw LimitReached("depth", place);
 }
@@ -53,17 +53,17 @@ class Budget {
  public:
   Budget(uint64_t memory, size_t depth) : memory_(memory), depth_(depth) {}
 
-  // Charges an estimate of the bytes that the caller is about to allocate.
+  // Counts `bytes`, which the caller is about to allocate. Throws LimitReached at the limit.
   void charge(uint64_t bytes) {
     if (bytes > memory_ - used_) reach_memory();
     used_ += bytes;
   }
-  // Charges `count` objects of `each` bytes.
+  // Adds `count` objects of `each` bytes, like charge(count * each), but without overflow.
   void charge(uint64_t count, uint64_t each) {
     if (count != 0 && each > (memory_ - used_) / count) reach_memory();
     used_ += count * each;
   }
-  // Raises the memory limit by `bytes`, for a file that proves larger than expected.
+  // Raises the memory limit by `bytes`, because the file is larger than expected.
   void grow(uint64_t bytes) { memory_ += std::min(bytes, UINT64_MAX / 2 - memory_); }
   uint64_t used() const { return used_; }
   size_t depth() const { return depth_; }
@@ -84,14 +84,14 @@ class Budget {
     Budget& budget_;
   };
 
-  // Sets the part of the file that errors name as the place of the fault.
+  // Sets the part of the file that LimitReached names if the memory limit is reached.
   void set_place(std::string place) { place_ = std::move(place); }
 
  private:
-  // Out of line, so that its callers stay small enough to be inlined.
+  // Not inline, so that the functions that call it are small enough for inlining.
   [[noreturn]] void reach_memory() const;
 
-  uint64_t memory_;  // bytes
+  uint64_t memory_;  // the limit in bytes
   uint64_t used_ = 0;
   size_t depth_;
   size_t levels_ = 0;

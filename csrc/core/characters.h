@@ -1,4 +1,4 @@
-// Classifies the characters and words of Python's source code.
+// Classifies characters and keywords of Python source code, and defines a base class of parsers.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +21,9 @@ constexpr bool is_name_part(char c) {
   return is_name_start(c) || is_digit(c);
 }
 
-// Keywords that are constants.
+// The Python keywords that are constants.
 inline constexpr std::array<std::string_view, 3> kConstantWords = {"None", "True", "False"};
-// The keywords that are not constants.
+// All other Python keywords.
 inline constexpr std::array<std::string_view, 32> kKeywords = {
     "and",    "as",   "assert", "async",  "await",  "break",   "class",    "continue",
     "def",    "del",  "elif",   "else",   "except", "finally", "for",      "from",
@@ -37,8 +37,8 @@ inline bool is_keyword(std::string_view word) {
   return std::ranges::find(kKeywords, word) != kKeywords.end() || is_constant_word(word);
 }
 
-// Base class of parsers: consumes a text from its beginning, and throws Error at unexpected text.
-// peek(), take(), expect(), take_word() and name() skip spaces first.
+// Base class of parsers. Consumes a text from its start, and throws Error if the text is
+// unexpected. peek(), take(), expect(), take_word() and name() skip spaces first.
 template <class Error>
 class Cursor {
  protected:
@@ -46,7 +46,7 @@ class Cursor {
 
   void skip(size_t count) { rest_.remove_prefix(count); }
   void skip_spaces() { skip(std::min(rest_.find_first_not_of(' '), rest_.size())); }
-  // Returns the next character after spaces; 0 at the end.
+  // Skips spaces, and returns the next character without consuming it; 0 at the end.
   char peek() {
     skip_spaces();
     return rest_.empty() ? '\0' : rest_.front();
@@ -74,7 +74,7 @@ class Cursor {
     while (end < rest_.size() && is_name_part(rest_[end])) ++end;
     return take_characters(end);
   }
-  // Returns the end of the run of digits that begins at position `at` of rest_.
+  // Returns the position after the digits that start at position `at` of rest_.
   size_t end_of_digits(size_t at) const {
     while (at < rest_.size() && is_digit(rest_[at])) ++at;
     return at;
@@ -85,7 +85,7 @@ class Cursor {
     return taken;
   }
 
-  std::string_view rest_;  // the part of the text that is not parsed yet
+  std::string_view rest_;  // the text that is not consumed yet
 };
 
 }  // namespace fxpress::core

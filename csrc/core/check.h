@@ -1,4 +1,4 @@
-// A broken invariant is a bug in fxpress: it raises fxpress.InternalError with file and line.
+// Defines FXPRESS_CHECK. A false condition is a bug in fxpress, and throws InternalError.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// A Crew holds worker threads that one call starts and waits for.
+// Defines Crew, the worker threads that one call starts and waits for.
 #pragma once
 
 #include <unistd.h>
@@ -10,9 +10,9 @@
 
 namespace fxpress::core {
 
-// The data that the threads use must outlive the crew. Signal handlers and user code may fork the
-// process while the call waits. The child process does not have the threads: there, join() throws
-// and the destructor leaks the thread handles.
+// Owns worker threads. The data that they use must outlive the crew. If a signal handler or user
+// code forks the process during the call, the child does not have the threads. In the child, join()
+// throws, and the destructor leaks the thread handles.
 class Crew {
  public:
   Crew() = default;
@@ -22,18 +22,18 @@ class Crew {
     if (is_gone()) leave();
   }
 
-  // Throws std::system_error when the system cannot start another thread.
+  // Starts a thread that calls function(). Throws std::system_error if the system cannot start it.
   template <class Function>
   void add(Function function) {
     threads_.emplace_back(std::move(function));
   }
-  // Waits until the threads are done. Throws std::runtime_error in a forked child.
+  // Waits until all threads have ended. Throws std::runtime_error in a forked child.
   void join() {
     check();
-    for (std::jthread& thread : threads_) thread.join();  // ~jthread() would request a stop first
+    for (std::jthread& thread : threads_) thread.join();  // without the stop request of ~jthread()
     threads_.clear();
   }
-  // Throws std::runtime_error in a forked child.
+  // Throws std::runtime_error if this process is a forked child, which does not have the threads.
   void check() const {
     if (is_gone()) {
       throw std::runtime_error(
@@ -49,7 +49,7 @@ class Crew {
   void leave() { new std::vector<std::jthread>(std::exchange(threads_, {})); }
 
   pid_t process_ = getpid();
-  std::vector<std::jthread> threads_;  // the destructor stops and joins them
+  std::vector<std::jthread> threads_;  // ~jthread() requests a stop and joins
 };
 
 }  // namespace fxpress::core

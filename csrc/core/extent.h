@@ -1,4 +1,4 @@
-// Computes the extent of a strided view in its storage.
+// Computes how many bytes of a storage a strided view needs.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace fxpress::core {
 
-// Returns the bytes that a storage needs for a view, with the bytes before the view's offset; 0 for
-// a view without elements. nullopt when a number is negative, or when the result overflows 64 bits.
-// `strides` is as long as `sizes`; strides and offset count elements of `item` bytes.
+// Returns the bytes from the start of a storage to the end of a view; 0 if the view is empty.
+// Returns nullopt if a number is negative, or if the result overflows 64 bits. `sizes` and
+// `strides` have the same length. `strides` and `offset` count elements of `item` bytes.
 inline std::optional<uint64_t> bytes_needed(std::span<const int64_t> sizes,
                                             std::span<const int64_t> strides, int64_t offset,
                                             uint64_t item) {

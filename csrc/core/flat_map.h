@@ -28,10 +28,10 @@ class FlatMap {
     }
   }
 
-  // The result of insert(), which stores `value`, never kAbsent, if `key` is absent.
+  // insert(key, value) stores `value` if `key` is absent. `value` must not be kAbsent.
   struct Inserted {
-    uint32_t value;  // the value stored under the key after the call
-    bool added;      // false when the key was present before
+    uint32_t value;  // the value of the key after insert()
+    bool added;      // whether insert() has added the key
   };
   Inserted insert(uint64_t key, uint32_t value) {
     if (2 * (size_ + 1) > slots_.size()) rehash(2 * size_ + 8);
@@ -45,7 +45,7 @@ class FlatMap {
     return {value, true};
   }
 
-  // Stores `value`, which must not be kAbsent, and replaces the present value of `key`.
+  // Sets the value of `key`, which may be present or absent. `value` must not be kAbsent.
   void assign(uint64_t key, uint32_t value) {
     if (insert(key, value).added) return;
     size_t slot = hash(key) & mask_;
@@ -55,8 +55,8 @@ class FlatMap {
 
  private:
   struct Slot {
-    uint64_t key = 0;          // meaningless in a free slot
-    uint32_t value = kAbsent;  // kAbsent: the slot is free
+    uint64_t key = 0;          // undefined if the slot is free
+    uint32_t value = kAbsent;  // kAbsent if the slot is free
   };
 
   static uint64_t hash(uint64_t key) {
@@ -76,17 +76,17 @@ class FlatMap {
     }
   }
 
-  std::vector<Slot> slots_;  // keys next to their values: a lookup touches one cache line
-  size_t mask_ = 0;          // capacity - 1, capacity is a power of two
-  size_t size_ = 0;          // keys stored
+  std::vector<Slot> slots_;  // key and value are adjacent, so find() reads one cache line
+  size_t mask_ = 0;          // number of slots, a power of two, minus 1
+  size_t size_ = 0;          // number of keys
 };
 
-// A set of positions in an array of the caller; the caller hashes and compares the elements.
+// A set of elements that are in an array of the caller. The set stores only their positions.
 class PositionTable {
  public:
   static constexpr uint32_t kAbsent = 0xffffffffu;
 
-  // Creates a table for `expected` positions, which does not grow; see full().
+  // Creates a table for up to `expected` positions. The table does not grow.
   explicit PositionTable(size_t expected = 0) {
     size_t capacity = 16;
     while (capacity < 2 * expected) capacity *= 2;
@@ -96,13 +96,13 @@ class PositionTable {
   bool full() const { return 2 * (size_ + 1) > slots_.size(); }
   size_t size() const { return size_; }
 
-  // Returns the position for which is_same(position) is true, or kAbsent. `hash`: of the element.
+  // Returns the position for which is_same(position) is true, or kAbsent. hash: the element's hash.
   template <class F>
   uint32_t find(uint64_t hash, F&& is_same) const {
     return slots_[probe(hash, is_same)];
   }
 
-  // Stores `position` if find() finds none. Returns the stored position. Requires !full().
+  // Returns find(hash, is_same) if that is not kAbsent; else stores `position`. Requires !full().
   template <class F>
   uint32_t insert(uint64_t hash, uint32_t position, F&& is_same) {
     uint32_t& slot = slots_[probe(hash, is_same)];
@@ -123,7 +123,7 @@ class PositionTable {
   }
 
   std::vector<uint32_t> slots_;  // positions; the number of slots is a power of two
-  size_t size_ = 0;              // positions stored
+  size_t size_ = 0;              // number of stored positions
 };
 
 }  // namespace fxpress::core

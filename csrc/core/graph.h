@@ -1,9 +1,8 @@
-// Defines the flat graph: the nodes of an fx graph as arrays of integers in graph order.
+// Defines Graph: the nodes of an fx graph as arrays of integers, in graph order.
 //
-// Node i has ops[i], targets[i] and inputs[input_begin[i] .. input_begin[i + 1]): every node that
-// its args, then its kwargs, mention, with repetitions, in the order in which fx's map_arg visits
-// them. A walk over the arguments of a node in that order can therefore consume the inputs one by
-// one, without a lookup.
+// The inputs of node i are inputs[input_begin[i] .. input_begin[i + 1]): each node in its args,
+// then in its kwargs, in the order of fx's map_arg, with repetitions. A function that visits the
+// arguments in this order therefore finds the next node as the next input, without a lookup.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +23,12 @@ enum class Op : uint8_t {
 };
 
 struct Graph {
-  std::vector<Op> ops;                   // by node
-  std::vector<ObjectId> targets;         // by node; functions and strings, by identity
-  std::vector<uint32_t> input_begin{0};  // by node, one more at the end
-  std::vector<NodeId> inputs;            // all inputs of all nodes
-  std::vector<uint32_t> user_begin;      // by node, one more at the end; empty until link_users()
-  std::vector<NodeId> users;             // all users of all nodes, each user once, in graph order
+  std::vector<Op> ops;                   // index: node
+  std::vector<ObjectId> targets;         // index: node; a function or string, by identity
+  std::vector<uint32_t> input_begin{0};  // index: node; has one more element
+  std::vector<NodeId> inputs;            // the inputs of node 0, then of node 1, ...
+  std::vector<uint32_t> user_begin;      // like input_begin; empty before link_users()
+  std::vector<NodeId> users;             // the users of node 0, then of node 1, ...; in graph order
 
   size_t size() const { return ops.size(); }
 
@@ -56,7 +55,7 @@ struct Graph {
     return {items.data() + begin[node.value()], begin[node.value() + 1] - begin[node.value()]};
   }
 
-  // Calls use(def, user) once for each node and each of its users, in the graph order of the users.
+  // Calls use(def, user) once for each pair of a node `def` and one of its users, ordered by user.
   template <class F>
   void for_each_use(std::vector<uint32_t>& last_user, F use) const {
     for (uint32_t user = 0; user < size(); ++user) {
@@ -69,13 +68,13 @@ struct Graph {
   }
 };
 
-// The values whose last use is node i: dead[begin[i] .. begin[i + 1]) may be freed after it.
+// For each node i, the nodes whose values may be freed after it: dead[begin[i] .. begin[i + 1]).
 struct LastUses {
-  std::vector<uint32_t> begin;  // by node, one more at the end
-  std::vector<NodeId> dead;     // in the order of the node's inputs
+  std::vector<uint32_t> begin;  // index: node; has one more element
+  std::vector<NodeId> dead;     // in the order of the inputs of node i
 };
 
-// Lists each value at its last user in graph order; omits values without users.
+// Computes LastUses. A node without users is not listed.
 inline LastUses last_uses(const Graph& graph) {
   const size_t n = graph.size();
   std::vector<uint32_t> last_user(n, 0xffffffffu);
@@ -89,7 +88,7 @@ inline LastUses last_uses(const Graph& graph) {
     for (NodeId def : graph.inputs_of(NodeId(user))) {
       if (last_user[def.value()] != user) continue;
       result.dead.push_back(def);
-      last_user[def.value()] = 0xffffffffu;  // listed once, even if the node mentions it again
+      last_user[def.value()] = 0xffffffffu;  // a repeated input is listed once
     }
     result.begin.push_back(static_cast<uint32_t>(result.dead.size()));
   }

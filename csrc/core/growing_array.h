@@ -1,5 +1,5 @@
-// Defines an array that grows by realloc(). The system moves the pages of a large array without
-// copying or touching them.
+// Defines an array that grows by realloc(), which moves the pages of a large array without copying
+// or touching them.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ class GrowingArray {
     std::fill_n(data_ + size_, count, value);
     size_ += count;
   }
-  void append(std::span<const T> values) {  // must belong to another array
+  void append(std::span<const T> values) {  // `values` must not be in this array
     ensure_capacity_for(values.size());
     std::copy(values.begin(), values.end(), data_ + size_);
     size_ += values.size();

@@ -1,4 +1,4 @@
-// Defines integer ids of several types: the compiler rejects a node id in place of a partition id.
+// Defines types of integer ids, so that the compiler rejects a node id in place of a partition id.
 #pragma once
 
 #include <compare>
@@ -20,15 +20,15 @@ class Id {
 
  private:
   static constexpr uint32_t kNone = 0xffffffffu;
-  uint32_t value_ = kNone;  // index of the node, string, ... in the array that owns it
+  uint32_t value_ = kNone;  // index of a node, string, ... in its array
 };
 
-using NodeId = Id<struct NodeTag>;            // a node of one Graph, in graph order
-using PartitionId = Id<struct PartitionTag>;  // a partition, in order of first appearance
-using StringId = Id<struct StringTag>;        // a string of one StringPool
-using ObjectId = Id<struct ObjectTag>;        // an object of the caller's table, by identity
-using ModuleId = Id<struct ModuleTag>;        // a module of one ModuleTree
-using FrameId = Id<struct FrameTag>;          // a call of a module, in order of entry; 0: the root
-using PlannedId = Id<struct PlannedTag>;      // a node that an Outline plans, in order of creation
+using NodeId = Id<struct NodeTag>;            // a node of a Graph, numbered in graph order
+using PartitionId = Id<struct PartitionTag>;  // a partition, numbered by first appearance
+using StringId = Id<struct StringTag>;        // a string of a StringPool
+using ObjectId = Id<struct ObjectTag>;        // an object in a table of the caller, by identity
+using ModuleId = Id<struct ModuleTag>;        // a module of a ModuleTree
+using FrameId = Id<struct FrameTag>;          // a call of a module, numbered by entry; 0: the root
+using PlannedId = Id<struct PlannedTag>;      // a node that an Outline plans, numbered by creation
 
 }  // namespace fxpress::core

@@ -9,15 +9,15 @@ namespace fxpress::core {
 
 namespace {
 
-constexpr size_t kMaxDigits = 18;   // longer numbers are stored as text in the pool
-constexpr int64_t kFirstLong = -2;  // kFirstLong - i: the number whose text has id i
+constexpr size_t kMaxDigits = 18;   // numbers with more digits are encoded by the id of their text
+constexpr int64_t kFirstLong = -2;  // kFirstLong - i encodes the number whose text has id i
 
 bool is_legal(std::string_view text) {
   return !text.empty() && !is_digit(text.front()) &&
          std::all_of(text.begin(), text.end(), is_name_part);
 }
 
-// Replaces each run of characters that an identifier cannot have by one underscore.
+// Returns `text` with each run of characters that identifiers cannot contain as one underscore.
 std::string legalize(std::string_view text) {
   std::string out;
   out.reserve(text.size() + 1);
@@ -76,7 +76,7 @@ NameTable::Parsed NameTable::parse(StringId raw) {
   const std::string_view text = pool_.text(result.candidate);
   size_t digits = 0;
   while (digits < text.size() && is_digit(text[text.size() - 1 - digits])) ++digits;
-  const size_t base_size = text.size() - digits - 1;  // only valid if digits follow "_"
+  const size_t base_size = text.size() - digits - 1;  // valid only if the digits follow "_"
   if (digits > 0 && digits + 1 < text.size() && text[base_size] == '_') {
     result.number = number(text.substr(base_size + 1));
     result.base = pool_.intern(text.substr(0, base_size));
@@ -106,7 +106,7 @@ std::string NameTable::digits(int64_t number) const {
 }
 
 int64_t NameTable::successor(int64_t number) {
-  if (number >= 0) return number + 1;  // does not overflow: int64_t holds more than 18 digits
+  if (number >= 0) return number + 1;  // no overflow: at most 18 digits
   std::string next = digits(number);
   const size_t last = next.find_last_not_of('9');
   std::fill(

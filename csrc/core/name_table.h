@@ -1,7 +1,7 @@
-// Implements the naming rules of torch.fx.graph._Namespace, on interned strings.
+// Creates names of nodes by the rules of torch.fx.graph._Namespace, on interned strings.
 //
-// One table serves many graphs, one after the other: begin_graph() forgets the names in use, but
-// keeps the parsed candidates, so that each name is parsed and formatted only once.
+// One table serves many graphs, one at a time. begin_graph() forgets the names in use, but keeps
+// the parsed candidates, so each candidate is parsed only once.
 #pragma once
 
 #include <cstdint>
@@ -20,36 +20,35 @@ class NameTable {
  public:
   explicit NameTable(StringPool& pool) : pool_(pool) {}
 
-  // Marks `name` as a keyword or a builtin: create() always adds a number to it.
+  // Declares `name` a keyword or builtin. create() adds a number to this name.
   void forbid(StringId name);
 
   // Starts an empty namespace.
   void begin_graph();
 
-  // Creates a name from `candidate`: each run of characters outside of [0-9a-zA-Z_] becomes one
-  // underscore, and a number is added or raised until the name is free. `exempt`: allows a
-  // forbidden candidate, because the object to name is that builtin.
+  // Creates a name from `candidate`. Each run of characters outside of [0-9a-zA-Z_] becomes one
+  // underscore. If the name is in use, its number is added or increased until it is free. exempt:
+  // allow a name declared by forbid(), because the object to name is this builtin.
   StringId create(StringId candidate, bool exempt = false);
 
-  // Returns `candidate` after the replacement of illegal characters.
+  // Returns `candidate` with illegal characters replaced by underscores.
   StringId legal(StringId candidate) { return parse(candidate).candidate; }
 
-  // Sets the result of parsing the candidate `raw`. Called for text outside of ASCII, in which
-  // Python's regular expressions recognize further digits. `number` is a result of number(), or
-  // kNoNumber without a suffix.
+  // Sets the result of parse(raw). Used for non-ASCII text, which the caller parses, because
+  // Python's regular expressions recognize more digits. number: a result of number(), or kNoNumber.
   void define(StringId raw, StringId candidate, StringId base, int64_t number);
 
-  // The base names whose counts have changed since forget_changes() or begin_graph(), in the order
-  // of first change.
+  // Returns the base names whose counts have changed since forget_changes() or begin_graph(), in
+  // the order of their first change.
   std::span<const StringId> changed_bases() const { return changed_; }
   int64_t count(StringId base) const { return counts_[base.value()]; }
   void forget_changes();
 
-  // Whether create() has returned this name in the current namespace.
+  // Returns whether create() has returned `name` since begin_graph().
   bool is_used(StringId name) const;
 
-  // Encodes decimal digits as a number; digits() is the inverse. A number of more than 18 digits,
-  // which torch counts like any number, is encoded as a negative value: the id of its digits.
+  // Encodes decimal digits; digits() decodes them. Up to 18 digits are encoded as their value. More
+  // digits, which torch also allows, are encoded as a negative number with the id of their text.
   int64_t number(std::string_view digits);
   std::string digits(int64_t number) const;
 
@@ -57,9 +56,9 @@ class NameTable {
 
  private:
   struct Parsed {
-    StringId candidate;          // the candidate as a legal name; invalid: not parsed yet
-    StringId base;               // candidate without "_<number>"
-    int64_t number = kNoNumber;  // see number()
+    StringId candidate;          // the legal name; invalid if not parsed yet
+    StringId base;               // `candidate` without "_<number>"
+    int64_t number = kNoNumber;  // of "_<number>", encoded by number()
   };
 
   Parsed parse(StringId raw);
@@ -67,17 +66,17 @@ class NameTable {
   StringId numbered(StringId base, int64_t number);
   void reserve_ids();
 
-  StringPool& pool_;                // owns the text of every id
-  std::vector<Parsed> parsed_;      // by string
-  std::vector<uint8_t> forbidden_;  // by string
-  std::vector<uint32_t> used_;      // by string: the epoch in which create() returned it
-  std::vector<uint32_t> counted_;   // by string: the epoch in which counts_ is valid
-  std::vector<uint32_t> changes_;   // by string: the round in which it was added to changed_
-  std::vector<int64_t> counts_;     // by base string: the number that was used last
-  std::vector<StringId> changed_;   // base strings of this round, in order of first use
-  FlatMap numbered_;                // (base, number) -> string
-  uint32_t epoch_ = 1;              // the current namespace
-  uint32_t round_ = 1;              // raised by forget_changes()
+  StringPool& pool_;                // owns the texts of the ids
+  std::vector<Parsed> parsed_;      // index: string
+  std::vector<uint8_t> forbidden_;  // index: string; whether forbid() declared it
+  std::vector<uint32_t> used_;      // index: string; value of epoch_ when create() returned it
+  std::vector<uint32_t> counted_;   // index: base string; value of epoch_ when counts_ was set
+  std::vector<uint32_t> changes_;   // index: base string; value of round_ when added to changed_
+  std::vector<int64_t> counts_;     // index: base string; its last number in this graph
+  std::vector<StringId> changed_;   // base strings whose counts changed in this round, in order
+  FlatMap numbered_;                // from (base string, number) to the string with both
+  uint32_t epoch_ = 1;              // incremented by begin_graph()
+  uint32_t round_ = 1;              // incremented by forget_changes()
 };
 
 }  // namespace fxpress::core

@@ -1,11 +1,11 @@
-// Sets a variable for the duration of a block.
+// Defines ScopedValue, which sets a variable for the duration of a block.
 #pragma once
 
 #include <utility>
 
 namespace fxpress::core {
 
-// Sets a variable; the destructor restores the previous value.
+// Sets a variable. The destructor restores the previous value.
 template <class T>
 class ScopedValue {
  public:

@@ -1,4 +1,4 @@
-// Interns strings: equal texts have one id, ids count from 0, and the pool owns the texts.
+// Interns strings. Equal strings have one id, ids count from 0, and the pool owns the characters.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,17 @@ class StringPool {
 
  private:
   struct Slot {
-    uint32_t id;    // or kFree
+    uint32_t id;    // id of the text; kFree if the slot is free
     uint32_t hash;  // the low bits of the hash of the text
   };
   void grow();
   std::string_view store(std::string_view text);
 
-  std::vector<std::string_view> texts_;          // by id, into blocks_
-  std::vector<Slot> slots_;                      // open addressing
-  std::vector<std::unique_ptr<char[]>> blocks_;  // arenas that own the text
-  size_t block_used_ = 0;                        // bytes used of the last block
-  size_t block_size_ = 0;                        // bytes of the last block
+  std::vector<std::string_view> texts_;          // index: id; views of blocks_
+  std::vector<Slot> slots_;                      // hash table with open addressing
+  std::vector<std::unique_ptr<char[]>> blocks_;  // the characters of the texts
+  size_t block_used_ = 0;                        // used bytes of the last block
+  size_t block_size_ = 0;                        // size of the last block in bytes
 };
 
 }  // namespace fxpress::core

@@ -9,7 +9,7 @@ namespace fxpress::core {
 namespace {
 TextSecret draw() noexcept {
   TextSecret drawn{};
-  if (getentropy(&drawn, sizeof drawn) != 0) {  // a sandbox may forbid the call
+  if (getentropy(&drawn, sizeof drawn) != 0) {  // fails in some sandboxes
     const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
     drawn = {static_cast<uint64_t>(now), reinterpret_cast<uintptr_t>(&drawn), ~uint64_t{0} / 3};
   }

@@ -1,5 +1,5 @@
-// Defines hash tables with text keys. The hash depends on a secret of the process, because the
-// texts come from files: a file with many texts of one hash would make each lookup a linear search.
+// Defines hash tables with text keys. The hash function depends on a random secret of the process.
+// Without it, a file could contain many texts with one hash, and make lookups linear searches.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct TextSecret {
 };
 extern const TextSecret text_secret;
 
-// Each step multiplies by the secret, and combines the halves of the product by xor.
+// Hashes 8 bytes per step: multiplies by the secret, and combines the halves of the product by xor.
 struct TextHash {
   using is_transparent = void;
   size_t operator()(std::string_view text) const {

@@ -25,10 +25,10 @@ using core::StringId;
 
 namespace {
 
-// The last underscore of a name that a digit follows, and the number after this underscore; npos
-// and 0 without one. As in torch, other characters may follow the number.
+// The last underscore before a digit in a name, and the number that starts there. As in torch's
+// naming of placeholders, other characters may follow the number.
 struct Suffix {
-  size_t at = std::string_view::npos;  // position of the underscore
+  size_t at = std::string_view::npos;  // position of the underscore; npos without suffix
   unsigned long number = 0;
 };
 
@@ -80,7 +80,7 @@ std::vector<uint32_t> numbers(PyObject* list) {
   return result;
 }
 
-// Names of methods of `helper`, and of fields of the Python class Instance.
+// Names of methods of InstantiationRequest::helper, and of fields of the Python class Instance.
 struct Words {
   Ref call = word("node"), made_of = word("template"), inputs = word("inputs");
   Ref storages = word("storages"), first = word("first");
@@ -93,12 +93,12 @@ struct Words {
 constexpr uint32_t kNoNode = UINT32_MAX;
 
 struct Instance {
-  Ref call;                      // the node of the old graph
-  Ref made_of;                   // the template
-  const Recipe* recipe;          // read from the template
-  std::vector<uint32_t> inputs;  // numbers of the nodes that are its inputs; kNoNode: none
-  Ref storages;                  // list: storages of its inputs, then of its nodes' values
-  uint32_t first;                // number of its first node
+  Ref call;                      // the call's node in the old graph
+  Ref made_of;                   // the Python Template
+  const Recipe* recipe;          // the fields of made_of
+  std::vector<uint32_t> inputs;  // numbers of the call's input nodes; kNoNode: no such node
+  Ref storages;                  // list: storages of the inputs, then of new tensors
+  uint32_t first;                // number of the instance's first node
 
   uint32_t number_of(int32_t value) const {
     return value < 0 ? inputs[static_cast<size_t>(-1 - value)]
@@ -163,7 +163,7 @@ class Instantiator {
     }
   }
 
-  // Replaces nodes that compute a number (a size) by the first node that computes it.
+  // Finds nodes that compute the same number (a size), and replaces them by the first such node.
   void share_numbers() {
     same_as_.resize(nodes_.size());
     for (uint32_t i = 0; i < same_as_.size(); ++i) same_as_[i] = i;
@@ -189,7 +189,7 @@ class Instantiator {
     if (live_[id] == 0) return;
     if (node.is_needed && !node.uses.empty() &&
         instance.number_of(node.uses[0]) < first_computed()) {
-      same_as_[id] = instance.number_of(node.uses[0]);  // replaced by the input itself
+      same_as_[id] = instance.number_of(node.uses[0]);  // replaced by its input
       live_[id] = 0;
       return;
     }
@@ -213,7 +213,7 @@ class Instantiator {
     live_[known->second] = 1;
   }
 
-  // Marks the nodes before `node` that compute its number from sizes of program inputs as live.
+  // Marks as live the nodes before `node` that compute its number from sizes of program inputs.
   void compute_parts(const Instance& instance, const RecipeNode& node, uint32_t id) {
     for (uint32_t i = id - static_cast<uint32_t>(node.parts); i < id; ++i) {
       live_[i] = 1;
@@ -223,9 +223,9 @@ class Instantiator {
 
   uint32_t first_computed() const { return static_cast<uint32_t>(PyList_GET_SIZE(request_.names)); }
 
-  // Dead nodes take names, on which the numbers in later names depend. Dead nodes that compute
-  // numbers take no names here; `_graphs/decompose/names.py` renames the nodes of programs with
-  // symbolic sizes.
+  // Creates the names of all nodes before renaming. Dead nodes get names too, because names of
+  // later nodes depend on them. Dead nodes that compute sizes get none:
+  // `_graphs/decompose/names.py` renames the nodes of programs with symbolic sizes.
   void name_all() {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
       raw_.push_back(names_.table().create(names_.intern("arg" + std::to_string(i) + "_1")));
@@ -256,7 +256,7 @@ class Instantiator {
 
   void write(const Instance& instance) {
     const std::vector<RecipeNode>& nodes = instance.recipe->nodes();
-    Ref source;  // created for the first live node
+    Ref source;  // provenance record of the call, created for the first live node
     for (size_t i = 0; i < nodes.size(); ++i) {
       const size_t id = instance.first + i;
       if (live_[id] == 0) continue;
@@ -326,7 +326,7 @@ class Instantiator {
     return call_method(request_.helper, method.get(), argument);
   }
 
-  // Sets the namespace to the nodes' first names, because torch does not update it when it renames.
+  // Sets the graph's namespace to the names before renaming, because torch's renaming keeps them.
   void restore_names() {
     const Ref space = get_attr(request_.graph, fx::names.graph_namespace);
     const Ref used = get_attr(space.get(), fx::names.used_names);
@@ -350,17 +350,17 @@ class Instantiator {
   fx::GraphWriter writer_;
   Renamer renamer_;
   Values values_;
-  core::FlatMap known_;                           // address of a template -> its recipe
-  std::vector<std::unique_ptr<Recipe>> recipes_;  // by index in known_
-  std::vector<Instance> instances_;               // in order
-  std::vector<char> live_;                        // by number: whether the node is live
-  std::vector<StringId> raw_;      // by number: the first name; last the name of the output
-  std::vector<StringId> taken_;    // names that dead nodes before the instances take
-  std::vector<PyObject*> nodes_;   // by number: the node, borrowed; null for dead nodes
-  std::vector<uint32_t> same_as_;  // by number: the node that replaces it, or itself
-  std::unordered_map<uint32_t, uint32_t> computed_;  // expression -> the node that computes it
-  uint32_t readers_end_ = 0;                         // end of the nodes that read symbols
-  bool counts_ = false;                              // whether a recipe counts calls of functions
+  core::FlatMap known_;                           // address of a template -> index in recipes_
+  std::vector<std::unique_ptr<Recipe>> recipes_;  // one per template
+  std::vector<Instance> instances_;               // in the order of the calls
+  std::vector<char> live_;                        // index: number of a node; whether it is live
+  std::vector<StringId> raw_;     // index: number of a node; its name before renaming; last: output
+  std::vector<StringId> taken_;   // names of the candidates in request_.taken
+  std::vector<PyObject*> nodes_;  // index: number of a node; null if dead; borrowed
+  std::vector<uint32_t> same_as_;  // index: number of a node; the node that replaces it, or itself
+  std::unordered_map<uint32_t, uint32_t> computed_;  // expression -> node that computes it
+  uint32_t readers_end_ = 0;  // number after the last node that reads a symbol
+  bool counts_ = false;       // whether a recipe has an item kCounted
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Writes the graph of a decomposed program: for each call, the nodes that a template describes.
+// Writes the graph of a decomposed program: for each call, the nodes in the call's template.
 #pragma once
 
 #include <string>
@@ -9,15 +9,14 @@
 
 namespace fxpress::decompose {
 
-// Finds unused final names for nodes, by the rules by which torch names placeholders. A returned
-// name is valid until the next call.
+// Creates unique final names for nodes, by the rules by which torch.export names placeholders. A
+// returned name is valid until the next call.
 class Renamer {
  public:
-  // Returns the name of a placeholder that prefers `name`. A number at the end of `name` is not
-  // replaced.
+  // Returns the name of a placeholder: `name` if it is free, otherwise `name` and an added number.
   std::string_view placeholder(std::string_view name);
 
-  // Returns the name of a node that is not a placeholder: `name` unless it is taken.
+  // Returns the name of another node: `name` if it is free, otherwise `name` with the next number.
   std::string_view node(std::string_view name);
 
  private:
@@ -26,25 +25,25 @@ class Renamer {
   std::string_view take_next(std::string_view base);
 
   core::TextMap<unsigned long> highest_;  // base name -> the highest number in use
-  core::TextSet used_;                    // names that are in use
+  core::TextSet used_;                    // all names in use
 };
 
 // The arguments of write_instances(); all members are borrowed.
 struct InstantiationRequest {
   PyObject* graph;      // an empty torch.fx.Graph
   PyObject* names;      // list of str: names of the placeholders
-  PyObject* metas;      // list of dict: metas of the placeholders, which take the dicts over
-  PyObject* taken;      // list of str: candidates for names of dead nodes before the instances
-  PyObject* instances;  // list of fxpress._graphs.decompose.plan.Instance
-  PyObject* sizes;      // list of int: by placeholder, the number of its expression; -1: none
-  PyObject* readers;   // int: number of nodes of the first instance that read placeholders' symbols
-  PyObject* roots;     // list of int: the nodes that the program returns
-  PyObject* size;      // int: number of nodes of the trace, including placeholders
-  PyObject* sequence;  // torch's current sequence number
-  PyObject* helper;    // fxpress._graphs.decompose.write.Writer
+  PyObject* metas;      // list of dict: metas of the placeholders, which are not copied
+  PyObject* taken;      // list of str: candidates of dead nodes before the first instance
+  PyObject* instances;  // list of Instance of fxpress._graphs.decompose.plan
+  PyObject* sizes;      // list of int: for each placeholder, the number of its expression, or -1
+  PyObject* readers;    // int: how many nodes of the first instance read placeholders' symbols
+  PyObject* roots;      // list of int: numbers of the nodes that the program returns
+  PyObject* size;       // int: how many nodes the trace has, including placeholders
+  PyObject* sequence;   // int: torch's current sequence number
+  PyObject* helper;     // a Writer of fxpress._graphs.decompose.write
 };
 
-// Returns a list with the node of each number, None for dead nodes, and the name of the output.
+// Returns (a list of all nodes by number, with None for dead nodes; the name of the output).
 Ref write_instances(const InstantiationRequest& request);
 
 }  // namespace fxpress::decompose

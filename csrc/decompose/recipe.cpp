@@ -10,7 +10,7 @@ namespace fxpress::decompose {
 
 namespace {
 
-// The names of MetaKind in Python.
+// The constants in fxpress/_graphs/decompose/template.py, in the order of MetaKind.
 constexpr std::string_view kKindNames[] = {"copied", "literal", "copied literal", "stack",
                                            "source", "value",   "sequence",       "counted"};
 

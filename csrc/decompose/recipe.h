@@ -1,4 +1,4 @@
-// Reads a template, the nodes that a decomposed call adds to a graph, into arrays.
+// Reads a template into arrays: the nodes that a decomposed call adds to a graph.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace fxpress::decompose {
 
-// How an instantiated node gets an item of its meta.
+// How a new node gets an item of its meta. "The call" is the old node that the template replaces.
 enum class MetaKind : uint8_t {
-  kCopied,         // a shallow copy of the call node's item
-  kLiteral,        // the recorded value
-  kCopiedLiteral,  // a shallow copy of the recorded value
-  kStack,          // the call node's stack trace, not copied
-  kSource,         // a list with the provenance record of the call node
-  kValue,          // the node's value, created for it
+  kCopied,         // a shallow copy of the item in the call's meta
+  kLiteral,        // MetaItem::value
+  kCopiedLiteral,  // a shallow copy of MetaItem::value
+  kStack,          // the call's stack trace, not copied
+  kSource,         // a list with the provenance record of the call
+  kValue,          // the node's value, created from RecipeNode::value
   kSequence,       // torch's current sequence number
-  kCounted,        // the name of the last function called, and the count of its calls
+  kCounted,        // `torch_fn`: the last called torch function, and how often it was called
 };
 
 struct MetaItem {
   Ref key;
   MetaKind kind;
-  Ref value;  // see MetaKind
+  Ref value;  // the recorded value of a literal, the function of kCounted
 };
 
 enum class ValueType : uint8_t { kConstant, kTensor, kList, kTuple };
@@ -35,36 +35,36 @@ struct ValueSpec {
   ValueType type = ValueType::kConstant;
   Ref constant;                               // the value of kConstant
   Ref shape, strides, dtype, device, offset;  // metadata of kTensor
-  Py_ssize_t storage = 0;                     // index of its storage in the instance's storages
-  bool is_whole = false;                      // whether a new tensor of `shape` fills the storage
-  Ref pattern;                   // a tensor with the same sizes if they are symbolic, else None
-  std::vector<ValueSpec> parts;  // of a list or tuple
+  Py_ssize_t storage = 0;                     // index of the tensor's storage in Instance::storages
+  bool is_whole = false;  // whether empty_strided() of these sizes would create the same storage
+  Ref pattern;            // a tensor with these sizes if they are symbolic, else None
+  std::vector<ValueSpec> parts;  // items of kList or kTuple
 };
 
 struct RecipeNode {
   Ref target;
-  Ref original;               // the node of the recorded trace, for its arguments
-  core::StringId candidate;   // from which the name of the node is derived
-  bool is_impure;             // whether the node stays without users
-  std::vector<int32_t> uses;  // the values it uses: -1, -2… inputs, 0, 1… nodes
+  Ref original;               // the node of the recorded trace, which has the arguments
+  core::StringId candidate;   // the proposed name
+  bool is_impure;             // whether the node is kept if it has no users
+  std::vector<int32_t> uses;  // values that the node uses: -1, -2... inputs, 0, 1... nodes
   std::vector<MetaItem> meta;
   ValueSpec value;
-  int32_t number;  // number of the expression it computes; kNoNumber: it computes none
-  bool is_needed;  // whether it stands for a number that another node computes
-  int32_t parts;   // how many nodes before it compute the number if it is not known
-  int32_t read;    // the value from which the trace read the number; kNothing: none
+  int32_t number;  // number of the expression that the node computes; kNoNumber: none
+  bool is_needed;  // whether another node of the program computes this expression
+  int32_t parts;   // nodes before this one that compute it if no earlier node does
+  int32_t read;    // value of the tensor whose size the trace read here; kNothing: none
 };
 
 inline constexpr int32_t kNoNumber = -1;
 inline constexpr int32_t kNothing = INT32_MAX;
 
-// A `fxpress._graphs.decompose.template.Template`, read by the names of its fields.
+// The fields of a Python `fxpress._graphs.decompose.template.Template`.
 class Recipe {
  public:
   Recipe(PyObject* source, fx::NameWriter& names);
 
   const std::vector<RecipeNode>& nodes() const { return nodes_; }
-  // Returns the number of the value of a node of the recorded trace.
+  // Returns the value's number (as in RecipeNode::uses) of a node of the recorded trace.
   int32_t number_of(PyObject* original) const;
   bool counts() const { return counts_; }
 
@@ -72,7 +72,7 @@ class Recipe {
   std::vector<RecipeNode> nodes_;
   core::FlatMap numbers_;  // address of a recorded node -> index in values_
   std::vector<int32_t> values_;
-  bool counts_ = false;  // whether a node has an item of kCounted
+  bool counts_ = false;  // whether a node has a MetaItem of type kCounted
 };
 
 }  // namespace fxpress::decompose

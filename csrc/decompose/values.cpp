@@ -52,7 +52,8 @@ Ref Values::tensor(const ValueSpec& spec, PyObject* storages) {
   return fake;
 }
 
-// Returns an empty Ref if there is no first tensor, or if only the new tensor fills its storage.
+// Returns a copy of the first tensor of `spec`. Returns an empty Ref if none exists, or if the new
+// tensor fills its storage and the first tensor does not.
 Ref Values::like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
                        const fx::FakeMaker& fakes) {
   const auto known = first_.find(&spec);

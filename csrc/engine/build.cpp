@@ -12,8 +12,8 @@ namespace fxpress::engine {
 
 namespace {
 
-// The number of instructions from which a plan inlines no more modules. If each level of modules
-// calls the next level twice, every level doubles the plan.
+// When a plan has this many instructions, no more modules are inlined. Without a limit, the plan
+// could double with each level of modules, for example if each module calls its child twice.
 constexpr size_t kMaxInstructions = 500'000;
 
 bool is_op(PyObject* op, PyObject* name) {
@@ -25,7 +25,7 @@ bool is_op(PyObject* op, PyObject* name) {
 Builder::Builder(PyObject* module, PyObject* graph) : plan_(std::make_unique<Plan>()) {
   plan_->graph = Ref::borrow(graph);
   plan_->kernels = kernels_version();
-  plan_->operators = operators_gone();  // read before operators are looked up
+  plan_->operators = operators_gone();  // read before find_operator() is called
   add_module(module, kNone, nullptr, kNone);
 }
 
@@ -40,13 +40,13 @@ std::unique_ptr<Plan> Builder::build() {
   stack_.push_back(Open{0, own.begin, own.end, kNone, plan_->root, {}});
   while (!stack_.empty()) {
     Open& open = stack_.back();
-    if (open.node == open.nodes_end) {  // only the root's graph can lack an output
+    if (open.node == open.nodes_end) {  // the root's graph lacks an output
       stack_.pop_back();
       continue;
     }
     const NodeGuard& guard = plan_->nodes[open.node++];
     if (!fx::is_erased(guard.node.get()))
-      add_node(open, guard);  // may push to the stack or pop from it
+      add_node(open, guard);  // may push to stack_ or pop from it
   }
   assign_slots();
   return std::move(plan_);
@@ -110,7 +110,7 @@ void Builder::add_node(Open& open, const NodeGuard& guard) {
 }
 
 void Builder::add_placeholder(Open& open, const NodeGuard& guard) {
-  if (open.enter != kNone) return;  // bind_arguments() has bound it
+  if (open.enter != kNone) return;  // bind_arguments() has set the value
   PyObject* target = guard.target.get();
   const bool rest = PyUnicode_Check(target) && PyUnicode_GET_LENGTH(target) > 0 &&
                     PyUnicode_READ_CHAR(target, 0) == '*';
@@ -191,11 +191,11 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
   enter.graph = Ref::borrow(callee.graph);
   enter.root = graph_root(callee.graph);
   if (enter.root == nullptr) return false;
-  // A recursive graph cannot be flattened.
+  // A graph that calls itself cannot be inlined.
   const auto same = [&](const Open& other) { return other.root == enter.root; };
   if (std::any_of(stack_.begin(), stack_.end(), same)) return false;
   const bool keywords = PyDict_GET_SIZE(guard.kwargs.get()) != 0;
-  const NodeRange range = add_nodes(callee.graph);  // invalidates `guard`: the table grows
+  const NodeRange range = add_nodes(callee.graph);  // plan_->nodes grows: `guard` is invalid
   enter.nodes_begin = range.begin;
   enter.nodes_end = range.end;
   if (keywords) {
@@ -236,8 +236,9 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
   return true;
 }
 
-// Finds the node or constant for each placeholder of the callee. Returns false if Python must make
-// the call, because only InterpreterModule.forward handles its arguments or their errors.
+// Finds the argument (a node or constant) of each placeholder of the callee. Returns false if
+// Python must make the call, because only InterpreterModule.forward handles its arguments or
+// errors.
 bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& enter,
                              std::vector<PyObject*>& bound) {
   PyObject* args = guard.args.get();
@@ -273,14 +274,14 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   });
 }
 
-// Whether an instruction of the inlined graph sets the value when the instruction runs, and not the
-// look-ahead. If so, the value's slot can also hold the result of a call that Python makes.
+// Returns whether an instruction of the inlined graph, not the look-ahead, sets the value. If
+// Python makes the call instead, the value's slot can then contain the result of the call.
 bool Builder::is_made_in(const Open& open, uint32_t value) const {
   if (value == kNone || values_[value].definition == kNone || values_[value].fixed) return false;
   return values_[value].definition > enter_instructions_[open.enter];
 }
 
-// Makes the output of an inlined graph the value of the call.
+// Defines the call's value: the output of the inlined graph.
 void Builder::add_leave(Open& open, const NodeGuard& guard) {
   Open& caller = stack_[stack_.size() - 2];
   PyObject* args = guard.args.get();
@@ -304,12 +305,12 @@ void Builder::add_leave(Open& open, const NodeGuard& guard) {
       caller.env[plan_->frames[open.frame].call] = made;
       return;
     }
-    ListArgument single{Expect::kTensor, false, {}};  // kTensor: the value, not a tuple
+    ListArgument single{Expect::kTensor, false, {}};  // kTensor: not a tuple
     single.elements.push_back(Element{value_of(open, value), false, {}});
     detail = append(plan_->lists, std::move(single));
   }
   const uint32_t instruction = emit(open, Kind::kLeave, guard, detail);
-  if (detail != kNone) plan_->events.pop_back();  // such a kLeave runs without Python
+  if (detail != kNone) plan_->events.pop_back();  // this kLeave does not need Python
   Enter& enter = plan_->enters[open.enter];
   enter.skip = instruction + 1;
   const uint32_t result = new_value(instruction);
@@ -334,7 +335,7 @@ uint32_t Builder::find_module(uint32_t from, PyObject* path) {
 }
 
 uint32_t Builder::child_module(uint32_t parent, PyObject* name) {
-  const auto known = children_[parent].find(name);  // names are interned
+  const auto known = children_[parent].find(name);  // `name` is interned
   if (known != children_[parent].end()) return known->second;
   PyObject* members = plain_children(plan_->modules[parent], name);
   PyObject* child = members == nullptr ? nullptr : dict_get(members, name);
@@ -345,7 +346,7 @@ uint32_t Builder::child_module(uint32_t parent, PyObject* name) {
   return made;
 }
 
-// Returns the module that a dispatcher calls next if the run follows the plan.
+// Returns the module that a dispatcher will call at this point of a run.
 uint32_t Builder::dispatched_module(uint32_t dispatcher, Enter& enter) {
   PyObject* object = plan_->modules[dispatcher].module.get();
   const Ref dict = instance_dict(object);

@@ -10,7 +10,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// Returns the type that a value must have for a parameter of this type, and whether it may be None.
+// Returns which type a value must have for a parameter of type `type`, and whether it may be None.
 std::pair<Expect, bool> expected(const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
@@ -40,7 +40,7 @@ std::pair<Expect, bool> expected(const c10::TypePtr& type) {
   }
 }
 
-// Returns a parameter's list type, also for an optional list; null for other types.
+// Returns `type`, or the type inside an optional, as a list type. Returns null if it is not one.
 const c10::ListType* list_type(const c10::TypePtr& type) {
   if (const auto* optional = type->castRaw<c10::OptionalType>()) {
     return optional->getElementType()->castRaw<c10::ListType>();
@@ -48,7 +48,7 @@ const c10::ListType* list_type(const c10::TypePtr& type) {
   return type->castRaw<c10::ListType>();
 }
 
-// Sets `number` to an int of at most 64 bits; returns false for other objects.
+// Sets `number` to the value of an int of at most 64 bits. Returns false for any other object.
 bool small_int(PyObject* object, int64_t& number) {
   if (!PyLong_CheckExact(object)) return false;
   int overflow = 0;
@@ -58,7 +58,7 @@ bool small_int(PyObject* object, int64_t& number) {
 
 }  // namespace
 
-// Arguments that are nested deeply, or repeat containers many times, reach the limits: kDeeper.
+// Returns kDeeper if the argument is deeply nested, or contains the same containers many times.
 Builder::Nodes Builder::nodes_in(PyObject* argument) {
   constexpr size_t kMaxDepth = 100;
   constexpr size_t kMaxSteps = 100'000;
@@ -85,12 +85,12 @@ uint32_t Builder::value_of(const Open& open, PyObject* node) const {
   return found == open.env.end() ? kNone : found->second;
 }
 
-// Whether the target is an OpOverload of the class that torch defines, so that a call of it only
-// calls an operator through the dispatcher.
+// Returns whether `target` is an OpOverload whose class has torch's own __call__, so that calling
+// it does nothing but call an operator through the dispatcher.
 bool Builder::calls_overload(PyObject* target) {
   PyTypeObject* type = Py_TYPE(target);
   if (reinterpret_cast<PyObject*>(type) != fx::symbols.op_overload_type) return false;
-  refuse(type);  // so that the plan is rebuilt if the class is patched later
+  refuse(type);  // a later patch of the class makes the plan invalid
   return _PyType_Lookup(type, names.dunder_call) == symbols.op_overload_call;
 }
 
@@ -113,7 +113,7 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     PyObject* object = nullptr;
     if (i < positional) {
-      if (parameters[i].kwarg_only()) return false;  // Python raises the error
+      if (parameters[i].kwarg_only()) return false;  // Python then raises the error
       object = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
     } else {
       object = PyDict_GetItemString(kwargs, parameters[i].name().c_str());
@@ -147,7 +147,8 @@ std::optional<Argument> Builder::resolve(const Open& open, const c10::Argument& 
                                          PyObject* object, bool numbers) {
   switch (nodes_in(object)) {
     case Nodes::kNoNode: {
-      // No operator accepts a dict or a slice of constants: Python raises the error.
+      // No operator accepts a dict or slice of constants. Python makes the call and raises an
+      // error.
       if (PyDict_Check(object) || PySlice_Check(object)) return std::nullopt;
       auto value = constant_value(parameter, object, numbers);
       if (!value) return std::nullopt;

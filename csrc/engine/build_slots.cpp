@@ -5,8 +5,8 @@
 
 namespace fxpress::engine {
 
-// Replaces values by slots in all instructions. Values whose lifetimes do not overlap share a slot,
-// so a run needs only as many slots as there are live values at one time.
+// Replaces values by slots in all instructions. Values that are not live at the same time share a
+// slot, so that a run needs few slots.
 void Builder::assign_slots() {
   find_last_uses();
   find_dying();
@@ -79,20 +79,20 @@ void Builder::find_last_uses() {
       if (plan_->uses[u].slot != kNone) values_[plan_->uses[u].slot].last_use = i;
     }
   }
-  std::vector<uint32_t> freed(values_.size(), kNone);  // by value: the instruction that frees it
+  std::vector<uint32_t> freed(values_.size(), kNone);  // index: value; its freeing instruction
   for (uint32_t i = 0; i < plan_->instructions.size(); ++i) {
     const Instruction& instruction = plan_->instructions[i];
     for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
       Use& use = plan_->uses[u];
       use.last = use.slot != kNone && values_[use.slot].last_use == i;
-      // Two nodes of an inlined graph may have one value, which is freed once.
+      // Two inputs of an instruction may be the same value, which must be freed once.
       if (use.last && std::exchange(freed[use.slot], i) == i) use.last = false;
     }
   }
 }
 
-// For the instruction that is the last to read a value: marks the last argument that is the value.
-// The instruction moves this argument out of its slot.
+// If the instruction is the last that reads a value, marks the value's last occurrence in its
+// arguments as `move`. The run then moves the value out of its slot.
 void Builder::mark_moves(const Instruction& instruction) {
   std::vector<uint32_t> ending;
   for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
@@ -124,8 +124,8 @@ void Builder::mark_moves(const Instruction& instruction) {
   }
 }
 
-// Collects for every Enter the values that are defined outside of the inlined part, and whose last
-// use is in it. If Python makes the call, these values are freed after the call.
+// Sets Enter::dying: the values that are defined before the inlined part, and whose last use is in
+// it. If Python makes the call instead, the run frees these values after the call.
 void Builder::find_dying() {
   for (uint32_t value = 0; value < values_.size(); ++value) {
     const Value& known = values_[value];

@@ -1,5 +1,5 @@
-// Builds plans, one per Builder. build.cpp visits the nodes, build_calls.cpp resolves the arguments
-// of calls, build_slots.cpp assigns slots to values.
+// Defines Builder, which builds one plan. build.cpp visits the nodes, build_calls.cpp resolves the
+// arguments of calls, build_slots.cpp assigns slots to values.
 #pragma once
 
 #include <map>
@@ -18,26 +18,26 @@ class Builder {
  public:
   Builder(PyObject* module, PyObject* graph);
 
-  // Returns the plan. Raises TypeError if the object is not a graph. Runs no Python code except to
-  // convert constants. May be called once.
+  // Returns the plan. Raises TypeError unless `graph` is a graph. Runs no Python code except to
+  // convert constants. Must be called only once.
   std::unique_ptr<Plan> build();
 
  private:
-  // A graph that is being visited: the root's graph or an inlined one.
+  // A graph whose nodes are being visited: the root's graph or an inlined graph.
   struct Open {
-    uint32_t frame;      // the frame of its instructions
-    uint32_t node;       // the next node, as an index in plan_->nodes
-    uint32_t nodes_end;  // the index after its last node
+    uint32_t frame;      // the frame of the graph's instructions
+    uint32_t node;       // the next node to visit, an index in plan_->nodes
+    uint32_t nodes_end;  // the index after the graph's last node
     uint32_t enter;      // index in plan_->enters; kNone for the root's graph
     PyObject* root;      // the graph's root node, borrowed
-    std::unordered_map<PyObject*, uint32_t> env;  // node -> value
+    std::unordered_map<PyObject*, uint32_t> env;  // from nodes to values
   };
 
-  // The facts about a value before it gets a slot.
+  // The facts about a value that the builder collects before it assigns a slot.
   struct Value {
-    uint32_t definition;  // instruction that sets it; kNone: an argument of the run
-    uint32_t last_use;    // kNone: never read
-    bool fixed;           // set by the look-ahead, so that no other value may use its slot
+    uint32_t definition;  // instruction that sets the value; kNone: an argument of the run
+    uint32_t last_use;    // instruction that reads it last; kNone: none reads it
+    bool fixed;           // set by the look-ahead, so that its slot is not shared
   };
 
   // The range of a graph's nodes in plan_->nodes.
@@ -53,7 +53,7 @@ class Builder {
     return static_cast<uint32_t>(table.size() - 1);
   }
 
-  // build.cpp
+  // Functions in build.cpp:
   NodeRange add_nodes(PyObject* graph);
   void add_node(Open& open, const NodeGuard& guard);
   void add_placeholder(Open& open, const NodeGuard& guard);
@@ -73,9 +73,9 @@ class Builder {
   void refuse(PyTypeObject* type);
   uint32_t add_module(PyObject* module, uint32_t parent, PyObject* name, uint32_t item);
 
-  // build_calls.cpp
-  // Where an argument contains nodes: the argument is a node, it is a tuple or list whose items may
-  // be nodes, or nodes may be anywhere in it.
+  // Functions in build_calls.cpp:
+  // Nodes: an argument contains no node, is a node, is a tuple or list with nodes as items, or
+  // contains nodes at a deeper level.
   enum class Nodes : uint8_t { kNoNode, kSelf, kItems, kDeeper };
   Nodes nodes_in(PyObject* argument);
   bool calls_overload(PyObject* target);
@@ -89,7 +89,7 @@ class Builder {
   bool try_int(Open& open, const NodeGuard& guard);
   uint32_t value_of(const Open& open, PyObject* node) const;
 
-  // build_slots.cpp
+  // Functions in build_slots.cpp:
   void assign_slots();
   void find_last_uses();
   void mark_moves(const Instruction& instruction);
@@ -98,13 +98,13 @@ class Builder {
   std::unique_ptr<Plan> plan_;
   std::vector<Open> stack_;
   std::vector<Value> values_;
-  std::vector<uint32_t> enter_instructions_;           // by index in plan_->enters
-  std::vector<uint32_t> frame_enters_;                 // by frame: index of its Enter, or kNone
-  std::unordered_map<PyObject*, NodeRange> ranges_;    // graph -> its nodes
-  std::unordered_map<PyObject*, int64_t> next_calls_;  // dispatcher -> its next call
-  std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;  // by parent
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;  // by dispatcher and index
-  std::vector<ArgCursor> walk_;                                   // reused by nodes_in()
+  std::vector<uint32_t> enter_instructions_;           // by index in plan_->enters: its instruction
+  std::vector<uint32_t> frame_enters_;                 // by frame: index in plan_->enters, or kNone
+  std::unordered_map<PyObject*, NodeRange> ranges_;    // from graphs to their nodes
+  std::unordered_map<PyObject*, int64_t> next_calls_;  // from dispatchers to their next calls
+  std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;  // [dispatcher, call index]
+  std::vector<ArgCursor> walk_;                                   // a buffer of nodes_in()
 };
 
 }  // namespace fxpress::engine

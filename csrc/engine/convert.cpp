@@ -18,7 +18,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// Whether the object is or contains a tensor that is not plain, and so may override the call.
+// Returns whether the object is or contains a tensor that is not plain and may override the call.
 bool has_unusual_tensor(PyObject* object) {
   if (PyTuple_Check(object) || PyList_Check(object)) {
     PyObject** items = PySequence_Fast_ITEMS(object);
@@ -32,10 +32,10 @@ bool has_unusual_tensor(PyObject* object) {
 std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObject* object,
                                           bool numbers_as_tensors) {
   if (has_unusual_tensor(object)) return std::nullopt;
-  // torch converts a number anew in each call. An operator that writes to the argument, or returns
-  // a view of it, must not get the tensor of an earlier run.
+  // The operator writes to this argument or returns a view of it. torch converts a number to a new
+  // tensor in each call, so the plan must not store one tensor for all runs.
   if (argument.alias_info() != nullptr && !THPVariable_Check(object)) return std::nullopt;
-  // A number must become neither a fake nor an inference tensor, which autograd cannot save.
+  // A number must not become a fake tensor or an inference tensor, which autograd could not save.
   const c10::InferenceMode ordinary(false);
   const c10::impl::ForceDispatchKeyGuard no_modes(c10::default_included_set,
                                                   c10::default_excluded_set);
@@ -45,7 +45,7 @@ std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObjec
   } catch (const pybind11::error_already_set&) {
     return std::nullopt;
   } catch (const std::exception&) {
-    PyErr_Clear();  // torch's python_error leaves Python's error set
+    PyErr_Clear();  // a python_error of torch leaves Python's error set
     return std::nullopt;
   }
 }
@@ -62,8 +62,8 @@ void call_with_numbers(const c10::OperatorHandle& op, c10::Stack& stack) {
 }
 
 Ref value_to_object(c10::IValue value) {
-  // Elements are converted one by one: for an entire tuple, torch needs the types of its elements,
-  // and an undefined tensor has none.
+  // The elements are converted one by one, because torch cannot convert a tuple that contains an
+  // undefined tensor: such a tensor does not have a type.
   if (value.isTuple()) {
     const auto& elements = value.toTupleRef().elements();
     return make_tuple(elements.size(), [&](size_t i) { return value_to_object(elements[i]); });
@@ -76,8 +76,8 @@ bool is_jit_tracing() {
 }
 
 void set_python_error(const std::exception_ptr& thrown) noexcept {
-  // With plain_errors, torch raises RuntimeError for C++ exceptions that are not its own. Older
-  // releases of torch call operators through pybind11, which converts these exceptions as below.
+  // With symbols.plain_errors, torch raises RuntimeError for C++ exceptions of other libraries.
+  // Older releases call operators through pybind11, which converts these exceptions as below.
   try {
     if (symbols.plain_errors == Py_True) return torch::translate_exception_to_python(thrown);
     std::rethrow_exception(thrown);

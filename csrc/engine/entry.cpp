@@ -17,10 +17,10 @@ Symbols symbols;
 namespace {
 
 struct PlanObject {
-  PyObject_HEAD Plan* plan;  // owned; null once the collector has cleared it
+  PyObject_HEAD Plan* plan;  // null after the garbage collector cleared it
 };
 
-PyTypeObject* plan_type = nullptr;  // owned, held until the process ends
+PyTypeObject* plan_type = nullptr;  // never released
 
 // Calls visit(object) for every object that the plan owns.
 template <class Visit>
@@ -69,7 +69,7 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Reduces a plan to None: a copy or pickle of a graph has no plan, and its next run builds one.
+// Reduces a plan to None. A copied or unpickled graph has no plan, and its next run builds one.
 PyObject* reduce(PyObject*, PyObject*) {
   return Py_BuildValue("(O())", reinterpret_cast<PyObject*>(Py_TYPE(Py_None)));
 }
@@ -105,13 +105,13 @@ Ref new_plan_object(std::unique_ptr<Plan> plan) {
   return owner;
 }
 
-// Returns the plan of a plan object; null for other objects, and for a cleared plan object.
+// Returns the plan in a plan object. Returns null for a cleared plan object or another object.
 Plan* plan_of(PyObject* object) {
   if (object == nullptr || !Py_IS_TYPE(object, plan_type)) return nullptr;
   return reinterpret_cast<PlanObject*>(object)->plan;
 }
 
-// Whether the plan is valid for the current graph and this module.
+// Returns whether the plan is valid for this module and the current nodes of this graph.
 bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
   if (plan.stale || plan.graph.get() != graph || plan.kernels != kernels_version() ||
       plan.operators != operators_gone() ||
@@ -126,8 +126,8 @@ bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
   return true;
 }
 
-// Holds a plan during a run. The plan refers to its root module only during runs, because copies of
-// a module share the graph: the plan would keep the copy that ran last alive.
+// Keeps a plan in use during a run. The plan refers to its root module only while it is in use,
+// because copies of a module share one graph, and its plan would keep one of the copies alive.
 class Lease {
  public:
   Lease(Ref owner, PyObject* module) : owner_(std::move(owner)), plan_(plan_of(owner_.get())) {
@@ -145,18 +145,18 @@ class Lease {
   Plan& plan() const { return *plan_; }
 
  private:
-  Ref owner_;   // the plan object; this reference keeps the collector from clearing it
-  Plan* plan_;  // null when moved from
+  Ref owner_;   // the plan object, which is not cleared while this reference exists
+  Plan* plan_;  // null after this lease was moved
 };
 
-// Returns the graph's plan. Builds it if it is missing or no longer valid.
+// Returns the graph's plan. Builds a plan if the graph has none or an invalid one.
 Lease plan_for(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(graph);
   Ref known = Ref::borrow(dict_get(dict.get(), names.plan));
   const Plan* plan = plan_of(known.get());
   if (plan != nullptr && fits(*plan, module, graph)) return {std::move(known), module};
   Lease made(new_plan_object(Builder(module, graph).build()), module);
-  // Freeing the old plan may let other threads run, which must see that the new plan is in use.
+  // Freeing the old plan may let other threads run. They must find the new plan marked as in use.
   check(PyDict_SetItem(dict.get(), names.plan, made.owner()));
   return made;
 }
@@ -182,7 +182,7 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
       raise(PyExc_TypeError, "run() expects a module, a graph and a tuple of arguments");
     }
     const Lease lease = plan_for(args[0], args[1]);
-    // Empties a list of arguments like Interpreter.boxed_run: the run can free them early.
+    // Like Interpreter.boxed_run, empties a list of arguments, so that the run can free them early.
     Ref arguments = Ref::steal(PySequence_Tuple(args[2]));
     if (PyList_Check(args[2])) check(PyList_SetSlice(args[2], 0, PY_SSIZE_T_MAX, nullptr));
     return std::make_unique<Run>(lease.plan())->execute(std::move(arguments)).release();

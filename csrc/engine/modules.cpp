@@ -9,7 +9,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// forward function -> its category. Functions are held until the process ends.
+// Maps a forward function to how it was registered. The functions are never released.
 std::unordered_map<PyObject*, Forward>& forwards() {
   static auto* table = new std::unordered_map<PyObject*, Forward>;
   return *table;
@@ -44,7 +44,7 @@ void refresh_dict(ModuleRef& ref) {
     ref.plain_attributes = ref.plain_dict = false;
     return;
   }
-  // A dispatcher's dict holds its count of calls, which changes in each run.
+  // The __dict__ of a dispatcher contains a counter that changes in each run, so it is not cached.
   if (!is_dispatcher(ref.forward)) ref.dict_version = dict_version(dict);
   ref.parameters = readable_table(dict, names.module_dict_parameters);
   ref.buffers = readable_table(dict, names.module_dict_buffers);
@@ -60,14 +60,14 @@ void refresh_dict(ModuleRef& ref) {
     ref.hooks[i] = readable_table(dict, const_cast<PyObject*>(hooks[i]));
     ref.plain_dict = ref.plain_dict && ref.hooks[i] != nullptr;
   }
-  // InterpreterModule.finalize() sets arg_names last. graph_module may be absent, because it is
-  // created on use.
+  // InterpreterModule.finalize() sets arg_names last. graph_module is created on first use, and may
+  // therefore be missing.
   ref.interprets = !lacks(names.arg_names) && dict_get(dict, names.graph_module) != Py_None &&
                    dict_get(dict, names.run_with_interpreter) == Py_True;
 }
 
-// Returns the module that the parent has under the name or index of `ref`, borrowed. Null if it is
-// missing, or if only Python can find it.
+// Returns the child of `parent` with the name or index of `ref`, borrowed. Returns null if it does
+// not exist or only Python can find it.
 PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   if (ref.item != kNone) {
     PyObject* dict = borrowed_instance_dict(parent.module.get());
@@ -85,7 +85,7 @@ PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   }
   PyObject* children = plain_children(parent, ref.name.get());
   PyObject* child = children == nullptr ? nullptr : dict_get(children, ref.name.get());
-  if (child == ref.module.get()) {  // so the parent has all three tables
+  if (child == ref.module.get()) {  // then the parent has all three tables
     ref.name_type_version = parent.type_version;
     ref.name_dict_version = parent.dict_version;
     ref.holder_version = dict_version(parent.modules);
@@ -95,7 +95,7 @@ PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   return child;
 }
 
-// Whether all tables exist, and table i has version i.
+// Returns whether each table exists and has its version in `versions`.
 bool are_versions(const std::array<PyObject*, 3>& tables, const uint64_t (&versions)[3]) {
   for (size_t i = 0; i < tables.size(); ++i) {
     if (tables[i] == nullptr || !is_version(tables[i], versions[i])) return false;
@@ -103,7 +103,7 @@ bool are_versions(const std::array<PyObject*, 3>& tables, const uint64_t (&versi
   return true;
 }
 
-// Whether the callee's graph has the root node that the plan recorded.
+// Returns whether the root node of the callee's graph is the recorded enter.root.
 bool has_root(Enter& enter) {
   PyObject* dict = borrowed_instance_dict(enter.graph.get());
   if (dict == enter.dict && is_version(dict, enter.dict_version)) return true;
@@ -114,9 +114,9 @@ bool has_root(Enter& enter) {
 }
 
 int watcher = -1;
-uint64_t changes = 0;  // 0: there is no watcher
+uint64_t changes = 0;  // 0 if dicts are not watched
 
-thread_local CallCounters* current_counters = nullptr;  // owned by the runs of this thread
+thread_local CallCounters* current_counters = nullptr;  // the runs of this thread own it
 
 }  // namespace
 
@@ -127,10 +127,10 @@ void register_forward(PyObject* function, Forward kind) {
 Forward forward_of(PyTypeObject* type) {
   const auto found = forwards().find(_PyType_Lookup(type, names.forward));
   if (found == forwards().end()) return Forward::kUnknown;
-  // A subclass that inherits forward may override how arguments are bound.
+  // A subclass that inherits forward() may override the method that binds arguments.
   for (PyObject* base : items_of(type->tp_mro)) {
     PyObject* dict = as_type(base)->tp_dict;
-    if (dict == nullptr) continue;  // a static builtin type
+    if (dict == nullptr) continue;  // a builtin type
     if (dict_get(dict, names.forward) != nullptr) break;
     if (dict_get(dict, names.positional) != nullptr) return Forward::kUnknown;
   }
@@ -158,7 +158,7 @@ PyObject* plain_children(const ModuleRef& ref, PyObject* name) {
 bool in_place(Plan& plan, uint32_t index) {
   ModuleRef& ref = plan.modules[index];
   if (ref.checked == plan.walk) return ref.in_place;
-  // The recursion is as deep as a target has dots: the modules of callers are checked already.
+  // The recursion is as deep as a target has dots, because callers' modules are checked already.
   const bool found =
       ref.parent == kNone ||
       (in_place(plan, ref.parent) && find_child(ref, plan.modules[ref.parent]) == ref.module.get());

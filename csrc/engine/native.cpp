@@ -8,10 +8,10 @@ namespace fxpress::engine {
 
 namespace {
 
-// Interval of the checks for Ctrl-C.
+// The interval of checks for Ctrl-C.
 constexpr int64_t kPollMilliseconds = 40;
 
-// Reads a clock with a resolution of about 4 ms, which costs a few ns.
+// Reads a clock with a resolution of about 4 ms, which takes only a few nanoseconds.
 int64_t coarse_milliseconds() {
 #ifdef CLOCK_MONOTONIC_COARSE
   constexpr clockid_t kClock = CLOCK_MONOTONIC_COARSE;
@@ -46,7 +46,7 @@ bool fits(const c10::IValue& value, Expect expect, bool optional) {
   return false;
 }
 
-// Computes Python's // and %; returns false if they raise or a result exceeds 64 bits.
+// Computes Python's a // b and a % b. Returns false if Python raises or a result exceeds 64 bits.
 bool floor_divide(int64_t a, int64_t b, int64_t& quotient, int64_t& remainder) {
   if (b == 0 || (a == INT64_MIN && b == -1)) return false;
   quotient = a / b;
@@ -60,8 +60,8 @@ bool floor_divide(int64_t a, int64_t b, int64_t& quotient, int64_t& remainder) {
 
 }  // namespace
 
-// Executes instructions up to the limit. Stops before an instruction that only Python can handle
-// (`blocked_`), and after an instruction that may have run Python code. May release the GIL.
+// Executes instructions before `limit`. Stops before an instruction that needs Python (`blocked_`),
+// and after an instruction that may have run Python code. May release the GIL.
 void Run::native(uint32_t limit) {
   while (ip_ < limit) {
     const Instruction& instruction = plan_.instructions[ip_];
@@ -71,7 +71,7 @@ void Run::native(uint32_t limit) {
     }
     if (instruction.kind == Kind::kBoxed && (++ticks_ & 3) == 0 && overdue()) {
       acquire();
-      check(PyErr_CheckSignals());  // an exception from a signal names the node that ran last
+      check(PyErr_CheckSignals());  // a signal handler's exception names this instruction's node
       ran_python_ = true;
     }
     ++ip_;
@@ -109,7 +109,7 @@ bool Run::execute_native(const Instruction& instruction) {
   }
 }
 
-// Frees the values whose last use is this instruction.
+// Frees each value whose last use is this instruction.
 void Run::drop_last(const Instruction& instruction) {
   for (uint32_t i = instruction.uses_begin; i < instruction.uses_end; ++i) {
     const Use& use = plan_.uses[i];
@@ -128,7 +128,7 @@ void Run::enter(const Instruction& instruction) {
 
 bool Run::leave(const Instruction& instruction) {
   const ListArgument& list = plan_.lists[instruction.detail];
-  if (list.element != Expect::kNothing) {  // one value
+  if (list.element != Expect::kNothing) {  // a single value, not a tuple
     const Element& only = list.elements[0];
     if (only.slot == kNone) return false;
     Slot& from = slots_[only.slot];
@@ -189,9 +189,9 @@ bool Run::boxed(const Instruction& instruction) {
   }
 
   release();
-  // Another thread may have destroyed the operator's library before this call. (It can do so during
-  // the call, too, as in torch.) Other operators are not checked: Python destroys its libraries at
-  // exit, when threads that still run must not wait for Python.
+  // Another thread may have destroyed the operator's library before this call. (As in torch, it may
+  // also do so during the call.) Only this operator is checked: at exit, Python destroys its
+  // libraries while threads still run, and these threads must not wait for Python.
   if (has_gone(call.op, plan_.operators)) return false;
   stack_.clear();
   for (const Argument* argument = begin; argument != end; ++argument) {

@@ -15,11 +15,11 @@ namespace fxpress::engine {
 
 namespace {
 
-// An operator that was removed, in a list that begins with the last one. The list is never freed,
-// so that any thread, also in the child of a fork, can read it without a lock.
+// A removed operator, in a linked list from the last to the first. The list is never freed, so that
+// any thread, also in a forked child, can read it without a lock.
 struct Gone {
-  size_t op;        // its id_of(), which a later operator may have, too
-  uint64_t number;  // counts removals from 1
+  size_t op;        // id_of() of the operator; a later operator may get the same
+  uint64_t number;  // position in the order of removals, from 1
   const Gone* before;
 };
 std::atomic<const Gone*> last_gone = nullptr;
@@ -31,7 +31,7 @@ size_t id_of(const c10::OperatorHandle& op) {
 class Listener final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
-  // The caller is the dispatcher, which holds its lock.
+  // The dispatcher calls this function while it holds its lock.
   void onOperatorDeregistered(const c10::OperatorHandle& op) override {
     const Gone* before = last_gone.load(std::memory_order_relaxed);
     last_gone.store(new Gone{id_of(op), before == nullptr ? 1 : before->number + 1, before},
@@ -41,18 +41,18 @@ class Listener final : public c10::OpRegistrationListener {
 
 constexpr std::string_view kNamespace = "aten::";
 
-// The content of torch's set of kernels in Python when it was last read. A set has no version, so
-// its two sizes show changes. They miss a change only if equally many kernels are added and
-// removed, and the set's hash table is rebuilt in between.
+// A copy of torch's set of Python kernels. A set has no version, so two sizes of the set show
+// changes. They miss a change only if equally many kernels are added and removed, and the set's
+// hash table is rebuilt in between.
 struct Table {
   Py_ssize_t used = -1;                   // number of kernels
-  Py_ssize_t filled = -1;                 // number of table entries in use, including deleted ones
-  uint64_t version = 0;                   // raised when `names` changes
-  std::unordered_set<std::string> names;  // the operators of aten in the set, without the namespace
+  Py_ssize_t filled = -1;                 // table entries in use, including deleted kernels
+  uint64_t version = 0;                   // incremented when `names` changes
+  std::unordered_set<std::string> names;  // operators of aten in the set, without "aten::"
 };
 
-// Reads entries such as "aten/add.Tensor/CPU" and "aten/exp/CPU": namespace, operator, dispatch
-// key. Skips torch's hundreds of kernels for meta tensors, which only compute shapes.
+// Returns the operators of aten in a set of texts "namespace/operator/dispatch key", such as
+// "aten/add.Tensor/CPU". Skips the many meta kernels of torch, which only compute shapes.
 std::unordered_set<std::string> read(PyObject* kernels) {
   std::unordered_set<std::string> names;
   const Ref iterator = Ref::steal(PyObject_GetIter(kernels));
@@ -87,7 +87,7 @@ const Table& table() {
 }  // namespace
 
 void watch_operators() {
-  // The listener is never removed, because a plan may exist at any time.
+  // The listener is never removed, because plans may exist until the process ends.
   static auto* const watching = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
   (void)watching;

@@ -1,5 +1,5 @@
-// Finds operators that were removed, for example with a destroyed `torch.library.Library`, and
-// operators that may run Python code when the dispatcher calls them.
+// Finds operators that were removed, for example with a destroyed `torch.library.Library`. Also
+// finds operators that may run Python code when the dispatcher calls them.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,30 +12,30 @@
 
 namespace fxpress::engine {
 
-// Starts to record removed operators; called once.
+// Starts to record removed operators. Must be called once.
 void watch_operators();
 
 // Returns the number of operators removed so far.
 uint64_t operators_gone();
 
-// Whether the operator was removed since operators_gone() returned `since`. If so, its handle is
-// invalid.
+// Returns whether the operator was removed after operators_gone() returned `since`. If so, its
+// handle is invalid.
 bool has_gone(const c10::OperatorHandle& op, uint64_t since);
 
-// Returns the operator of an OpOverload; nullopt if the dispatcher does not have the operator.
+// Returns the operator of an OpOverload; nullopt if the dispatcher does not have it.
 std::optional<c10::OperatorHandle> find_operator(PyObject* overload);
 
-// Returns the callee to use instead of an OpOverload. Calling an OpOverload whose operator was
-// removed ends the process. So once any operator was removed, returns the OpOverload that is now
-// registered under the name; RuntimeError if there is none. Does not change other callees.
+// Returns the object to call instead of `callee`. Calling an OpOverload whose operator was removed
+// ends the process. After any removal, this function therefore returns the OpOverload that is now
+// registered under the name, or raises RuntimeError. Other callees are returned unchanged.
 Ref living_callee(PyObject* callee);
 
-// Returns a number that changes when kernels in Python are added or removed; never 0. Requires the
+// Returns a number that changes when Python kernels are added or removed; never 0. Requires the
 // GIL, as do find_operator, living_callee and may_run_python.
 uint64_t kernels_version();
 
-// Whether the operator may run Python code: an operator of aten does if it has a kernel in Python,
-// and operators of other namespaces (custom operators, prims) always may.
+// Returns whether the operator may run Python code. An operator of aten may if it has a Python
+// kernel. All operators of other namespaces (custom operators, prims) may.
 bool may_run_python(const c10::OperatorName& name);
 
 }  // namespace fxpress::engine

@@ -15,12 +15,12 @@ namespace fxpress::engine {
 
 namespace {
 
-// The number of instructions to look ahead: kShortWindow after a value that needed Python, doubled
-// after each stretch without such a value, up to kLongWindow.
+// How many instructions a run looks ahead. After an instruction that needed Python: kShortWindow.
+// Each stretch without such an instruction doubles the number, up to kLongWindow.
 constexpr uint32_t kShortWindow = 8;
 constexpr uint32_t kLongWindow = 1U << 20;
 
-// Whether a profiler or debugger traces Python calls, which include calls of modules.
+// Returns whether a profiler or debugger traces Python calls, which include calls of modules.
 bool is_profiled() {
   const PyThreadState* thread = PyThreadState_Get();
   return thread->c_profilefunc != nullptr || thread->c_tracefunc != nullptr;
@@ -35,8 +35,8 @@ bool has_global_hooks() {
   return false;
 }
 
-// Whether a mode intercepts operators. Boxed calls reach modes too, but modes must receive the
-// exact arguments that Python passes.
+// Returns whether a mode intercepts operators. Boxed calls reach modes too, but modes must receive
+// the arguments exactly as Python passes them.
 bool has_modes() {
   using c10::impl::tls_is_dispatch_key_included;
   return at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
@@ -76,7 +76,7 @@ Ref Run::execute(Ref args) {
 void Run::bind(PyObject* args) {
   PyObject** items = PySequence_Fast_ITEMS(args);
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(args);
-  const bool held = Py_REFCNT(args) > 1;  // otherwise the run frees the arguments early
+  const bool held = Py_REFCNT(args) > 1;  // if false, the run can free the arguments early
   Py_ssize_t next = 0;
   for (const Placeholder& placeholder : plan_.placeholders) {
     if (placeholder.rest) {
@@ -87,7 +87,7 @@ void Run::bind(PyObject* args) {
     } else if (next < count) {
       bind_one(placeholder, items[next++], held);
     } else {
-      // Returns the default, or raises the error for a missing argument.
+      // missing_argument() returns the default, or raises an error if there is none.
       Ref value;
       try {
         value = cpython::call(symbols.missing_argument, placeholder.node);
@@ -110,7 +110,7 @@ void Run::bind_one(const Placeholder& placeholder, PyObject* value, bool held) {
 void Run::go() {
   const auto end = static_cast<uint32_t>(plan_.instructions.size());
   while (!done_ && ip_ < end) {
-    // The interpreter checks for signals and switches threads only between byte codes.
+    // Python itself checks for signals and switches threads only between byte codes.
     if (overdue()) {
       check(PyErr_CheckSignals());
       release();
@@ -171,8 +171,8 @@ Run::Stretch Run::look_ahead() {
   return stretch;
 }
 
-// Reads an attribute ahead, or checks an inlined module. Returns false if the instruction needs
-// Python.
+// Reads an attribute, or checks an inlined module, before the stretch begins. Returns false if the
+// instruction needs Python.
 bool Run::preload(uint32_t index) {
   const Instruction& instruction = plan_.instructions[index];
   switch (instruction.kind) {
@@ -193,20 +193,20 @@ bool Run::preload(uint32_t index) {
   }
 }
 
-// Sets the value of a later instruction. Frees nothing, because that could run Python code, which
-// could change objects that look_ahead() has borrowed.
+// Sets the value of a later instruction. Frees nothing, because freeing may run Python code that
+// changes objects borrowed by look_ahead().
 void Run::read_ahead(const Instruction& instruction, Ref value) {
   if (instruction.out == kNone) return;
-  Slot& slot = slots_[instruction.out];  // empty: no other value uses it
+  Slot& slot = slots_[instruction.out];  // empty, because no other value uses it
   store_object(slot, std::move(value));
   read_ahead_.push_back(static_cast<uint32_t>(&instruction - plan_.instructions.data()));
-  // When the second reference to a tensor is dropped, the tensor releases its Python object, for
-  // which torch acquires the GIL. The third reference, in held_, is dropped while the GIL is held,
-  // not in the stretch.
+  // When the reference count of a tensor falls to 1, torch acquires the GIL to release its Python
+  // object. During the stretch, the reference in held_ prevents this. It is dropped later, with the
+  // GIL.
   if (slot.state == State::kNative && slot.value.isTensor()) held_.push_back(slot.value);
 }
 
-// Drops values that were read ahead and not reached, because Python may change the attributes.
+// Drops values that were read ahead but not used, because Python code may change the attributes.
 void Run::forget_ahead() {
   for (; !read_ahead_.empty() && read_ahead_.back() >= ip_; read_ahead_.pop_back()) {
     drop(slots_[plan_.instructions[read_ahead_.back()].out]);
@@ -215,7 +215,7 @@ void Run::forget_ahead() {
   held_.clear();
 }
 
-// Adds the node and the nodes that call its graph to the Python error that is set, and throws it.
+// Adds the node, and the nodes that call its graph, to the current Python error, and throws it.
 void Run::fail(uint32_t frame, PyObject* node) {
   PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
   PyErr_Fetch(&type, &value, &traceback);

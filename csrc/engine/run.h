@@ -1,5 +1,5 @@
-// Runs a plan. run.cpp steps through the plan and looks ahead, native.cpp executes instructions
-// that do not need Python, step.cpp executes one instruction through Python.
+// Defines Run, which runs a plan. run.cpp steps through the plan and looks ahead. native.cpp
+// executes instructions that do not need Python. step.cpp executes one instruction through Python.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -13,11 +13,11 @@
 
 namespace fxpress::engine {
 
-// A run repeats two phases. With the GIL, it looks ahead to the next instruction that needs Python,
-// reading attributes and checking inlined modules. Without the GIL, it executes the instructions
-// before that one, a stretch. The next look-ahead sees all changes made by Python.
+// A run repeats two phases. With the GIL, it looks ahead: it reads attributes and checks inlined
+// modules until the next instruction that needs Python. Without the GIL, it executes the stretch of
+// instructions before this one. The next look-ahead sees all changes that Python code has made.
 //
-// A run is on the heap: the stack of a suspended greenlet is moved.
+// A Run must be on the heap, because greenlets move the stack.
 class Run {
  public:
   // The plan must outlive the run. All members except native() require the GIL.
@@ -26,16 +26,16 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  // Returns the graph's output for these arguments. Errors are set in Python and thrown.
+  // Returns the graph's output for `args`. On an error, sets the Python error and throws.
   Ref execute(Ref args);
 
  private:
   struct Stretch {
-    uint32_t limit;  // the first instruction after the stretch
-    bool boundary;   // the instruction at `limit` needs Python
+    uint32_t limit;  // the instruction after the stretch
+    bool boundary;   // whether this instruction needs Python
   };
 
-  // run.cpp
+  // Functions in run.cpp:
   void bind(PyObject* args);
   void bind_one(const Placeholder& placeholder, PyObject* value, bool held);
   void go();
@@ -46,7 +46,7 @@ class Run {
   void forget_ahead();
   [[noreturn]] void fail(uint32_t frame, PyObject* node);
 
-  // native.cpp
+  // Functions in native.cpp:
   void native(uint32_t limit);
   bool execute_native(const Instruction& instruction);
   void drop_last(const Instruction& instruction);
@@ -58,7 +58,7 @@ class Run {
   bool compute(const Instruction& instruction);
   bool overdue();
 
-  // step.cpp
+  // Functions in step.cpp:
   void step();
   Ref call(const Instruction& instruction, PyObject* callee, PyObject* args, PyObject* kwargs);
   Ref call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs);
@@ -93,27 +93,27 @@ class Run {
 
   Plan& plan_;  // shared with other runs
   CallCounters::OfRun scope_ = CallCounters::begin();
-  std::vector<Slot> slots_;            // the values of nodes
+  std::vector<Slot> slots_;            // values of nodes, by slot
   c10::Stack stack_;                   // arguments and results of the current operator
-  std::vector<uint32_t> read_ahead_;   // instructions of the stretch whose values were read ahead
-  std::vector<c10::IValue> held_;      // attributes of the stretch, see read_ahead()
-  std::vector<c10::IValue> inputs_;    // arguments that the caller holds, see read_ahead()
-  CallsAhead ahead_;                   // see may_enter()
-  PyThreadState* released_ = nullptr;  // set while the GIL is not held
-  Ref result_;                         // set by the output
-  uint32_t ip_ = 0;                    // the current instruction
-  uint32_t event_ = 0;                 // the first of plan_.events that is not before ip_
-  uint32_t window_ = kNone;            // instructions to look ahead, see kShortWindow
-  uint32_t hint_ = 0;                  // probable index of the next use in value_of()
-  uint32_t ticks_ = 0;                 // operators called; the clock is read at every fourth
-  int64_t polled_ = 0;                 // time of the last check for signals, in ms
-  bool blocked_ = false;               // native() found a value that only Python can handle
-  bool ran_python_ = false;            // Python code may have run within the stretch
-  bool done_ = false;                  // the output was reached
+  std::vector<uint32_t> read_ahead_;   // instructions whose values were read ahead
+  std::vector<c10::IValue> held_;      // tensors that were read ahead; see read_ahead()
+  std::vector<c10::IValue> inputs_;    // tensors that the caller also holds; see read_ahead()
+  CallsAhead ahead_;                   // set by may_enter()
+  PyThreadState* released_ = nullptr;  // null while this thread has the GIL
+  Ref result_;                         // the graph's output
+  uint32_t ip_ = 0;                    // index of the current instruction
+  uint32_t event_ = 0;                 // the first of plan_.events that is at least ip_
+  uint32_t window_ = kNone;            // number of instructions to look ahead
+  uint32_t hint_ = 0;                  // index of the use that value_of() tries first
+  uint32_t ticks_ = 0;                 // number of operator calls; each fourth reads the clock
+  int64_t polled_ = 0;                 // time of the last signal check, in milliseconds
+  bool blocked_ = false;               // native() stopped at an instruction that needs Python
+  bool ran_python_ = false;            // Python code may have run in the stretch
+  bool done_ = false;                  // the output was executed
   bool inline_ok_ = true;              // modules may be inlined
   bool boxed_ok_ = true;               // operators may be called through the dispatcher
-  bool hidden_ok_ = true;              // operators run no Python beyond the plan's runs_python
-  bool meta_ = false;                  // torch.fx.traceback preserves nodes' meta
+  bool hidden_ok_ = true;              // only kBoxed with runs_python may run Python code
+  bool meta_ = false;                  // torch.fx.traceback preserves the meta of nodes
 };
 
 }  // namespace fxpress::engine

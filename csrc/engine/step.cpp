@@ -64,12 +64,11 @@ Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, 
 Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
   const Ref module = load(instruction);
   PyObject* callee = module.get();
-  // A Forward::kCounting dispatcher reads the engine's count, and needs no attribute.
+  // Forward::kCounting dispatchers read the count in CallCounters, others read an attribute.
   const bool dispatches = forward_of(Py_TYPE(callee)) == Forward::kDispatcher;
   const int64_t index = dispatches ? scope_->next(callee) : -1;
   if (index < 0) return call(instruction, callee, args, kwargs);
-  // The dispatcher's forward reads its count from an attribute: store the run's count there during
-  // the call.
+  // During the call, the attribute contains the count of this run.
   struct Count {
     CallCounters& scope;
     PyObject* dispatcher;
@@ -109,9 +108,9 @@ Ref Run::load(const Instruction& instruction) {
   return call(instruction, symbols.fetch_attr, args.get(), nullptr);
 }
 
-// Returns the value of a node as a Python object.
+// Returns the value of `node` as a Python object.
 Ref Run::value_of(const Instruction& instruction, PyObject* node) {
-  // Nodes are nearly always looked up in the order of the uses.
+  // Most nodes are requested in the order of the instruction's uses.
   const uint32_t count = instruction.uses_end - instruction.uses_begin;
   for (uint32_t i = 0; i < count; ++i, ++hint_) {
     const Use& use = plan_.uses[instruction.uses_begin + hint_ % count];
@@ -124,10 +123,10 @@ Ref Run::value_of(const Instruction& instruction, PyObject* node) {
         guard_of(instruction).node.get(), node);
 }
 
-// Returns an argument with its nodes replaced by values.
+// Returns `argument` with nodes replaced by their values.
 Ref Run::map(const Instruction& instruction, PyObject* argument) {
   fx::ArgMapper mapper;
-  std::vector<Ref> values;  // held, because a container that occurs twice is mapped once
+  std::vector<Ref> values;  // keeps values alive: `mapper` caches containers
   return mapper.map(argument, [&](PyObject* node) {
     values.push_back(value_of(instruction, node));
     return values.back().get();
@@ -140,7 +139,7 @@ Ref Run::map_tuple(const Instruction& instruction, PyObject* args) {
   });
 }
 
-// Returns keyword arguments for a call; an empty Ref if there are none.
+// Returns `kwargs` with nodes replaced by their values; an empty Ref if there are none.
 Ref Run::map_dict(const Instruction& instruction, PyObject* kwargs) {
   if (PyDict_GET_SIZE(kwargs) == 0) return Ref();
   Ref mapped = Ref::steal(PyDict_New());

@@ -1,5 +1,5 @@
-// Holds Python objects that only the engine uses, looked up once per process. Names, and objects
-// that other components use too, are in the tables of fx.
+// Defines Python objects that only the engine uses, and that are looked up once per process.
+// Objects that several components use are in fx/symbols.h.
 #pragma once
 
 #include "fx/symbols.h"
@@ -16,12 +16,12 @@ struct Symbols {
 #undef FXPRESS_SYMBOL
 };
 
-extern Symbols symbols;  // owned references, held until the process ends
+extern Symbols symbols;  // never released
 
-// Fills `symbols`, and adopts `tables` of fx; Python code calls it when it imports this module.
+// Sets `symbols`, and shares `tables` of fx. Python code calls this function after importing _aten.
 void initialize_symbols(PyObject* objects, PyObject* tables);
 
-// Returns a field of a node, borrowed from the node; null if the field was never set.
+// Returns a field of a node, borrowed; null if the field was never set.
 inline PyObject* node_field(PyObject* node, PyObject* descriptor) {
   return *fx::field_of(node, descriptor);
 }

@@ -23,8 +23,8 @@ namespace {
 
 constexpr uint32_t kNever = core::FlatMap::kAbsent;
 
-// Positions in a table of users, see last_moves(): new copy_ nodes come after all users that moved,
-// and the output is the last user.
+// Move numbers (see last_moves()) of new nodes: copy_ nodes come after all users that moved, and
+// the output is the last user.
 constexpr uint32_t kWriteMove = kNever - 2;
 constexpr uint32_t kOutputMove = kNever - 1;
 
@@ -70,8 +70,8 @@ class Unlifter {
 
  private:
   struct OutputWrite {
-    uint32_t input;            // node of the source that is written to
-    PyObject* value;           // the written leaf of the output; borrowed
+    uint32_t input;            // the node of the program's graph that is written to
+    PyObject* value;           // the value to write, a leaf of the output; borrowed
     StringId name;             // name of the copy_ node
     PyObject* made = nullptr;  // the copy_ node; borrowed
   };
@@ -82,7 +82,7 @@ class Unlifter {
   PyObject* target(uint32_t i) const { return read_.targets[read_.graph.targets[i]]; }
   StringId name_id(PyObject* name) { return name_writer_.intern(utf8(name)); }
 
-  // ---- reading ----
+  // ---- placeholders, and the nodes from which nodes were copied ----
 
   void find_inputs() {
     lifted_.assign(size(), nullptr);
@@ -103,8 +103,8 @@ class Unlifter {
     }
   }
 
-  // Finds the origins of nodes in source_.origin, for notes. The origin of an input has the same
-  // target, because copying may rename inputs; other origins have the node's name.
+  // Finds the nodes of source_.origin from which nodes were copied. A placeholder is found by its
+  // target, because copying may rename it. Other nodes are found by name.
   void find_origins() {
     origins_ = fx::list_nodes(source_.origin.get());
     for (uint32_t k = 0; k < origins_.size(); ++k) {
@@ -117,9 +117,9 @@ class Unlifter {
     }
   }
 
-  // ---- names ----
+  // ---- names of the new nodes ----
 
-  // Names the new nodes. torch copies the graph before it replaces nodes: copies are named first.
+  // Names the new nodes, first the copies: torch copies the graph before it replaces nodes.
   void name_nodes() {
     fx::NameWriter& names = name_writer_;
     names_.resize(size());
@@ -147,7 +147,7 @@ class Unlifter {
     }
   }
 
-  // ---- writes to state and inputs ----
+  // ---- writes of outputs to state and inputs ----
 
   void find_writes() {
     const Py_ssize_t count = PyList_GET_SIZE(source_.outputs.get());
@@ -187,7 +187,7 @@ class Unlifter {
         name_writer_.table().create(name_writer_.candidate_for_target(fx::symbols.output)));
   }
 
-  // ---- notes ----
+  // ---- provenance records (fx/provenance.h) in the meta of new nodes ----
 
   Ref note_of_copy(uint32_t i) {
     const bool is_input = op(i) == Op::kPlaceholder;
@@ -208,7 +208,7 @@ class Unlifter {
                                           own_id_.get(), earlier});
   }
 
-  // Returns the meta of the copy of a node, or of the node that replaces the copy.
+  // Returns the meta of node i's copy. is_replaced: for the node that replaces the copy.
   Ref meta_of(uint32_t i, bool is_replaced) {
     Ref meta = fx::GraphWriter::copy_meta(node(i));
     Ref note = note_of_copy(i);
@@ -217,7 +217,7 @@ class Unlifter {
     return meta;
   }
 
-  // ---- writing ----
+  // ---- writing the new graph ----
 
   void write_node(uint32_t i) {
     if (PyObject* name = lifted_[i]) {
@@ -245,7 +245,7 @@ class Unlifter {
     return copy_of(id);
   }
 
-  // Maps a leaf of the output to the new graph. Appends the nodes in the result to `inputs`.
+  // Replaces the nodes in a leaf of the output by their copies. Appends these copies to `inputs`.
   Ref value_of(PyObject* leaf, std::vector<PyObject*>& inputs) {
     return mapper_.map(leaf, [&](PyObject* def) {
       inputs.push_back(copy_of(def));
@@ -265,7 +265,7 @@ class Unlifter {
     }
   }
 
-  // Writes the output. A value that is written is returned as the copy_ node of its last write.
+  // Writes the output. It returns the last copy_ node of a value that is written, not the value.
   void write_output(uint32_t i) {
     std::vector<PyObject*> inputs;
     std::vector<Ref> values;
@@ -287,7 +287,7 @@ class Unlifter {
     moves_of_new_.insert(ObjectTable::key(made), kOutputMove);
   }
 
-  // ---- users ----
+  // ---- order of users ----
 
   void order_users() {
     core::Graph& graph = read_.graph;
@@ -319,24 +319,24 @@ class Unlifter {
   fx::ReadGraph read_;  // the program's graph
   fx::NameWriter name_writer_;
   fx::GraphWriter writer_;
-  std::vector<uint8_t> dead_;              // by node of the source: whether it is left out
-  std::vector<PyObject*> lifted_;          // by node of the source: the name of its state, or null
+  std::vector<uint8_t> dead_;              // index: node of read_; whether it is dead and omitted
+  std::vector<PyObject*> lifted_;          // index: node of read_; the name of its state, or null
   std::vector<NodeId> replaced_;           // the placeholders that become attributes
-  std::vector<Ref> origins_;               // nodes that notes refer to
-  core::FlatMap inputs_by_target_;         // target of a placeholder -> its position in origins_
-  core::FlatMap nodes_by_name_;            // name of another node -> its position in origins_
-  std::vector<StringId> names_;            // by node of the source: the name of its copy
-  std::vector<StringId> attribute_names_;  // by node of the source, if it is in replaced_
-  std::vector<StringId> dropped_names_;    // names in use that no node of the result has
+  std::vector<Ref> origins_;               // nodes of source_.origin
+  core::FlatMap inputs_by_target_;         // from targets of placeholders to indices in origins_
+  core::FlatMap nodes_by_name_;            // from names of other nodes to indices in origins_
+  std::vector<StringId> names_;            // index: node of read_; the name of its copy
+  std::vector<StringId> attribute_names_;  // index: node of read_, if it is in replaced_
+  std::vector<StringId> dropped_names_;    // names that no new node gets, but that remain in use
   std::vector<OutputWrite> writes_;        // in the order of the outputs
   std::vector<PyObject*> returned_;        // leaves of the output; borrowed
-  std::unordered_map<PyObject*, PyObject*> written_as_;  // node of the source -> its last write
-  std::vector<PyObject*> copies_;  // by node of the source; borrowed from the new graph
-  core::FlatMap moves_of_new_;     // address of a new node -> see last_moves()
+  std::unordered_map<PyObject*, PyObject*> written_as_;  // from written leaves to copy_ nodes
+  std::vector<PyObject*> copies_;                        // index: node of read_; its copy, borrowed
+  core::FlatMap moves_of_new_;  // from addresses of new nodes to move numbers
   fx::ArgMapper mapper_;
   fx::TargetTexts texts_;
   Ref own_id_;     // id() of the new graph
-  Ref origin_id_;  // id() of the graph that notes refer to
+  Ref origin_id_;  // id() of source_.origin
 };
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// Whether the values are identical to the children of the container.
+// Returns whether `values` are the same objects as the children of the container.
 bool unchanged(ArgCursor cursor, const std::vector<Ref>& values) {
   cursor.position = 0;
   for (const Ref& value : values) {

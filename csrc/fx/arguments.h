@@ -1,9 +1,9 @@
 // Reads, walks and replaces the arguments of a node.
 //
-// torch.fx declares args as a tuple and kwargs as a dict, but stores any object: a list that was
-// assigned to node.args stays a list, and None or a number is accepted too. torch.fx copies the
-// arguments of a new node, but other code can change lists in them afterwards. So an argument may
-// contain itself, or share parts, and then the number of paths through it is exponential.
+// torch.fx declares args as a tuple and kwargs as a dict, but accepts any object: a list assigned
+// to node.args stays a list, and None or a number is accepted too. torch.fx copies the arguments of
+// a new node, but other code can change lists in them later. An argument may therefore contain
+// itself, or contain one container many times; then it has exponentially many paths.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@
 
 namespace fxpress::fx {
 
-// Returns the positional arguments as a tuple, copied if they are a list. Raises TypeError for args
-// of other types, which torch does not support either.
+// Returns the positional arguments as a tuple. Converts a list. Raises TypeError for other types,
+// which torch does not support either.
 inline Ref args_of(PyObject* node) {
   Ref args = node_field(node, symbols.node_args);
   if (PyTuple_Check(args.get())) return args;
@@ -27,7 +27,7 @@ inline Ref args_of(PyObject* node) {
         Py_TYPE(args.get()));
 }
 
-// Returns the keyword arguments. Raises TypeError when they are not a dict.
+// Returns the keyword arguments. Raises TypeError unless they are a dict.
 inline Ref kwargs_of(PyObject* node) {
   Ref kwargs = node_field(node, symbols.node_kwargs);
   if (PyDict_Check(kwargs.get())) return kwargs;
@@ -35,8 +35,8 @@ inline Ref kwargs_of(PyObject* node) {
         Py_TYPE(kwargs.get()));
 }
 
-// Returns a field of a node that is a dict in torch (users, _input_nodes). Raises TypeError when
-// other code has stored an object of another type in it.
+// Returns a field of a node that contains a dict, such as users or _input_nodes. Raises TypeError
+// if other code has stored an object of another type there.
 inline Ref dict_field(PyObject* node, PyObject* descriptor) {
   Ref dict = node_field(node, descriptor);
   if (PyDict_Check(dict.get())) return dict;
@@ -44,22 +44,22 @@ inline Ref dict_field(PyObject* node, PyObject* descriptor) {
         reinterpret_cast<PyDescrObject*>(descriptor)->d_name, node, Py_TYPE(dict.get()));
 }
 
-// Returns node.meta.get(key); empty when the meta does not have the key, or is not a dict.
+// Returns node.meta.get(key). Returns an empty Ref if the meta lacks the key or is not a dict.
 inline Ref find_meta(PyObject* node, PyObject* key) {
   const Ref meta = node_field(node, symbols.node_meta);
   return PyDict_Check(meta.get()) ? Ref::borrow(dict_get(meta.get(), key)) : Ref();
 }
 
-// Raises AssertionError, like torch, for a node whose args are not a tuple, or whose kwargs are not
-// a dict.
+// Raises the AssertionError that torch raises if a copied node's args are not a tuple, or its
+// kwargs are not a dict.
 [[noreturn]] inline void raise_not_copied(PyObject* node, const char* field, const char* expected,
                                           PyObject* value) {
   raise(PyExc_AssertionError, "cannot copy node %R: expected a %s as its %s, found %R", node,
         expected, field, Py_TYPE(value));
 }
 
-// Returns the value that an output node returns, its first argument. Raises IndexError when the
-// node has no argument.
+// Returns the first argument of an output node: the value that the graph returns. Raises IndexError
+// if the node has no argument.
 inline Ref returned_value(PyObject* output) {
   const Ref args = args_of(output);
   if (PyTuple_GET_SIZE(args.get()) == 0) {
@@ -75,15 +75,15 @@ inline Ref new_immutable_list(std::span<const Ref> values) {
   return result;
 }
 
-// ---- walks ----
+// ---- walking over arguments ----
 
-// Detects containers that a walk over arguments reaches a second time. Records containers only in
-// long or deep walks, because nearly all arguments are small.
+// Detects containers that a walk over arguments enters a second time. Nearly all arguments are
+// small, so containers are recorded only after many steps or at a large depth.
 class ArgTrail {
  public:
-  // Called before the walk descends into `container`. `open`: the number of containers around it,
-  // which container_at(i) returns. Returns false if the walk has left the same container before.
-  // Raises ValueError if the container contains itself.
+  // The walk calls this function before it enters `container`. The `open` containers around it are
+  // container_at(0), container_at(1), ... Returns false if the walk has already left this container
+  // once. Raises ValueError if the container contains itself.
   template <class At>
   bool enter(PyObject* container, size_t open, At container_at) {
     constexpr size_t kFreeSteps = 1024;
@@ -98,16 +98,16 @@ class ArgTrail {
   void leave(PyObject* container) {
     if (known_) (*known_)[container] = false;
   }
-  // Whether enter() may return false.
+  // Returns whether containers are recorded. Otherwise enter() always returns true.
   bool is_recording() const { return known_ != nullptr; }
-  // Called before the next walk.
+  // Must be called before the next walk.
   void clear() {
     steps_ = 0;
     known_.reset();
   }
 
  private:
-  using SeenContainers = std::unordered_map<PyObject*, bool>;  // whether the walk is inside it
+  using SeenContainers = std::unordered_map<PyObject*, bool>;  // value: whether the walk is inside
 
   bool record(PyObject* container) {
     const auto [entry, is_new] = known_->try_emplace(container, true);
@@ -119,13 +119,13 @@ class ArgTrail {
   }
 
   size_t steps_ = 0;
-  std::unique_ptr<SeenContainers> known_;  // created on demand, because each node is a walk
+  std::unique_ptr<SeenContainers> known_;  // null until needed, because most walks are small
 };
 
-// Calls visit(node) for every node in `root`, in the order of torch.fx.map_arg: it descends into
-// tuples, lists, dict values and slices; other objects are leaves. Does not recurse. The nodes of a
-// container that occurs several times are visited at least once. `visit` must not run Python code,
-// except to raise an error: the walk holds no references.
+// Calls visit(node) for every node in `root`, in the order of torch.fx.map_arg: tuples, lists, dict
+// values and slices are entered; other objects are leaves. A container that occurs several times is
+// visited at least once. `visit` must not run Python code, except to raise an error, because the
+// walk does not own references. Does not recurse.
 template <class Visit>
 void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
   ArgTrail trail;
@@ -155,9 +155,9 @@ void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
 }
 
 // Rebuilds `root` as torch.fx.map_arg does: lists become immutable lists, dicts immutable dicts,
-// named tuples keep their class. `replace(node)` returns the borrowed replacement; it is called for
-// every node in the order of visit_nodes(), at least once for a node of a container that occurs
-// several times. Unchanged immutable containers are shared with the original. Does not recurse.
+// and named tuples keep their class. Calls `replace(node)`, which returns a borrowed object, for
+// the nodes in the order of visit_nodes(). Unchanged immutable containers are shared with the
+// original. Does not recurse.
 class ArgMapper {
  public:
   template <class Replace>
@@ -198,17 +198,17 @@ class ArgMapper {
   }
 
  private:
-  // A container whose children are being mapped. Owns the container, because creating named tuples
-  // and hashing dict keys run Python code, which may remove it from its parent.
+  // A container whose children are being mapped. Owns the container: creating a named tuple or
+  // hashing a key runs Python code, which may remove the container from its parent.
   struct OpenContainer {
-    ArgCursor cursor;         // at the next child
-    Ref held;                 // the container
-    Ref key{};                // key of the child being mapped
-    std::vector<Ref> values;  // the children that are mapped
-    std::vector<Ref> keys{};  // the keys of `values`, for dicts
+    ArgCursor cursor;         // at the next child to map
+    Ref held;                 // owns the container
+    Ref key{};                // for dicts: key of the child that is being mapped
+    std::vector<Ref> values;  // the mapped children
+    std::vector<Ref> keys{};  // for dicts: the keys of `values`
   };
   struct MappedContainer {
-    Ref container;  // owned, so that no other object gets its address
+    Ref container;  // owned, so that its address is not reused
     Ref value;      // the mapped container
   };
 
@@ -219,7 +219,7 @@ class ArgMapper {
     return is_node(object) ? Ref::borrow(replace(object)) : Ref::borrow(object);
   }
 
-  // Opens a container; returns false when the container was mapped before.
+  // Starts to map a container. Returns false if the container is already mapped.
   bool open(PyObject* container) {
     const auto at = [&](size_t i) { return open_[i].cursor.container; };
     if (!trail_.enter(container, open_.size(), at)) return false;
@@ -232,7 +232,7 @@ class ArgMapper {
 
   std::vector<OpenContainer> open_;  // outermost first
   ArgTrail trail_;
-  std::unordered_map<PyObject*, MappedContainer> made_;  // by container, if trail_ is recording
+  std::unordered_map<PyObject*, MappedContainer> made_;  // by container; set while trail_ records
 };
 
 }  // namespace fxpress::fx

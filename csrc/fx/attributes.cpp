@@ -13,12 +13,12 @@ namespace fxpress::fx {
 
 namespace {
 
-// The names of nn.Module's tables, in the order in which nn.Module.__getattr__ searches them.
+// The names of a module's three dicts, in the order in which nn.Module.__getattr__ searches them.
 std::array<PyObject*, 3> table_names() {
   return {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules};
 }
 
-// Returns an empty container of the type of `value`; an empty Ref when `value` is not a container.
+// Returns an empty container of the type of `value`; an empty Ref unless it is a container.
 Ref fresh_container(PyObject* value) {
   if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
   if (PyODict_CheckExact(value)) return Ref::steal(PyODict_New());
@@ -31,8 +31,8 @@ bool has_global_registration_hooks() {
   return std::ranges::any_of(items_of(symbols.module_registration_hooks), is_true);
 }
 
-// Returns the table `role` if setattr() would only add `name` to it: the name is new to the module
-// and its class, and no registration hook is set. Returns null otherwise.
+// Returns the module's dict named `role` if setattr() would only add `name` to this dict: the
+// module and its class lack `name`, and no global registration hook is set. Otherwise returns null.
 PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* role) {
   if (PyUnicode_GET_LENGTH(name) == 0 || has_global_registration_hooks()) return nullptr;
   if (is_taken_by_class(Py_TYPE(module), name)) return nullptr;
@@ -41,9 +41,9 @@ PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, Py
   return all_lack(table_names(), name, table) ? table(role) : nullptr;
 }
 
-// Returns the table to which setattr(module, name, value) would write. Returns null if only
-// nn.Module.__setattr__ can decide this: `name` is in use, or `value` is neither a module nor
-// exactly a Parameter.
+// Returns the dict of the module to which setattr(module, name, value) would add `value`. Returns
+// null if only nn.Module.__setattr__ can decide: `name` is in use, or `value` is neither a module
+// nor exactly a Parameter.
 PyObject* plain_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* value) {
   const bool is_parameter = Py_IS_TYPE(value, as_type(symbols.parameter_type));
   if (!is_parameter && !is_module(value)) return nullptr;
@@ -69,8 +69,8 @@ void set_member(PyObject* owner, PyObject* name, PyObject* value) {
   }
 }
 
-// Returns getattr(object, name), or an empty Ref when the attribute does not exist. Finds members
-// of ordinary modules without calling nn.Module.__getattr__, which is Python code.
+// Returns getattr(object, name), or an empty Ref if the attribute does not exist. Does not call
+// nn.Module.__getattr__, which is Python code, for members of ordinary modules.
 Ref find_member(PyObject* object, PyObject* name) {
   PyTypeObject* type = Py_TYPE(object);
   if (is_module(object) && _PyType_Lookup(type, name) == nullptr &&
@@ -105,7 +105,7 @@ PyObject* AttributePaths::owner(std::string_view path, bool make) {
   const size_t dot = path.rfind('.');
   if (dot == std::string_view::npos) return root_.get();
   if (last_ != nullptr && path.substr(0, dot) == last_path_) return last_;
-  // Find the longest known prefix, then walk forward from it.
+  // Finds the longest cached prefix of `path`, then looks up the remaining names one by one.
   size_t known = dot;
   PyObject* object = nullptr;
   for (;;) {
@@ -214,14 +214,14 @@ void fill_fresh(PyObject* target, PyObject* body) {
 }
 
 Ref new_module(PyTypeObject* type) {
-  // Dynamo and deferred initialization replace nn.Module.__init__; the replacement is called.
+  // Dynamo and deferred initialization replace nn.Module.__init__, and rely on calls of it.
   if (_PyType_Lookup(as_type(symbols.module_type), names.dunder_init) != symbols.module_init) {
     const Ref init = get_attr(symbols.module_type, names.dunder_init);
     Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
     call(init.get(), module);
     return module;
   }
-  // A copied dict is not stored inline in the module, so the engine can watch it.
+  // Python does not store a copied dict inline in the module, so the engine can watch this dict.
   const Ref dict = Ref::steal(PyDict_Copy(symbols.module_init_body));
   fill_fresh(dict.get(), symbols.module_init_body);
   return new_instance(reinterpret_cast<PyObject*>(type), dict.get());

@@ -12,45 +12,45 @@ namespace fxpress::fx {
 // Returns isinstance(object, torch.nn.Module).
 bool is_module(PyObject* object);
 
-// Creates an empty torch.nn.Module of class `type`, without calling an __init__ of a subclass.
+// Creates an empty torch.nn.Module of class `type`. Does not call the __init__ of a subclass.
 Ref new_module(PyTypeObject* type);
 
-// Like nn.Module.register_parameter and nn.Module.register_buffer.
+// These functions work like nn.Module.register_parameter and nn.Module.register_buffer.
 void register_parameter(PyObject* module, PyObject* name, PyObject* value);
 void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool persistent);
 
-// Copies the entries of `body` into `target`. New empty containers replace containers; other values
+// Copies the entries of `body` into `target`. For a container, adds a new empty one. Other values
 // are shared.
 void fill_fresh(PyObject* target, PyObject* body);
 
-// Resolves dotted paths from one root, whose attributes other code must not replace meanwhile.
-// Caches the objects on the way, so that common prefixes of the paths are looked up once.
+// Resolves dotted paths from a root module. Caches the objects along the paths, so that common
+// prefixes are looked up once. Other code must not replace these objects meanwhile.
 class AttributePaths {
  public:
   explicit AttributePaths(PyObject* root) : root_(Ref::borrow(root)) {}
 
-  // Returns the attribute at the path. Raises AttributeError "Node target ... not found!".
+  // Returns the attribute at `path`. Raises AttributeError "Node target ... not found!".
   Ref resolve(PyObject* path);
 
-  // Sets the attribute at the path like torch.fx.graph_module._assign_attr: creates missing modules
-  // on the way, and registers a tensor that is not a Parameter as a buffer.
+  // Sets the attribute at `path` like torch.fx.graph_module._assign_attr: creates missing modules
+  // along the path, and registers a tensor that is not a Parameter as a buffer.
   void assign(PyObject* path, PyObject* value);
 
-  // Whether a module on the way to `path` is the same below `other_root` as below this root.
+  // Returns whether a module along `path` is the same below `other_root` and below this root.
   bool shares_owner(PyObject* other_root, PyObject* path);
 
  private:
-  // Returns the object whose attribute is the last part of `path`, or null. `make`: creates missing
-  // modules.
+  // Returns the object that has the last name of `path` as its attribute, or null. make: whether to
+  // create missing modules.
   PyObject* owner(std::string_view path, bool make);
   PyObject* child(PyObject* parent, std::string_view prefix, std::string_view name, bool make);
   PyObject* atom(std::string_view name);
 
-  Ref root_;                     // where paths start
-  core::TextMap<Ref> prefixes_;  // path of a module -> the module
-  core::TextMap<Ref> atoms_;     // part of a path -> Python string
-  std::string last_path_;        // prefix of the last call, which the next path often shares
-  PyObject* last_ = nullptr;     // the object at last_path_, owned by prefixes_
+  Ref root_;                     // the module at which paths start
+  core::TextMap<Ref> prefixes_;  // from paths to modules
+  core::TextMap<Ref> atoms_;     // from names in paths to Python strings
+  std::string last_path_;        // path without its last name, of the last call
+  PyObject* last_ = nullptr;     // object at last_path_, owned by prefixes_
 };
 
 }  // namespace fxpress::fx

@@ -24,11 +24,11 @@ using core::StringId;
 
 namespace {
 
-// Thrown for a graph whose source torch's generator has to write.
+// Thrown if only torch's generator can write the source of a graph.
 struct NotPlain {};
 
-constexpr int kMaxDepth = 100;                      // depth of nested arguments
-constexpr size_t kMostArguments = size_t{1} << 26;  // number of arguments, with repetitions
+constexpr int kMaxDepth = 100;                      // maximum depth of nested arguments
+constexpr size_t kMostArguments = size_t{1} << 26;  // maximum number of arguments, with repetitions
 
 bool is_identifier(std::string_view text) {
   if (std::all_of(text.begin(), text.end(), core::is_name_part)) {
@@ -63,7 +63,7 @@ class Generator {
   }
 
  private:
-  // Adds the globals of every generated source: inf, nan, torch, device, ...
+  // Adds the globals that every generated source has: inf, nan, torch, device, ...
   void add_base_globals() {
     const Ref base = call(symbols.base_globals);
     globals_ = Ref::steal(PyDict_Copy(base.get()));
@@ -94,7 +94,7 @@ class Generator {
     body_ += name;
   }
 
-  // Returns the name of `object` among the globals; adds the object under a name like `wish`.
+  // Returns the name of the global `object`. A new global gets the name `wish` or a similar name.
   std::string global_name(PyObject* object, const std::string& wish) {
     if (PyObject* known = dict_get(global_names_.get(), object)) return std::string(utf8(known));
     const StringId candidate = names_.table().legal(names_.intern(wish));
@@ -110,15 +110,15 @@ class Generator {
     return target.kind == TargetKind::kQualified ? target.text : global_name(function, target.text);
   }
 
-  // ---- arguments ----
+  // ---- writing arguments ----
 
   void append_python_repr(PyObject* object) {
     const Ref text = Ref::steal(PyObject_Repr(object));
     body_ += utf8(text.get());
   }
 
-  // The repr of a complex number loses the sign of a zero, and is not valid source text for a part
-  // that is not finite. Newer releases of torch write a call of complex() for these numbers.
+  // repr() of a complex number loses the sign of zero, and is not valid source if a part is not
+  // finite. For such numbers, newer releases of torch write a call of complex().
   void append_complex(PyObject* number) {
     const Py_complex parts = PyComplex_AsCComplex(number);
     const bool is_exact = parts.real != 0.0 && parts.imag != 0.0 && std::isfinite(parts.real) &&
@@ -144,7 +144,7 @@ class Generator {
     body_ += close;
   }
 
-  // `in_dict`: whether a dict contains the object. torch writes the contents of dicts by repr().
+  // Appends an argument. in_dict: whether a dict contains it. torch writes dict items by repr().
   void append_argument(PyObject* object, int depth = 0, bool in_dict = false) {
     if (depth > kMaxDepth) throw NotPlain();
     if (++arguments_ > kMostArguments) {
@@ -156,7 +156,7 @@ class Generator {
       append_node(object);
       return;
     }
-    const Ref held = Ref::borrow(object);  // because reprs and metaclasses run Python code
+    const Ref held = Ref::borrow(object);  // because repr() may run Python code
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     const auto item = [&](PyObject* child) { append_argument(child, depth + 1, in_dict); };
     switch (arg_kind(object)) {
@@ -230,7 +230,7 @@ class Generator {
     body_ += ')';
   }
 
-  // Writes a format such as "{} + {}" with its operands.
+  // Appends a format such as "{} + {}", with `args` in place of each {}.
   void append_format(std::string_view format, PyObject* args) {
     Py_ssize_t operand = 0;
     for (size_t at = 0;;) {
@@ -243,8 +243,8 @@ class Generator {
     }
   }
 
-  // Appends access to the attributes of a dotted path, for the expression that starts at `start` in
-  // body_. Writes getattr() for names that Python's syntax does not allow after a dot.
+  // Appends the attributes in a dotted path to the expression that starts at `start` in body_. Uses
+  // getattr() for names that are not valid after a dot.
   void append_path(size_t start, std::string_view path) {
     for (size_t at = 0;;) {
       const size_t dot = path.find('.', at);
@@ -264,7 +264,7 @@ class Generator {
     }
   }
 
-  // Appends text with the escapes of a literal in double quotes.
+  // Appends `text` with the escapes of a string literal in double quotes.
   void append_escaped(std::string_view text) {
     for (const char c : text) {
       if (c == '"' || c == '\\') {
@@ -281,7 +281,7 @@ class Generator {
     }
   }
 
-  // ---- statements ----
+  // ---- writing statements ----
 
   void emit(NodeId id, PyObject* node) {
     const Ref args = node_field(node, symbols.node_args);
@@ -355,7 +355,7 @@ class Generator {
       has_unmarked_parameters_ = true;
     }
     if (PyTuple_GET_SIZE(args) > 0) {
-      // The default value, written like an argument, belongs to the signature.
+      // The argument of a placeholder is its default value, which is written in the signature.
       std::string body = std::move(body_);
       body_.clear();
       append_argument(PyTuple_GET_ITEM(args, 0));
@@ -373,7 +373,7 @@ class Generator {
   void emit_function(NodeId id, PyObject* node, PyObject* target, PyObject* args,
                      PyObject* kwargs) {
     if (symbols.boxed_arguments == Py_True && has_boxes(node, target)) throw NotPlain();
-    const TargetText text = describe_target(target);  // a copy: arguments may call it again
+    const TargetText text = describe_target(target);  // a copy: arguments may change the original
     if (text.kind == TargetKind::kOperator) {
       start_assignment(id);
       append_format(text.text, args);
@@ -399,23 +399,23 @@ class Generator {
     note_wrapped(node, function);
   }
 
-  // Whether the node, or its function, lists arguments that the generated code frees before the
-  // call.
+  // Returns whether the meta of the node, or its function, lists arguments that the generated code
+  // must free before the call.
   static bool has_boxes(PyObject* node, PyObject* target) {
     Ref indices = find_meta(node, names.boxed_arg_indices);
     if (!indices) indices = find_attr(target, names.target_boxed_arg_indices);
     return indices && is_true(indices.get());
   }
 
-  // Whether getattr(*args) can be written as x.name.
+  // Returns whether getattr(*args) can be written as x.name.
   static bool is_attribute_access(PyObject* args) {
     if (PyTuple_GET_SIZE(args) != 2) return false;
     PyObject* name = PyTuple_GET_ITEM(args, 1);
     return PyUnicode_Check(name) && PyUnicode_IsIdentifier(name) == 1;
   }
 
-  // Records functions that torch.fx.wrap had marked as leaves; the generated source marks them
-  // again.
+  // Records a function that torch.fx.wrap has marked as a leaf, so that the generated source marks
+  // it again.
   void note_wrapped(PyObject* node, const std::string& function) {
     const Ref mark = find_meta(node, names.is_wrapped);
     if (!mark || !is_true(mark.get())) return;
@@ -424,7 +424,7 @@ class Generator {
     }
   }
 
-  // Ends the statement of a node; the code then sets variables without later uses to None.
+  // Ends the statement of a node. Appends an assignment of None to variables without later uses.
   void end_statement(NodeId id, PyObject* node) {
     const auto begin = dying_.dead.begin() + dying_.begin[id.value()];
     const auto end = dying_.dead.begin() + dying_.begin[id.value() + 1];
@@ -439,10 +439,10 @@ class Generator {
     body_ += "None\n";
   }
 
-  // ---- assembly ----
+  // ---- joining the parts of the source ----
 
   PythonSource assemble() {
-    // torch appends this comment to statements in order to number the lines.
+    // torch's generator appends this comment to each statement, to find the statement's line.
     if (body_.find("# COUNTER: ") != std::string::npos) throw NotPlain();
     std::string wrap;
     for (const std::string& function : wrapped_) {
@@ -495,10 +495,10 @@ class Generator {
     return text + "):";
   }
 
-  // Indents the body and maps each line to the node of its statement.
+  // Appends the indented body to `text`, and records the node of each line in `line_numbers`.
   void append_lines(std::string& text, PyObject* line_numbers, Py_ssize_t first_line) {
     text.reserve(text.size() + body_.size() + 4 * (starts_.size() + 2));
-    bool leading = true;  // leading empty lines are counted, but not written
+    bool leading = true;  // empty lines at the start are counted, but not written
     size_t node = 0;
     for (size_t at = 0; at != std::string::npos; ++first_line) {
       while (node < starts_.size() && starts_[node] <= at) ++node;
@@ -518,24 +518,24 @@ class Generator {
     }
   }
 
-  std::optional<TreeInputs> tree_;        // how inputs are flattened; empty: not flattened
-  ReadGraph source_;                      // the graph; inputs as in Node.all_input_nodes
-  core::LastUses dying_;                  // by node: values that no later node uses
-  NameWriter names_;                      // the namespace of nodes and globals
-  std::vector<StringId> node_names_;      // by node; assigned when first written
-  Ref globals_;                           // dict: name -> object
-  Ref global_names_;                      // dict: object -> name
-  size_t arguments_ = 0;                  // number of arguments written
+  std::optional<TreeInputs> tree_;        // how inputs are flattened; empty if they are not
+  ReadGraph source_;                      // inputs are in the order of Node.all_input_nodes
+  core::LastUses dying_;                  // nodes whose values are used for the last time
+  NameWriter names_;                      // names of nodes and globals
+  std::vector<StringId> node_names_;      // index: node; invalid until its first use
+  Ref globals_;                           // dict from names to objects
+  Ref global_names_;                      // dict from objects to names
+  size_t arguments_ = 0;                  // number of arguments written so far
   std::string body_;                      // the statements, not indented
-  std::vector<size_t> starts_;            // by node: where its statement starts in body_
-  std::vector<std::string> parameters_;   // parameters of the function
+  std::vector<size_t> starts_;            // index: node; offset of its statement in body_
+  std::vector<std::string> parameters_;   // parameters of the generated function
   std::vector<std::string> wrapped_;      // functions to wrap, in order of first use
-  bool has_defaults_ = false;             // a parameter has a default value
-  bool has_unmarked_parameters_ = false;  // a parameter is *args or **kwargs: unmarked names
+  bool has_defaults_ = false;             // whether a parameter has a default value
+  bool has_unmarked_parameters_ = false;  // whether *args or **kwargs exist; they lack kLocalMark
 };
 
-// Whether a code generator has its default state, in which torch writes the same text as Generator.
-// `entries`: the number of attributes in that state.
+// Returns whether a code generator has its default attributes, with which torch writes the same
+// source as Generator. entries: the number of these attributes.
 bool is_untouched(PyObject* codegen, Py_ssize_t entries) {
   const Ref state = instance_dict(codegen);
   if (PyDict_GET_SIZE(state.get()) != entries) return false;
@@ -567,7 +567,7 @@ std::optional<PythonSource> generate_source(PyObject* graph) {
     });
     return source;
   } catch (pybind11::error_already_set& error) {
-    // An argument is a node of another graph: torch's generator writes the name of this node.
+    // An argument is a node of another graph, whose name only torch's generator writes.
     if (!error.matches(PyExc_KeyError)) throw;
     return std::nullopt;
   }

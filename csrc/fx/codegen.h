@@ -1,4 +1,4 @@
-// Generates the Python source of a graph: the text of torch.fx.graph.CodeGen and _PyTreeCodeGen.
+// Generates the same Python source as torch.fx.graph.CodeGen and _PyTreeCodeGen.
 #pragma once
 
 #include <optional>
@@ -8,17 +8,18 @@
 namespace fxpress::fx {
 
 struct PythonSource {
-  Ref text;                   // str: the entire function
-  Ref globals;                // dict: global name in the text -> object
-  Ref line_numbers;           // dict: line -> position of its node in the graph, or None
-  Py_ssize_t prologue_start;  // line of `def` in the text
-  Ref shape;                  // bytes: a key of compiled code. Texts of one shape differ only in
-                              // local names of equal length. None: the code is not shareable
-  Ref locals;                 // tuple of str: the local names, by their number in the shape
+  Ref text;                   // str: the complete source
+  Ref globals;                // dict from names of globals in the source to objects
+  Ref line_numbers;           // dict from lines to indices of nodes in the graph, or None
+  Py_ssize_t prologue_start;  // line of the `def` in the source
+  // bytes: a key for a cache of compiled code. Sources with one key differ only in local names,
+  // which have equal lengths. None: the code cannot be shared
+  Ref shape;
+  Ref locals;  // tuple of str: local names, by their number in `shape`
 };
 
-// Returns nullopt for a graph that torch's generator has to write: its generator is customized or
-// of another class, or it has type annotations or arguments whose types need globals.
+// Returns nullopt if only torch's generator can write the source: the graph has a customized
+// generator, type annotations, or arguments whose types need globals.
 std::optional<PythonSource> generate_source(PyObject* graph);
 
 }  // namespace fxpress::fx

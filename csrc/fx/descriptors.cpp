@@ -10,12 +10,12 @@ namespace fxpress::fx {
 
 namespace {
 
-PyObject* computed_attribute_type = nullptr;  // owned, until the process ends
+PyObject* computed_attribute_type = nullptr;  // never released
 
 // An instance of ComputedAttribute or DeferredAttribute.
 struct AttributeDescriptor {
-  PyObject_HEAD PyObject* name;  // of the attribute; owned
-  PyObject* compute;             // (instance) -> value; owned, null in a DeferredAttribute
+  PyObject_HEAD PyObject* name;  // name of the attribute; owned
+  PyObject* compute;             // function of an instance; owned; null in a DeferredAttribute
 };
 
 AttributeDescriptor* as_descriptor(PyObject* self) {
@@ -27,7 +27,7 @@ PyObject* name_of(PyObject* self) {
 }
 
 PyObject* new_descriptor(PyTypeObject* type, PyObject* name, PyObject* compute) {
-  name = PyUnicode_FromObject(name);  // an exact str, whose hash and comparison run no Python code
+  name = PyUnicode_FromObject(name);  // an exact str, for which hash and == run no Python code
   if (name == nullptr) return nullptr;
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) {
@@ -53,7 +53,7 @@ PyObject* new_deferred(PyTypeObject* type, PyObject* args, PyObject*) {
   return new_descriptor(type, name, nullptr);
 }
 
-// Visits the type too: instances of heap types own a reference to it.
+// Visits also the type, because instances of heap types own a reference to their type.
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(as_descriptor(self)->compute);
@@ -74,7 +74,7 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Whether initialize_symbols() has run; sets RuntimeError if not.
+// Returns whether initialize_symbols() has run. Otherwise sets RuntimeError.
 bool has_tables() {
   if (symbols.materialize != nullptr) return true;
   PyErr_SetString(PyExc_RuntimeError, "import fxpress.unflatten before this attribute is used");
@@ -83,8 +83,8 @@ bool has_tables() {
 
 // ---- ComputedAttribute ----
 
-// Finds `name` in the tables of parameters, buffers and children in a module's __dict__, which may
-// be of any subclass of dict. Returns a value like value_in_dict().
+// Finds `name` among the parameters, buffers and children in a module's __dict__, which may be of
+// any subclass of dict. Returns a new reference, or null with or without an error.
 PyObject* registered(PyObject* dict, PyObject* name) {
   for (PyObject* role :
        {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
@@ -97,16 +97,16 @@ PyObject* registered(PyObject* dict, PyObject* name) {
   return nullptr;
 }
 
-// Computes a value and stores it in `dict`, of the instance; returns a new reference, or null.
+// Computes a value and stores it in `dict`. Returns a new reference, or null with an error.
 PyObject* computed(PyObject* self, PyObject* dict, PyObject* instance) {
-  if (as_descriptor(self)->compute == nullptr) {  // the garbage collector has cleared it
+  if (as_descriptor(self)->compute == nullptr) {  // cleared by the garbage collector
     PyErr_SetObject(PyExc_AttributeError, name_of(self));
     return nullptr;
   }
   const auto compute = Ref::borrow(as_descriptor(self)->compute);
   PyObject* made = PyObject_CallOneArg(compute.get(), instance);
   if (made == nullptr) return nullptr;
-  // Several threads may compute a value at the same time; each returns the value stored first.
+  // If several threads compute the value at once, all of them return the value stored first.
   PyObject* value = PyDict_SetDefault(dict, name_of(self), made);
   Py_XINCREF(value);
   Py_DECREF(made);
@@ -141,9 +141,9 @@ bool materialize(PyObject* owner) {
   return done != nullptr;
 }
 
-// Returns the value that other code has stored in the instance's __dict__. Like an ordinary
-// instance attribute, it takes precedence over the class. Null with or without an error, like
-// value_in_dict().
+// Returns the value in the instance's __dict__, if other code has stored one. Like any attribute of
+// an instance, it has precedence over the class. Returns a new reference, or null with or without
+// an error.
 PyObject* own_value(PyObject* self, PyObject* instance) {
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) {
@@ -155,9 +155,9 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
   return value;
 }
 
-// Whether the class has the descriptor even after materialize(). This happens in three cases: a
-// registration hook reads the attribute while the module is constructed, the class is a copy, or a
-// buffer has the descriptor's name. In these cases the attribute does not exist.
+// Returns whether the class still has the descriptor after materialize(). Then the attribute does
+// not exist. This happens if a registration hook reads the attribute while the module is
+// constructed, if the class is a copy, or if a buffer has the descriptor's name.
 bool still_deferred(PyObject* self, PyObject* owner) {
   return _PyType_Lookup(as_type(owner), name_of(self)) == self;
 }

@@ -9,8 +9,8 @@ namespace fxpress::fx {
 
 namespace {
 
-// Returns fake_like() of the extension _aten, or null when _aten is not available. Cached once
-// found.
+// Returns the function in the capsule fake_like of the extension module _aten; null if _aten is not
+// available.
 core::FakeLike find_fake_like() {
   static core::FakeLike found = nullptr;
   if (found != nullptr) return found;

@@ -14,7 +14,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// Each GraphModule needs a separate class, because `forward` is an attribute of the class.
+// Creates a class. Each GraphModule needs its own class, because `forward` is an attribute of it.
 Ref make_class(PyObject* base, PyObject* namespace_of_class, const char* class_name) {
   const Ref body = Ref::steal(PyDict_Copy(namespace_of_class));
   const Ref bases = Ref::steal(PyTuple_Pack(1, base));
@@ -26,8 +26,8 @@ Ref make_torch_lazy_class(const char* class_name) {
   return make_class(symbols.lazy_graph_module_type, symbols.lazy_graph_module_body, class_name);
 }
 
-// Sorts targets with fewer dots first, so that assigning "a" does not remove "a.b". Lists each
-// target once, with its last value, as in the dict that torch fills.
+// Sorts targets by their number of dots, so that assigning "a" does not remove "a.b". Like a dict,
+// lists each target once, with its last value.
 ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   ModuleAttributes result;
   core::TextViewMap<size_t> position;
@@ -56,7 +56,7 @@ void adopt_graph(PyObject* module, PyObject* graph) {
   check(PyObject_SetAttr(graph, names.owning_module, module));
 }
 
-// Creates a GraphModule for a graph. `fill(paths)` sets the attributes that the graph mentions.
+// Creates a GraphModule of class `type`. `fill(paths)` sets the attributes that the graph uses.
 template <class Fill>
 Ref new_graph_module(const Ref& type, PyObject* graph, Fill fill) {
   Ref module = new_module(as_type(type.get()));
@@ -86,8 +86,8 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
              : new_graph_module(make_torch_lazy_class("GraphModule"), graph, fill);
 }
 
-// Copies attributes in the order of the nodes, except below a module that `root` and the result
-// share.
+// Copies attributes in the order of the nodes. Skips attributes of a module that `root` and the
+// result share.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options) {
   AttributePaths from(root);
   PyObject* base = options.base == nullptr ? symbols.graph_module_type : options.base;
@@ -95,7 +95,7 @@ Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptio
     return table == nullptr ? nullptr : dict_get(table, target.get());
   };
   Ref module = new_deferred_module(base, graph, [&](AttributePaths& paths) {
-    std::vector<std::pair<Ref, PyObject*>> later;  // target in the graph, target in the root
+    std::vector<std::pair<Ref, PyObject*>> later;  // (target in the graph, target in the root)
     for (const Ref& node : list_nodes(graph)) {
       const core::Op op = parse_op(node_field(node.get(), symbols.node_op).get());
       if (op != core::Op::kGetAttr && op != core::Op::kCallModule) continue;

@@ -36,9 +36,9 @@ std::string snake_case(std::string_view text) {
 
 }  // namespace
 
-// Returns the cached tables of the last NameWriter. Without them, small calls would spend most of
-// their time on reading the names that torch forbids. Requires the GIL. Never freed, because Python
-// ends before static objects are destroyed.
+// Returns the cached tables of the last NameWriter. Without this cache, a small call would spend
+// most of its time on reading the names that torch forbids. Requires the GIL. The cache is never
+// freed, because static objects are destroyed after Python.
 std::unique_ptr<NameWriter::Tables>& NameWriter::spare(Forbidden forbidden) {
   static auto* spares = new std::unique_ptr<Tables>[2];
   return spares[static_cast<size_t>(forbidden)];
@@ -51,7 +51,7 @@ NameWriter::NameWriter(Forbidden forbidden)
 
 NameWriter::~NameWriter() {
   if (tables_->pool.size() > kRememberedNames) return;
-  // The cache must not keep functions alive.
+  // The cache must not keep functions alive, which are keys of by_target.
   tables_->by_target = {};
   std::swap(spare(forbidden_), tables_);
 }
@@ -82,7 +82,7 @@ core::StringId NameWriter::add(PyObject* name) {
 core::StringId NameWriter::candidate(PyObject* name) {
   const core::StringId raw = add(name);
   if (!PyUnicode_IS_ASCII(name)) {
-    // Only Python's rules recognize digits and letters outside of ASCII.
+    // Python's rules are needed to recognize non-ASCII digits and letters.
     const Ref parsed = call(symbols.parse_name, name);
     PyObject* legal = nullptr;
     PyObject* base = nullptr;

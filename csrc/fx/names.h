@@ -1,4 +1,4 @@
-// Creates node names natively, and the Python strings of the names.
+// Creates names of nodes, and the Python strings of these names.
 #pragma once
 
 #include <memory>
@@ -10,25 +10,25 @@
 
 namespace fxpress::fx {
 
-// Names the nodes of all graphs that one call writes. Each distinct name is one Python string.
+// Names the nodes of all graphs that one call writes. Creates one Python string for each name.
 class NameWriter {
  public:
   enum class Forbidden : uint8_t {
-    kForNodes,   // names that _Namespace refuses for a node
-    kForSource,  // names that _Namespace refuses for a global of generated source
+    kForNodes,   // names that _Namespace does not allow for a node
+    kForSource,  // names that _Namespace does not allow for a global of generated source
   };
   explicit NameWriter(Forbidden forbidden);
   ~NameWriter();
   NameWriter(const NameWriter&) = delete;
   NameWriter& operator=(const NameWriter&) = delete;
 
-  // Starts an empty namespace. Invalidates all earlier ids if there are many, so that a call that
-  // writes a million nodes into small graphs does not keep a million names.
+  // Starts an empty namespace. If there are many names, forgets them and invalidates their ids, so
+  // that a call that writes a million nodes into small graphs does not store a million names.
   void begin_graph();
 
   core::NameTable& table() { return tables_->names; }
 
-  // Returns the candidate for the name of a node that calls `target`, as Graph._target_to_str does.
+  // Returns the name that Graph._target_to_str proposes for a node with this target.
   core::StringId candidate_for_target(PyObject* target);
 
   // Like candidate_for_target(), for a target that is an ASCII string.
@@ -37,10 +37,10 @@ class NameWriter {
   // Returns `name` itself as a candidate.
   core::StringId candidate(PyObject* name);
 
-  // The Python string of a name: borrowed, owned by this object.
+  // Returns the Python string of a name. This object owns it.
   PyObject* string(core::StringId id);
 
-  // Returns the last number that the current namespace has added to a base name, as a Python int.
+  // Returns the last number added to a base name in the current namespace, as a Python int.
   Ref count(core::StringId base);
 
   std::string_view text(core::StringId id) const { return tables_->pool.text(id); }
@@ -50,17 +50,17 @@ class NameWriter {
   core::StringId add(PyObject* name);
 
   struct Tables {
-    core::StringPool pool;                  // the text of every id
-    core::NameTable names{pool};            // the namespace
-    std::vector<Ref> strings{};             // by string id; created on demand
-    ObjectMap<core::StringId> by_target{};  // candidates
-    Py_ssize_t forbidden = 0;               // number of names that torch forbade at reset()
+    core::StringPool pool;                  // the texts of the ids
+    core::NameTable names{pool};            // the current namespace
+    std::vector<Ref> strings{};             // index: id; created when needed
+    ObjectMap<core::StringId> by_target{};  // from targets to candidates
+    Py_ssize_t forbidden = 0;               // number of forbidden names of torch in reset()
   };
   void reset();
   static std::unique_ptr<Tables>& spare(Forbidden forbidden);
 
-  Forbidden forbidden_;             // which names the namespaces refuse
-  std::unique_ptr<Tables> tables_;  // replaced when they are large, see begin_graph()
+  Forbidden forbidden_;             // which names are not allowed
+  std::unique_ptr<Tables> tables_;  // replaced by reset()
 };
 
 }  // namespace fxpress::fx

@@ -1,5 +1,5 @@
-// Creates torch.fx.traceback.NodeSource objects, here called notes. A note records the node from
-// which another node was created.
+// Creates torch.fx.traceback.NodeSource objects, called notes here. Each is a provenance record: it
+// names the node from which another node was created.
 #pragma once
 
 #include <utility>
@@ -9,29 +9,29 @@
 
 namespace fxpress::fx {
 
-// The classes and the common content of the notes that a pass creates.
+// The classes and the common content of all notes of one pass.
 struct ProvenanceRules {
-  Ref source_type;  // the class of a note
-  Ref info_type;    // the class of a note's node_info
-  Ref attributes;   // dict: the attributes that all notes have
-  Ref keep;         // copies the notes of earlier passes: copy.deepcopy, or list to share them
+  Ref source_type;  // the class NodeSource
+  Ref info_type;    // the class of NodeSource.node_info
+  Ref attributes;   // dict of the attributes that all notes have
+  Ref keep;         // copies earlier notes: copy.deepcopy, or list to share them
 };
 
-// The node that a note records. Borrowed.
+// The node that a note names. Its members are borrowed.
 struct NotedNode {
   PyObject* name;
-  PyObject* target;    // as text
-  PyObject* graph_id;  // int
-  PyObject* earlier;   // the notes in the node's meta, or null
+  PyObject* target;    // str(target)
+  PyObject* graph_id;  // id() of the node's graph, as an int
+  PyObject* earlier;   // the notes in the "from_node" of the node, or null
 };
 
-// Returns a list with one note, for the "from_node" of a node's meta.
+// Returns a list with one note, for the entry "from_node" of a node's meta.
 Ref note_of(const ProvenanceRules& rules, const NotedNode& node);
 
-// The same for a node that was not created from another node.
+// Returns a list with the note of a node that was not created from another node.
 Ref note_of_none(const ProvenanceRules& rules);
 
-// Caches the texts of targets: most nodes share their targets, and str() of a function is slow.
+// Caches str(target), because most nodes share their targets, and str() of a function is slow.
 class TargetTexts {
  public:
   // Returns str(target), borrowed.
@@ -41,15 +41,15 @@ class TargetTexts {
   ObjectMap<Ref> texts_;
 };
 
-// Creates the notes of one pass, for Python.
+// Creates the notes of one pass. Python code uses this class.
 class Provenance {
  public:
   explicit Provenance(ProvenanceRules rules) : rules_(std::move(rules)) {}
 
-  // Returns a list with the note of a node with this name and target, of the graph with this id.
-  //   earlier: the notes in the node's meta, or None.
+  // Returns a list with one note. name, target: of the node that the note names. graph_id: id() of
+  // the node's graph. earlier: the notes in the "from_node" of the node, or None.
   Ref note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier);
-  // The same for a node that was not created from another node.
+  // Returns a list with the note of a node that was not created from another node.
   Ref note_of_none() const { return fx::note_of_none(rules_); }
 
  private:

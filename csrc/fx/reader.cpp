@@ -123,8 +123,8 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
 
 namespace {
 
-// Whether a function begins or ends vmap or jvp. torch keeps its calls, although Node.is_impure()
-// is false for them.
+// Returns whether a function begins or ends vmap or jvp. torch keeps calls of such a function,
+// although Node.is_impure() returns false.
 bool is_nesting(PyObject* function) {
   return PyFunction_Check(function) && contains(symbols.nesting_functions, function);
 }

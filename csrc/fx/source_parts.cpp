@@ -17,10 +17,10 @@ namespace fxpress::fx {
 
 namespace {
 
-// Longer texts have no shape: a cache holds the keys, and a huge text is unlikely to recur.
+// Longer texts have no shape, because the cache of shapes would be large and rarely hit.
 constexpr size_t kMaxText = size_t{1} << 16;
 
-// Whether a name may contain the character. A table, because every character of a text is tested.
+// kWord[c]: whether a name may contain the character c. Texts are tested character by character.
 constexpr std::array<bool, 256> kWord = [] {
   std::array<bool, 256> word{};
   for (unsigned c = '0'; c <= '9'; ++c) word[c] = true;
@@ -32,7 +32,7 @@ bool is_word(char c) {
   return kWord[static_cast<unsigned char>(c)];
 }
 
-// Returns the name that begins at `begin` in the text.
+// Returns the name that starts at position `begin` of the text; empty if there is none.
 std::string_view word_at(std::string_view text, size_t begin) {
   size_t end = begin;
   while (end < text.size() && is_word(text[end])) ++end;
@@ -42,7 +42,7 @@ std::string_view word_at(std::string_view text, size_t begin) {
 // Numbers the local names in a text, in order of first appearance.
 class LocalNames {
  public:
-  // Returns the number of a name; a new name gets a new number.
+  // Returns the number of a name. Assigns the next number to a new name.
   size_t number(std::string_view name) {
     const auto [it, added] = numbers_.emplace(name, order_.size());
     if (added) {
@@ -57,20 +57,20 @@ class LocalNames {
   std::vector<std::string_view> take() { return std::move(order_); }
 
  private:
-  // A cheap hash: most words of a text are not locals, and contains() need not hash them in full.
+  // Returns a cheap hash. Most words are not local names, so contains() rarely needs a full hash.
   static size_t trait(std::string_view name) {
     const auto byte = [](char c) { return static_cast<unsigned char>(c); };
     return (byte(name.front()) * 37u + byte(name.back()) * 5u + name.size()) % 1024u;
   }
 
-  core::TextViewMap<size_t> numbers_;    // by name
-  std::vector<std::string_view> order_;  // by number
-  std::array<bool, 1024> seen_{};        // by trait: whether a local name has this trait
+  core::TextViewMap<size_t> numbers_;    // from names to numbers
+  std::vector<std::string_view> order_;  // from numbers to names
+  std::array<bool, 1024> seen_{};        // [trait]: whether a local name has this trait
 };
 
-// Whether a word without a mark is the name of a local, too. A placeholder may have the name of a
-// global (`torch`, `max`), and the repr of a symbolic size may be the name of a value. In a text of
-// the same shape with other local names, the word would not refer to the local.
+// Returns whether a word without a mark equals a local name. This is possible: a placeholder may be
+// named like a global (`torch`, `max`), and the repr of a symbolic size may be named like a node.
+// If another text of the same shape has other local names, this word differs in meaning.
 bool mentions_local(std::string_view marked, const LocalNames& names) {
   for (size_t at = 0; at < marked.size();) {
     if (marked[at] == kLocalMark) {
@@ -84,7 +84,7 @@ bool mentions_local(std::string_view marked, const LocalNames& names) {
     }
     const size_t end = at + word.size();
     const bool attribute = at > 0 && marked[at - 1] == '.';
-    const bool keyword = marked.substr(end, 3) == " = ";  // the target of an assignment is marked
+    const bool keyword = marked.substr(end, 3) == " = ";  // keyword argument; variables are marked
     if (!attribute && !keyword && names.contains(word)) return true;
     at = end;
   }
@@ -105,7 +105,7 @@ std::string without_marks(std::string_view marked) {
 }
 
 std::optional<TextShape> text_shape(std::string_view marked) {
-  // Python normalizes identifiers outside of ASCII: different texts may be one identifier.
+  // Python normalizes non-ASCII identifiers, so two different texts could be the same identifier.
   if (marked.size() > kMaxText || !std::all_of(marked.begin(), marked.end(), core::is_ascii))
     return {};
   TextShape shape;
@@ -130,7 +130,7 @@ std::optional<TextShape> text_shape(std::string_view marked) {
 
 namespace {
 
-// Whether a function exists until the process ends, so that a cache may own it.
+// Returns whether a function is never freed, so that a cache may own it.
 bool is_permanent(PyObject* target) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(target));
   if (type == symbols.op_overload_type) return true;

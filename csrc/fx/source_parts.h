@@ -1,4 +1,4 @@
-// Handles parts of generated source: local names, functions, and inputs that a tree spec flattens.
+// Handles parts of generated source: local names, functions, and inputs that a spec flattens.
 #pragma once
 
 #include <optional>
@@ -11,59 +11,59 @@
 
 namespace fxpress::fx {
 
-// ---- local names ----
+// ---- local names in the source ----
 
-// Precedes each local name in a text under construction. A repr cannot contain it. Graphs with
-// attribute names that contain it are left to torch's generator.
+// Marks the start of each local name while a text is generated. A repr cannot contain this
+// character. If an attribute name contains it, torch's generator writes the source.
 constexpr char kLocalMark = '\x01';
 
 std::string without_marks(std::string_view marked);
 
 struct TextShape {
-  std::string key;                      // the text with number and length instead of local names
-  std::vector<std::string_view> names;  // the local names by number; they point into the text
+  std::string key;  // the text with a number and a length in place of each local name
+  std::vector<std::string_view> names;  // local names by number; views of the text
 };
 
-// Returns the shape of a text: texts with equal keys, and their compiled code, differ only in local
-// names. Returns nullopt if a word without a mark is the name of a local, or the text is too long.
+// Returns the shape of a text. Texts with equal keys, and their compiled code, differ only in local
+// names. Returns nullopt if a word without a mark equals a local name, or if the text is too long.
 std::optional<TextShape> text_shape(std::string_view marked);
 
-// ---- functions ----
+// ---- functions in the source ----
 
-// How source refers to a function.
+// How the generated source calls a function.
 enum class TargetKind : uint8_t {
-  kOperator,   // a format with one {} for each operand: "{} + {}"
-  kInplace,    // like kOperator, followed by an assignment to the first operand
-  kQualified,  // a dotted name below torch
-  kGlobal,     // an object among the source's globals; text: its preferred name
+  kOperator,   // text: a format with {} for each operand, such as "{} + {}"
+  kInplace,    // like kOperator; the source also assigns the result to the first operand
+  kQualified,  // text: a dotted name that starts with torch
+  kGlobal,     // text: the preferred name of a new global
 };
 
 struct TargetText {
   TargetKind kind;
-  std::string text;  // see TargetKind
+  std::string text;  // its meaning depends on `kind`
 };
 
-// Describes by torch's rules how source refers to a function. Results for operators and built-in
+// Returns how the source calls a function by torch's rules. Results for operators and built-in
 // functions are cached until the process ends. Names of other functions may change, so their
 // results are not cached.
 const TargetText& describe_target(PyObject* target);
 
-// ---- inputs ----
+// ---- inputs that are flattened ----
 
-// The inputs of a function that flattens them by a tree spec, like torch.fx.graph._PyTreeCodeGen.
+// How a generated function flattens its inputs by a tree spec, as in torch.fx.graph._PyTreeCodeGen.
 struct TreeInputs {
-  std::vector<std::string> parameters;  // parameters of the function, without `self`
-  std::vector<std::string> positional;  // parameters that are flattened by position
-  bool has_keywords;                    // whether the spec describes (args, kwargs) or only args
+  std::vector<std::string> parameters;  // all parameters except `self`
+  std::vector<std::string> positional;  // parameters that are positional arguments
+  bool has_keywords;                    // whether the spec is of (args, kwargs), not only of args
   std::vector<std::pair<std::string, std::string>> keywords;  // (key, parameter) pairs
-  bool builds_outputs;                                        // whether a spec builds the outputs
+  bool builds_outputs;  // whether a spec unflattens the outputs
 };
 
-// Returns how a code generator flattens inputs, or nullopt when torch's generator has to write the
-// code.
+// Returns how a code generator flattens inputs. Returns nullopt if only torch's generator can write
+// the source.
 std::optional<TreeInputs> read_tree_inputs(PyObject* codegen);
 
-// Returns the `def` line, and the line that flattens the inputs into `values`, marked local names.
+// Returns the `def` line, and the line that flattens inputs into `values` (names with marks).
 std::string tree_prologue(const TreeInputs& inputs, const std::vector<std::string>& values);
 
 }  // namespace fxpress::fx

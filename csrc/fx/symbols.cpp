@@ -15,7 +15,7 @@ PyObject* no_kwargs = nullptr;
 namespace {
 
 struct Tables {
-  size_t size;  // sizeof(Tables), to detect an extension that was built from other sources
+  size_t size;  // sizeof(Tables); differs if the modules were built from different sources
   Symbols symbols;
   Names names;
   PyObject* no_args;
@@ -24,9 +24,9 @@ struct Tables {
 
 constexpr const char* kTablesCapsule = "fxpress.tables";
 
-Tables shared_tables;  // borrows from `symbols` and `names`; the capsule refers to it
+Tables shared_tables;  // borrows from `symbols` and `names`; used by the capsule
 
-// Raises TypeError unless a descriptor is a member descriptor for a field of this type.
+// Raises TypeError unless `descriptor` describes a field of torch.fx.Node of type bool or object.
 void expect_field(PyObject* descriptor, bool is_bool) {
   if (Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
     const int type = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->type;
@@ -37,7 +37,7 @@ void expect_field(PyObject* descriptor, bool is_bool) {
         is_bool ? "bool" : "object", descriptor);
 }
 
-// The names of ops, by value of core::Op; borrowed.
+// Returns the names of ops, in the order of core::Op; borrowed.
 std::array<PyObject*, 6> op_names() {
   return {symbols.placeholder, symbols.get_attr,    symbols.call_function,
           symbols.call_method, symbols.call_module, symbols.output};
@@ -59,7 +59,7 @@ void initialize_symbols(PyObject* objects) {
       symbols.node_name,      symbols.node_next,        symbols.node_op,     symbols.node_target,
       symbols.node_type_expr, symbols.node_users,
   };
-  for (PyObject* field : fields) expect_field(field, false);  // see field_of()
+  for (PyObject* field : fields) expect_field(field, false);  // field_of() relies on this
   expect_field(symbols.node_erased, true);
   Py_XSETREF(no_args, check(PyTuple_New(0)));
   Py_XSETREF(no_kwargs, call(symbols.immutable_dict_type).release());
@@ -86,7 +86,7 @@ void adopt_tables(PyObject* capsule) {
 
 core::Op parse_op(PyObject* op) {
   const auto known = op_names();
-  // Ops are interned strings in practice, so identity is compared first.
+  // Ops are nearly always interned strings, so identity is compared first.
   auto found = std::ranges::find(known, op);
   if (found == known.end()) {
     found = std::ranges::find_if(known, [&](PyObject* name) { return is_equal(name, op); });

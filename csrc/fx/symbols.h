@@ -1,4 +1,4 @@
-// Holds Python objects that the native code uses, looked up once per process.
+// Defines Python objects that the native code uses, and that are looked up once per process.
 #pragma once
 
 #include <Python.h>
@@ -23,31 +23,31 @@ struct Names {
 #undef FXPRESS_NAME
 };
 
-extern Symbols symbols;      // owned references, held until the process ends
-extern Names names;          // owned references, like `symbols`
-extern PyObject* no_args;    // the empty tuple
-extern PyObject* no_kwargs;  // an empty immutable dict, shared by every node without kwargs
+extern Symbols symbols;      // never released
+extern Names names;          // never released
+extern PyObject* no_args;    // an empty tuple
+extern PyObject* no_kwargs;  // an empty immutable dict, shared by all nodes without kwargs
 
-// Fills the tables; called by the Python side during its import.
+// Sets `symbols`, `names`, `no_args` and `no_kwargs`. Python code calls it when it is imported.
 void initialize_symbols(PyObject* objects);
 
-// A capsule with the tables of the module _native. The module _aten copies them by adopt_tables(),
-// which raises RuntimeError when the two modules were built from different sources.
+// Returns a capsule with the tables of the module _native. The module _aten copies them by
+// adopt_tables(), which raises RuntimeError if the modules were built from different sources.
 Ref make_tables_capsule();
 void adopt_tables(PyObject* capsule);
 
-// The address of a field of a torch.fx.Node, computed from the offset in the type's descriptor.
+// Returns the address of a field of a torch.fx.Node, by the offset in the field's descriptor.
 inline PyObject** field_of(PyObject* node, PyObject* descriptor) {
   const PyMemberDef* field = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
   return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(node) + field->offset);
 }
 
-// Whether an instance of torch.fx.Node was erased from its graph.
+// Returns whether a torch.fx.Node was erased from its graph.
 inline bool is_erased(PyObject* node) {
   return *reinterpret_cast<char*>(field_of(node, symbols.node_erased)) != 0;
 }
 
-// Returns a field of a node. For other types than torch.fx.Node, and for fields that were never
+// Returns a field of a node. If `node` has another type than torch.fx.Node, or the field was never
 // set, calls the descriptor, which may raise TypeError or AttributeError.
 inline Ref node_field(PyObject* node, PyObject* descriptor) {
   if (Py_IS_TYPE(node, as_type(symbols.node_type))) {

@@ -26,7 +26,7 @@ bool is_part(PyObject* value) {
                              [&](PyObject* type) { return Py_IS_TYPE(value, as_type(type)); });
 }
 
-// Copies an object whose type is in graph_part_types.
+// Copies an object that is a part of a graph. Its type is in symbols.graph_part_types.
 Ref fresh_part(PyObject* original) {
   Ref part = new_object(reinterpret_cast<PyObject*>(Py_TYPE(original)));
   const Ref attributes = instance_dict(original);
@@ -36,8 +36,7 @@ Ref fresh_part(PyObject* original) {
   return part;
 }
 
-// Copies `value`, an attribute of an empty graph or of a part of the graph. Copies of containers
-// are empty.
+// Copies `value`, an attribute of an empty graph or of its parts. A copied container is empty.
 Ref fresh(PyObject* value) {
   if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
   if (PyDict_Check(value)) return call_method(value, names.copy);
@@ -45,7 +44,7 @@ Ref fresh(PyObject* value) {
   return is_part(value) ? fresh_part(value) : Ref::borrow(value);
 }
 
-// Creates the sentinel node that is before the first node and after the last one.
+// Creates the root node, which is before the first and after the last node of the graph.
 Ref fresh_root(PyObject* original, PyObject* graph) {
   PyTypeObject* type = as_type(symbols.node_type);
   Ref root = Ref::steal(type->tp_new(type, no_args, nullptr));
@@ -62,7 +61,7 @@ Ref fresh_root(PyObject* original, PyObject* graph) {
 }  // namespace
 
 Ref new_graph() {
-  // graph_init is None if Graph.__init__ sets unknown attributes. Other code may replace __init__.
+  // Other code may replace Graph.__init__. graph_init is None if __init__ sets unknown attributes.
   if (_PyType_Lookup(as_type(symbols.graph_type), names.dunder_init) != symbols.graph_init) {
     return call(symbols.graph_type);
   }
@@ -113,7 +112,7 @@ PyObject* GraphWriter::create(const NewNode& node, Ref args, Ref kwargs,
   const core::StringId id = node.name.valid() ? node.name : names_.table().create(node.candidate);
   PyObject* name = names_.string(id);
 
-  // Replaces Node.__init__, which would copy the arguments again.
+  // The next lines replace Node.__init__, which would copy the arguments again.
   PyTypeObject* type = as_type(symbols.node_type);
   const Ref created = Ref::steal(type->tp_new(type, no_args, nullptr));
   PyObject* self = created.get();
@@ -172,11 +171,11 @@ void GraphWriter::register_lookup(PyObject* node, Op op, PyObject* target) {
   check(PyDict_SetItem(bucket, node, Py_None));
 }
 
-// Functions that are equal but not identical (bound methods) share an entry, as in any dict.
+// Equal functions that are not identical, such as bound methods, share a dict, as in torch.
 Ref GraphWriter::lookup_bucket(Op op, PyObject* target) {
   const Ref key = Ref::steal(PyTuple_Pack(2, op_name(op), target));
   const Ref fresh = Ref::steal(PyDict_New());
-  // setdefault() hashes the key once; the hash of an operator is Python code.
+  // PyDict_SetDefault() hashes the key only once. The hash of an operator runs Python code.
   return Ref::borrow(check(PyDict_SetDefault(lookup_table_.get(), key.get(), fresh.get())));
 }
 
@@ -242,15 +241,15 @@ void GraphWriter::take(PyObject* name) {
 void GraphWriter::take_names_of_added_nodes() {
   const Ref values = Ref::steal(PyObject_CallMethod(obj_to_name_.get(), "values", nullptr));
   const Ref backwards = Ref::steal(PyObject_CallMethod(values.get(), "__reversed__", nullptr));
-  std::vector<Ref> added;  // in reverse order
+  std::vector<Ref> added;  // last name first
   while (static_cast<Py_ssize_t>(added.size()) + named_ < PyDict_GET_SIZE(obj_to_name_.get())) {
     added.push_back(Ref::steal(PyIter_Next(backwards.get())));
   }
   for (auto name = added.rbegin(); name != added.rend(); ++name) take(name->get());
 }
 
-// Called when other code has renamed nodes, or created names without nodes. Takes short names
-// first, so that each base gets its highest number last.
+// Takes all names in used_names_, because other code has renamed nodes or created names without
+// nodes. Takes short names first, so that the last number of each base name is the highest.
 void GraphWriter::take_all_names() {
   const Ref all = Ref::steal(PySequence_List(used_names_.get()));
   const auto rank = [](PyObject* name) {

@@ -1,4 +1,4 @@
-// Creates graphs. Appends nodes to a graph and to all of its tables.
+// Creates graphs. Appends nodes to a graph, and updates the graph's tables.
 #pragma once
 
 #include <span>
@@ -12,34 +12,34 @@
 
 namespace fxpress::fx {
 
-// Returns torch.fx.Graph() without running its constructor and the constructors of its parts.
+// Returns torch.fx.Graph() without running the constructors of the graph and its parts.
 Ref new_graph();
 
 struct NewNode {
   core::Op op;
-  PyObject* target;          // str or callable
-  core::StringId candidate;  // the preferred name
-  PyObject* type_expr;       // type annotation, or None
-  core::StringId name{};     // a fixed name; invalid: created from the candidate
+  PyObject* target;          // a str or callable
+  core::StringId candidate;  // the preferred name; a number may be added
+  PyObject* type_expr;       // type annotation or None
+  core::StringId name{};     // the exact name; if invalid, `candidate` is used
 };
 
-// Appends nodes to one empty graph. create() adds a node to the graph's tables; finish() sets the
-// counts that are known only at the end. All pointers are borrowed: the graph owns its nodes.
+// Appends nodes to an empty graph. create() adds a node to the graph and its tables. finish() sets
+// counts that are known only at the end. Pointers to nodes are borrowed from the graph.
 class GraphWriter {
  public:
-  // Writes into a new torch.fx.Graph(), or into `graph`, which must have no nodes.
+  // Writes into a new torch.fx.Graph(), or into `graph`, which must be empty.
   explicit GraphWriter(NameWriter& name_writer);
   GraphWriter(NameWriter& name_writer, Ref graph);
 
   PyObject* graph() const { return graph_.get(); }
 
-  // Appends a node. `args`: a tuple. `kwargs`: an immutable dict. `inputs`: the nodes in args and
-  // kwargs, in visiting order. `meta`: a dict that the node takes over, or empty.
+  // Appends a node. args: a tuple. kwargs: an immutable dict. inputs: the nodes in args and kwargs,
+  // in the order of visit_nodes(). meta: the dict for the node, not copied; or empty.
   PyObject* create(const NewNode& node, Ref args, Ref kwargs, std::span<PyObject* const> inputs,
                    Ref meta);
 
-  // Appends a copy of `original`. `replace(node)` returns the borrowed node of this graph for an
-  // input. `meta`: the meta of the copy; if empty, a copy of the original's meta.
+  // Appends a copy of `original`. `replace(node)` returns the node of this graph for an input,
+  // borrowed. meta: the meta of the copy; if empty, the original's meta is copied.
   template <class Replace>
   PyObject* copy(const NewNode& node, PyObject* original, Replace replace, Ref meta = {}) {
     inputs_.clear();
@@ -58,8 +58,8 @@ class GraphWriter {
     return create(node, std::move(args), std::move(kwargs), inputs_, std::move(meta));
   }
 
-  // Like copy(), for node `id` of `source`; calls raise_edited() if the node was edited after it
-  // was read. `copy_of(id)` returns the borrowed node of this graph for an input.
+  // Appends a copy of the node `id` of `source`, like copy(). Calls raise_edited() if the node was
+  // edited after it was read. `copy_of(id)` returns the node of this graph for an input, borrowed.
   template <class CopyOf>
   PyObject* copy_node(const NewNode& node, const ReadGraph& source, core::NodeId id, CopyOf copy_of,
                       Ref meta = {}) {
@@ -89,7 +89,7 @@ class GraphWriter {
     return leaf(node, Ref::borrow(no_args), copy_meta(original));
   }
 
-  // Appends the output node; each node in `value` is replaced with `replace`. `name`: see NewNode.
+  // Appends the output node. Nodes in `value` are replaced by `replace`. name: see NewNode::name.
   template <class Replace>
   PyObject* output(PyObject* value, Replace replace, core::StringId name = {}) {
     inputs_.clear();
@@ -99,30 +99,30 @@ class GraphWriter {
     node.name = name;
     return create(node, std::move(args), Ref::borrow(no_kwargs), inputs_, {});
   }
-  // Appends a getitem node that computes value[index].
+  // Appends a call of operator.getitem that computes value[index].
   PyObject* getitem(PyObject* value, size_t index, Ref meta);
-  // Appends an output node that returns the tuple of `values`, or their only value.
+  // Appends an output node. It returns a tuple of `values`, or values[0] if as_tuple is false.
   PyObject* output_of(std::span<PyObject* const> values, bool as_tuple);
 
-  // Sets the name of a node to a name that was created in this graph's namespace. The old name
-  // stays in use.
+  // Renames a node. `name` must have been created in this graph's namespace. The old name stays in
+  // use.
   void rename(PyObject* node, PyObject* name);
 
-  // Marks a name as in use in this graph, for a node that no longer exists.
+  // Marks the name of a node that does not exist as in use in this graph.
   void take_name(core::StringId name);
 
-  // Writes the namespace's counts and the graph's length. The graph is complete afterwards.
+  // Writes the counts of the namespace and the length of the graph, which is then complete.
   void finish();
 
-  // Prepares for more nodes after finish(): appends at the graph's insert point, and avoids names
-  // that other code has used since finish().
+  // Allows more nodes after finish(). They are appended at the graph's insert point, and do not get
+  // names that other code has used since finish().
   void resume();
 
   // Returns node.meta.copy().
   static Ref copy_meta(PyObject* node);
 
  private:
-  // Maps arguments, and appends their new nodes to inputs_.
+  // Maps an argument by `replace`, and appends the resulting nodes to inputs_.
   template <class Replace>
   Ref map(PyObject* value, Replace& replace) {
     return mapper_.map(value, [&](PyObject* def) {
@@ -138,23 +138,23 @@ class GraphWriter {
   void take_names_of_added_nodes();
   void take_all_names();
 
-  NameWriter& names_;  // shared by the graphs of one call
-  Ref graph_;          // the graph being written
-  Ref root_;           // the sentinel node, before which nodes are appended
-  Ref insert_;         // inserts nodes at the graph's insert point; empty: at the end
-  Ref obj_to_name_;    // the namespace's three tables
+  NameWriter& names_;  // may be shared by several graphs of one call
+  Ref graph_;          // the graph to write into
+  Ref root_;           // the graph's root node, before which nodes are appended
+  Ref insert_;         // inserts a node at the graph's insert point; empty: the end
+  Ref obj_to_name_;    // this and the next 2: tables of the namespace
   Ref used_names_;
   Ref base_count_;
-  Ref lookup_table_;                // dict of (op, target) -> dict of nodes
-  Ref op_buckets_[6] = {};          // lookup_table_ entries of ops without a target
-  core::FlatMap function_buckets_;  // address of a function -> position in buckets_
-  std::vector<Ref> buckets_;        // lookup_table_ entries of call_function
-  Ref init_args_;                   // reused argument tuple of the node's initializer
+  Ref lookup_table_;                // dict from (op, target) to a dict of nodes
+  Ref op_buckets_[6] = {};          // values of lookup_table_ for ops without target
+  core::FlatMap function_buckets_;  // from a function's address to an index in buckets_
+  std::vector<Ref> buckets_;        // values of lookup_table_ for call_function
+  Ref init_args_;                   // tuple of arguments, reused by create()
   ArgMapper mapper_;
-  std::vector<PyObject*> inputs_;  // inputs of the node being copied; borrowed
-  Py_ssize_t length_ = 0;          // nodes written since finish()
-  Py_ssize_t named_ = 0;           // entries of obj_to_name_ whose names are used in names_
-  Py_ssize_t used_ = 0;            // names in used_names_ at the last finish()
+  std::vector<PyObject*> inputs_;  // inputs of the node that is being copied; borrowed
+  Py_ssize_t length_ = 0;          // number of nodes written since finish()
+  Py_ssize_t named_ = 0;           // entries of obj_to_name_ whose names are also in names_
+  Py_ssize_t used_ = 0;            // size of used_names_ in the last finish()
 };
 
 }  // namespace fxpress::fx

@@ -17,7 +17,7 @@ namespace py = pybind11;
 
 namespace {
 
-// The old value of a name -> its new value; borrowed.
+// From old to new values of names in namespaces; borrowed.
 using Replacements = std::unordered_map<PyObject*, PyObject*>;
 
 bool is_ours(PyObject* name) {
@@ -26,23 +26,23 @@ bool is_ours(PyObject* name) {
   return text.view() == "fxpress" || text.view().starts_with("fxpress.");
 }
 
-// Returns the namespace of a value of sys.modules; empty if the value is not a module, or is a
-// module of fxpress.
+// Returns the namespace of a value of sys.modules. Returns an empty Ref if the value is not a
+// module, or is a module of fxpress.
 Ref namespace_of(PyObject* key, PyObject* module) {
-  // Tests the type, because an object may override __class__.
+  // The type is tested, because an object may override __class__.
   if (PyType_IsSubtype(Py_TYPE(module), &PyModule_Type) == 0) return {};
-  // Reads the slot, because access to the attribute __dict__ makes a lazy module run its loader.
+  // The slot is read, because reading __dict__ would make a lazy module run its loader.
   PyObject* found = PyModule_GetDict(module);
   if (found == nullptr || !PyDict_CheckExact(found) || is_ours(key)) return {};
   Ref names = Ref::borrow(found);
-  // Checks __package__ too, because `python -m fxpress.cli` names its module __main__.
+  // `python -m fxpress.cli` names its module __main__, so __package__ is tested too.
   for (const char* role : {"__name__", "__package__"}) {
     if (is_ours(PyDict_GetItemString(found, role))) return {};
   }
   return names;
 }
 
-// A change of a name in a namespace: the namespace, the name, and its new value.
+// A name in a namespace, and its new value.
 struct Change {
   Ref names;
   Ref name;
@@ -52,13 +52,13 @@ struct Change {
 void find_changes(const Ref& names, const Replacements& replacements, std::vector<Change>& found) {
   for (const auto& [name, value] : DictRange(names.get())) {
     const auto replacement = replacements.find(value);
-    // A name that is not an exact str cannot be looked up by ordinary code.
+    // Ordinary code cannot look up a name that is not exactly a str.
     if (replacement == replacements.end() || !PyUnicode_CheckExact(name)) continue;
     found.push_back({Ref::borrow(names.get()), Ref::borrow(name), replacement->second});
   }
 }
 
-// Replaces keys of a dict, which are functions and classes, compared by identity.
+// Replaces keys of a dict. The keys are functions and classes, which are equal only to themselves.
 void replace_keys(PyObject* table, const Replacements& replacements) {
   for (const auto& [old_key, new_key] : replacements) {
     const Ref value = Ref::borrow(PyDict_GetItemWithError(table, old_key));
@@ -68,10 +68,9 @@ void replace_keys(PyObject* table, const Replacements& replacements) {
   }
 }
 
-// Rebinds each name that refers to a replaced object in the namespaces of sys.modules, except in
-// modules of fxpress, and replaces the keys of the tables. Runs no Python code, so that other
-// threads, signal handlers and forked children see all changes or none. The caller must hold
-// references to the objects.
+// Replaces objects in the namespaces of all modules in sys.modules, except modules of fxpress, and
+// in the keys of the dicts `tables`. Runs no Python code, so that other threads, signal handlers
+// and forked children observe all changes or none. The caller must own references to the objects.
 void rebind(const Replacements& replacements, const std::vector<Ref>& tables) {
   if (replacements.empty()) return;
   std::vector<Change> changes;
@@ -79,7 +78,7 @@ void rebind(const Replacements& replacements, const std::vector<Ref>& tables) {
   for (const auto& [key, module] : DictRange(modules.get())) {
     if (const Ref names = namespace_of(key, module)) find_changes(names, replacements, changes);
   }
-  // The caller holds the old values too, so that nothing is freed here.
+  // The old values are not freed here, because the caller owns references to them.
   for (const Change& change : changes) {
     check(PyDict_SetItem(change.names.get(), change.name.get(), change.value));
   }
@@ -106,7 +105,7 @@ Replacements originals(const Patches& patches) {
 void call_all(const std::vector<Ref>& callbacks) {
   for (const Ref& callback : callbacks) {
     Py_XDECREF(PyObject_CallNoArgs(callback.get()));
-    PyErr_Clear();  // the names have changed even if a callback fails
+    PyErr_Clear();  // errors are ignored, because the names have changed already
   }
 }
 
@@ -120,7 +119,7 @@ void forget_keys(PyObject* dict, PyObject* parts) {
   const Ref keys = Ref::steal(PyDict_Keys(dict));
   for (PyObject* key : items_of(keys.get())) {
     if (!PyTuple_Check(key) || !have_one_in_common(key, parts)) continue;
-    if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // another thread has removed the key
+    if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // another thread may have removed the key
   }
 }
 
@@ -138,7 +137,7 @@ void Installation::release(const Lease* lease) {
   const auto found = std::find_if(leases_.begin(), leases_.end(),
                                   [&](const auto& each) { return each.get() == lease; });
   if (found == leases_.end()) return;
-  const auto gone = std::move(*found);  // released at the end of the function
+  const auto gone = std::move(*found);  // freed when the function returns
   leases_.erase(found);
   if (leases_.empty()) restore();
 }

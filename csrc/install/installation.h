@@ -1,5 +1,5 @@
-// Replaces objects of torch under all their names in modules at once. Open leases share the
-// replacements, and are counted.
+// Replaces objects of torch in all modules at once. The replacements stay in place until the last
+// lease ends.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,8 +13,8 @@
 
 namespace fxpress::install {
 
-// Removes the keys of a dict that are tuples and contain an object of the tuple `parts`, by
-// identity.
+// Removes each key of a dict that is a tuple and contains one of the objects in the tuple `parts`.
+// Objects are compared by identity.
 void forget_keys(PyObject* dict, PyObject* parts);
 
 // An object of torch and its replacement.
@@ -25,31 +25,31 @@ struct Patch {
 
 struct Patches {
   std::vector<Patch> patches;
-  // Dicts in which the stand-in also replaces the original as a key.
+  // Dicts of which `original` may be a key. It is replaced by `stand_in`.
   std::vector<Ref> tables;
-  // Called after names have changed: built-in functions without arguments, which run no Python
-  // code.
+  // Built-in functions that are called without arguments after names have changed. They must not
+  // run Python code.
   std::vector<Ref> callbacks;
 };
 
-// The lease of one install() or one `with installed()`.
+// A request for the replacements, by one install() or one `with installed()`.
 struct Lease {
-  Ref policy;      // str: the value of on_unsupported
-  bool is_scoped;  // whether a context manager holds and releases it
+  Ref policy;      // str: the argument on_unsupported
+  bool is_scoped;  // whether a context manager releases the lease
 };
 
-// Applies and reverts replacements without running Python code, so that other threads, signal
-// handlers and forked children see all replacements or none.
+// Replaces objects of torch and restores them. Runs no Python code meanwhile, so that other
+// threads, signal handlers and forked children observe all replacements or none.
 class Installation {
  public:
-  // The first lease applies `patches`; later calls ignore them.
+  // Adds a lease. If it is the first lease, applies `patches`; otherwise ignores them.
   const Lease* acquire(Lease lease, Patches patches);
-  // Releasing the last lease restores the originals. Does nothing for a lease that was released.
+  // Removes a lease. The removal of the last lease restores the originals. May be called twice.
   void release(const Lease* lease);
-  // Returns the newest lease that no context manager holds, or null.
+  // Returns the newest lease that is not scoped, or null.
   const Lease* newest() const;
 
-  // Returns the policy of the newest lease, borrowed; null while nothing is replaced.
+  // Returns the policy of the newest lease, borrowed. Returns null if nothing is replaced.
   PyObject* policy() const;
   size_t count() const { return leases_.size(); }
 
@@ -58,24 +58,24 @@ class Installation {
   void restore();
 
   std::vector<std::unique_ptr<Lease>> leases_;  // in the order of acquire()
-  Patches active_;                              // the patches that are applied
+  Patches active_;                              // patches in place; empty without leases
 };
 
-// The argument of acquire(): policy, pairs (original, stand-in), tables, and callbacks.
+// The result of prepare(): policy, pairs (original, stand-in), Patches::tables, Patches::callbacks.
 using Prepared =
     std::tuple<pybind11::str, std::vector<std::pair<pybind11::object, pybind11::object>>,
                pybind11::list, pybind11::list>;
 
-// Acquires a lease; a context manager holds a scoped lease.
+// Adds a lease to `installation`. scoped: see Lease::is_scoped.
 const Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped);
 
-// Releases the newest lease that is not scoped; RuntimeError when there is none.
+// Releases the newest lease that is not scoped. Raises RuntimeError if there is none.
 void release_newest(Installation& installation);
 
-// Implements `with installed()`. `prepare` changes no shared state, so it may be interrupted.
+// Implements `with installed()`. prepare() may be interrupted, because it changes no shared state.
 class InstalledBlock {
  public:
-  // installation: an Installation. prepare: () -> Prepared. decorate: (function) -> function.
+  // prepare: a function that returns Prepared. decorate: a function that returns a function.
   InstalledBlock(pybind11::object installation, pybind11::object prepare,
                  pybind11::object decorate);
   pybind11::object call(const pybind11::object& function) const { return decorate_(function); }
@@ -84,10 +84,10 @@ class InstalledBlock {
 
  private:
   pybind11::object owner_;
-  Installation* installation_;  // the object in owner_
+  Installation* installation_;  // the C++ object of owner_
   pybind11::object prepare_;
   pybind11::object decorate_;
-  const Lease* lease_ = nullptr;  // set while the block runs
+  const Lease* lease_ = nullptr;  // null while the block is not active
 };
 
 }  // namespace fxpress::install

@@ -1,4 +1,4 @@
-// Iterates over the containers in arguments of calls: tuples, lists, dicts and slices.
+// Iterates over containers in the arguments of calls: tuples, lists, dicts and slices.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ inline ArgKind arg_kind(PyObject* object) {
 
 // Iterates over the children of one container.
 struct ArgCursor {
-  PyObject* container;    // borrowed from the arguments, or from a reference that the walk holds
-  ArgKind kind;           // type of the container
-  Py_ssize_t position{};  // position of the next child
+  PyObject* container;  // borrowed; the user of the cursor keeps it alive
+  ArgKind kind;
+  Py_ssize_t position{};  // index of the next child
 
-  // Returns the next child, borrowed, or null at the end. Sets `key` for dicts.
+  // Returns the next child, borrowed; null at the end. For a dict, also sets `key`.
   PyObject* next(PyObject** key = nullptr) {
     switch (kind) {
       case ArgKind::kTuple:
@@ -52,8 +52,8 @@ struct ArgCursor {
   }
 };
 
-// Returns the next child of the innermost container in the stack `open`, after removing containers
-// without further children. Null when the stack is empty.
+// Returns the next child of the innermost container in `open`, a stack of containers. First removes
+// containers without further children. Returns null if the stack becomes empty.
 inline PyObject* next_inside(std::vector<ArgCursor>& open) {
   while (!open.empty()) {
     if (PyObject* child = open.back().next()) return child;

@@ -1,6 +1,6 @@
-// Defines context managers that change the garbage collector, torch's names or attributes. Entering
-// and leaving them runs no byte code, so that a signal handler that raises (Ctrl-C) cannot
-// interrupt a change half way.
+// Defines context managers that change the garbage collector, names of torch, or attributes.
+// Entering and leaving them runs no byte code, so that an exception from a signal handler (Ctrl-C)
+// cannot interrupt a change.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,7 +12,7 @@
 
 namespace fxpress::cpython {
 
-// A context manager that constructs a Held on entry and destroys it on exit.
+// A context manager that constructs a `Held` on entry, and destroys it on exit.
 template <class Held>
 class HeldBlock {
  public:
@@ -20,11 +20,11 @@ class HeldBlock {
   void exit(const pybind11::args&) { held_.reset(); }
 
  private:
-  std::optional<Held> held_;  // while the block runs
+  std::optional<Held> held_;  // set while the block is active
 };
 
-// A context manager that calls `begin` on entry, and `end` on exit with the result of `begin`.
-// `begin` and `end` must be built-in functions, because a Python function runs byte code.
+// A context manager that calls begin() on entry, and end(result of begin()) on exit. Both must be
+// built-in functions, because Python functions run byte code.
 class Block {
  public:
   Block(pybind11::object begin, pybind11::object end)
@@ -40,7 +40,7 @@ class Block {
  private:
   pybind11::object begin_;
   pybind11::object end_;
-  pybind11::object token_;  // while the block runs
+  pybind11::object token_;  // the result of begin() while the block is active
 };
 
 // Sets an attribute, and returns its old value.

@@ -1,4 +1,4 @@
-// Wraps functions of the C API to throw an error of CPython as a C++ exception.
+// Wraps functions of the C API. The wrappers throw a C++ exception if CPython has set an error.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ inline PyObject* borrowed(const Ref& object) {
   return object.get();
 }
 
-// Returns callable(*arguments); an argument is a PyObject* or a Ref.
+// Returns callable(*arguments). Each argument is a PyObject* or a Ref.
 template <class... Arguments>
 Ref call(PyObject* callable, const Arguments&... arguments) {
-  PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may write to the first slot
+  PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may use the first item
   return Ref::steal(PyObject_Vectorcall(
       callable, vector + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
@@ -26,7 +26,7 @@ Ref call(PyObject* callable, const Arguments&... arguments) {
 // Returns object.name(*arguments).
 template <class... Arguments>
 Ref call_method(PyObject* object, PyObject* name, const Arguments&... arguments) {
-  PyObject* vector[] = {nullptr, object, borrowed(arguments)...};  // see call()
+  PyObject* vector[] = {nullptr, object, borrowed(arguments)...};  // as in call()
   return Ref::steal(PyObject_VectorcallMethod(
       name, vector + 1, (1 + sizeof...(arguments)) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
 }
@@ -35,13 +35,13 @@ inline bool is_true(PyObject* object) {
   return check(PyObject_IsTrue(object));
 }
 
-// Whether the objects are identical or compare equal.
+// Returns whether the objects are identical or compare equal.
 inline bool is_equal(PyObject* a, PyObject* b) {
   return check(PyObject_RichCompareBool(a, b, Py_EQ));
 }
 
-// Returns isinstance(object, types), where `types` is a class or a tuple of classes. Unlike is_a(),
-// may run Python code.
+// Returns isinstance(object, types). types: a class or a tuple of classes. Unlike is_a(), this
+// function may run Python code.
 inline bool is_instance(PyObject* object, PyObject* types) {
   return check(PyObject_IsInstance(object, types));
 }
@@ -57,7 +57,7 @@ inline long to_long(PyObject* object) {
   return result;
 }
 
-// Returns a list of `size` objects: make(i) returns the Ref of item i.
+// Returns a list with `size` items. make(i) returns item i as a Ref.
 template <class Make>
 Ref make_list(size_t size, Make make) {
   Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(size)));
@@ -67,7 +67,7 @@ Ref make_list(size_t size, Make make) {
   return list;
 }
 
-// Returns a tuple of `size` objects: make(i) returns the Ref of item i.
+// Returns a tuple with `size` items. make(i) returns item i as a Ref.
 template <class Make>
 Ref make_tuple(size_t size, Make make) {
   Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));
@@ -77,8 +77,8 @@ Ref make_tuple(size_t size, Make make) {
   return tuple;
 }
 
-// The items of a dict that does not change during the loop, borrowed: `for (const auto& [key,
-// value] : DictRange(dict))`. DictItems allows changes during the loop.
+// Iterates over a dict: `for (const auto& [key, value] : DictRange(dict))`. Items are borrowed. The
+// dict must not change during the loop; DictItems allows changes.
 class DictRange {
  public:
   explicit DictRange(PyObject* dict) : dict_(dict) {}
@@ -100,7 +100,7 @@ class DictRange {
 
    private:
     PyObject* dict_;
-    Py_ssize_t position_ = 0;  // for PyDict_Next
+    Py_ssize_t position_ = 0;  // position of PyDict_Next
     Item item_{};
     bool is_at_end_ = false;
   };

@@ -9,7 +9,7 @@
 
 namespace fxpress::cpython {
 
-// Returns a tuple of the values, which takes over their references.
+// Returns a tuple of `values`, whose references move to the tuple.
 inline Ref take_as_tuple(std::span<Ref> values) {
   Ref result = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -18,21 +18,21 @@ inline Ref take_as_tuple(std::span<Ref> values) {
   return result;
 }
 
-// Returns an object without attributes; __init__ does not run. From Python 3.11 on, attributes that
-// are set one by one are stored inline in the object, without a dict, which is smaller and faster.
+// Returns an object without attributes, without calling __init__. From Python 3.11 on, attributes
+// set one by one are stored inline in the object, which is smaller and faster than a dict.
 inline Ref new_object(PyObject* type) {
   static PyObject* const no_arguments = check(PyTuple_New(0));
   return Ref::steal(PyBaseObject_Type.tp_new(as_type(type), no_arguments, nullptr));
 }
 
-// Returns an object of class `type` with `dict` as its __dict__; __init__ does not run.
+// Returns an object of class `type` with `dict` as its __dict__, without calling __init__.
 inline Ref new_instance(PyObject* type, PyObject* dict) {
   Ref object = Ref::steal(as_type(type)->tp_alloc(as_type(type), 0));
   check(set_instance_dict(object.get(), dict));
   return object;
 }
 
-// Returns an object with these attributes; __init__ does not run.
+// Returns an object of class `type` with `attributes`, without calling __init__.
 inline Ref new_instance(PyObject* type,
                         std::initializer_list<std::pair<PyObject*, PyObject*>> attributes) {
   Ref object = new_object(type);
@@ -42,8 +42,8 @@ inline Ref new_instance(PyObject* type,
   return object;
 }
 
-// Lists the items of a mapping whose class may override items(), as a new list of pairs. Raises
-// ValueError when items() returns other objects than pairs.
+// Returns a list of the pairs that mapping.items() returns; a class may override items(). Raises
+// ValueError if an item is not a pair.
 inline Ref pairs_of(PyObject* mapping) {
   Ref items = Ref::steal(PyMapping_Items(mapping));
   for (PyObject* item : items_of(items.get())) {

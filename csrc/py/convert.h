@@ -13,13 +13,12 @@ inline pybind11::object to_object(Ref ref) {
   return pybind11::reinterpret_steal<pybind11::object>(ref.release());
 }
 
-// Returns the object, or None for null.
+// Returns `object`, or None if it is null.
 inline pybind11::object borrow_or_none(PyObject* object) {
   return pybind11::reinterpret_borrow<pybind11::object>(object == nullptr ? Py_None : object);
 }
 
-// Returns the names of a C++ enum's members, in order. Python code finds the members of its enum by
-// name.
+// Returns the names of a C++ enum's members, in order. Python code looks up its own enum by name.
 inline pybind11::tuple texts(std::span<const char* const> names) {
   pybind11::tuple result(names.size());
   for (size_t i = 0; i < names.size(); ++i) result[i] = pybind11::str(names[i]);

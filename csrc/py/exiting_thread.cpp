@@ -1,11 +1,11 @@
-// Keeps daemon threads whose stack has frames of fxpress from unwinding at interpreter shutdown.
+// Prevents unwinding of daemon threads in fxpress at interpreter shutdown.
 //
-// Python before 3.14 ends a daemon thread by pthread_exit() when the thread takes the GIL.
-// pthread_exit() unwinds the stack: destructors would release objects without the GIL, and a
-// noexcept function or a catch-all handler would abort the process. The unwinder calls the C++
-// personality routine for each frame that has something to clean up. The linker (--wrap) replaces
-// this routine by the function below, for frames of the extension only. At the first such frame,
-// the thread waits for the end of the process, as daemon threads do from Python 3.14 on.
+// Before Python 3.14, a daemon thread that acquires the GIL at shutdown ends by pthread_exit(),
+// which unwinds the stack. Destructors would then release objects without the GIL, and a noexcept
+// function or a catch-all handler would abort the process. For each frame that needs cleanup, the
+// unwinder calls the C++ personality routine. In the frames of this extension, the linker (--wrap)
+// replaces this routine by the function below. It makes the thread wait for the end of the process,
+// as Python does from 3.14 on.
 #include <unwind.h>
 
 #include "py/interpreter.h"

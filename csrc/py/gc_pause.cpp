@@ -10,19 +10,19 @@ namespace fxpress::cpython {
 namespace {
 
 Holds pauses;
-// The time at which the first of the current pauses began. Its initializer, zero, cannot throw.
+// When the first of the active pauses began. Its initializer, zero, cannot throw.
 std::chrono::steady_clock::time_point since;  // NOLINT(bugprone-throwing-static-initialization)
 constexpr std::chrono::seconds kLongest{10};
 
 Holds rare;
 
-// First thresholds: a collection starts after this number of new objects.
-constexpr long kRare = 100'000;                           // while `rare` has holds
-constexpr long kNever = std::numeric_limits<int>::max();  // while `pauses` has holds
+// Values of the first threshold: the number of new objects that starts a collection.
+constexpr long kRare = 100'000;                           // while a RareCollections exists
+constexpr long kNever = std::numeric_limits<int>::max();  // while a GcPause exists
 
-PyObject* usual = nullptr;  // thresholds that other code has set; owned; null if `ours` is null
-PyObject* ours = nullptr;   // the thresholds that replace `usual`; owned
-PyObject* get_threshold = nullptr;  // functions of the module gc; owned, never released
+PyObject* usual = nullptr;          // thresholds to restore; owned; null if `ours` is null
+PyObject* ours = nullptr;           // thresholds set by this file; owned
+PyObject* get_threshold = nullptr;  // functions of gc; never released
 PyObject* set_threshold = nullptr;
 
 void find_functions() {
@@ -31,22 +31,22 @@ void find_functions() {
   get_threshold = check(PyObject_GetAttrString(gc.get(), "get_threshold"));
 }
 
-// Returns a copy of the thresholds with another first threshold.
+// Returns a copy of `thresholds` with `first` as its first item.
 Ref with_first(PyObject* thresholds, long first) {
   Ref made = Ref::steal(PySequence_List(thresholds));
   check(PySequence_SetItem(made.get(), 0, Ref::steal(PyLong_FromLong(first)).get()));
   return Ref::steal(PyList_AsTuple(made.get()));
 }
 
-// Sets the first threshold to at least `least` objects, or restores the usual one if `least` is 0.
-// If other code has set thresholds in the meantime, these become the usual ones.
+// Raises the first threshold to at least `least`, or restores `usual` if `least` is 0. If other
+// code has set thresholds in the meantime, they become `usual`.
 void set_least(long least) {
   if (get_threshold == nullptr) find_functions();
   Ref now = call(get_threshold);
   const bool is_ours = ours != nullptr && is_equal(now.get(), ours);
   if (is_ours) now = Ref::borrow(usual);
   const long first = PyLong_AsLong(PyTuple_GetItem(now.get(), 0));
-  const bool is_changed = 0 < first && first < least;  // 0 turns collections off
+  const bool is_changed = 0 < first && first < least;  // threshold 0 disables collections
   Ref wanted = is_changed ? with_first(now.get(), least) : Ref();
   if (is_changed || is_ours) {
     PyObject* const set = is_changed ? wanted.get() : now.get();
@@ -56,8 +56,8 @@ void set_least(long least) {
   Py_XSETREF(ours, wanted.release());
 }
 
-// Called by constructors and destructors, so errors, such as MemoryError, are reported as
-// unraisable. set_least() throws only Python errors.
+// Sets the thresholds. Constructors and destructors call this function, so it reports errors, such
+// as MemoryError, as unraisable. set_least() throws only Python errors.
 void update(bool is_paused) noexcept {  // NOLINT(bugprone-exception-escape)
   const pybind11::error_scope kept;
   try {

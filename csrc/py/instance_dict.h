@@ -1,6 +1,5 @@
-// Reads the __dict__ of an instance, even if its class overrides the attribute __dict__, and the
-// tables of parameters, buffers, children and hooks in a module's __dict__. The callers pass
-// torch's names of the tables.
+// Reads the __dict__ of an instance, even if its class overrides the attribute __dict__. Also reads
+// the dicts of parameters, buffers, children and hooks ("tables") in a module's __dict__.
 #pragma once
 
 #include <functional>
@@ -13,18 +12,17 @@ inline Ref instance_dict(PyObject* instance) {
   return Ref::steal(PyObject_GenericGetDict(instance, nullptr));
 }
 
-// The next two functions serve as slots of descriptor types. They do not throw, because CPython
-// calls slots from C.
+// The next two functions are used in slots of types. They do not throw, because CPython calls them.
 
-// Returns a new reference to a value of a dict. Null without an error when the key is absent; null
-// with an error when a comparison of keys, which may run Python code, fails.
+// Returns a new reference to dict[name]. Returns null without an error if the key is absent, and
+// null with an error if comparing keys fails, which may run Python code.
 inline PyObject* value_in_dict(PyObject* dict, PyObject* name) {
   PyObject* value = PyDict_GetItemWithError(dict, name);
   Py_XINCREF(value);
   return value;
 }
 
-// Sets a value in an instance's __dict__; null deletes it. Returns 0, or -1 with an error.
+// Sets instance.__dict__[name], or deletes it if `value` is null. Returns 0, or -1 with an error.
 inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) return -1;
@@ -37,24 +35,24 @@ inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
   return status;
 }
 
-// Finds a table that is exactly a dict, so that the C API can read and write it. Borrowed; null
-// when the table is missing or of another type, which only Python code can handle.
+// Returns a table that is exactly a dict, so that the C API can read and write it; borrowed.
+// Returns null if the table is missing or has another type, which only Python code can handle.
 inline PyObject* dict_table(PyObject* module_dict, PyObject* table_name) {
   PyObject* found = dict_get(module_dict, table_name);
   return found != nullptr && PyDict_CheckExact(found) ? found : nullptr;
 }
 
-// Finds a table that can be read by the C API of dicts: a dict or an OrderedDict.
+// Returns a table that the C API of dicts can read: a dict or an OrderedDict; borrowed. Else null.
 inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
   PyObject* found = dict_get(module_dict, table_name);
   return found != nullptr && (PyDict_CheckExact(found) || PyODict_CheckExact(found)) ? found
                                                                                      : nullptr;
 }
 
-// Finds the value of a name in the first table that has the name; borrowed. Returns null when no
-// table has the name, or when a table is missing, which only Python code can handle. `tables` are
-// in the order of nn.Module.__getattr__: parameters, buffers, children. table_of(table) returns a
-// dict or null.
+// Returns the value of `name` in the first of the tables that contains it; borrowed. Returns null
+// if no table contains it, or if a table is missing, which only Python code can handle. tables:
+// parameters, buffers and children, as in nn.Module.__getattr__. table_of(table) returns a dict or
+// null.
 template <class Tables, class TableOf = std::identity>
 PyObject* find_in_tables(const Tables& tables, PyObject* name, TableOf table_of = {}) {
   for (PyObject* each : tables) {
@@ -65,7 +63,7 @@ PyObject* find_in_tables(const Tables& tables, PyObject* name, TableOf table_of 
   return nullptr;
 }
 
-// Whether all tables are present and none has the name.
+// Returns whether all tables exist and none contains `name`.
 template <class Tables, class TableOf = std::identity>
 bool all_lack(const Tables& tables, PyObject* name, TableOf table_of = {}) {
   for (PyObject* each : tables) {

@@ -1,5 +1,5 @@
-// Defines functions that depend on the release of CPython, with their variants next to each other.
-// No other file in csrc tests PY_VERSION_HEX.
+// Defines functions that depend on the version of CPython. No other file in csrc tests
+// PY_VERSION_HEX.
 #pragma once
 
 #include <Python.h>
@@ -9,8 +9,7 @@
 
 namespace fxpress::cpython {
 
-// Blocks the thread forever if the interpreter is finalizing, because the thread must no longer use
-// Python.
+// Blocks the thread forever if the interpreter is finalizing, because Python must not be used then.
 inline void wait_if_finalizing() {
 #if PY_VERSION_HEX >= 0x030D0000
   const bool is_finalizing = Py_IsFinalizing() != 0;
@@ -20,7 +19,7 @@ inline void wait_if_finalizing() {
   while (is_finalizing || Py_IsInitialized() == 0) pause();
 }
 
-// Acquires the GIL, also in a thread that Python did not create.
+// Acquires the GIL. Also works in a thread that Python did not create.
 class AcquiredGil {
  public:
   AcquiredGil() = default;
@@ -36,8 +35,8 @@ class AcquiredGil {
   PyGILState_STATE state_ = ensure();
 };
 
-// Gets an attribute. Returns 1 if the object has it; 0 without an error, and a null result, if not;
-// -1 with an error.
+// Sets `result` to an attribute, and returns 1. If the object lacks the attribute, sets null and
+// returns 0 without an error. Returns -1 with any other error.
 inline int optional_attr(PyObject* object, PyObject* name, PyObject** result) {
 #if PY_VERSION_HEX >= 0x030D0000
   return PyObject_GetOptionalAttr(object, name, result);
@@ -46,16 +45,16 @@ inline int optional_attr(PyObject* object, PyObject* name, PyObject** result) {
 #endif
 }
 
-// Returns the __dict__ of an instance, or null without an error when it has none. Borrowed: the
-// instance must not change during its use.
+// Returns the __dict__ of an instance, or null without an error if there is none. The result is
+// borrowed, so the instance must not change while it is used.
 inline PyObject* borrowed_instance_dict(PyObject* instance) {
   PyObject** dict = _PyObject_GetDictPtr(instance);
   return dict == nullptr ? nullptr : *dict;
 }
 
-// Sets the __dict__ of a new object. Returns 0, or -1 with an error. PyObject_GenericSetDict does
-// not suffice in 3.13: attribute access still uses the object's inline values, which are empty, and
-// does not find the entries of the dict.
+// Sets the __dict__ of a new object. Returns 0, or -1 with an error. PyObject_GenericSetDict is not
+// sufficient in 3.13: attribute access would still read the object's inline values, which are
+// empty, and not the dict.
 inline int set_instance_dict(PyObject* object, PyObject* dict) {
 #if PY_VERSION_HEX >= 0x030D0000
   if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) {
@@ -65,8 +64,8 @@ inline int set_instance_dict(PyObject* object, PyObject* dict) {
   return PyObject_GenericSetDict(object, dict, nullptr);
 }
 
-// Whether dicts count their changes in ma_version_tag, which 3.12 deprecates and 3.13 removes. From
-// 3.12 on, watchers of a dict are notified of its changes instead.
+// Whether dicts have a version, ma_version_tag, which 3.12 deprecates and 3.13 removes. From 3.12
+// on, a watcher is notified of changes instead.
 #if PY_VERSION_HEX < 0x030C0000
 constexpr bool kDictsCount = true;
 
@@ -88,10 +87,10 @@ inline uint64_t own_dict_version(PyObject*) {
   return 0;
 }
 
-inline void (*dict_changes)() = nullptr;  // see watch_changes()
+inline void (*dict_changes)() = nullptr;  // set by watch_changes()
 
-// Registers a function that is called before a watched dict changes or is freed. Returns the number
-// of the watcher, or -1 when Python has no slot left. Must be called only once.
+// Registers a function that Python calls before a watched dict changes or is freed. Returns the
+// watcher's number; -1 if Python does not have a free watcher. Must be called only once.
 inline int watch_changes(void (*changes)()) {
   dict_changes = changes;
   const int watcher = PyDict_AddWatcher([](PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) {
@@ -102,8 +101,8 @@ inline int watch_changes(void (*changes)()) {
   return watcher;
 }
 
-// Starts to watch a dict; returns whether it is watched. Does not watch a __dict__ whose values are
-// stored inline in its object, because 3.13 changes them without a notification.
+// Starts to watch a dict. Returns false if it cannot be watched, such as a __dict__ whose values
+// are stored inline in its object: 3.13 changes these values without a notification.
 inline bool watch_dict(int watcher, PyObject* dict) {
   if (watcher < 0 || reinterpret_cast<PyDictObject*>(dict)->ma_values != nullptr) return false;
   if (PyDict_Watch(watcher, dict) == 0) return true;
@@ -112,7 +111,7 @@ inline bool watch_dict(int watcher, PyObject* dict) {
 }
 #endif
 
-// Returns a number that changes whenever the class or one of its bases does; 0: unknown.
+// Returns a number that changes whenever the class or a base changes; 0 if the number is unknown.
 inline unsigned int type_version(PyTypeObject* type) {
 #if PY_VERSION_HEX >= 0x030D0000
   return type->tp_version_tag;

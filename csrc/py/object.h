@@ -1,4 +1,4 @@
-// Defines owning references and error checks for the C API.
+// Defines owned references, and error checks for the C API.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,7 +11,7 @@
 
 namespace fxpress::cpython {
 
-// Turns the error that CPython has set into a C++ exception.
+// Throws a C++ exception for the error that CPython has set.
 [[noreturn]] inline void throw_python_error() {
   throw pybind11::error_already_set();
 }
@@ -32,7 +32,7 @@ inline bool check(int status) {
   return status != 0;
 }
 
-// One owned reference, or null.
+// An owned reference to a Python object, or null.
 class Ref {
  public:
   Ref() = default;
@@ -45,7 +45,7 @@ class Ref {
   Ref& operator=(const Ref&) = delete;
   ~Ref() { Py_XDECREF(object_); }
 
-  // Takes over a new reference; null means that CPython has set an error.
+  // Takes ownership of a new reference. Throws the current Python error if it is null.
   static Ref steal(PyObject* object) { return Ref(check(object)); }
   static Ref borrow(PyObject* object) {
     Py_XINCREF(object);
@@ -65,7 +65,7 @@ inline PyTypeObject* as_type(PyObject* type) {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
-// Implements isinstance() by the object's type; runs no Python code.
+// Returns isinstance() of the object's actual type. Runs no Python code.
 inline bool is_a(PyObject* object, PyObject* type) {
   return PyObject_TypeCheck(object, as_type(type)) != 0;
 }
@@ -74,14 +74,14 @@ inline Ref get_attr(PyObject* object, PyObject* name) {
   return Ref::steal(PyObject_GetAttr(object, name));
 }
 
-// Returns the attribute, or an empty Ref after an AttributeError. Other errors propagate.
+// Returns an attribute, or an empty Ref if the object lacks it. Throws other errors.
 inline Ref find_attr(PyObject* object, PyObject* name) {
   PyObject* result = nullptr;
   check(optional_attr(object, name, &result));
   return result == nullptr ? Ref() : Ref::steal(result);
 }
 
-// Returns a value of a dict, borrowed, or null. TypeError when the object is not a dict.
+// Returns dict[key], borrowed, or null. Raises TypeError unless `dict` is a dict.
 inline PyObject* dict_get(PyObject* dict, PyObject* key) {
   PyObject* value = PyDict_GetItemWithError(dict, key);
   if (value == nullptr && PyErr_Occurred() != nullptr) {
@@ -92,13 +92,13 @@ inline PyObject* dict_get(PyObject* dict, PyObject* key) {
   return value;
 }
 
-// Iterates over a dict that Python code may change during the loop: it holds key and value, and
-// raises the RuntimeError of a Python loop when the dict grows or shrinks.
+// Iterates over a dict that Python code may change during the loop. Owns the current key and value.
+// Like a loop in Python, raises RuntimeError if the dict grows or shrinks.
 class DictItems {
  public:
   explicit DictItems(PyObject* dict) : dict_(Ref::borrow(dict)), size_(PyDict_GET_SIZE(dict)) {}
 
-  // Moves to the next item; returns false at the end.
+  // Moves to the next item. Returns false at the end.
   bool next() {
     if (PyDict_GET_SIZE(dict_.get()) != size_) {
       raise(PyExc_RuntimeError, "dictionary changed size during iteration");
@@ -116,12 +116,12 @@ class DictItems {
  private:
   Ref dict_;
   Py_ssize_t size_;          // number of items when the loop began
-  Py_ssize_t position_ = 0;  // for PyDict_Next
+  Py_ssize_t position_ = 0;  // position of PyDict_Next
   Ref key_;                  // key of the current item
   Ref value_;                // value of the current item
 };
 
-// Returns the UTF-8 text of a str, valid while the str is live.
+// Returns the UTF-8 text of a str. The text is valid until the str is freed.
 inline std::string_view utf8(PyObject* string) {
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(string, &size);
@@ -133,7 +133,7 @@ inline Ref new_string(std::string_view text) {
   return Ref::steal(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
 }
 
-// Returns the items of a tuple, or of a list that does not change during their use; borrowed.
+// Returns the items of a tuple or list, borrowed. A list must not change while they are used.
 inline std::span<PyObject* const> items_of(PyObject* sequence) {
   return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(PySequence_Fast_GET_SIZE(sequence))};
 }
@@ -147,7 +147,7 @@ inline Ref new_tuple(std::span<PyObject* const> items) {
   return tuple;
 }
 
-// Stores a new reference to objects[role] in `slot`. May run twice, because the Python side may be
+// Stores a new reference to objects[role] in `slot`. May be called again if Python code is
 // reloaded.
 inline void fill_slot(PyObject*& slot, PyObject* objects, const char* role) {
   PyObject* value = PyDict_GetItemString(objects, role);
@@ -156,7 +156,7 @@ inline void fill_slot(PyObject*& slot, PyObject* objects, const char* role) {
   Py_XSETREF(slot, value);
 }
 
-// Counts one level of Python's recursion limit; RecursionError beyond it.
+// Enters one level of recursion until its destructor. Raises RecursionError at Python's limit.
 class RecursionGuard {
  public:
   explicit RecursionGuard(const char* where) {
@@ -167,14 +167,14 @@ class RecursionGuard {
   RecursionGuard& operator=(const RecursionGuard&) = delete;
 };
 
-// Handles signals (Ctrl-C) in loops that may run longer than 100 ms. `step` counts the iterations.
+// Handles signals (Ctrl-C). Must be called in loops that may take over 100 ms. step: the iteration.
 inline void poll_signals(size_t step) {
   if ((step & 0x3ff) == 0x3ff) check(PyErr_CheckSignals());
 }
 
 }  // namespace fxpress::cpython
 
-// All components use Python objects, so the names of this folder are visible in all of fxpress.
+// All components use Python objects, so this folder's names are available in namespace fxpress.
 namespace fxpress {
 using namespace cpython;
 }

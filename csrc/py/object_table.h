@@ -1,4 +1,4 @@
-// Defines tables that own Python objects during a call and number the objects by identity.
+// Defines containers that own Python objects during a call, and number the objects by identity.
 #pragma once
 
 #include <deque>
@@ -11,14 +11,14 @@
 
 namespace fxpress::cpython {
 
-// Numbers objects by identity: 1, True and 1.0 are three objects.
+// Numbers objects by identity. For example, 1, True and 1.0 get three different numbers.
 class ObjectTable {
  public:
   explicit ObjectTable(size_t expected = 0) : ids_(expected) { objects_.reserve(expected); }
 
   static uint64_t key(PyObject* object) { return reinterpret_cast<uintptr_t>(object); }
 
-  // Returns the object's id; a new object gets a new id.
+  // Returns the object's id. Assigns the next id to a new object.
   core::ObjectId add(PyObject* object) {
     const auto [id, added] = ids_.insert(key(object), static_cast<uint32_t>(objects_.size()));
     if (added) objects_.push_back(Ref::borrow(object));
@@ -33,21 +33,20 @@ class ObjectTable {
   size_t size() const { return objects_.size(); }
   const std::vector<Ref>& objects() const { return objects_; }
 
-  // Frees the index from objects to ids; find() and add() must not be called afterwards.
+  // Frees the index. find() and add() must not be called afterwards.
   void drop_index() { ids_ = core::FlatMap(); }
 
  private:
-  std::vector<Ref> objects_;  // by id
-  core::FlatMap ids_;         // address -> id
+  std::vector<Ref> objects_;  // index: id
+  core::FlatMap ids_;         // from addresses to ids
 };
 
-// Stores values that are computed once for each object. The map owns the objects, so that no other
-// object can get their addresses.
+// Stores one computed value per object. Owns the objects, so that their addresses are not reused.
 template <class T>
 class ObjectMap {
  public:
-  // Returns the value of an object, computed on the first call; the address of the value is stable.
-  // compute() may run Python code that calls get() too.
+  // Returns the value of an object. The first call calls compute(), which may run Python code that
+  // calls get() too. The returned address stays valid.
   template <class F>
   const T& get(PyObject* object, F&& compute) {
     const uint32_t known = objects_.find(object);
@@ -60,7 +59,7 @@ class ObjectMap {
 
  private:
   ObjectTable objects_;
-  std::deque<T> values_;  // by id
+  std::deque<T> values_;  // index: id
 };
 
 }  // namespace fxpress::cpython

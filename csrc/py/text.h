@@ -7,7 +7,7 @@
 
 namespace fxpress::cpython {
 
-// The UTF-8 of a str; lone surrogates, which UTF-8 excludes, are encoded like characters.
+// The UTF-8 text of a str. Lone surrogates, which UTF-8 forbids, are encoded like characters.
 class Text {
  public:
   explicit Text(PyObject* string) {
@@ -27,11 +27,11 @@ class Text {
   std::string_view view() const { return view_; }
 
  private:
-  Ref bytes_;              // set if the str has lone surrogates
-  std::string_view view_;  // valid while this object and the str are live
+  Ref bytes_;              // owns the text if the str has lone surrogates
+  std::string_view view_;  // valid while this object and the str exist
 };
 
-// Returns the str of a text that may have lone surrogates.
+// Returns the str of a UTF-8 text that may contain encoded lone surrogates.
 inline Ref new_text(std::string_view text) {
   return Ref::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));

@@ -75,7 +75,7 @@ class Canonicalizer {
     out_.end_record();
   }
 
-  // Writes a map sorted by its keys. If `renamed` is not null, it has new names for the keys.
+  // Writes a map sorted by its keys. If `renamed` is not null, writes the keys by their new names.
   void sorted_map(const Value& map, const Renamed* renamed) {
     std::vector<std::pair<std::string_view, const Value*>> entries;
     const auto stored = document_.children(map);
@@ -124,7 +124,7 @@ class Canonicalizer {
                                  permute(output_specs, output_order), renamed);
         case Field::GraphModule_module_call_graph:
           return calls(value);
-        default:  // the metadata, which records the graph's origin
+        default:  // the canonical form omits metadata and fields of namedtuples
           out_.begin_map();
           return out_.end_map();
       }
@@ -252,7 +252,7 @@ class Canonicalizer {
     return result;
   }
 
-  // Writes a value in which references to the graph's values have the new names.
+  // Writes `value`, with new names for the graph's values that it refers to.
   void write_renamed(const Value& value, const Renamed& renamed) {
     core::check_stack("values within each other");
     const auto inside =
@@ -278,7 +278,7 @@ class Canonicalizer {
           write_renamed(part, renamed);
         });
       case ValueKind::kUnion: {
-        // A subgraph does not refer to values of this graph.
+        // A subgraph does not use names of the graph that contains it.
         if (document_.tag(value) == Field::Argument_as_graph) return out_.reuse(value);
         out_.begin_union(schema_.type(value.type), value.count);
         if (const std::string_view name = name_of(document_, value);
@@ -307,7 +307,7 @@ class Canonicalizer {
   }
 
   void spec(const Value& spec, const Renamed& renamed) {
-    const SpecInfo& info = *find_spec(document_.tag(spec));  // sort_key() has checked it
+    const SpecInfo& info = *find_spec(document_.tag(spec));  // sort_key() has checked the tag
     out_.begin_union(schema_.type(spec.type), spec.count);
     record(document_.content(spec), [&](Field field, const Value& value) {
       if (info.target_type == SpecTarget::kInput && field == info.target) {
@@ -336,7 +336,7 @@ class Canonicalizer {
 
   const Document& document_;
   const Schema& schema_;
-  const Constants& constants_;  // see canonicalize()
+  const Constants& constants_;  // names that no node or input defines; not renamed
   DocumentBuilder out_;         // the canonical form
 };
 

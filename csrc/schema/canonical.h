@@ -1,5 +1,5 @@
-// Computes the canonical form of a program: the order of nodes depends only on what they compute,
-// names count from 0, and metadata about the program's origin is left out.
+// Computes the canonical form of a program: nodes are ordered by what they compute, values are
+// named _0, _1 and so on, and metadata is left out.
 #pragma once
 
 #include <stdexcept>
@@ -13,8 +13,8 @@
 
 namespace fxpress::schema {
 
-// Thrown for a program without a canonical form: a name is not defined or defined twice, the graph
-// has a cycle, or the signature and the graph differ in length.
+// Thrown if a program has no canonical form: a name is undefined or defined twice, the graph has a
+// cycle, or the signature and the graph have different numbers of inputs or outputs.
 class CanonicalError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -26,13 +26,13 @@ class UnknownName : public CanonicalError {
   using CanonicalError::CanonicalError;
 };
 
-// Returns the canonical form of an ExportedProgram. constants: names that arguments may use, but no
-// node or input defines; these names are kept.
+// Returns the canonical form of an ExportedProgram. constants: names of constants, which arguments
+// use but no node or input defines. Names of constants are not changed.
 Document canonicalize(const Document& program, const core::TextViewSet& constants);
 
-// Returns the canonical form of a Graph whose inputs and outputs are sorted already. Adds the
-// renamed values to `names`, in no particular order.
-using NewNames = std::vector<std::pair<std::string, std::string>>;  // of values: old and new
+// Returns the canonical form of a Graph whose inputs and outputs are sorted already. Adds the old
+// and the new name of each value to `names`, in no particular order.
+using NewNames = std::vector<std::pair<std::string, std::string>>;
 Document canonicalize_graph(const Document& graph, const core::TextViewSet& constants,
                             NewNames& names);
 

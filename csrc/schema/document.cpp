@@ -49,7 +49,7 @@ void DocumentBuilder::close(uint32_t count) {
   add(value);
 }
 
-// Opens a list or a map. Its values stay in pending_ until it is closed.
+// Opens a list or a map. Its values stay in pending_ until close() moves them to the document.
 void DocumentBuilder::open(ValueKind kind) {
   levels_.push_back({kind, 0, 0, pending_.size()});
 }

@@ -1,5 +1,5 @@
-// Defines a document: a value of the schema as a typed tree, stored in flat arrays. JSON is read
-// into a document; schema objects, hashes and the canonical form are computed from a document.
+// Defines Document: a value of torch's serialization schema as a typed tree in flat arrays. JSON is
+// read into a document; schema objects, hashes and the canonical form are computed from a document.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,12 @@
 
 namespace fxpress::schema {
 
-// The target of an encoded program: JSON text (json_writer.h) or a document.
+// Receives an encoded program as calls. One subclass writes JSON (json_writer.h), the other builds
+// a document.
 //
-// A value is one call, or a begin call, its contents, and an end call. Every field of a record is
-// written in the order of the schema: field(position), then its value.
+// A record, union, list or map is a begin call, its contents and an end call; any other value is
+// one call. The fields of a record follow in the order of the schema, each as field(position) and
+// its value.
 class EventSink {
  public:
   virtual ~EventSink() = default;
@@ -24,7 +26,7 @@ class EventSink {
   virtual void begin_record(const TypeInfo& type) = 0;
   virtual void field(size_t position) = 0;
   virtual void end_record() = 0;
-  // The field of a union that is set; its value follows.
+  // `position` is the field of the union that is set; the value of this field follows.
   virtual void begin_union(const TypeInfo& type, size_t position) = 0;
   virtual void end_union() = 0;
   virtual void begin_list() = 0;
@@ -58,14 +60,15 @@ enum class ValueKind : uint8_t {
 
 struct Value {
   ValueKind kind = ValueKind::kNull;
-  uint16_t type = 0;   // record, union: position in the schema
-  uint32_t count = 0;  // string, big integer: bytes; list, map: values (keys are counted);
-                       // record: fields; union: the field that is set; int: 1 for an enum member
+  uint16_t type = 0;   // record, union: position of its type in the schema
+  uint32_t count = 0;  // string, big integer: number of bytes; list, map: number of values, with
+                       // keys; record: number of fields; union: position of the set field;
+                       // int: 1 for an enum member
   union {
     int64_t integer = 0;  // bool, int
     double real;
-    uint64_t place;  // string, big integer: offset in text_; kept: see kept(); else: position
-                     // in values_ of the first contained value
+    uint64_t place;  // string, big integer: offset in Document::text_; kept: number passed to
+                     // kept(); else: position of the first contained value in Document::values_
   };
 };
 
@@ -80,16 +83,16 @@ class Document {
   std::string_view text(const Value& value) const {
     return {text_.data() + value.place, value.count};
   }
-  // The contained values: items of a list, fields of a record in order, keys and values of a map in
-  // turn, the value of a union.
+  // Returns the contained values: items of a list, fields of a record in order, keys and values of
+  // a map alternately, the value of a union.
   std::span<const Value> children(const Value& value) const {
     return {values_.data() + value.place, value.kind == ValueKind::kUnion ? 1 : value.count};
   }
-  // The field of a record; the schema must have it.
+  // Returns the value of a record's field. The schema must have this field.
   const Value& field(const Value& record, Field field) const {
     return values_[record.place + static_cast<uint64_t>(schema_->place(field))];
   }
-  // The field of a union that is set; kUnknown for a field that is not in schema.def.
+  // Returns which field of a union is set; kUnknown if schema.def does not have the field.
   Field tag(const Value& value) const { return schema_->type(value.type).fields[value.count].id; }
   const Value& content(const Value& value) const { return values_[value.place]; }
 
@@ -101,24 +104,23 @@ class Document {
   friend class DocumentBuilder;
 
   const Schema* schema_;              // outlives the document
-  core::GrowingArray<Value> values_;  // all but the root
+  core::GrowingArray<Value> values_;  // all values but the root
   core::GrowingArray<char> text_;     // all strings, concatenated
   Value root_;                        // the outermost value
   bool has_passed_ = false;
 };
 
-// Builds a document from calls in document order. A stack holds the values of open lists and maps.
 class DocumentBuilder final : public EventSink {
  public:
   explicit DocumentBuilder(const Schema& schema) : document_(schema) {}
-  // Starts a document that may contain parts of `base`; reuse() adds such a part, unchanged.
+  // Starts with a copy of the values of `base`, which reuse() can add without changes.
   explicit DocumentBuilder(const Document& base) : document_(base) {}
   void reuse(const Value& value) { add(value); }
   // Adds a placeholder for a value that the caller stores outside the document under `number`.
   void kept(size_t number);
   // Adds an integer that was an enum member in a schema object.
   void member(int64_t value) { add_integer(ValueKind::kInt, value, 1); }
-  // Reserves memory for values and for the bytes of their texts.
+  // Reserves memory for `values` values and for `text` bytes of strings.
   void reserve(size_t values, size_t text);
 
   // Returns the document; exactly one value must have been built.
@@ -145,16 +147,16 @@ class DocumentBuilder final : public EventSink {
   void boolean(bool value) override { add_integer(ValueKind::kBool, value ? 1 : 0); }
   void null() override { add(Value()); }
 
-  // Whether the open record has a value for a field; for readers that accept fields in any order.
+  // Whether the open record already has a value for the field at `position`.
   bool has_field(size_t position) const;
 
  private:
   static constexpr auto kUnset = static_cast<ValueKind>(255);  // a field without a value yet
   struct Level {
-    ValueKind kind;  // of the open value
-    uint16_t type;   // record, union
-    uint32_t field;  // record: the field that comes next; union: the one that is set
-    size_t start;    // first contained value: position in document_ (record, union) or pending_
+    ValueKind kind;  // record, union, list or map
+    uint16_t type;   // record, union: position of its type in the schema
+    uint32_t field;  // record: field of the next value; union: the set field
+    size_t start;    // position of its first value in document_ (record, union) or pending_
   };
   void add(const Value& value);
   void add_integer(ValueKind kind, int64_t value, uint32_t count = 0);
@@ -169,7 +171,7 @@ class DocumentBuilder final : public EventSink {
   std::vector<Level> levels_;   // the records, unions, lists and maps that are open
 };
 
-// The targets of all nodes of a program, including those in subgraphs, each once.
+// Returns the targets of all nodes of a program and its subgraphs, sorted, without duplicates.
 std::vector<std::string_view> targets_of(const Document& program);
 
 }  // namespace fxpress::schema

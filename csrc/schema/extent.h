@@ -10,8 +10,8 @@
 namespace fxpress::schema {
 
 // Whether the tensor of a TensorMeta has a size in bytes that fits into 64 bits. Symbolic sizes,
-// strides and offsets are ignored. torch does not check this for a meta tensor, and a copy of the
-// tensor to another device gets too small an allocation.
+// strides and offsets are ignored. torch does not check the size of a meta tensor. If the size
+// overflowed, torch would allocate too little memory for a copy of the tensor on another device.
 inline bool is_countable(const Document& document, const Value& meta) {
   constexpr int64_t kMostBytes = 16;  // maximum size of an element
   constexpr auto kMost = std::numeric_limits<int64_t>::max() / kMostBytes;

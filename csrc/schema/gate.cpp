@@ -26,9 +26,9 @@ constexpr std::array kRules = {
 // The types of text in which an ASCII character may occur, as bits.
 enum Part : uint8_t {
   kInIdentifier = 1,
-  kInArgument = 2,    // a name; "-", "." and " " only make a parameter list invalid Python
+  kInArgument = 2,    // name of an argument; Python rejects parameters with "-", "." and " "
   kInOperator = 4,    // an operator's name
-  kInExpression = 8,  // outside of quotes
+  kInExpression = 8,  // an expression, outside of quotes
   kInNumber = 16,     // digits or a symbol's name, inside the quotes of an expression
   kInWord = 32,
   kInQuotes = 64,  // characters that end neither a quoted text nor its line
@@ -84,7 +84,7 @@ bool is_argument_name(std::string_view text) {
   return !text.empty() && is_all(text, kInArgument);
 }
 
-// Whether a name is special, like __class__: special attributes lead out of the module tree.
+// Whether a name is special, like __class__. A path with such a name would leave the module tree.
 bool is_special(std::string_view name) {
   return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
 }
@@ -164,7 +164,7 @@ size_t find_comma(std::string_view text) {
   return text.size();
 }
 
-// Whether a text is a module stack: "key,path,class;...". The decoder checks the number of parts.
+// Whether a text is a module stack, "key,path,class;...". The decoder counts the parts of entries.
 bool is_module_stack(std::string_view text) {
   while (!text.empty()) {
     std::string_view entry = text.substr(0, text.find(';'));
@@ -180,7 +180,7 @@ bool is_module_stack(std::string_view text) {
 }
 
 bool is_operator(std::string_view text) {
-  if (text.starts_with('#')) return is_all(text, kInQuotes);  // an extension's operator
+  if (text.starts_with('#')) return is_all(text, kInQuotes);  // operator of an ExtensionHandler
   return is_all(text, kInOperator);
 }
 
@@ -205,7 +205,8 @@ bool is_expression(std::string_view text) {
   return !is_quoted && !text.empty();
 }
 
-// Allows the control characters \n, \t and \f: any other one could move a terminal's cursor.
+// Whether a text may be a stack trace. Of the control characters, it may contain \n, \t and \f;
+// others could move a terminal's cursor.
 bool is_stack_trace(std::string_view text) {
   constexpr size_t kBlock = 64;
   const auto is_bad = [](char c) {
@@ -234,7 +235,7 @@ bool is_json(std::string_view text, char first) {
   return text.starts_with(first) && is_all(text, kInLine);
 }
 
-// Whether a text names a file without a folder; readers of the archive add the folder.
+// Whether a text may be the name of an archive record, to which readers add the folder.
 bool is_record_name(std::string_view text) {
   return archive::problem_of_name(text) == nullptr && text.find('/') == std::string_view::npos;
 }
@@ -248,8 +249,8 @@ bool has_high_control(std::string_view text) {
 }
 
 bool is_node_metadata(std::string_view key, std::string_view text) {
-  // An empty text stands for no entry, and unlisted keys are not read. The JSON of "from_node" is a
-  // separate document, which passes the gate when it is read.
+  // An empty text means that there is no entry. The decoder ignores keys that are not tested below,
+  // except "from_node". Its JSON is a separate document, which passes the gate when it is read.
   if (text.empty()) return true;
   if (has_high_control(text)) return false;
   if (key == "stack_trace") return is_stack_trace(text);
@@ -303,8 +304,8 @@ bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_unicode) {
     case Rule::kRecordName:
       return is_record_name(text);
     case Rule::kNone:
-    case Rule::kNodeMetadata:   // has two texts
-    case Rule::kGraphMetadata:  // has two texts
+    case Rule::kNodeMetadata:   // tests a key and a text: see is_entry()
+    case Rule::kGraphMetadata:  // tests a key and a text: see is_entry()
     case Rule::kCount:
       return false;
   }
@@ -358,12 +359,12 @@ class Walk {
   // A record, union, list or map that is being visited.
   struct Level {
     std::span<const Value> values;
-    size_t next;           // position of the next value
-    const TypeInfo* type;  // record, union; else null
+    size_t next;           // position in `values` of the next value to visit
+    const TypeInfo* type;  // type of the record or union; else null
     uint32_t tag;          // union: the field that is set
     uint16_t shape;        // list, map: the shape of its contents
-    bool is_map;           // `values` has keys and values in turn
-    Rule rule;             // of the enclosing field
+    bool is_map;           // whether `values` has keys and values alternately
+    Rule rule;             // gate rule of the enclosing field
   };
 
   void open(const Value& value, uint16_t shape, Rule rule) {
@@ -374,8 +375,8 @@ class Walk {
         {document_.children(value), 0, type, tag, shape, value.kind == ValueKind::kMap, rule});
   }
 
-  // Visits the values of a level until a value opens another level, which invalidates `level`.
-  // Returns whether that happened.
+  // Visits the values of `level` until one of them opens another level. Returns true in this case,
+  // in which `level` is no longer valid.
   bool goes_deeper(Level& level) {
     while (level.next < level.values.size()) {
       const bool is_open = level.type != nullptr ? visit_field(level)
@@ -406,7 +407,7 @@ class Walk {
     return visit(level.values[level.next++], level.shape, level.rule);
   }
 
-  // Returns the rule for a field. In an input's argument, kConstantInput replaces kLiteral.
+  // Returns the rule for a field. An enclosing kConstantInput replaces kLiteral and kNone.
   static Rule rule_in(Rule outer, const FieldInfo& field) {
     const bool is_narrower = outer == Rule::kConstantInput;
     if (is_narrower && (field.rule == Rule::kLiteral || field.rule == Rule::kNone)) return outer;
@@ -419,7 +420,7 @@ class Walk {
            kind == ValueKind::kBigInt || kind == ValueKind::kReal;
   }
 
-  // Tests a text; opens a value that may contain texts. Returns whether it opened a level.
+  // Tests a string, or opens a level for a value with strings. Returns whether it opened a level.
   bool visit(const Value& value, uint16_t shape, Rule rule) {
     switch (value.kind) {
       case ValueKind::kString:
@@ -434,7 +435,7 @@ class Walk {
         return true;
       }
       case ValueKind::kUnion:
-        if (is_plain(document_.content(value).kind)) return false;  // most unions are sizes
+        if (is_plain(document_.content(value).kind)) return false;  // such as most sizes
         open(value, 0, rule);
         return true;
       case ValueKind::kRecord:
@@ -456,7 +457,7 @@ class Walk {
     return true;
   }
 
-  // Returns the bytes of the first entries that `stack` shares with last_stack_.
+  // Returns the length of the leading entries that `stack` shares with last_stack_.
   size_t known_entries(std::string_view stack) const {
     if (stack == last_stack_) return stack.size();
     const auto differs = std::ranges::mismatch(stack, last_stack_).in1 - stack.begin();
@@ -483,7 +484,7 @@ class Walk {
   const Document& document_;
   const Schema& schema_;
   IsUnicodeIdentifier is_unicode_;
-  std::vector<Level> open_;      // outermost first
+  std::vector<Level> open_;      // the values that are being visited, outermost first
   std::string_view last_stack_;  // the last module stack that passed
 };
 

@@ -42,10 +42,11 @@ class GateError : public std::runtime_error {
   Rule rule_;
 };
 
-// Whether a text passes a rule, which must be a rule for single texts.
+// Whether a text passes a rule. False for kNone, and for kNodeMetadata and kGraphMetadata, which
+// test pairs of key and text.
 bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_identifier);
 
-// The rule with this name without the "k", such as "Identifier"; kNone if it does not exist.
+// Returns the rule for its name without "k", such as "Identifier"; kNone for an unknown name.
 Rule rule_named(std::string_view name);
 std::string_view name_of(Rule rule);
 // The end of the error message for a text that breaks the rule: "is not an identifier".

@@ -72,7 +72,7 @@ class GraphHasher {
   };
   // A named value of a graph.
   struct Named {
-    const Value* meta = nullptr;  // its value in the graph's tables
+    const Value* meta = nullptr;  // its entry in a table of the graph, such as tensor_values
     Digest maker{};               // hash of the node or input that defines it
     uint32_t index = 0;           // position among the results of the maker
     uint32_t set = kNoSet;        // id of the set of values that may share storage with this value;
@@ -81,7 +81,7 @@ class GraphHasher {
   // A graph that is being hashed.
   struct HashScope {
     core::StringPool names;
-    std::vector<Named> values;  // by id in the pool
+    std::vector<Named> values;  // by id in `names`
     // Returns the id of a name. For a new name, adds a value that is not defined yet.
     uint32_t id(std::string_view name) {
       const uint32_t id = names.intern(name).value();
@@ -91,7 +91,7 @@ class GraphHasher {
     Digest sum{};                // sum of the hashes of all nodes
     std::optional<Digest> mode;  // hash of the last node that changed a mode
     Digest random{};             // hash of the last node that drew random numbers
-    Digest effect{};             // hash of the last node with an effect
+    Digest effect{};             // hash of the last node with a side effect
     SideEffects side_effects;    // side effects of all nodes
   };
   enum class Names { kUse, kDefine };
@@ -124,16 +124,16 @@ class GraphHasher {
 
   const Document& document_;
   const HashContext& context_;
-  core::TextViewMap<const OperatorTraits*> traits_;  // by target
+  core::TextViewMap<const OperatorTraits*> traits_;  // properties of operators, by target
   HashScope* scope_ = nullptr;
   size_t depth_ = 0;
   std::vector<uint32_t> parents_;                // union-find forest of sets
-  std::unordered_map<uint32_t, Digest> states_;  // by set: the last write to it
-  core::TextMap<Digest> symbols_;                // the defined symbols
-  std::vector<std::string_view> new_symbols_;    // defined by the current node or input
+  std::unordered_map<uint32_t, Digest> states_;  // by set: hash of its last write
+  core::TextMap<Digest> symbols_;                // hashes of the symbols that are defined so far
+  std::vector<std::string_view> new_symbols_;    // symbols that the current node or input defines
   std::vector<uint32_t> results_;                // values that the current node or input defines
   std::vector<uint32_t> touched_;                // sets of the values in the current argument
-  bool in_call_ = false;  // hashing a module call: passes may have removed its names from the graph
+  bool in_call_ = false;  // whether call() runs: passes may have removed values that it refers to
   SideEffects inner_;     // side effects of the subgraphs that the current node runs
 };
 
@@ -229,7 +229,7 @@ void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
   if (state != states_.end()) hasher.digest(state->second);
 }
 
-// Hashes a symbol as the value in which it occurs first and its position in that value.
+// Hashes a symbol by the node or input in which it first occurs and by its position there.
 void GraphHasher::add_symbol(Hasher& hasher, std::string_view name) {
   const auto known = symbols_.find(std::string(name));
   if (known != symbols_.end()) return hasher.digest(known->second);
@@ -239,7 +239,7 @@ void GraphHasher::add_symbol(Hasher& hasher, std::string_view name) {
 }
 
 // Hashes an expression such as "Add(Integer(2), Symbol('s0', integer=True))". Sums the hashes of
-// commutative arguments, because sympy orders them by names.
+// the arguments of commutative operators, because sympy orders these arguments by name.
 void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
   constexpr std::string_view kUnordered[] = {"Add", "Mul", "Max", "Min",      "And",
                                              "Or",  "Eq",  "Ne",  "Equality", "Unequality"};
@@ -269,7 +269,7 @@ void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
   --depth_;
 }
 
-// Adds the digest of a constant, parameter or buffer, if the caller has passed it.
+// Adds the digest of a constant, parameter or buffer, if HashContext::values contains it.
 void GraphHasher::add_known(Hasher& hasher, const Value& name) {
   const auto known = context_.values.find(std::string(text(name)));
   hasher.byte(known != context_.values.end() ? 1 : 0);
@@ -288,10 +288,10 @@ void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
     const Value& name = field(value, Field::CustomObjArgument_name);
     hasher.text(text(field(value, Field::CustomObjArgument_class_fqn)));
     const bool defined = scope_->values[scope_->id(text(name))].set < kPending;
-    if (names == Names::kUse && !defined) return add_known(hasher, name);  // no value of the graph
+    if (names == Names::kUse && !defined) return add_known(hasher, name);  // a constant
     return add_name(hasher, text(name), names);
   }
-  if (is(Type::SymExpr)) {  // without the hint, which depends on the example inputs
+  if (is(Type::SymExpr)) {  // leave out the hint, which depends on the example inputs
     return add_expression(hasher, text(field(value, Field::SymExpr_expr_str)));
   }
   if (is(Type::GraphArgument)) {
@@ -353,7 +353,7 @@ Digest GraphHasher::node(const Value& node) {
   Hasher hasher("node");
   hasher.text(target);
   add(hasher, field(node, Field::Node_is_hop_single_tensor_return), Names::kUse);
-  std::vector<uint32_t> taken, written, aliased;  // sets of the arguments
+  std::vector<uint32_t> taken, written, aliased;  // ids of sets: all, written, aliased
   inner_ = {};
   const auto inputs = document_.children(field(node, Field::Node_inputs));
   hasher.size(inputs.size());
@@ -361,7 +361,7 @@ Digest GraphHasher::node(const Value& node) {
     const std::string_view name = text(field(input, Field::NamedArgument_name));
     touched_.clear();
     hasher.text(name);
-    if (name == kMessage) continue;  // the message contains names of nodes and symbols
+    if (name == kMessage) continue;  // skip the message: it contains names of nodes and symbols
     add(hasher, field(input, Field::NamedArgument_arg), Names::kUse);
     if (is_among(traits.written, name)) {
       written.insert(written.end(), touched_.begin(), touched_.end());
@@ -372,7 +372,7 @@ Digest GraphHasher::node(const Value& node) {
     taken.insert(taken.end(), touched_.begin(), touched_.end());
   }
   SideEffects effects = inner_;
-  // The hash does not track which inputs a subgraph writes or returns: it assumes all of them.
+  // The hasher does not track which inputs a subgraph writes or returns, so it assumes all inputs.
   if (effects.writes || (effects.runs_graph && returns_views(target))) aliased = taken;
   if (effects.writes) written = taken;
   effects.writes |= !written.empty();
@@ -483,7 +483,6 @@ Digest GraphHasher::output(const SpecInfo& info, const Value& spec) {
   return hasher.finish();
 }
 
-// Hashes a ModuleCallEntry; the name of the root module is empty.
 Digest GraphHasher::call(const Value& entry) {
   Hasher hasher("call");
   hasher.text(text(field(entry, Field::ModuleCallEntry_fqn)));

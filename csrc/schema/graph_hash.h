@@ -4,8 +4,9 @@
 //
 // Order affects the hash where it affects the result. Values that may share storage form a set.
 // After a write to a value of a set, the hash of each node that reads a value of the set covers the
-// write. The hash of a random operator covers the hash of the previous random operator; this also
-// holds for operators with side effects, and for calls that change a mode.
+// write. The hash of a random operator covers the previous random operator, and the hash of an
+// operator with a side effect covers the previous operator with one. The hash of each node covers
+// the last call that changed a mode.
 #pragma once
 
 #include <string>
@@ -21,14 +22,14 @@ namespace fxpress::schema {
 // The properties of an operator that a hash depends on.
 struct OperatorTraits {
   std::vector<std::string> aliased;  // arguments that the results may alias
-  std::vector<std::string> written;  // arguments that it writes
+  std::vector<std::string> written;  // arguments that the operator writes
   bool random = false;               // draws random numbers
   bool effectful = false;            // has a side effect
   bool changes_mode = false;         // changes a mode for all later nodes
 };
 
 struct HashContext {
-  core::TextMap<OperatorTraits> traits;  // by target, for all targets in the program
+  core::TextMap<OperatorTraits> traits;  // properties of the program's operators, by target
   core::TextMap<Digest> values;          // digests of constants, parameters and buffers, by name
 };
 

@@ -16,12 +16,12 @@ namespace {
 using core::is_digit;
 using core::is_name_part;
 
-constexpr int kMaxOpen = 100;       // nested brackets and prefix operators
-constexpr int kMaxTreeDepth = 250;  // depth of Python's AST, which torch prints by ast.unparse
-constexpr size_t kMaxDigits = 40;   // digits of an integer; sizes have at most 19
-constexpr int kMaxExponent = 64;    // sum of the integers in an exponent; bits of a shift
-constexpr int kUnknown = 16;    // added to that sum for each term of an exponent besides integers
-constexpr int kMaxPowers = 16;  // powers in a guard; torch writes n*n for squares
+constexpr int kMaxOpen = 100;          // nested brackets and prefix operators
+constexpr int kMaxTreeDepth = 250;     // depth of Python's AST, which torch prints by ast.unparse
+constexpr size_t kMaxDigits = 40;      // digits of an integer; sizes have at most 19
+constexpr int kMaxExponent = 64;       // sum of the integers in an exponent; bits of a shift
+constexpr int kUnknown = 16;           // counted for a term of an exponent that is not an integer
+constexpr int kMaxPowers = 16;         // powers in a guard; torch writes n*n for squares
 constexpr size_t kMaxBases = 2000;     // total characters of the bases of powers
 constexpr size_t kMaxText = 1u << 16;  // characters of a guard
 
@@ -47,7 +47,8 @@ constexpr std::array<std::string_view, 8> kOthersOfTorch = {
     "_sym_ceil", "_sym_floor", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum"};
 constexpr std::array<std::string_view, 6> kMethods = {"dim",  "item",           "numel",
                                                       "size", "storage_offset", "stride"};
-constexpr std::array<std::string_view, 1> kSizes = {"size"};  // without numel(), a product of sizes
+// The methods that an exponent may call. The product of sizes that numel() returns may be large.
+constexpr std::array<std::string_view, 1> kSizes = {"size"};
 constexpr std::array<std::string_view, 5> kConstants = {"False", "None", "True", "inf", "nan"};
 
 // Thrown for a text that is not a guard.
@@ -76,7 +77,7 @@ class GuardParser : core::Cursor<NoGuard> {
   }
 
  private:
-  // Counts a nested bracket or prefix operator.
+  // Counts nested conditions, factors and exponents; throws NoGuard beyond kMaxOpen.
   class Open {
    public:
     explicit Open(GuardParser& parser) : parser_(parser) {
@@ -115,7 +116,7 @@ class GuardParser : core::Cursor<NoGuard> {
     deepen(known);
     return known;
   }
-  // Throws for a text as an operand: arithmetic would repeat or format the text.
+  // Throws NoGuard if an operand may be a text, which `*` would repeat and `%` would format.
   static Known of_number(Known known) {
     if (known.is_text) throw NoGuard();
     return known;
@@ -183,7 +184,7 @@ class GuardParser : core::Cursor<NoGuard> {
       if (is_power && last.has_power) throw NoGuard();
       if (is_power || is_shift) {
         last = power(base);
-        if (is_shift && binds_more_tightly()) throw NoGuard();  // would extend the count
+        if (is_shift && binds_more_tightly()) throw NoGuard();  // 1 << 2 + n shifts by 2 + n
       } else {
         start = rest_.size();
         last = of_number(factor());
@@ -194,7 +195,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return known;
   }
 
-  // The length of the binary operator that comes next, or 0.
+  // Returns the length of the next binary operator, or 0.
   size_t operator_size() {
     const char first = peek();
     const bool is_double = rest_.size() > 1 && rest_[1] == first;
@@ -227,8 +228,8 @@ class GuardParser : core::Cursor<NoGuard> {
     if (left < 0) throw NoGuard();
   }
 
-  // Parses an exponent: a small number, a float, an input or a size. Subtracts the bound of its
-  // integer terms from `left`; throws if the sum is too large.
+  // Parses an exponent: a small number, a float, an input or a size. Subtracts each integer, and
+  // kUnknown for any other term, from `left`; throws NoGuard if `left` becomes negative.
   Known exponent(int& left) {
     const Open open(*this);
     const char first = peek();
@@ -280,7 +281,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return arguments();
   }
 
-  // Parses (math.log2(...)): rounded, its value is at most the number of bits of an integer.
+  // Parses (math.log2(...)). The caller rounds it, to at most the number of bits of an integer.
   Known bits() {
     expect('(');
     if (name() != "math") throw NoGuard();
@@ -391,7 +392,7 @@ class GuardParser : core::Cursor<NoGuard> {
     }
   }
 
-  // Returns the value of an integer, limited to kMaxExponent + 1, and 0 for a float.
+  // Parses a number. Returns the value of an integer, at most kMaxExponent + 1; 0 for a float.
   int number() {
     size_t end = end_of_digits(0);
     const size_t whole = end;
@@ -435,7 +436,7 @@ class GuardParser : core::Cursor<NoGuard> {
     }
   }
 
-  // Returns the position of the last character of an escape.
+  // Parses an escape from the position after its backslash. Returns its last position.
   size_t escape(size_t at) const {
     if (at >= rest_.size()) throw NoGuard();
     const char kind = rest_[at];

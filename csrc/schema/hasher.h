@@ -14,10 +14,10 @@ namespace fxpress::schema {
 
 using core::Digest;
 
-// Writes where each value ends, so that different sequences of values never have the same bytes.
+// The bytes of a value show where it ends: different sequences of values have different bytes.
 class Hasher {
  public:
-  explicit Hasher(std::string_view kind) {  // kind: first text of the bytes
+  explicit Hasher(std::string_view kind) {  // kind: the text that is hashed first
     bytes_.reserve(kUsual);
     text(kind);
   }
@@ -45,7 +45,7 @@ class Hasher {
   Digest finish() const { return core::blake2b(bytes_); }
 
  private:
-  static constexpr size_t kUsual = 384;  // bytes that suffice for the hash of most nodes
+  static constexpr size_t kUsual = 384;  // bytes that most nodes need
   std::vector<uint8_t> bytes_;
 };
 

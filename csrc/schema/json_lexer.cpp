@@ -8,9 +8,7 @@ namespace fxpress::schema {
 
 namespace {
 
-// The number of bytes before the first quote, backslash or control character, and whether all of
-// them are ASCII. Each iteration tests eight bytes. below() sets the highest bit of the first byte
-// below a limit; the bits that it sets in later bytes are not used.
+// The part of a text before the first quote, backslash or control character.
 struct Plain {
   size_t size;
   bool ascii;
@@ -19,6 +17,7 @@ Plain find_plain(std::string_view text) {
   static_assert(std::endian::native == std::endian::little);
   constexpr uint64_t kOnes = 0x0101010101010101;
   constexpr uint64_t kHighest = 0x80 * kOnes;
+  // Sets the highest bit of the first byte below `limit`. Bits set in later bytes are not used.
   const auto below = [](uint64_t word, uint64_t limit) {
     return (word - limit * kOnes) & ~word & kHighest;
   };

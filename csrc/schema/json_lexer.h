@@ -21,7 +21,7 @@ inline constexpr size_t kMaxDepth = 1000;  // nested values; Python's own reader
 // Returns a prefix of a text as printable ASCII, for an error message.
 std::string shown(std::string_view text);
 
-// The base class of readers of JSON. Its functions throw JsonError, or LimitReached by the budget.
+// The base class of readers of JSON. Throws JsonError, or LimitReached beyond the budget.
 class JsonLexer {
  protected:
   // budget: limits the memory and the depth of values, if it is not null.
@@ -29,7 +29,7 @@ class JsonLexer {
       : text_(text), budget_(budget), max_depth_(budget == nullptr ? kMaxDepth : budget->depth()) {}
   ~JsonLexer() = default;
 
-  // The path of the current value, for errors.
+  // Returns the path of the current value, for error messages.
   virtual std::string place() const = 0;
 
   [[noreturn]] void fail(const std::string& what) const;
@@ -65,7 +65,6 @@ class JsonLexer {
 
   void enter();
   void leave() { --depth_; }
-  // Charges bytes to the budget, if there is one.
   void charge(uint64_t bytes) {
     if (budget_ != nullptr) budget_->charge(bytes);
   }
@@ -99,7 +98,7 @@ class JsonLexer {
   uint32_t read_unit();
   void check_utf8(size_t from, size_t to);
 
-  static constexpr size_t kLongestPlace = 200;  // characters of a path in an error
+  static constexpr size_t kLongestPlace = 200;  // maximum length of a path in LimitReached
 
   core::Budget* budget_;  // null: there is no limit
   size_t max_depth_;      // the maximum depth of nested lists and objects

@@ -16,19 +16,19 @@ namespace fxpress::schema {
 
 namespace {
 
-// The bytes charged for an item of a list and for an entry of a map: memory of the builder's stack,
-// which doubles, of the document, and for keys of JsonKeys.
+// The bytes charged for an item of a list or an entry of a map: its memory in the document, in the
+// builder's stack (whose capacity doubles) and, for a key, in JsonKeys.
 constexpr uint64_t kItemBytes = 2 * sizeof(Value);
 constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
 
-// A step of the path to the current value, for errors.
+// A step of the path to the current value, for error messages.
 struct Step {
-  std::string_view name = {};  // of a field, or a key of a map; empty for an item of a list
-  size_t index = 0;            // of the item in its list
+  std::string_view name = {};  // name of a field, or key of a map; empty for an item of a list
+  size_t index = 0;            // position of the item in its list
   bool is_key = false;         // `name` is a key
 };
 
-// Whether a number outside the range of a double is too large; otherwise it is too small.
+// Whether a number outside the range of double is too large; false if it is too small.
 bool is_large(std::string_view digits) {
   const size_t mark = digits.find_first_of("eE");
   long exponent = 0;
@@ -64,7 +64,7 @@ class JsonKeys {
     }
     return true;
   }
-  // The last added key, valid as long as this object.
+  // Returns the last added key, which is valid as long as this object.
   std::string_view last() const { return last_; }
 
  private:
@@ -123,8 +123,8 @@ class Reader final : JsonLexer {
   const Schema& schema_;        // the schema of the text
   DocumentBuilder builder_;     // builds the result
   std::vector<Step> path_;      // path of the current value
-  std::vector<size_t> likely_;  // by type: the field set in the last union
-  std::string value_;           // an unescaped string
+  std::vector<size_t> likely_;  // by union type: the field set in the last value of this type
+  std::string value_;           // buffer for a string with escapes
 };
 
 void Reader::read_integer() {
@@ -134,7 +134,7 @@ void Reader::read_integer() {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error == std::errc()) return builder_.integer(value);
-  if (digits.size() > 4300) fail("an integer has too many digits");  // Python's own limit
+  if (digits.size() > 4300) fail("an integer has too many digits");  // Python's limit for int(str)
   builder_.big_integer(digits);
 }
 
@@ -151,7 +151,7 @@ void Reader::read_real() {
   const std::string_view digits = read_number(whole);
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error == std::errc::result_out_of_range) {  // Python reads infinity or zero
+  if (error == std::errc::result_out_of_range) {  // like Python, read infinity or zero
     value = is_large(digits) ? std::numeric_limits<double>::infinity() : 0.0;
     if (digits.front() == '-') value = -value;
   }
@@ -165,8 +165,8 @@ void Reader::read_new_key(JsonKeys& keys) {
   }
 }
 
-// Reads a key and returns its field, or -1 if the record does not have it. First compares the text
-// with the key of the field `likely`.
+// Reads a key. Returns the position of its field in `type`, or -1 if a record has no such field.
+// Tests the field at position `likely` first.
 int Reader::read_field(const TypeInfo& type, size_t likely) {
   if (likely < type.fields.size() && accept_word(type.fields[likely].key)) {
     return static_cast<int>(likely);

@@ -71,7 +71,7 @@ void StringBuffer::grow(size_t capacity) {
 
 void write_json_string(Buffer& out, std::string_view text) {
   constexpr size_t kBlock = 512;  // bytes that are processed per reservation
-  constexpr size_t kLongest = 6;  // bytes of the longest escape
+  constexpr size_t kLongest = 6;  // maximum bytes written for a byte of the text
   out.append("\"");
   for (size_t i = 0; i < text.size();) {
     const size_t end = std::min(text.size(), i + kBlock);

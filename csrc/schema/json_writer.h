@@ -10,7 +10,7 @@
 
 namespace fxpress::schema {
 
-// Memory that grows at its end; the derived class allocates it.
+// A growing array of bytes, whose memory the derived class allocates.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -35,7 +35,7 @@ class StringBuffer : public Buffer {
 
  private:
   void grow(size_t capacity) override;
-  std::string memory_;  // data_ points into it
+  std::string memory_;  // the bytes at data_
 };
 
 // Writes a text in quotes, with escapes for all characters but printable ASCII.
@@ -67,9 +67,9 @@ class JsonWriter final : public EventSink {
 
  private:
   struct Level {
-    const TypeInfo* type;  // type of the open record or union, else null
-    bool list;             // a list
-    bool first;            // nothing of the contents is written yet
+    const TypeInfo* type;  // type of an open record or union, else null
+    bool list;             // whether the open value is a list
+    bool first;            // whether no item or field is written yet
   };
   void separate();
   void open(Level level, char bracket);

@@ -35,9 +35,9 @@ inline std::string_view name_of(const Document& document, const Value& value) {
   }
 }
 
-// Appends the name that each item of a list of references has, or an empty text for an item without
-// a name. For a dict, appends the non-empty names in all its values, or one empty text. For any
-// other argument, appends one name or an empty text.
+// Appends the names that an argument refers to. For a list: one name per item, empty for an item
+// without a name. For a dict: all non-empty names in its values, or one empty text. For any other
+// argument: one name or an empty text.
 inline void append_names(const Document& document, const Value& argument,
                          std::vector<std::string_view>& names) {
   const Value& content = document.content(argument);

@@ -136,7 +136,7 @@ class NodeOrder {
     return value != nullptr && value->node != Definition::kInput;
   }
 
-  // Returns the value with a name; null for a constant or an empty name.
+  // Returns the definition of the value with a name; null for a constant or an empty name.
   const Definition* definition(std::string_view name) const {
     if (name.empty() || constants_.contains(name)) return nullptr;
     const auto found = values_.find(name);
@@ -153,7 +153,7 @@ class NodeOrder {
     value.rank = ranked_++;
   }
 
-  // Whether node `a` precedes node `b` in canonical order; all their arguments have ranks.
+  // Whether node `a` precedes node `b` in canonical order. All arguments of both must have ranks.
   bool comes_before(uint32_t a, uint32_t b) const {
     if (const auto order = target(a) <=> target(b); order != 0) return order < 0;
     const uint32_t end_of_a = first_argument_[a + 1], end_of_b = first_argument_[b + 1];
@@ -186,17 +186,17 @@ class NodeOrder {
   }
 
   const Document& document_;
-  std::span<const Value> nodes_;          // of the graph
-  const Constants& constants_;            // names that are not values
-  Definitions values_;                    // of the graph
-  Positions first_argument_;              // by node, with an end entry
-  std::vector<Argument> arguments_;       // of all nodes in order, with an end entry
+  std::span<const Value> nodes_;          // nodes of the graph
+  const Constants& constants_;            // names that no node or input defines
+  Definitions values_;                    // definitions of the graph's values
+  Positions first_argument_;              // by node, with an end entry: position in arguments_
+  std::vector<Argument> arguments_;       // arguments of all nodes, with an end entry
   std::vector<const Definition*> parts_;  // definition() of all names in arguments, in order
-  Positions first_user_;                  // by node, with an end entry
-  Positions users_;  // the users of all nodes' values, one for each use, in the order of nodes
-  std::vector<size_t> waits_for_;        // by node: uses of values without a rank
-  int64_t ranked_ = 0;                   // values with a rank
-  std::vector<std::string_view> found_;  // reused by for_each_name()
+  Positions first_user_;                  // by node, with an end entry: position in users_
+  Positions users_;                       // by defining node: the node of each use of its results
+  std::vector<size_t> waits_for_;         // by node: number of its uses of values without a rank
+  int64_t ranked_ = 0;                    // number of values with a rank
+  std::vector<std::string_view> found_;   // reused by for_each_name()
 };
 
 }  // namespace

@@ -22,9 +22,9 @@ struct Definition {
   uint32_t node;      // position of the defining node in the graph, or kInput
   int64_t rank = -1;  // number of values ranked before this one; -1: no rank yet
 };
-using Definitions = core::TextViewMap<Definition>;  // by name
+using Definitions = core::TextViewMap<Definition>;  // by name of the value
 
-// The new names of a graph's values, which count from 0.
+// The new names of a graph's values: _0, _1 and so on, by rank.
 class Renamed {
  public:
   Renamed() = default;
@@ -32,13 +32,12 @@ class Renamed {
     for (size_t i = 0; i < names_.size(); ++i) names_[i] = '_' + std::to_string(i);
   }
 
-  // Returns the new name, or null when no value of the graph has the name.
+  // Returns the new name of a value; null if no value of the graph has the name.
   const std::string* find(std::string_view name) const {
     const auto found = values_.find(name);
     return found == values_.end() ? nullptr : &names_[static_cast<size_t>(found->second.rank)];
   }
 
-  // Calls each(name, new name).
   template <class Each>
   void for_each(Each&& each) const {
     for (const auto& [name, value] : values_) each(name, names_[static_cast<size_t>(value.rank)]);
@@ -46,17 +45,17 @@ class Renamed {
 
  private:
   Definitions values_;              // every value with its rank
-  std::vector<std::string> names_;  // by rank
+  std::vector<std::string> names_;  // new names, by rank
 };
 
-// The positions of a graph's nodes in canonical order. Values get ranks in this order. Of the nodes
-// whose arguments all have ranks, the next is the one with the smallest target; among equal
-// targets, with the smallest names and ranks of arguments. Throws CanonicalError for names that are
-// undefined or defined twice, and for cycles.
+// The result of order_nodes(): nodes in canonical order, in which their results get ranks. Of the
+// nodes whose arguments all have ranks, the next node is the first by target, then by names and
+// ranks of arguments.
 struct OrderedNodes {
   Positions order;
   Renamed renamed;
 };
+// Throws CanonicalError for names that are undefined or defined twice, and for cycles.
 OrderedNodes order_nodes(const Document& document, const Value& graph,
                          std::span<const Value* const> inputs, const Constants& constants);
 

@@ -13,10 +13,10 @@ namespace fxpress::schema {
 
 namespace {
 
-constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;  // limit of counted elements
-// The bytes charged for an opcode (a Python object and an Item), and in addition for a call.
+constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;  // maximum element count
+// The bytes charged for an opcode, which creates a Python object and an Item.
 constexpr uint64_t kOpcodeBytes = 96;
-constexpr uint64_t kCallBytes = 800;
+constexpr uint64_t kCallBytes = 800;  // charged for a call in addition
 // The bytes charged in addition for a storage: torch's unpickler creates Python objects for it.
 constexpr uint64_t kStorageBytes = 1600;
 // The bytes charged for each item in a copy of a container.
@@ -32,11 +32,11 @@ constexpr uint32_t kNone32 = std::numeric_limits<uint32_t>::max();
 
 struct Item {
   ValueType kind = ValueType::kOther;
-  std::string_view text;     // of a text; of a global or its result: module, newline, name
+  std::string_view text;  // a text; for a global or the result of its call: module, newline, name
   uint32_t first = kNone32;  // the contents: a linked list in Scanner::inside_
   uint32_t last = kNone32;
   uint32_t count = 0;  // number of contents
-  // The contents of arguments that a call has copied into this result.
+  // The items and bytes that the call which created this item copied from its arguments.
   uint64_t copied_items = 0;
   uint64_t copied_bytes = 0;
 
@@ -53,7 +53,7 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> kn
   return std::ranges::find(known, text) != known.end();
 }
 
-// Whether a global of torch makes a tensor.
+// Whether a global (module, newline, name) is a function or class of torch that creates a tensor.
 bool makes_tensor(std::string_view global) {
   const size_t end = global.find('\n');
   const std::string_view module = global.substr(0, end);
@@ -62,19 +62,20 @@ bool makes_tensor(std::string_view global) {
          (name.starts_with("_rebuild") || name.ends_with("Tensor") || name.ends_with("Parameter"));
 }
 
-// The text of the item for a storage, as if this global had created it.
+// The `text` of an Item for a storage: the name of an invented global.
 constexpr std::string_view kStorageGlobal = "torch.storage\nstorage";
 
-// Whether a class copies the elements of its arguments, and whether it also hashes them.
+// Whether a call of the class `name` copies the elements of its arguments.
 bool is_sequence(std::string_view name) {
   return is_one_of(name, {"Size", "list", "tuple"});
 }
+// Whether a call of the class `name` copies and hashes the elements of its arguments.
 bool is_hashed(std::string_view name) {
   return is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"});
 }
 
-// Whether the scan has counted the elements of an item. A tensor or a storage, whose elements it
-// does not count, can have many elements in a few bytes of a pickle.
+// Whether the scan knows how many elements an item has. For a tensor or a storage it does not: a
+// few bytes of a pickle can create one with many elements.
 bool has_counted_elements(const Item& item) {
   if (item.kind != ValueType::kContainer || item.text.empty()) return true;
   const std::string_view name = item.text.substr(item.text.find('\n') + 1);
@@ -216,8 +217,8 @@ class Scanner {
     return count;
   }
   void put(size_t place) {
-    // Python's memo is an array, in which a larger gap would waste memory. memo_ is a hash map, in
-    // which a file could choose indices with equal hashes.
+    // A large gap between indices would waste memory in Python's memo, an array. In memo_, a hash
+    // map, a file could choose indices with equal hashes.
     constexpr size_t kGap = 255;
     if (place > memo_.size() + kGap) fail("it leaves a gap in its memo");
     memo_.insert_or_assign(place, top());
@@ -228,7 +229,7 @@ class Scanner {
     stack_.push_back(found->second);
   }
 
-  // Counts a key whose hash a file can choose. It cannot choose the hashes of other keys: few
+  // Counts a key whose hash a file can choose. A file cannot choose the hashes of other keys: few
   // 64-bit numbers share a hash, and hashes of texts depend on a secret of the process.
   void hash(uint32_t key) {
     const ValueType kind = items_[key].kind;
@@ -255,7 +256,7 @@ class Scanner {
   size_t at_ = 0;
   std::vector<Item> items_;
   std::vector<Inside> inside_;
-  std::deque<std::string> globals_;  // the texts of globals whose names are values
+  std::deque<std::string> globals_;  // the texts of globals that kStackGlobal pushes
   std::vector<uint32_t> stack_;
   std::vector<size_t> marks_;  // sizes of the stack when the marks were set
   std::unordered_map<size_t, uint32_t> memo_;
@@ -368,7 +369,8 @@ void Scanner::call() {
   stack_.push_back(made);
 }
 
-// Runs BUILD, which on a tensor calls set_(), and set_() enlarges a storage that is too small.
+// Handles the opcode BUILD. Rejects BUILD on a tensor: it calls Tensor.set_(), which enlarges a
+// storage that is too small.
 void Scanner::build() {
   const uint32_t state = pop();
   const Item& built = items_[top()];
@@ -386,17 +388,18 @@ const Item* Scanner::item(const Item& container, size_t position) const {
   return &items_[inside_[at].item];
 }
 
-// Rejects calls of functions that allocate memory by a number in the file. Charges the copies that
-// other calls make of their arguments.
+// Rejects calls of functions that allocate as much memory as a number in the file requests. Charges
+// the copies that other calls make of their arguments.
 void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
-  constexpr uint64_t kArgumentBytes = 16;  // shared values may be arguments of many calls
+  constexpr uint64_t kArgumentBytes = 16;  // per argument: many calls may share one
   const Item* called = &items_[function];
   const Item* passed = &items_[arguments];
   while (called->kind == ValueType::kGlobal) {
     const size_t end = called->text.find('\n');
     const std::string_view module = called->text.substr(0, end);
     const std::string_view name = called->text.substr(end + 1);
-    // pickle writes a tuple. A result of a call may have elements that `passed` does not list.
+    // pickle writes arguments as a tuple. A result of a call could have elements that `passed` does
+    // not list.
     if (passed->kind != ValueType::kContainer || !passed->text.empty()) {
       fail("it calls a function with arguments that are not a tuple");
     }
@@ -447,7 +450,7 @@ PickleFacts Scanner::measure(uint32_t root) {
     bool is_open = false;
   };
   std::vector<Found> found(items_.size());
-  std::vector<std::pair<uint32_t, uint32_t>> open;  // item, position of its next content
+  std::vector<std::pair<uint32_t, uint32_t>> open;  // item, and its next content in inside_
   PickleFacts facts;
   const auto enter = [&](uint32_t item) {
     found[item] = {1 + items_[item].copied_items, 1, true};

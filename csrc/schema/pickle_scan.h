@@ -1,5 +1,5 @@
-// Measures the result of a pickle without running it. Rejects a pickle that calls a function that
-// allocates memory by a number in the file.
+// Measures the result of a pickle without running it. Rejects calls of functions that allocate as
+// much memory as a number in the file requests.
 #pragma once
 
 #include <cstddef>

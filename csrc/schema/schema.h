@@ -30,7 +30,7 @@ enum class Field : uint16_t {
 #include "schema/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
-  kUnknown  // a field that a later torch has added
+  kUnknown  // a field that is not in schema.def: a later torch has added it
 };
 inline constexpr size_t kFields = static_cast<size_t>(Field::kUnknown);
 
@@ -53,12 +53,12 @@ struct Shape {
 struct FieldInfo {
   Field id;                   // kUnknown in types that are not in schema.def
   uint16_t shape;             // position in Schema::shapes_
-  bool required;              // no default
+  bool required;              // has no default
   Rule rule;                  // gate rule for its texts; see schema.def
   bool has_text;              // its values may contain texts
-  std::string name;           // as in the file
+  std::string name;           // name in files
   std::string key;            // JSON: the name in quotes, and ": "
-  std::string default_value;  // JSON, when not required
+  std::string default_value;  // JSON text, if not required
 };
 
 struct TypeInfo {
@@ -66,7 +66,7 @@ struct TypeInfo {
   bool is_union = false;
   std::vector<FieldInfo> fields;  // in the order in which they are written
 
-  // The position of the field with this name, or -1.
+  // Returns the position of the field with this name, or -1.
   int find(std::string_view field) const;
 };
 
@@ -81,13 +81,13 @@ class Schema {
   // A field of a new schema. Shapes are written as in torch's schema: "int", "float", "bool",
   // "str", "optional X", "list X", "map X", or the name of a type.
   struct NewField {
-    std::string name;           // as in the file
-    std::string shape;          // the text of a shape
-    bool required;              // no default
-    std::string default_value;  // JSON, when not required
+    std::string name;           // name in files
+    std::string shape;          // such as "optional list int"
+    bool required;              // has no default
+    std::string default_value;  // JSON text, if not required
   };
   struct NewType {
-    std::string name;              // of the record or union
+    std::string name;              // name of the record or union
     bool is_union;                 // exactly one of its fields is set
     std::vector<NewField> fields;  // in the order in which they are written
   };
@@ -102,17 +102,16 @@ class Schema {
   Shape shape(uint16_t shape) const { return shapes_[shape]; }
   // Whether values of a shape may contain texts.
   bool has_text(uint16_t shape) const { return has_text_[shape]; }
-  // Whether values are texts, lists of texts, or maps.
+  // Whether values of a shape are texts, lists of texts, or maps.
   bool is_text(uint16_t shape) const;
 
-  // The position of the type with this name, or -1.
+  // Returns the position of the type with this name, or -1.
   int find(std::string_view type) const;
-  // The position of a field of schema.def in its type, or -1 if this torch does not have it.
+  // Returns the position of a field of schema.def in its type, or -1 if this torch lacks the field.
   int place(Field field) const { return places_[static_cast<size_t>(field)]; }
   // Returns the name of a record's field that only torch or only schema.def has, so that writing
   // the record would lose data; empty if there is none. Fields of unions are checked when written.
   const std::string& difference() const { return difference_; }
-  // The type that has this field.
   static Type owner(Field field);
 
  private:
@@ -122,12 +121,12 @@ class Schema {
   uint16_t parse_shape(std::string_view text);
   uint16_t add_shape(Shape shape);
 
-  std::vector<TypeInfo> types_;                        // by position
-  std::vector<Shape> shapes_;                          // without duplicates
-  std::vector<bool> has_text_;                         // by shape
-  std::unordered_map<std::string, uint16_t> by_name_;  // positions of types
-  std::array<int, kFields> places_;                    // by Field
-  std::string difference_;                             // set by compare()
+  std::vector<TypeInfo> types_;                        // types, by position
+  std::vector<Shape> shapes_;                          // the distinct shapes
+  std::vector<bool> has_text_;                         // see has_text(); by shape
+  std::unordered_map<std::string, uint16_t> by_name_;  // name of a type -> position
+  std::array<int, kFields> places_;                    // by Field; see place()
+  std::string difference_;                             // see difference()
 };
 
 }  // namespace fxpress::schema

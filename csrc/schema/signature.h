@@ -33,8 +33,8 @@ struct SpecInfo {              // NOLINT(clang-analyzer-optin.performance.Paddin
   SpecArgument argument_type;  // type of the value in `argument`
   Field target;                // field of that record that contains the target, or kUnknown
   SpecTarget target_type;      // type of the value in `target`
-  int rank;                    // order in the canonical form
-  int verifier_rank;           // order of outputs that torch's verifier requires
+  int rank;                    // sort order of this type in the canonical form
+  int verifier_rank;           // sort order of outputs that torch's verifier requires
   std::string_view hash_word;  // first text of the spec's hash; a change would change all hashes
 
   // Whether torch's InputSpec or OutputSpec has a `target`.
@@ -87,7 +87,7 @@ inline constexpr SpecInfo kSpecs[] = {
      Field::kUnknown, SpecTarget::kNone, 0, 0, "token"},
 };
 
-// Returns the row of kSpecs for a field of InputSpec or OutputSpec; null for one of a later torch.
+// Returns the row of kSpecs for a field of InputSpec or OutputSpec; null for an unknown field.
 inline const SpecInfo* find_spec(Field tag) {
   for (const SpecInfo& spec : kSpecs) {
     if (spec.tag == tag) return &spec;

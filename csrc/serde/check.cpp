@@ -31,10 +31,10 @@ bool check_call(PyObject* entry, const GraphValues& graph) {
   return true;
 }
 
-// The targets of a signature's input specs, which its output specs may mutate.
+// The names of parameters, buffers and user inputs, which output specs may mutate.
 struct Targets {
-  Ref parameters, buffers, user_inputs;  // sets: names of the targets
-  Ref mutated;  // set: new values of the output specs read so far that mutate a target
+  Ref parameters, buffers, user_inputs;  // sets of str
+  Ref mutated;  // set of str: the new values in the mutations checked so far
 };
 
 bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& program,
@@ -84,8 +84,8 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
       return false;
     }
   }
-  // torch's verifier counts two mutations with the same new value as one. This check then returns
-  // false, so that the verifier decides.
+  // torch's verifier counts two mutations with the same new value as one. check_output() returns
+  // false for the second one, so that the verifier decides.
   const auto in = [&](const Ref& set) {
     const Ref name = get_attr(argument.get(), fx::names.name);
     const bool known = contains(targets.mutated.get(), name.get());

@@ -13,8 +13,8 @@ using core::Op;
 
 namespace {
 
-// The fields of the union Argument, with their values in `Field`. -Wswitch reports a field that a
-// switch over this enum omits; a switch over `Field` would need the fields of all types.
+// The fields of the union Argument, with the same values as in `Field`. -Wswitch reports a field
+// that a switch over this enum omits; a switch over `Field` would need the fields of all types.
 enum class ArgumentKind : uint16_t {
 #define FXPRESS_TYPE(name)
 #define FXPRESS_FIELD(type, name, rule)

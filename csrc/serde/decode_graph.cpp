@@ -153,14 +153,15 @@ void GraphDecoder::read_node(const Value& value) {
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     const Ref failed = classes_->make(*document_, value, false);
-    // Before Python 3.12, the exception lacks its traceback, which may be of a signal handler.
+    // Before Python 3.12, the exception lacks its traceback, which may contain a signal handler.
     if (error.trace()) PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
     call(symbols.reading_failed, failed, error.value().ptr());
   }
 }
 
-// Returns the name to request for a new node. Files of older releases do not store it: there, a
-// node with one result gets the name of the result, and any other node a name made from its target.
+// Returns the name to request for a new node. Files of older torch releases do not store names of
+// nodes. For such a file, a node with one result requests the name of the result, and any other
+// node requests a name made from its target.
 core::StringId GraphDecoder::candidate_of(const Value& node, const Operator& target) {
   const Value& name = field(node, Field::Node_name);
   if (name.kind == ValueKind::kString && name.count > 0) return current().candidate(text_of(name));
@@ -189,7 +190,7 @@ PyObject* GraphDecoder::add_node(const Value& value, const Operator& target) {
   if (dict_get(meta.get(), fx::names.nn_module_stack) == nullptr) {
     check(PyDict_SetItem(meta.get(), fx::names.nn_module_stack, Ref::steal(PyDict_New()).get()));
   }
-  // A file has no metadata of get_attr nodes: copy the metadata of the node that uses the subgraph.
+  // Files lack metadata of get_attr nodes: copy the metadata of the node that uses the subgraph.
   for (PyObject* graph : graphs) {
     add_metadata(metadata, fx::node_field(graph, fx::symbols.node_meta).get());
   }
@@ -228,7 +229,7 @@ Ref GraphDecoder::other_arguments(std::span<const Value> inputs, const Operator&
 Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator& target,
                                    Ref& kwargs) {
   std::vector<Ref> values;
-  std::vector<size_t> positions(target.arguments.size(), inputs.size());  // by argument: its input
+  std::vector<size_t> positions(target.arguments.size(), inputs.size());  // by argument, in inputs
   size_t next = 0;  // where the next search starts: most files have the order of the schema
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string_view name = text_of(inputs[i], Field::NamedArgument_name);
@@ -263,7 +264,7 @@ Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator
     const bool by_name = kind == kKeyword || (kind != kPositional && !positional);
     if (!by_name) {
       args.push_back(std::move(value));
-    } else if (declared.is_python_keyword) {  // so it and all earlier arguments are positional
+    } else if (declared.is_python_keyword) {  // pass it and all earlier arguments by position
       for (auto& before : named) args.push_back(std::move(before.second));
       named.clear();
       args.push_back(std::move(value));
@@ -373,7 +374,7 @@ Ref GraphDecoder::take(PyObject* node, size_t index, const Value& part, const Me
   raise(symbols.serialize_error, "result %zu of a node does not have a name", index);
 }
 
-// Renames a node without a result as torch does: its target's name, and "_unused".
+// Renames a node without a result to the name of its target and "_unused", as torch does.
 void GraphDecoder::name_unused(PyObject* node) {
   fx::NameWriter& writer = current().names();
   const Ref target = fx::node_field(node, fx::symbols.node_target);

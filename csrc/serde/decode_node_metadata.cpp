@@ -13,7 +13,7 @@ namespace fxpress::serde {
 namespace {
 
 // The estimated bytes of Python objects.
-constexpr uint64_t kSourceBytes = 800;  // one NodeSource
+constexpr uint64_t kSourceBytes = 800;  // a NodeSource object
 constexpr uint64_t kEntryBytes = 300;   // an entry of a module stack: texts, tuples
 constexpr uint64_t kJsonRatio = 24;     // bytes of the parsed objects for each byte of JSON text
 
@@ -84,7 +84,8 @@ GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
   return result;
 }
 
-// Copies the dicts and lists in the metadata, because passes change them for single nodes.
+// Copies the dicts and lists in `metadata`: several nodes get this metadata, and passes change the
+// dicts and lists of one node.
 void GraphDecoder::add_metadata(const Metadata& metadata, PyObject* meta) {
   for (const auto& [name, value] : metadata) {
     PyObject* found = value.get();

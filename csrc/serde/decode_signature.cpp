@@ -18,8 +18,8 @@ Ref GraphDecoder::graph_signature(const Value& value) {
   return call(symbols.graph_signature_type, inputs, outputs);
 }
 
-// Makes an argument of a spec that has only a name, such as a TensorArgument. Skips its
-// constructor, which is Python code: a signature has an argument for each tensor of the state.
+// Creates an argument of a spec that has only a name, such as a TensorArgument. Does not run its
+// constructor, which is Python code: a signature has an argument for each parameter and buffer.
 Ref GraphDecoder::named_spec(PyObject* type, const Value& argument) {
   const auto name = name_in(argument);
   if (!name) raise(symbols.serialize_error, "an argument of the signature does not have a name");
@@ -45,8 +45,8 @@ Ref GraphDecoder::argument_spec(const Value& value) {
   }
 }
 
-// Returns the row of kSpecs for a spec, and torch's member of InputKind or OutputKind. torch has no
-// member for constant inputs: they get the member for user inputs, the first row.
+// Returns the row of kSpecs for a spec, and the row's member of torch's InputKind or OutputKind.
+// torch has no InputKind for constant inputs: they get USER_INPUT, the member of the first row.
 std::pair<const SpecInfo&, PyObject*> GraphDecoder::spec_info(const Value& spec, const char* what) {
   const SpecInfo* info = schema::find_spec(tag_of(spec));
   if (info == nullptr) {
@@ -84,7 +84,7 @@ Ref GraphDecoder::input_spec(const Value& spec) {
   const Value& record = content_of(spec);
   const Ref argument = spec_argument(info, record);
   const Ref target = spec_target(info, record);
-  if (info.tag == Field::InputSpec_buffer) {  // InputSpec's constructor checks `persistent`
+  if (info.tag == Field::InputSpec_buffer) {  // call InputSpec, which checks `persistent`
     const Ref persistent = scalar_of(field(record, Field::InputToBufferSpec_persistent));
     return call(symbols.input_spec_type, kind, argument, target, persistent);
   }

@@ -12,7 +12,7 @@ namespace {
 // The estimated bytes of Python objects.
 constexpr uint64_t kTensorBytes = 1200;
 constexpr uint64_t kNumberBytes = 500;
-constexpr uint32_t kMostDimensions = 64;  // limit of torch's operators
+constexpr uint32_t kMostDimensions = 64;  // the most that torch's operators support
 
 }  // namespace
 
@@ -144,8 +144,8 @@ Ref GraphDecoder::tensor(const Value& meta) {
   return made;
 }
 
-// Returns a key that is equal for tensors of equal metadata; symbolic numbers count by identity.
-// Sets `is_symbolic` if the metadata has a symbolic number.
+// Returns a key for the metadata of a tensor. Keys are equal if the metadata is equal and its
+// symbolic numbers are the same objects. Sets `is_symbolic` if the metadata has a symbolic number.
 std::string GraphDecoder::key_of(const Value& meta, bool& is_symbolic) {
   std::string key;
   const auto add = [&](int64_t number) {

@@ -71,7 +71,7 @@ py::list rules_of(const Schema& schema) {
 
 namespace {
 
-constexpr size_t kShown = 120;  // bytes of a value that an error shows
+constexpr size_t kShown = 120;  // maximum bytes of a value in an error
 
 bool is_unicode_identifier(std::string_view text) {
   return PyUnicode_IsIdentifier(new_text(text).get()) == 1;
@@ -228,7 +228,7 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
   Ref made = classes.make(document, document.root(), /*all_members=*/false, kept);
   if (renamed != nullptr) return made;
   const Ref graph = get_attr(get_attr(made.get(), fx::names.graph_module).get(), fx::names.graph);
-  for (PyObject* name : {fx::names.inputs, fx::names.outputs}) {  // tuples, as in torch
+  for (PyObject* name : {fx::names.inputs, fx::names.outputs}) {  // torch makes these fields tuples
     const Ref list = get_attr(graph.get(), name);
     check(PyObject_SetAttr(graph.get(), name, Ref::steal(PyList_AsTuple(list.get())).get()));
   }

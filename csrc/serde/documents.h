@@ -20,7 +20,6 @@ using schema::Schema;
 // ImportError if the constructor of Schema throws SchemaError.
 std::unique_ptr<Schema> make_schema(const pybind11::list& types);
 
-// The names of the types in schema order.
 pybind11::list type_names(const Schema& schema);
 
 // Returns [(type, field, name of its gate rule or None, whether native code reads the field)].
@@ -33,7 +32,7 @@ void pass_gate(Document& document);
 // Whether a str passes the gate rule with this name; KeyError for an unknown rule.
 bool passes_gate(std::string_view rule, PyObject* text);
 
-// Returns the first item of an iterable that is not a str or breaks the named gate rule, or None.
+// Returns the first item of `texts` that is not a str or breaks a gate rule; None if there is none.
 Ref first_refused(std::string_view rule, PyObject* texts);
 
 // Returns {name of a gate rule: error message for a text that breaks it}.
@@ -52,9 +51,9 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
 // Converts objects of the schema's classes into a document.
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);
 
-// Returns the canonical form of a schema ExportedProgram as new objects. constants: a set of names.
-// AssertionError if there is no canonical form; KeyError if the signature has a name that the graph
-// lacks. With a dict `renamed`, `object` is a schema Graph; the dict gets {old name: new name}.
+// Returns the canonical form of `object`, an ExportedProgram of the schema. constants: names of
+// constants. AssertionError if there is none; KeyError if the signature has a name that the graph
+// lacks. If `renamed` is a dict, `object` is a Graph; fills `renamed` with {old name: new name}.
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                    PyObject* constants, PyObject* renamed);
 

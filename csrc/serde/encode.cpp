@@ -12,8 +12,8 @@ namespace {
 // A buffer that becomes a bytes object without a copy.
 class BytesBuffer final : public schema::Buffer {
  public:
-  // Allocates `expected` bytes at once: untouched memory costs nothing, but moving written bytes
-  // costs twice their size.
+  // Allocates `expected` bytes at once. Memory that is not written costs nothing, but enlarging the
+  // buffer later could copy the written bytes.
   explicit BytesBuffer(size_t expected) {
     bytes_ = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(expected));
     if (bytes_ == nullptr) {
@@ -50,8 +50,8 @@ class BytesBuffer final : public schema::Buffer {
 // The estimated bytes of a node in a file; few nodes are larger.
 constexpr size_t kBytesPerNode = 1536;
 constexpr size_t kSmall = 4096;
-// The estimated bytes of a file for each value of its document, and for each byte of the document's
-// texts, which do not include the metadata of nodes.
+// Estimates for a document without metadata of nodes: its file has kBytesPerValue bytes for each
+// value of the document, and kBytesPerText bytes for each byte of the document's texts.
 constexpr size_t kBytesPerValue = 16;
 constexpr size_t kBytesPerText = 8;
 
@@ -74,7 +74,7 @@ PyObject* item(PyObject* tuple, Py_ssize_t i) {
   return PyTuple_GET_ITEM(tuple, i);
 }
 
-// Appends a node, then its getitem users, and their getitem users down to `depth`.
+// Appends a node, its getitem users, their getitem users and so on, `depth` levels deep.
 void add_with_users(PyObject* node, std::vector<Ref>& nodes, int depth) {
   nodes.push_back(Ref::borrow(node));
   if (depth == 0) return;
@@ -206,7 +206,7 @@ void GraphEncoder::part(std::string_view kind, PyObject* values, PyObject* resul
   if (kind == "argument_spec") return argument_spec(first);
   if (kind == "call_signature") return call_signature(first);
   if (kind == "call") return module_call(first);
-  graph(first);  // "graph"
+  graph(first);  // kind == "graph"
   for (const auto& [name, other] : names_.merged()) {
     check(PyDict_SetItem(merged, new_string(name).get(), other.get()));
   }

@@ -94,7 +94,7 @@ void GraphEncoder::node_argument(PyObject* node) {
   value_reference(Table::kTensor, names_.tensor_name(node));
 }
 
-// Writes a get_attr node: a subgraph, or a lowered module, which Python encodes as text.
+// Writes the attribute of a get_attr node: a subgraph, or a lowered module, encoded by Python.
 void GraphEncoder::attribute(PyObject* node) {
   const Ref target = fx::node_field(node, fx::symbols.node_target);
   const Ref module = names_.module() != nullptr
@@ -171,7 +171,7 @@ void GraphEncoder::list(PyObject* list, PyObject* type) {
   other_list(items);
 }
 
-// Takes the item type of an empty list from `type`, which the schema of the operator declares.
+// Writes an empty list. The operator's schema declares `type`, which decides the item type.
 void GraphEncoder::empty_list(PyObject* type) {
   const Ref tag = call(symbols.empty_list_tag, type == nullptr ? Py_None : type);
   const auto& info = out_.schema().type(Type::Argument);
@@ -272,8 +272,8 @@ bool GraphEncoder::tensor_list(PyObject* items) {
   return false;
 }
 
-// Writes a list of lists of numbers; the grid of a Triton kernel is a list of tuples. Older
-// releases of torch write ints in tuples, but not ints in lists.
+// Writes a list of lists or tuples of numbers, such as the grid of a Triton kernel, a list of int
+// tuples. Older torch releases do not write lists of int lists.
 bool GraphEncoder::nested_list(PyObject* items) {
   const auto ints_only = [](PyObject* x) {
     const bool is_list = symbols.lists_of_int_lists == Py_True && PyList_Check(x);
@@ -298,7 +298,7 @@ bool GraphEncoder::nested_list(PyObject* items) {
   return false;
 }
 
-// Writes a list of Inductor's buffers, some of which may be None. Python returns their names.
+// Writes a list of Inductor's buffers or None. symbols.other_list returns names of the buffers.
 void GraphEncoder::other_list(PyObject* items) {
   const Ref described = call(symbols.other_list, items);
   PyObject* texts = PyTuple_GET_ITEM(described.get(), 1);

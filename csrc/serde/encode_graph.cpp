@@ -22,7 +22,8 @@ const NodeEntry& NodeNames::entry_of(PyObject* node) {
   return *entry;
 }
 
-// Creates an entry for an argument of a single part: a node outside the current graph.
+// Creates an entry for a node outside the current graph. Such nodes are arguments of a part that
+// encode_part() writes.
 const NodeEntry& NodeNames::entry_alone(PyObject* node) {
   Ref name = fx::node_field(node, fx::symbols.node_name);
   if (PyObject* other = dict_get(alone_, name.get())) name = Ref::borrow(other);
@@ -75,7 +76,7 @@ Ref NodeNames::name_of(PyObject* argument) const {
 
 namespace {
 
-constexpr size_t kMaxGraphs = 64;  // nesting of graphs
+constexpr size_t kMaxGraphs = 64;  // maximum nesting of graphs
 
 }  // namespace
 
@@ -262,7 +263,7 @@ void GraphEncoder::inputs(const Operator& function, bool symbolic, PyObject* arg
   sink_.end_list();
 }
 
-// Python prepares the arguments of OperatorKind::kSpecial: [(name, value, kind)].
+// Writes the arguments of an OperatorKind::kSpecial node. Python prepares [(name, value, kind)].
 void GraphEncoder::special_inputs(PyObject* node) {
   const Ref inputs = call(symbols.special_inputs, node);
   sink_.begin_list();
@@ -274,7 +275,7 @@ void GraphEncoder::special_inputs(PyObject* node) {
   sink_.end_list();
 }
 
-// A function on numbers has no schema. Its arguments are named after its Python parameters.
+// Writes the arguments of a function on numbers, with the names of its Python parameters.
 void GraphEncoder::symbolic_inputs(const Operator& function, PyObject* args, PyObject* kwargs) {
   if (PyDict_GET_SIZE(kwargs) != 0) {
     raise(PyExc_AssertionError, "expected no kwargs for sym op, got %zd", PyDict_GET_SIZE(kwargs));
@@ -303,7 +304,7 @@ void GraphEncoder::schema_inputs(const Operator& function, PyObject* args, PyObj
   }
 }
 
-// Positional arguments of a target without a schema do not have names.
+// Writes the arguments of a target without a schema; positional arguments do not have names.
 void GraphEncoder::other_inputs(PyObject* args, PyObject* kwargs) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
     named_argument("", PyTuple_GET_ITEM(args, i), kPositional, nullptr);

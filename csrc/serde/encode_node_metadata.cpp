@@ -147,8 +147,8 @@ void GraphEncoder::node_sources(PyObject* sources, std::string& text) {
   text += ']';
 }
 
-// Returns the id of a graph in the file. torch writes the graph's address; ids that count from 0
-// give equal exports equal bytes.
+// Returns the number of a graph in the file. torch writes the graph's address instead; with numbers
+// from 0, equal exports have equal bytes.
 int64_t GraphEncoder::graph_number(PyObject* graph_id) {
   const long long id = PyLong_AsLongLong(graph_id);
   if (id == -1) {

@@ -7,7 +7,7 @@ namespace fxpress::serde {
 
 namespace {
 
-// Returns a spec's argument; AssertionError unless it has this type.
+// Returns a spec's argument; AssertionError if the argument does not have the type `type`.
 Ref argument_of(PyObject* spec, SpecArgument type) {
   Ref argument = get_attr(spec, fx::names.arg);
   PyObject* wanted = python_type(type);
@@ -99,7 +99,7 @@ void GraphEncoder::spec(const SpecInfo& info, PyObject* object) {
   out_.choice(info.tag, [&] {
     out_.record(Schema::owner(info.argument), [&](Field field) {
       if (target && field == info.target) return out_.string(target.get());
-      if (field != info.argument) {  // InputToBufferSpec_persistent
+      if (field != info.argument) {  // the field InputToBufferSpec_persistent
         return sink_.boolean(get_attr(object, fx::names.persistent).get() == Py_True);
       }
       switch (info.argument_type) {

@@ -117,7 +117,7 @@ Ref GraphDecoder::program(const py::object& document) {
   return read(document, true, [&] {
     try {
       return decode_program();
-    } catch (...) {  // the traceback keeps the decoder alive, which the collector cannot traverse
+    } catch (...) {  // free the graphs: the traceback keeps the decoder alive
       clear_graphs();
       throw;
     }
@@ -233,7 +233,7 @@ namespace {
 
 struct PartKind {
   std::string_view name;
-  Type type;  // type of the document
+  Type type;  // type of the document's root
 };
 
 constexpr PartKind kParts[] = {
@@ -279,7 +279,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
     return result;
   }
 
-  // The parts below may add nodes to the current graph.
+  // Decoding the parts below may add nodes to the current graph.
   current().writer().resume();
   const core::ScopedValue allowed(graphs_allowed_, true);
   clear_mentions();
@@ -294,7 +294,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   return result;
 }
 
-// Checks the type of the root: Python callers choose the document, and field() does not check.
+// Checks the root's type: Python callers choose the document, and field() does not check types.
 void GraphDecoder::check_root(Type type) const {
   const Value& root = document_->root();
   const bool has_type = root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion;

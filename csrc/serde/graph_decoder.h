@@ -39,16 +39,16 @@ inline constexpr uint64_t kNodeBytes = 1200;
 inline constexpr uint64_t kDictBytes = 240;
 inline constexpr uint64_t kSlotBytes = 64;  // an item of a list or dict, a number or a text
 
-// A name that a graph's tables or nodes define.
+// A named value of a graph: its entry in the graph's tables, and its node.
 struct Defined {
   const Value* meta = nullptr;         // entry for the name in the graph's tables, or null
-  const Document* document = nullptr;  // that contains `meta`
-  Table table = Table::kNone;          // that contains `meta`
-  Ref value;                           // created from `meta` on first use
+  const Document* document = nullptr;  // document that contains `meta`
+  Table table = Table::kNone;          // table that contains `meta`
+  Ref value;                           // the value, created from `meta` on first use
   Ref node;                            // the node with the name
 };
 
-// A graph under construction, and the names of the file that are defined in it.
+// A graph that is being decoded, with its named values.
 class OpenGraph {
  public:
   explicit OpenGraph(uint64_t scope);  // scope: a unique id of the graph
@@ -68,7 +68,7 @@ class OpenGraph {
   // Interns a name from the file that a new node requests.
   core::StringId candidate(std::string_view name);
 
-  // {name in the file: node}, and the list of all names in the tables.
+  // nodes(): {name in the file: node}. value_names(): list of the names in the graph's tables.
   Ref nodes() const;
   Ref value_names() const;
 
@@ -76,13 +76,13 @@ class OpenGraph {
   const uint64_t scope_;
   fx::NameWriter names_;
   fx::GraphWriter writer_;
-  core::StringPool pool_;         // holds the names in the file
-  std::vector<Defined> defined_;  // by id in the pool
-  Ref root_;                      // nn.Module that holds the graphs of higher-order operators
+  core::StringPool pool_;         // the names in the file
+  std::vector<Defined> defined_;  // by id in pool_
+  Ref root_;                      // nn.Module whose attributes are the subgraphs
 };
 
-// Decodes a program, or parts of a program in separate documents. The graph stays open between
-// calls. A call raises RuntimeError while another call is running, in any thread.
+// Decodes a program, or parts of a program in separate documents. The current graph stays open
+// between calls. A call raises RuntimeError while another call is running, in any thread.
 class GraphDecoder {
  public:
   // classes: a SchemaClasses. values: a fxpress._files.serde.values.Values.
@@ -94,7 +94,7 @@ class GraphDecoder {
   // Returns (graph module, signature, module call graph, whether an argument of a node is a custom
   // object, which generated code cannot contain).
   Ref program(const pybind11::object& document);
-  // Decodes a document of another type; see decode_part().
+  // Decodes a part of a program. decode_part() in graph_decoder.cpp explains `kind` and `extra`.
   Ref part(const std::string& kind, const pybind11::object& document,
            const pybind11::object& extra);
 
@@ -103,7 +103,7 @@ class GraphDecoder {
   void close();
   // Discards cached numbers and tensors, for a caller that changes symbols or the fake mode.
   void forget_values();
-  // Gives a node a name of the file, and the value of that name.
+  // Sets a node's name to a name in the file, and its meta["val"] to the value with this name.
   void name_node(const pybind11::object& node, const std::string& name);
   // Returns the value of a name in an open graph. scope: the graph's id.
   Ref value(uint64_t scope, const std::string& name);
@@ -121,7 +121,7 @@ class GraphDecoder {
   void set_signature(const pybind11::object& signature);
 
  private:
-  // (key of Node.meta, value): the metadata of a node in the file, also for its getitem nodes.
+  // The metadata of a node in the file, as (key of Node.meta, value). Its getitem nodes get it too.
   using Metadata = std::vector<std::pair<PyObject*, Ref>>;
 
   // The nodes that the current node's arguments contain; all borrowed.
@@ -140,7 +140,7 @@ class GraphDecoder {
     std::string type;
     std::optional<int64_t> index;
     Ref object;                               // torch.device
-    std::optional<fx::FakeMaker> fakes = {};  // set with the device's first fake tensor
+    std::optional<fx::FakeMaker> fakes = {};  // set when the first fake tensor is created
     TextMap<Ref> first = {};  // by key_of(): the device's first fake tensor with this key
   };
   enum class Role : uint8_t { kNumber, kOffset };  // kOffset: a storage offset; see number()
@@ -150,7 +150,8 @@ class GraphDecoder {
   // Returns use(); RuntimeError if another call is running.
   template <class Use>
   auto use(Use use);
-  // Like use(), for a current `document`. keep: keep it alive, because graphs refer to it.
+  // Like use(), with `document` as the current document. keep: `document` stays alive as long as
+  // the decoder, because graphs refer to it.
   template <class Use>
   auto read(const pybind11::object& document, bool keep, Use use);
   Ref decode_program();
@@ -185,7 +186,7 @@ class GraphDecoder {
     return text_of(field(record, name));
   }
   Ref scalar_of(const Value& value) const { return scalar(*document_, value); }
-  // The name of a single result; empty for a constant or a list.
+  // Returns the name of a single result; empty for a constant or a list.
   std::optional<std::string_view> name_in(const Value& result) const;
   static bool is_argument(const Value& value) {
     return value.kind == ValueKind::kUnion && value.type == static_cast<uint16_t>(Type::Argument);
@@ -218,15 +219,15 @@ class GraphDecoder {
   // Decodes the results of a node: one value, or several, for which it adds getitem nodes.
   void results(const Value& value, const Operator& target, PyObject* node,
                const Metadata& metadata);
-  // Adds a getitem node for each of a node's results, of which there may be none.
+  // Adds a getitem node for each result of a node, which may have no results.
   void multiple_results(std::span<const Value> parts, PyObject* node, const Metadata& metadata);
   // Adds the getitem node for one of several results; returns the value of the result.
   Ref take(PyObject* node, size_t index, const Value& part, const Metadata& metadata);
   // Adds a getitem node for each result; returns a list of the values.
   Ref take_apart(PyObject* node, std::span<const Value> parts, const Metadata& metadata);
   PyObject* getitem(PyObject* node, size_t index, core::StringId candidate);
-  // Gives a node its name in the file and its value. As in torch, the graph's namespace keeps the
-  // name that the node was created with.
+  // Sets a node's name to its name in the file, and sets its value. As in torch, the graph's
+  // namespace contains the name with which the node was created.
   void name_result(PyObject* node, std::string_view name);
   void name_unused(PyObject* node);
   // Whether a higher-order operator returns its only result directly, and not in a tuple. Files of
@@ -236,9 +237,9 @@ class GraphDecoder {
   // ---- arguments: decode_argument.cpp ----
 
   Ref argument(const Value& value);
-  // Reads a reference to a custom object, which is a node, or in the constructor's `constants`.
+  // Reads a reference to a custom object. Returns a node of the graph or an object in `constants`.
   Ref object(const Value& value);
-  // Clears the nodes in the current arguments.
+  // Clears mentions_ before arguments are read.
   void clear_mentions();
   Ref node_reference(std::string_view name);
   Ref choice(const Value& value);
@@ -255,7 +256,6 @@ class GraphDecoder {
   // ---- the metadata of nodes: decode_node_metadata.cpp ----
 
   Metadata read_metadata(const Value& node);
-  // Copies the metadata into a node's meta.
   void add_metadata(const Metadata& metadata, PyObject* meta);
   Ref module_stack(std::string_view text);
   const StackEntry& stack_entry(std::string_view text);
@@ -295,30 +295,30 @@ class GraphDecoder {
 
   pybind11::object classes_object_, values_, budget_object_, resolve_;
   pybind11::dict constants_;
-  const SchemaClasses* classes_;             // to show a node in an error
+  const SchemaClasses* classes_;             // creates the node that an error shows
   core::Budget* budget_;                     // limits the cost of all calls
   std::vector<pybind11::object> documents_;  // the documents that graphs refer to
-  bool busy_ = false;                        // a call is running
+  bool busy_ = false;                        // whether a call is running
 
   const Document* document_ = nullptr;  // the current document
   OperatorTable operators_;             // targets of nodes, and operators among arguments
-  Ref signature_;                       // of the program, once it is read
-  std::deque<OpenGraph> graphs_;        // innermost last
+  Ref signature_;                       // signature of the program, once it is read
+  std::deque<OpenGraph> graphs_;        // open graphs, innermost last
   uint64_t scopes_ = 0;                 // number of graphs opened so far
   size_t steps_ = 0;                    // nodes read so far; for poll_signals()
 
-  Mentions mentions_;            // see clear_mentions()
-  bool has_objects_ = false;     // an argument was a custom object of the constructor
-  bool graphs_allowed_ = false;  // arguments may be graphs; a signature has no graph to own them
+  Mentions mentions_;            // nodes in the arguments read since clear_mentions()
+  bool has_objects_ = false;     // whether an argument was an object in `constants`
+  bool graphs_allowed_ = false;  // whether arguments may be graphs: in a graph, not in a signature
 
   TextMap<Ref> stacks_;                // module stacks by text
   TextMap<StackEntry> stack_entries_;  // by text: the module stacks of one layer share entries
-  TextMap<Ref> functions_;             // source functions by text
+  TextMap<Ref> functions_;             // values of source_fn_stack by text
 
-  std::vector<Ref> spec_kinds_;                         // torch's enum members by row of kSpecs
+  std::vector<Ref> spec_kinds_;  // torch's InputKind and OutputKind by row of kSpecs
   std::vector<Ref> dtypes_, layouts_, memory_formats_;  // by number in the file
   std::vector<Device> devices_;                         // devices of the tensors read so far
-  TextMap<Ref> numbers_;                                // by role, type, text and hint
+  TextMap<Ref> numbers_;  // symbolic numbers by role, type, text and hint
 };
 
 }  // namespace fxpress::serde

@@ -26,10 +26,10 @@ namespace fxpress::serde {
 
 // The arguments of an encoding call besides the graph; all borrowed.
 struct EncodeContext {
-  PyObject* objects = nullptr;          // dict: custom objects in the graph; the call fills it
+  PyObject* objects = nullptr;          // dict of custom objects, filled by the call
   PyObject* treespec = nullptr;         // (TreeSpec) -> str
-  const ProgramCheck* check = nullptr;  // invariants to check; null: no checks
-  bool metadata = true;                 // write the metadata of nodes
+  const ProgramCheck* check = nullptr;  // the program to check; null: no checks
+  bool metadata = true;                 // whether to write the metadata of nodes
 };
 
 // The names that the current graph's nodes have in the file, and the tables that contain the names.
@@ -47,24 +47,25 @@ class NodeNames {
     core::ScopedValue<PyObject*> module_;
   };
 
-  // Starts a single part, whose arguments may be nodes outside the current graph. merged: a dict
-  // like merged(); borrowed.
+  // Starts a part for encode_part(), whose arguments may be nodes outside the current graph.
+  // merged: a dict with the contents of merged(); borrowed.
   void begin_part(PyObject* merged) { alone_ = merged; }
 
   // The values and the module of the current graph; borrowed.
   const GraphValues& values() const { return *values_; }
   PyObject* module() const { return module_; }
 
-  // Returns the entry of a node, or that of the first getitem node that takes the same result.
+  // Returns the entry of a node. If the node is a getitem node and an earlier getitem node takes
+  // the same result, returns the entry of the earlier node.
   const NodeEntry& resolved(PyObject* node);
-  // The name that a tensor has as an argument; borrowed.
+  // Returns the name by which arguments refer to the tensor of a node; borrowed.
   PyObject* tensor_name(PyObject* node);
 
-  // Fills merged() from a graph, for the signature, which is written after the graph.
+  // Fills merged() from a graph. The signature, which is written after the graph, uses it.
   void remember_merged(const GraphValues& values);
-  // The name that the argument of a spec has in the file.
+  // Returns the name in the file for the argument of a spec.
   Ref name_of(PyObject* argument) const;
-  // {name of a getitem node that the file omits: name of an earlier getitem node for its result}
+  // Returns {name of a getitem node that is not written: name of the node that replaces it}.
   const core::TextMap<Ref>& merged() const { return merged_; }
 
  private:
@@ -73,12 +74,12 @@ class NodeNames {
 
   const GraphValues* values_ = nullptr;  // the current graph's values
   PyObject* module_ = nullptr;           // the current graph's module
-  PyObject* alone_ = nullptr;            // see begin_part(); null: no single part
-  std::deque<NodeEntry> alone_entries_;  // entries for arguments of a single part
+  PyObject* alone_ = nullptr;            // the dict of begin_part(), or null
+  std::deque<NodeEntry> alone_entries_;  // the results of entry_alone()
   core::TextMap<Ref> merged_;
 };
 
-// Writes one program, or one part, to a sink.
+// Writes one program, or one part of a program, to a sink.
 class GraphEncoder {
  public:
   GraphEncoder(const Schema& schema, EventSink& sink, const EncodeContext& context)
@@ -101,7 +102,7 @@ class GraphEncoder {
   // ---- programs and parts: encode.cpp ----
 
   void graph_module(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
-  // Writes a node, or without `with_inputs` only the list of its outputs; fills `results`.
+  // Writes a node (without `with_inputs`: only its outputs); fills `results` and `merged`.
   void single_node(PyObject* node, bool with_inputs, PyObject* results, PyObject* merged);
 
   // ---- graphs and nodes: encode_graph.cpp ----
@@ -116,7 +117,6 @@ class GraphEncoder {
   void table(Table table);
 
   void node(const NodeEntry& entry);
-  // Writes the list of a node's outputs.
   void outputs(const NodeEntry& entry);
   void inputs_of(const NodeEntry& entry);
   // Writes the list of a call's arguments. args: tuple; kwargs: dict.
@@ -142,7 +142,7 @@ class GraphEncoder {
   // Writes a list or tuple. The file has a field for each item type, so the items decide the field.
   void list(PyObject* list, PyObject* type);
   void empty_list(PyObject* type);
-  // The next four functions write a list and return true if all items have types that fit.
+  // Each of the next four functions writes a list and returns true if the types of all items fit.
   bool plain_list(PyObject* items);
   bool number_list(PyObject* items);
   bool tensor_list(PyObject* items);
@@ -191,14 +191,14 @@ class GraphEncoder {
   SchemaWriter out_;
   EventSink& sink_;
   const EncodeContext context_;
-  OperatorTable operators_;                // of all graphs
-  NodeNames names_;                        // of the current graph
+  OperatorTable operators_;                // operators of all graphs
+  NodeNames names_;                        // names of the current graph's nodes
   std::unordered_set<PyObject*> written_;  // graph modules written so far; only with a check
-  size_t depth_ = 0;                       // nesting of graphs
+  size_t depth_ = 0;                       // number of graphs being written
   size_t dicts_ = 0;                       // number of dicts written
 
   std::unordered_map<int64_t, int64_t> graph_numbers_;  // id of a graph -> number in the file
-  ObjectMap<std::string> operator_names_;               // by target in source_fn_stack
+  ObjectMap<std::string> operator_names_;               // names of functions in source_fn_stack
   std::string scratch_;                                 // reused for building texts
 
   Ref device_, device_type_, device_index_;  // the device of the last tensor, and its attributes

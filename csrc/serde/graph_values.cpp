@@ -30,7 +30,7 @@ Ref sequence(PyObject* object) {
   return Ref::steal(PySequence_Fast(object, "the results of an operator are not a sequence"));
 }
 
-// Whether meta["val"] surely has a type that torch allows. table: table_of(value).
+// Whether meta["val"] surely has a type that torch's verifier allows. table: table_of(value).
 bool is_value(PyObject* value, Table table, int depth = 0) {
   if (table != Table::kNone || value == Py_None || PyUnicode_Check(value)) return true;
   if (is_a(value, symbols.custom_obj_argument_type) || is_a(value, symbols.dtype_type) ||
@@ -141,7 +141,7 @@ bool GraphValues::has_node(PyObject* name) const {
 
 // Adds a name; returns false if another value already has it.
 bool GraphValues::add_name(PyObject* name, uint32_t position) {
-  if (names_.full()) {  // the initial size covers the nodes, but not many unused results
+  if (names_.full()) {  // its first size is for nodes, but not for many unused results
     core::PositionTable larger(2 * static_cast<size_t>(position));
     const auto differ = [](uint32_t) { return false; };
     for (uint32_t i = 0; i < position; ++i) {
@@ -286,8 +286,8 @@ void GraphValues::add_value(PyObject* name, PyObject* value, Table table) {
   values.push_back({Ref::borrow(name), Ref::borrow(value), table});
 }
 
-// Adds one of a node's results under the name of its getitem node `user`, or under a new name if no
-// getitem node takes it (null).
+// Adds one of a node's results. Its name is the name of the getitem node `user` that takes it, or a
+// new name if `user` is null.
 void GraphValues::add_part(NodeEntry* user, const NodeEntry& named_after, const std::string& suffix,
                            PyObject* value, Table table) {
   if (user != nullptr) {

@@ -24,7 +24,7 @@ struct TableFields {
   using Field = schema::Field;
 
   Field values;  // the table in Graph
-  // Only set in tables of numbers; the comments show the fields of kSymInt:
+  // Only set for tables of numbers. The comments name the fields for kSymInt.
   Field argument = Field::kUnknown;    // Argument.as_sym_int
   Field arguments = Field::kUnknown;   // Argument.as_sym_ints
   Field name = Field::kUnknown;        // SymIntArgument.as_name
@@ -34,7 +34,7 @@ struct TableFields {
   Field hint = Field::kUnknown;        // SymExprHint.as_int
 };
 
-// Indexed by Table.
+// The fields of each table, by Table.
 inline constexpr TableFields kTableFields[] = {
     {schema::Field::Graph_tensor_values},
     {schema::Field::Graph_sym_int_values, schema::Field::Argument_as_sym_int,
@@ -52,7 +52,7 @@ inline constexpr TableFields kTableFields[] = {
     {schema::Field::Graph_custom_obj_values},
 };
 
-// The table for meta["val"] of a node; kNone for a value that is not a tensor or number.
+// Returns the table for meta["val"] of a node; kNone if it is not a tensor or number.
 Table table_of(PyObject* value);
 
 struct NamedValue {
@@ -75,16 +75,16 @@ struct NodeEntry {
   uint32_t outputs;          // position of its first output in GraphValues::outputs
   uint32_t duplicate_of;     // index of the first getitem node for the same result, or kAbsent
   core::Op op;               // opcode of the node
-  Table table;               // of the node's value, when the node is an argument
+  Table table;               // table of the node's value
   bool symbolic;             // the node calls a function on numbers
 };
 
 class GraphValues {
  public:
   struct Options {
-    bool checks;      // apply the rules of torch's verifier
-    bool functional;  // operators may not write their arguments
-    bool top_level;   // the program's root graph
+    bool checks;      // whether to apply the rules of torch's verifier
+    bool functional;  // if true, operators must not write their arguments
+    bool top_level;   // whether the graph is the program's root graph
   };
 
   // Reads all nodes of a graph module. If a node cannot be written: SerializeError with its name,
@@ -94,18 +94,17 @@ class GraphValues {
   // Reads the first of `nodes`; the remaining nodes are getitem nodes that take its results.
   GraphValues(std::vector<Ref> nodes, OperatorTable& operators);
 
-  // The entry of a node, or null if it is not in this graph.
+  // Returns the entry of a node, or null if the node is not in this graph.
   const NodeEntry* find(PyObject* node) const;
-  // Whether a node has this name.
   bool has_node(PyObject* name) const;
   std::span<const Output> outputs_of(const NodeEntry& entry) const;
 
   // Whether torch's verifier and Graph.lint() surely accept the graph.
   bool is_surely_valid() const { return valid_; }
 
-  std::vector<NodeEntry> entries;  // in graph order
-  std::vector<Output> outputs;     // of all nodes
-  std::vector<NamedValue> values;  // in the order in which they are defined
+  std::vector<NodeEntry> entries;  // entries of all nodes, in graph order
+  std::vector<Output> outputs;     // outputs of all nodes
+  std::vector<NamedValue> values;  // named values, in order of definition
 
  private:
   void add_entries(std::vector<Ref> nodes, OperatorTable& operators);
@@ -130,7 +129,7 @@ class GraphValues {
     Ref index;         // the second argument of getitem
     NodeEntry* entry;  // the first getitem node with this index
   };
-  // Returns a node's getitem users; marks users with the index of an earlier one as duplicates.
+  // Returns a node's getitem users. Marks a user with the index of an earlier user as a duplicate.
   std::vector<User> users_of(const NodeEntry& entry);
   static NodeEntry* user_at(const std::vector<User>& users, size_t index);
 
@@ -141,8 +140,8 @@ class GraphValues {
   PyObject* module_;  // borrowed; null for a single node
   Options options_;
   bool valid_ = true;            // see is_surely_valid()
-  core::PositionTable by_node_;  // entries
-  core::PositionTable names_;    // entries, then unused_
+  core::PositionTable by_node_;  // positions of nodes in `entries`
+  core::PositionTable names_;    // positions of names in `entries`, then in unused_
   std::vector<Ref> unused_;      // names of results that no node takes
 };
 

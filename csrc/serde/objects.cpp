@@ -24,7 +24,7 @@ using schema::ValueKind;
 
 namespace {
 
-// Python stores 29 attributes of an object without a dict: fields of a union, and its tag `_type`.
+// Python stores 29 attributes of an object without a dict: a union's fields and its tag `_type`.
 constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {
@@ -32,7 +32,7 @@ PyObject* tag_name() {
   return name;
 }
 
-// The cached hash of a str, or -1. Reading it does not touch the text in memory.
+// Returns the hash that a str caches, or -1. Does not read the characters of the str.
 Py_hash_t kept_hash(PyObject* string) {
   return PyUnicode_Check(string) ? reinterpret_cast<PyASCIIObject*>(string)->hash : -1;
 }
@@ -148,7 +148,7 @@ class SchemaClasses::Maker {
     Ref object;
   };
 
-  // Returns a str that equal texts share: most texts (names of arguments, operators) repeat soon.
+  // Returns a str that equal texts share: most texts, such as names of operators, repeat soon.
   Ref text(std::string_view text) {
     if (text.size() > kLongestShared) return new_text(text);
     Shared& slot = texts_[core::TextHash()(text) % texts_.size()];
@@ -162,7 +162,7 @@ class SchemaClasses::Maker {
   const Document& document_;
   const bool all_members_;
   const std::span<const Ref> kept_;
-  std::vector<Shared> texts_ = std::vector<Shared>(1024);  // by hash
+  std::vector<Shared> texts_ = std::vector<Shared>(1024);  // recent texts, by hash
 };
 
 Ref SchemaClasses::make(const Document& document, const Value& value, bool all_members,
@@ -187,7 +187,7 @@ class SchemaClasses::Walk {
     return Ref::steal(PyObject_GenericGetAttr(object, name));
   }
 
-  // Returns the field of a union that is set.
+  // Returns the position of the field of a union that is set.
   static size_t set_field(const TypeInfo& declared, const Class& info, PyObject* object) {
     PyObject* found = PyObject_GenericGetAttr(object, tag_name());
     if (found == nullptr) {
@@ -294,7 +294,7 @@ class SchemaClasses::Copier : Walk {
   }
 };
 
-// Writes objects to a sink. `Out` is the concrete class, so that calls are not virtual.
+// Writes objects to a sink. `Out` is the sink's concrete class, so calls are not virtual.
 template <class Out>
 class SchemaClasses::Writer : Walk {
  public:
@@ -400,7 +400,7 @@ class SchemaClasses::Writer : Walk {
   }
 
   Out& sink_;
-  std::vector<Ref>* const kept_;  // null: write everything
+  std::vector<Ref>* const kept_;  // see the constructor
 };
 
 template <class Out>

@@ -12,8 +12,8 @@
 namespace fxpress::serde {
 
 // torch's Python classes for the schema's types. A union object stores the field that is set, and
-// the name of this field as `_type`. Reading any other field raises AttributeError, as in torch,
-// whose objects store None in it.
+// the name of this field as `_type`. Reading another field raises AttributeError, as in torch.
+// (torch's union objects also store None in the other fields.)
 class SchemaClasses {
  public:
   // classes: [class] in schema order; enumerations: class -> {field: {int: enum member}}; make_tag:
@@ -21,9 +21,10 @@ class SchemaClasses {
   SchemaClasses(const schema::Schema& schema, PyObject* classes, PyObject* enumerations,
                 PyObject* make_tag);
 
-  // Creates the object for a value. An enum field contains an int, as in objects that torch reads
-  // from JSON, or with `all_members` an enum member. kept: the result of write_for_order(). The
-  // caller pauses the garbage collector.
+  // Creates the object for a value. An enum field gets an enum member if `all_members` is set, or
+  // if it had a member when the document was made from an object. Otherwise it gets an int, as in
+  // torch's reader of JSON. kept: the result of write_for_order(). The caller pauses the garbage
+  // collector.
   Ref make(const schema::Document& document, const schema::Value& value, bool all_members,
            std::span<const Ref> kept = {}) const;
 
@@ -31,17 +32,17 @@ class SchemaClasses {
   // DocumentBuilder or JsonWriter.
   template <class Out>
   void write(PyObject* object, Out& sink) const;
-  // Writes only what the canonical form depends on: no metadata of nodes, and in place of each
-  // value in a graph's tables its index in the returned list, which holds a copy of the value.
+  // Writes the parts of an object on which its canonical form depends. Leaves out the metadata of
+  // nodes. Writes each value in a graph's tables as an index in the returned list of copies.
   std::vector<Ref> write_for_order(PyObject* object, schema::DocumentBuilder& sink) const;
 
  private:
   struct Class {
     Ref type;                       // the class
-    std::vector<Ref> names;         // of its fields, interned
+    std::vector<Ref> names;         // names of its fields, interned
     std::vector<Ref> members;       // by field: {int: enum member}; empty if it is not an enum
-    std::vector<Ref> tags;          // union: by field
-    std::vector<Py_hash_t> hashes;  // union: of the names
+    std::vector<Ref> tags;          // union: values of `_type`, by field
+    std::vector<Py_hash_t> hashes;  // union: hashes of the names
     std::vector<Ref> templates;     // large union: by field, the __dict__ of an object
   };
   class Maker;
@@ -54,8 +55,8 @@ class SchemaClasses {
   uint16_t type_of(PyObject* object) const;
 
   const schema::Schema& schema_;
-  std::vector<Class> classes_;                           // by type
-  std::unordered_map<const PyTypeObject*, size_t> ids_;  // class -> type
+  std::vector<Class> classes_;                           // by position of the type
+  std::unordered_map<const PyTypeObject*, size_t> ids_;  // class -> position in classes_
 };
 
 }  // namespace fxpress::serde

@@ -31,29 +31,29 @@ enum class OperatorKind : uint8_t {
   kSchema,       // an operator with a schema: OpOverload or a registered extension
   kHigherOrder,  // arguments have no names and may be graphs
   kSpecial,      // higher-order, with arguments that Python prepares
-  kCallable,     // another function, treated like kHigherOrder
+  kCallable,     // any other function; written like kHigherOrder
   kUnsupported,
 };
 
 struct OperatorArgument {
-  std::string name;        // in the schema
+  std::string name;        // its name in the schema
   bool keyword_only;       // must be passed by name
   bool required;           // has no default
   bool is_python_keyword;  // cannot be passed by name
-  Ref type;                // declared in the schema, for writing empty lists; or None
+  Ref type;                // its type in the schema, for empty lists; or None
 };
 
 enum class ReturnKind : uint8_t { kTensor, kTensorList, kOther };
 
 struct Operator {
   OperatorKind kind;
-  bool is_allowed;                          // torch's verifier surely accepts it
-  bool is_functional;                       // is_allowed, and it writes none of its arguments
-  bool takes_numbers;                       // kSymbolic, or decoded like it: aten.item
-  bool constrains;                          // calling it constrains the range of a symbol
-  std::string name;                         // as in the file
-  Ref object;                               // the operator, or null
-  std::vector<OperatorArgument> arguments;  // kSchema, kSymbolic
+  bool is_allowed;     // torch's verifier surely accepts it
+  bool is_functional;  // is_allowed, and it writes none of its arguments
+  bool takes_numbers;  // whether it is kSymbolic, or aten.item, which is decoded like it
+  bool constrains;     // calling it constrains the range of a symbol
+  std::string name;    // its name in files
+  Ref object;          // the operator, or null
+  std::vector<OperatorArgument> arguments;  // only of kSchema and kSymbolic
   std::vector<ReturnKind> returns;          // kSchema
 
   // Whether it has one result, of this type.

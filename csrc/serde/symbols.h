@@ -19,20 +19,20 @@ struct Symbols {
 
 extern Symbols symbols;  // owned references, held until the process ends
 
-// Reads a tensor without Python; null if the extension with libtorch is not available.
+// Reads the metadata of a tensor without Python; null without the extension that uses libtorch.
 extern core::ReadTensorFacts read_tensor_facts;
 
 // Fills `symbols`; called once by `_files/serde/native_table.py`.
 void initialize_symbols(PyObject* objects);
 
-// Whether `symbols` is filled. Without torch it is not, but documents can be read.
+// Whether `symbols` is filled. Without torch, it is empty, but documents can be read.
 bool has_torch();
 
 // The type of errors about files: SerializeError, or ValueError without torch. Borrowed.
 PyObject* damage_error();
 
 // Returns the row of kSpecs for torch's InputSpec or OutputSpec object. AssertionError if the
-// `kind` of the object is unknown, or belongs to the other of these two classes than `type`.
+// object's `kind` is not a kind of `type`, which is Type::InputSpec or Type::OutputSpec.
 const SpecInfo& spec_info(PyObject* spec, schema::Type type);
 
 // torch's class for arguments of a type, borrowed; null for SpecArgument::kAny.

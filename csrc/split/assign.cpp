@@ -92,7 +92,7 @@ std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
 
 PartitionMarks::~PartitionMarks() {
   if (nodes_.empty()) return;
-  const pybind11::error_scope kept;  // keeps the exception that propagates
+  const pybind11::error_scope kept;  // saves the current exception
   const auto restore = [&](size_t node, PyObject* mark) {
     if (PyObject_GenericSetAttr(nodes_[node].get(), fx::names.fx_partition, mark) < 0)
       PyErr_Clear();
@@ -180,7 +180,7 @@ class Assigner {
     for (size_t region : active_autocasts_) add_to(result_.autocast[region], self);
   }
 
-  // Returns the partition of str(id). For plain ints, the usual ids, by_number_ avoids the str().
+  // Returns the partition that str(id) identifies. by_number_ avoids str() for ints, the usual ids.
   PartitionId partition_of(PyObject* id) {
     int overflow = 1;
     long long number = 0;
@@ -266,7 +266,7 @@ class Assigner {
           node(exit), enter);
   }
 
-  // Fills `partitions` of all regions, once they are known, in the order of the callback's ids.
+  // Fills `partitions` of each region by its ids. All nodes must have a partition already.
   void close(std::vector<StateRegion>& regions, const char* message) {
     const Ref table = Ref::steal(PyDict_New());
     for (StateRegion& region : regions) {
@@ -300,8 +300,8 @@ class Assigner {
   Assignment result_;
   core::StringPool names_;                // partition names; a name's id is its partition's id
   core::FlatMap by_number_;               // int returned by the callback -> partition
-  std::vector<size_t> active_autocasts_;  // open regions, in order of entry
-  bool grad_active_ = false;              // whether result_.grad has an open region, its last one
+  std::vector<size_t> active_autocasts_;  // indices of open regions, in order of entry
+  bool grad_active_ = false;              // whether the last region of result_.grad is open
 };
 
 }  // namespace

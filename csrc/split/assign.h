@@ -1,5 +1,5 @@
-// Implements the first phase of a split, in which the user's callback assigns nodes to partitions.
-// Also has code for split_module_simple: names of partitions, symbols, marks.
+// Assigns nodes to partitions by the user's callback, the first phase of split_module().
+// split_module_simple() also uses the functions for names, SymbolBinders and PartitionMarks.
 #pragma once
 
 #include <span>
@@ -18,8 +18,8 @@ enum class BinderRule : uint8_t {
   kAnySymbolic,    // split_module_simple: the example value has a symbolic expression
 };
 
-// Finds binders: nodes whose value is a symbol. A partition that gets a tensor also needs the
-// binders of the symbols in the tensor's shape.
+// Finds binders: nodes whose value is a symbol. If a tensor is an input of a partition, the binders
+// of the symbols in the tensor's shape are inputs of the partition too.
 class SymbolBinders {
  public:
   explicit SymbolBinders(BinderRule rule);
@@ -27,10 +27,10 @@ class SymbolBinders {
   // Called in graph order: the first node whose example value is a bare symbol binds the symbol.
   void visit(core::NodeId id, PyObject* node);
 
-  // Returns the binders of the free symbols in a value's example, in the order of str(symbol).
-  // Leaves out symbols without a binder, for which torch's split_module raises a KeyError. The
-  // symbols of a value are computed once. With kAnySymbolic they are computed only after a binder
-  // was visited, because torch does not read example values before that, and some cannot be read.
+  // Returns the binders of the free symbols in the example value of `node`, whose id is `def`,
+  // sorted by str(symbol). Leaves out symbols without a binder, for which torch's split_module
+  // raises KeyError. With kAnySymbolic, reads no example value until a binder is visited, as torch
+  // does: reading some example values raises an error.
   std::vector<core::NodeId> needed_by(core::NodeId def, PyObject* node);
 
  private:
@@ -39,7 +39,7 @@ class SymbolBinders {
 
   BinderRule rule_;
   Ref binders_;                                // dict: sympy symbol -> index of the node
-  std::unordered_map<uint32_t, Ref> symbols_;  // by value: sorted list of symbols, or empty
+  std::unordered_map<uint32_t, Ref> symbols_;  // by node: sorted list of symbols, or empty
 };
 
 // Returns the text that identifies a partition: "0", or "pp_0" with the affix "pp".
@@ -64,7 +64,7 @@ class PartitionMarks {
 
  private:
   std::span<const Ref> nodes_;                    // the watched nodes
-  std::vector<bool> marked_;                      // by node
+  std::vector<bool> marked_;                      // by node: whether mark() has marked it
   std::vector<std::pair<size_t, Ref>> previous_;  // (node, the mark that an earlier split has set)
 };
 
@@ -93,12 +93,11 @@ struct AssignRequest {
 };
 
 // Calls the callback once for each node that can be in a partition, in graph order, and again for
-// nodes of autocast and grad regions, like torch.fx.passes.split_module. `nodes`: all nodes of the
-// graph.
+// nodes of autocast and grad regions, like torch.fx.passes.split_module.
 Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
                              PartitionMarks& marks);
 
-// Whether a node belongs to a partition: not a placeholder, a get_attr or the output.
+// Whether nodes with this op are in partitions: false for placeholder, get_attr and output.
 bool is_call(core::Op op);
 
 // Whether a function switches autocast or grad mode, which are global state.

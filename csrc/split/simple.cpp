@@ -38,7 +38,7 @@ std::vector<Ref> list_items(PyObject* iterable) {
 
 using NamedNodes = std::vector<std::pair<Ref, Ref>>;
 
-// Lists a mapping {name: node} from the caller.
+// Converts a mapping {name: node} to a list of pairs; TypeError for other keys or values.
 NamedNodes named_nodes(PyObject* mapping) {
   const Ref dict = Ref::steal(PyDict_New());
   check(PyDict_Update(dict.get(), mapping));
@@ -110,7 +110,7 @@ class SimpleSplit {
   fx::ReadGraph source_;                  // graph_object_, flat
   std::vector<PartitionId> partition_;    // by node; invalid for placeholders and the output
   Ref index_ = Ref::steal(PyDict_New());  // partition id (any object) -> position in ids_
-  std::vector<Ref> ids_;                  // by partition
+  std::vector<Ref> ids_;                  // partition ids, by partition
 };
 
 void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
@@ -165,15 +165,15 @@ std::unique_ptr<Partitioning> find_dependencies(SimpleSplit& split) {
   return partitions;
 }
 
-// The description of a partition: its entries in the tables that detect_dependencies() returns.
+// A partition, as described by its entries in the dicts that detect_dependencies() returns.
 struct Described {
   Ref id;              // any object
-  Ref graph;           // its Graph
+  Ref graph;           // torch.fx.Graph
   NamedNodes inputs;   // values of other partitions and placeholders
   NamedNodes outputs;  // values that other partitions need
 };
 
-// Reads and checks the tables that detect_dependencies() returned, before anything is written.
+// Reads and checks the dicts that detect_dependencies() returned, before anything is written.
 std::vector<Described> describe(std::span<const Ref> partitions, PyObject* graphs, PyObject* inputs,
                                 PyObject* outputs) {
   std::vector<Described> result;
@@ -289,13 +289,12 @@ class Stitcher {
   PyObject* affix_;  // str or None; borrowed
   fx::NameWriter name_writer_{fx::NameWriter::Forbidden::kForNodes};
   fx::GraphWriter writer_{name_writer_};
-  Ref values_ = Ref::steal(PyDict_New());   // name in the source -> node of the base graph
+  Ref values_ = Ref::steal(PyDict_New());   // name in the original graph -> node of the base graph
   Ref modules_ = Ref::steal(PyDict_New());  // name -> partition's module
   CurrentMeta current_meta_;                // meta of the nodes that unpack partitions' outputs
 };
 
-// Returns the empty graphs, the inputs, the outputs and the ids of the partitions, in torch's
-// types.
+// Returns the same as torch's _detect_dependencies: empty graphs, inputs, outputs, partition ids.
 std::array<Ref, 4> detect(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
   assign(split, node_to_partition, marks);
   const auto partitions = find_dependencies(split);

@@ -19,7 +19,7 @@ namespace {
 // Makes all decisions and raises all errors that depend on the input; changes only the plan.
 class Planner {
  public:
-  // `plan` has the assignment and the source.
+  // `plan` already has the assignment and the source.
   Planner(PyObject* module, const SplitOptions& options, SplitPlan& plan)
       : module_(module), options_(options), plan_(plan) {}
 
@@ -78,8 +78,8 @@ class Planner {
     }
   }
 
-  // Whether `owner` is called later: with switches of grad mode, partitions are called in graph
-  // order. A symbol that a later partition binds does not exist yet, as in the source.
+  // Whether `owner` is called after `user`, so that symbols that `owner` binds do not exist yet. If
+  // the graph switches grad mode, partitions are called in graph order.
   bool is_called_after(PartitionId owner, PartitionId user) const {
     return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
   }
@@ -135,7 +135,7 @@ class Planner {
           path.c_str());
   }
 
-  // Finds all objects that nodes name before any is created, so that errors change nothing.
+  // Finds the objects that nodes name before the split creates an object: errors change nothing.
   void resolve_attributes() {
     const std::vector<bool> needed = needed_get_attrs();
     fx::AttributePaths paths(module_);
@@ -164,8 +164,8 @@ class Planner {
     }
   }
 
-  // Converts "a.b" to "a_b". Adds a number if another module of the partition has that name, for
-  // which torch would call the wrong module.
+  // Converts "a.b" to "a_b". Adds a number if another module of the partition has the name "a_b";
+  // torch would call the wrong module.
   static std::string flat_name(PyObject* target, PyObject* value, core::TextMap<PyObject*>& taken) {
     std::string flat(utf8(target));
     for (char& c : flat) {
@@ -179,7 +179,7 @@ class Planner {
     }
   }
 
-  // By node: whether a get_attr node is written; with keep_original_order, only if it is used.
+  // Returns whether each get_attr node is written: with keep_original_order, only if it is used.
   std::vector<bool> needed_get_attrs() const {
     const bool all = !options_.keep_original_order || plan_.order.empty();
     std::vector<bool> needed(graph().size(), all);
@@ -194,13 +194,12 @@ class Planner {
     return needed;
   }
 
-  PyObject* module_;  // holds the attributes
+  PyObject* module_;  // the module with the attributes
   const SplitOptions& options_;
-  SplitPlan& plan_;  // under construction
+  SplitPlan& plan_;  // the plan that run() completes
 };
 
-// Whether the graph that was read has the nodes that were assigned, and exactly its calls have a
-// partition.
+// Whether `read` has the nodes of `assigned`, and exactly its calls are in partitions.
 bool fits(const std::vector<Ref>& assigned, const Assignment& assignment,
           const fx::ReadGraph& read) {
   bool same = assigned.size() == read.nodes.size();
@@ -238,9 +237,9 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
     const GcPause pause;
     written = write_split(plan, options);
   });
-  // After the pause of the collector, because recompile() runs code generators of torch and users.
+  // Recompile after the pause of the garbage collector: recompile() runs code of torch and users.
   for (const Ref& child : written.stale) {
-    // torch's code generator never ends if the ring of nodes is broken; this walk raises an error.
+    // torch's code generator would loop forever on a broken list of nodes: walk_nodes() checks it.
     const Ref graph = get_attr(child.get(), fx::names.graph);
     fx::walk_nodes(get_attr(graph.get(), fx::names.root).get(), [](PyObject*) {});
     call_method(child.get(), fx::names.recompile);

@@ -29,7 +29,7 @@ struct SplitOptions {
 // The decisions of a split, made before any object is created.
 struct SplitPlan {
   Assignment assignment;                     // the results of the callback
-  fx::ReadGraph source;                      // the graph, flat
+  fx::ReadGraph source;                      // the original graph, flat
   std::unique_ptr<Partitioning> partitions;  // inputs and outputs of the partitions
   std::vector<core::PartitionId> order;      // order in which the base graph calls the partitions
   std::vector<Ref> submodule_names;          // by partition: "submod_0", ...
@@ -54,9 +54,9 @@ struct SplitPlan {
   }
 };
 
-// The meta of the getitem nodes that unpack a partition's outputs. torch traces these nodes, so
-// they have meta under torch.fx.traceback.preserve_node_meta. symbols.current_node_meta runs once
-// for each call of split_module, when the first such node is created.
+// Creates the meta of the getitem nodes that unpack a partition's outputs. torch creates these
+// nodes by tracing, so they have meta inside torch.fx.traceback.preserve_node_meta().
+// symbols.current_node_meta is called once in a split, for the first of these nodes.
 class CurrentMeta {
  public:
   // Returns a new dict, or an empty Ref.

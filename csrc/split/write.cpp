@@ -19,7 +19,7 @@ struct Context {
   const SplitPlan& plan;
   const SplitOptions& options;
   fx::NameWriter& names;
-  std::vector<Ref>& stale;  // see WrittenSplit
+  std::vector<Ref>& stale;  // see WrittenSplit::stale
 
   const core::Graph& graph() const { return plan.source.graph; }
   PyObject* node(NodeId id) const { return plan.source.nodes[id.value()]; }
@@ -34,7 +34,8 @@ struct Context {
       fx::list_children_with_code(module.get(), stale);
     return module;
   }
-  // get_attr nodes of modules (bodies of higher-order operators) are not passed between graphs.
+  // Whether a node is a get_attr node of a module, the body of a higher-order operator. Partitions
+  // repeat the node; its value is not passed between graphs.
   bool is_module_attribute(NodeId id) const {
     return graph().ops[id.value()] == Op::kGetAttr && fx::is_module(attribute(id));
   }
@@ -60,8 +61,7 @@ class PartitionWriter {
   }
 
  private:
-  // Repeats, at the start of the partition, the switches of regions that began in earlier
-  // partitions.
+  // Starts the partition with the switches of regions that began in earlier partitions.
   void enter_state() {
     for (const auto* regions :
          {&context_.plan.assignment.autocast, &context_.plan.assignment.grad}) {
@@ -148,8 +148,7 @@ class PartitionWriter {
     return state_node(def, user);
   }
 
-  // Returns the node that enters the region of `enter` in this partition's graph. `user`: the exit
-  // node.
+  // Returns this partition's clone of `enter`, a node that enters the region that `user` exits.
   PyObject* state_node(NodeId enter, NodeId user) const {
     if (context_.plan.assignment.partition[enter.value()] == partition_) {
       return clones_[enter.value()];
@@ -168,18 +167,18 @@ class PartitionWriter {
   }
 
   Context& context_;
-  std::vector<PyObject*>& clones_;     // by node of the source; borrowed
+  std::vector<PyObject*>& clones_;     // by node of the original graph: its clone; borrowed
   const PartitionId partition_;        // the partition whose graph is written
   const std::vector<NodeId>& inputs_;  // inputs of the partition, by slot
   fx::GraphWriter writer_;
-  std::vector<PyObject*> input_nodes_;                 // by slot; borrowed
-  std::vector<std::pair<NodeId, PyObject*>> entered_;  // regions that enter_state() has entered
-  fx::ModuleAttributes attributes_;                    // the attributes that the graph mentions
+  std::vector<PyObject*> input_nodes_;  // placeholders and get_attrs, by slot; borrowed
+  std::vector<std::pair<NodeId, PyObject*>> entered_;  // (enter node of a region, its clone)
+  fx::ModuleAttributes attributes_;                    // the attributes that the graph uses
 };
 
 class BaseWriter {
  public:
-  // `values`: one null for each node of the source.
+  // `values`: one null for each node of the original graph.
   BaseWriter(Context& context, std::span<const Ref> submodules, std::vector<PyObject*>& values)
       : context_(context), submodules_(submodules), writer_(context.names), values_(values) {}
 
@@ -212,7 +211,7 @@ class BaseWriter {
     }
   }
 
-  // Writes a placeholder or attribute of the source once; other nodes belong to partitions.
+  // Writes a placeholder or get_attr node of the original graph, unless it is written already.
   void import(NodeId id) {
     if (values_[id.value()] != nullptr) return;
     PyObject* original = context_.node(id);
@@ -278,10 +277,10 @@ class BaseWriter {
   }
 
   Context& context_;
-  std::span<const Ref> submodules_;  // by partition
+  std::span<const Ref> submodules_;  // modules, by partition
   fx::GraphWriter writer_;
-  std::vector<PyObject*>& values_;   // by node of the source: its node in the base graph
-  fx::ModuleAttributes attributes_;  // the attributes that the base graph mentions
+  std::vector<PyObject*>& values_;   // by node of the original graph: its node in the base graph
+  fx::ModuleAttributes attributes_;  // the attributes that the base graph uses
   bool placeholders_done_ = false;   // whether all placeholders are written
   CurrentMeta current_meta_;         // meta of the nodes that unpack partitions' outputs
 };

@@ -39,7 +39,7 @@ constexpr std::chrono::milliseconds kSignalPollInterval{50};
 struct Part {
   c10::StorageImpl* original;
   const std::byte* data;  // start of the entire storage
-  size_t begin;           // bytes
+  size_t begin;           // range of the part in the storage, bytes
   size_t end;
   uint32_t first;  // index in Originals::tensors of the first tensor on this part
   uint32_t last;
@@ -53,7 +53,7 @@ struct Part {
   }
 };
 
-// Does not use isinstance(), which would run the `__class__` property of an object.
+// Whether a value is a tensor. isinstance() would run the `__class__` property of the value.
 bool is_tensor(PyObject* value) {
   return PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
 }
@@ -65,7 +65,7 @@ bool is_copied_here(PyObject* value, bool observed) {
   return is_only_a_view(tensor) && tensor.is_cpu();
 }
 
-// Returns the bytes of its storage that a tensor uses; ValueError if they exceed the storage.
+// Returns the range of bytes in its storage that a tensor uses; ValueError if it exceeds 64 bits.
 std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {0, 0};
   const size_t item = tensor.itemsize();
@@ -103,7 +103,7 @@ void prefetch_tensors(PyObject* list, size_t i) {
 // The tensors to copy, each once, and the parts of storages that they use.
 class Originals {
  public:
-  static constexpr uint32_t kElsewhere = core::FlatMap::kAbsent;  // the value is not copied here
+  static constexpr uint32_t kElsewhere = core::FlatMap::kAbsent;  // Python copies the value
 
   struct Original {
     PyObject* object;  // borrowed
@@ -122,7 +122,7 @@ class Originals {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     Part seen = part_of(tensor);
     seen.begin = seen.begin / kAlignment * kAlignment;
-    // Without other references to it and to its storage, a tensor occurs only once.
+    // If nothing else refers to a tensor or to its storage, both occur only once.
     const auto next = static_cast<uint32_t>(parts.size());
     const bool is_alone = tensor.storage().use_count() == 1 && Py_REFCNT(object) == 1;
     const auto [at, is_new] =
@@ -193,9 +193,9 @@ class Slab {
 
  private:
   c10::DataPtr memory_;
-  size_t size_;  // bytes
+  size_t size_;  // bytes of the memory
   size_t used_ = 0;
-  std::atomic<size_t> users_ = 1;  // the storages on it, and its creator
+  std::atomic<size_t> users_ = 1;  // number of its storages, plus 1 for its creator
 };
 
 // Allocates storages; small ones share slabs.
@@ -211,8 +211,8 @@ class Memory {
   }
 
  private:
-  static constexpr size_t kSmall = 4096;            // bytes
-  static constexpr size_t kSlab = size_t{1} << 16;  // bytes
+  static constexpr size_t kSmall = 4096;            // maximum bytes of a storage in a slab
+  static constexpr size_t kSlab = size_t{1} << 16;  // bytes of a slab
 
   struct Release {
     void operator()(Slab* slab) const { Slab::release(slab); }
@@ -225,8 +225,8 @@ class Memory {
   std::unique_ptr<Slab, Release> slab_;  // the slab for the next small storages
 };
 
-// The bytes of a part and their destination. Copying threads read this and not the StorageImpl,
-// whose cache line the calling thread modifies when it changes the reference count.
+// The bytes of a part and their destination. Copying threads read this struct instead of the
+// StorageImpl: the calling thread changes the reference count in the StorageImpl's cache line.
 struct Bytes {
   const std::byte* from;
   std::byte* to;
@@ -250,7 +250,7 @@ std::vector<Bytes> allocate(std::vector<Part>& parts) {
 struct Piece {
   size_t first;  // index of the first part
   size_t last;
-  size_t from = 0;  // range of bytes in each of the parts
+  size_t from = 0;  // range of bytes to copy in each part
   size_t to = std::numeric_limits<size_t>::max();
 };
 
@@ -303,8 +303,8 @@ size_t total_of(const std::vector<Bytes>& parts) {
   return total;
 }
 
-// Fills the copies, on as many threads as torch uses, of which the calling thread is one in
-// finish(). Originals and copies must outlive this object.
+// Fills the copies on as many threads as torch uses. finish() uses the calling thread as one of
+// them. Originals and copies must outlive this object.
 class Filling {
  public:
   explicit Filling(std::vector<Bytes> parts)
@@ -382,7 +382,7 @@ py::object make_object(Originals& originals, uint32_t index, Made& made) {
   return to_python(std::move(copy), as_parameter, tensor->requires_grad());
 }
 
-// Creates the Python objects for the copies; None for values that are not copied here.
+// Creates the Python objects for the copies; None for values that Python copies.
 void make_objects(const std::vector<uint32_t>& indices, Originals& originals, Made& made) {
   const auto& tensors = originals.tensors;
   std::vector<PyObject*> objects(tensors.size());  // borrowed from the list
@@ -400,7 +400,7 @@ void make_objects(const std::vector<uint32_t>& indices, Originals& originals, Ma
   }
 }
 
-// Returns the copies in the order of `values`; None for values that are not copied here. Ends
+// Returns the copies in the order of `values`; None for values that Python copies. Ends
 // `pause` before other threads run. Until then the GIL is held and no Python code runs, so the list
 // does not change.
 py::list copy_all(const py::list& values, const std::vector<uint32_t>& indices,
@@ -426,7 +426,7 @@ py::list copy_all(const py::list& values, const std::vector<uint32_t>& indices,
   return std::move(made.result);
 }
 
-// Whether Tensor.clone() copies the bytes and strides, and the copy has no history.
+// Whether Tensor.clone() would copy the bytes and strides, to a tensor without autograd history.
 bool is_cloned_bytewise(const at::Tensor& tensor, bool as_parameter) {
   return tensor.numel() != 0 && tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
          !tensor.is_neg() && (as_parameter || !tensor.requires_grad());

@@ -11,7 +11,7 @@ namespace fxpress::tensor {
 inline constexpr uintptr_t kLargePage = uintptr_t{1} << 21;  // bytes
 
 // Requests large pages for a block that was not written to yet. A gigabyte needs a quarter of a
-// million small pages, and mapping them costs more time than filling them. Only a hint.
+// million small pages, and mapping them costs more time than filling them. The call is only a hint.
 inline void prefer_large_pages(void* memory, size_t size) {
 #ifdef MADV_HUGEPAGE
   const auto begin =

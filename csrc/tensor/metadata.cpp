@@ -21,7 +21,7 @@ at::Storage make_storage(const c10::SymInt& bytes) {
       /*resizable=*/true));
 }
 
-// Accesses a protected member of TensorImpl.
+// Accesses TensorImpl::extra_meta_, which is protected.
 struct Protected : c10::TensorImpl {
   static c10::SymbolicShapeMeta& shape_of(c10::TensorImpl& impl) {
     return *(impl.*(&Protected::extra_meta_))->symbolic_shape_meta_;

@@ -16,20 +16,20 @@ bool read_facts(void* tensor, core::TensorFacts* facts);
 void* fake_like(void* fake, void* storage, bool protects);
 
 // Returns a meta tensor with the sizes, strides and offset of `pattern`. Symbolic numbers are not
-// evaluated. storage: of the result; nullopt for a new storage as large as the pattern's.
+// evaluated. If `storage` is nullopt, creates a storage as large as the storage of `pattern`.
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage);
 
-// Like fake_like(), for a fake tensor with symbolic sizes, strides or offset. The copy gets the
-// sizes, strides and offset that are passed, which must equal the numbers of `fake`, keeps what
-// torch knows about the layout of `fake`, and computes its number of elements again. bytes: the
-// size of a new storage, if `storage` is nullopt.
+// Like fake_like(), for a fake tensor with symbolic sizes, strides or offset. The copy gets
+// `sizes`, `strides` and `offset`, which must equal the numbers of `fake`. It keeps torch's cached
+// facts about the layout of `fake`, except the number of elements, which is computed again. bytes:
+// the size of a new storage, if `storage` is nullopt.
 PyObject* fake_with_numbers(PyObject* fake, const std::optional<at::Storage>& storage,
                             const c10::SymInt& bytes, const std::vector<c10::SymInt>& sizes,
                             const std::vector<c10::SymInt>& strides, const c10::SymInt& offset,
                             bool protects);
 
-// Makes `made` a result of the autograd function of which `like` is a result, or, if `like` is a
-// leaf, a leaf with the requires_grad of `like`.
+// Gives `made` the grad_fn and the output number of `like`. If `like` is a leaf, `made` becomes a
+// leaf with the same requires_grad.
 void share_gradient_edge(const at::Tensor& made, const at::Tensor& like);
 
 }  // namespace fxpress::tensor

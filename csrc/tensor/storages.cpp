@@ -21,7 +21,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Returns the tensor of a value that is a plain view of a storage, not of a subclass; else null.
+// Returns a value's tensor if it is a plain view of a storage and not of a subclass; else null.
 const at::Tensor* view_of_storage(PyObject* value) {
   if (!is_plain_class(value)) return nullptr;
   const at::Tensor& tensor = THPVariable_Unpack(value);
@@ -63,7 +63,7 @@ std::pair<std::vector<std::optional<StoragePlace>>, py::capsule> storage_places(
       continue;
     }
     const c10::Storage& storage = tensor->storage();
-    // mutable_data() copies a copy-on-write storage, as in torch.
+    // Like Tensor.data_ptr(), mutable_data() copies a copy-on-write storage.
     const auto address = reinterpret_cast<uintptr_t>(storage.mutable_data());
     const auto size = static_cast<int64_t>(storage.nbytes());
     places.emplace_back(std::in_place, address, address == 0 ? 0 : size);
@@ -141,7 +141,8 @@ std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
   const bool observed = copies_are_observed();
   const py::gil_scoped_release release;
   const auto options = at::TensorOptions(device).dtype(at::kByte);
-  // torch allocates the first tensor and so sets up the device; its allocator allocates the others.
+  // at::empty() allocates the first tensor and initializes the device. The allocator of this tensor
+  // allocates the other tensors.
   const c10::OptionalDeviceGuard guard(device);
   for (const int64_t size : sizes) {
     c10::Allocator* allocator = made.empty() ? nullptr : made.front().storage().allocator();
@@ -251,7 +252,7 @@ py::list make_views(const std::vector<at::Tensor>& storages, const std::vector<V
 
 std::vector<int64_t> same_data(const std::vector<py::object>& values) {
   std::unordered_map<const void*, int64_t> latest;  // data_key() -> index of its last distinct view
-  std::vector<int64_t> previous(values.size(), -1);  // by view: the previous one with its key
+  std::vector<int64_t> previous(values.size(), -1);  // by index: the previous view with its key
   std::vector<int64_t> result;
   latest.reserve(values.size());
   result.reserve(values.size());

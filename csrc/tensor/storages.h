@@ -11,7 +11,7 @@
 
 namespace fxpress::tensor {
 
-// (address, bytes) of a tensor's storage. Both are 0 without memory (empty, on the meta device).
+// (address, bytes) of a tensor's storage. Both are 0 if the storage is empty or a meta storage.
 using StoragePlace = std::pair<uintptr_t, int64_t>;
 
 // Returns the address and size of each tensor's storage; nullopt for a tensor that is not a plain

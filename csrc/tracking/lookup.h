@@ -10,11 +10,11 @@ namespace fxpress::tracking {
 // none. TypeError if `type` is not a class.
 Ref class_attribute(PyObject* type, PyObject* name);
 
-// Whether each of `names` names an empty plain dict or OrderedDict in the module's __dict__, which
-// no attribute of the module's class hides.
+// Whether each name is the key of an empty plain dict or OrderedDict in the module's __dict__, and
+// not the name of an attribute of the module's class.
 bool has_empty_tables(PyObject* module, PyObject* names);
 
-// Whether each of `names` names a plain dict in the namespace `ns`.
+// Whether each name is the key of a plain dict in the namespace `ns`.
 bool has_plain_tables(PyObject* ns, PyObject* names);
 
 // Returns the path with each `._modules['k']`, `._parameters['k']` and `._buffers['k']`, in single

@@ -37,8 +37,8 @@ Ref FrameWriter::write(FrameId frame, Ref into, std::vector<Ref>& call_nodes) {
   return Ref::borrow(writer.graph());
 }
 
-// Names the nodes of a frame. Names depend on the order in which torch creates nodes, which is not
-// the order of the graph, and on nodes that torch erases later.
+// Names the nodes of a call's graph as torch does. The names depend on the order in which torch
+// creates the nodes, which is not the order of the graph, and on nodes that torch erases later.
 void FrameWriter::name_nodes(fx::GraphWriter& writer, FrameId frame) {
   for (PlannedId id : plan_.outline.frames[frame.value()].created) {
     name_[id.value()] = names_.table().create(candidate(id));
@@ -233,7 +233,7 @@ PyObject* FrameWriter::write_copy(fx::GraphWriter& writer, PlannedId id) {
   return made;
 }
 
-// Writes a node that read_program() has added: a write, or the detach or clone before a write.
+// Writes a node that read_program() added: a copy_, or the detach or clone before a copy_.
 PyObject* FrameWriter::write_added(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
   const FlatKind kind = plan_.program.kinds[node.source.value()];
@@ -352,8 +352,9 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
     keywords = plan_.signatures.calls[callee.signature].keywords;
   }
   const size_t positional = own.size() - keywords.size();
-  // The order of `inputs` is torch's: torch inserts passed values one by one at the front of args,
-  // but appends them to the inputs. For exported programs, it later assigns all args again.
+  // Give the node's inputs the order that torch gives them. torch inserts passed values one by one
+  // at the front of Node.args, which appends them to the inputs. For exported programs, torch later
+  // assigns Node.args again, which sorts the inputs like the args.
   std::vector<PyObject*> inputs = own;
   if (plan_.program.is_exported) {
     inputs.insert(inputs.begin(), arguments.begin(), arguments.end());
@@ -372,7 +373,7 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
     kwargs = call(fx::symbols.immutable_dict_type, dict);
   }
 
-  // A preserved call does not have `val`; the items of its flattened result have it.
+  // A call with a preserved signature has no meta["val"]: items of its flattened result have it.
   Ref meta;
   if (callee.signature != CallFrame::kNoSignature) {
     meta = Ref::steal(PyDict_New());

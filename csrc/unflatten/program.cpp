@@ -19,7 +19,7 @@ using core::Op;
 
 namespace {
 
-// Reads the modules in which nodes were traced, and their custom meta.
+// Reads meta["nn_module_stack"] and meta["custom"] of all nodes.
 class MetaReader {
  public:
   explicit MetaReader(FlatProgram& program) : program_(program) {}
@@ -81,7 +81,7 @@ class MetaReader {
     return last_;
   }
 
-  // Reads an entry of a stack. Cached by identity, because nodes of one module share key and value.
+  // Reads an entry of nn_module_stack, cached by identity: nodes of one module share key and value.
   const ModuleCall& known_scope(PyObject* node, PyObject* key, PyObject* value) {
     const auto hash = reinterpret_cast<uintptr_t>(key) * 31 + reinterpret_cast<uintptr_t>(value);
     const auto [index, added] = index_.insert(hash, static_cast<uint32_t>(known_.size()));
@@ -110,8 +110,8 @@ class MetaReader {
     }
     ModuleCall scope;
     const std::string_view text = utf8(key);
-    // A key without "@<number>" means the first call. After an unflattened module was exported
-    // again, names of modules contain an @, too. The key then ends with the path.
+    // A key without "@<number>" means the first call. If an unflattened module was exported again,
+    // names of modules contain an "@" too; in this case, the key ends with the path.
     const std::string_view module = text.substr(0, text.rfind('@'));
     const std::string_view path = utf8(PyTuple_GET_ITEM(value, 0));
     const bool is_name = path.find('@') != std::string_view::npos && text.ends_with(path);
@@ -169,7 +169,7 @@ class MetaReader {
   FlatProgram& program_;
   std::vector<KnownCall> known_;  // entries of stacks that were parsed
   core::FlatMap index_;           // hash of the addresses of key and value -> index in known_
-  ModuleCall other_;              // an entry whose hash collided
+  ModuleCall other_;              // result of known_scope() if the hash collides
   std::vector<ModuleCall> last_scopes_;  // the stack that was read last, after its cut
   StackId last_;                         // id of last_scopes_
   std::vector<ModuleCall> scopes_;       // the stack of the node being read
@@ -202,7 +202,7 @@ class ProgramReader {
     }
   }
 
-  // Raises torch's errors for copying a node whose args or kwargs have wrong types.
+  // Raises the errors that torch raises when it copies a node with args or kwargs of wrong types.
   static void expect_arguments(PyObject* node) {
     const Ref args = fx::node_field(node, fx::symbols.node_args);
     if (!PyTuple_Check(args.get())) fx::raise_not_copied(node, "args", "tuple", args.get());
@@ -212,7 +212,7 @@ class ProgramReader {
 
  private:
   struct PlannedWrite {
-    NodeId input;          // placeholder of the source
+    NodeId input;          // the placeholder that is written, a node of the source
     NodeId value;          // the value that is written, a node of the source
     StringId name;         // name of the copy_ node, in namespace_
     StringId detach_name;  // name of the detach node before the copy_; invalid: none
@@ -239,8 +239,8 @@ class ProgramReader {
     program_.skipped_outputs = mutations_.size();
   }
 
-  // Reads the names of nodes. torch works on a copy of the graph, where names of builtins get a
-  // number. The modules use the names of the copy, and the signature uses the original names.
+  // Reads the names of nodes. Modules use the names in torch's copy of the graph, which adds
+  // numbers to names of Python's builtins. The signature uses the original names.
   void read_names() {
     namespace_.begin_graph();
     for (uint32_t i = 0; i < source_.size(); ++i) {
@@ -258,8 +258,8 @@ class ProgramReader {
     return namespace_.table().create(namespace_.candidate_for_target(target));
   }
 
-  // Plans the writes, named in the order of the outputs. A write follows the node of its value, and
-  // the last node that reads the old value, directly or through a view.
+  // Plans the writes into inputs, and names them in the order of the outputs. A write follows the
+  // node of the new value, and the last node that reads the old value, directly or through a view.
   void group_mutations() {
     if (mutations_.empty()) return;
     std::unordered_map<uint32_t, NodeId> placeholders;  // name -> node of the source
@@ -290,7 +290,7 @@ class ProgramReader {
       PlannedWrite& write = writes[i];
       const bool is_input = source_.ops[write.value.value()] == Op::kPlaceholder;
       if (!aliases[write.value.value()].empty() && !snapshots_.contains(write.value.value())) {
-        // A write may change the value before it is read, as when buffers are swapped.
+        // Save the value: a write may change it before it is read, as in a swap of buffers.
         snapshots_.emplace(write.value.value(), name_for(fx::symbols.clone));
       }
       if (mutations_[i].target == WriteTarget::kParameter) {
@@ -392,14 +392,14 @@ class ProgramReader {
   const std::vector<Mutation>& mutations_;
   PyObject* may_alias_;  // see Mutations
   const core::Graph& source_;
-  std::vector<uint8_t> dead_;           // by node of the source
-  std::vector<StringId> source_names_;  // by node of the source
+  std::vector<uint8_t> dead_;           // by node of the source: whether it is dead code
+  std::vector<StringId> source_names_;  // by node of the source: its name
   std::vector<StringId> copied_names_;  // by node of the source: its name in namespace_
-  std::unordered_map<uint32_t, std::vector<PlannedWrite>> writes_;  // by the node that they follow
+  std::unordered_map<uint32_t, std::vector<PlannedWrite>> writes_;  // by the node before them
   std::map<uint32_t, StringId> snapshots_;            // values to save -> name of the clone
   std::unordered_map<uint32_t, NodeId> snapshot_of_;  // saved values -> node of the program
-  std::vector<NodeId> value_ = std::vector<NodeId>(source_.size());  // source -> program
-  fx::NameWriter namespace_{fx::NameWriter::Forbidden::kForNodes};   // of torch's copy of the graph
+  std::vector<NodeId> value_ = std::vector<NodeId>(source_.size());  // source node -> program node
+  fx::NameWriter namespace_{fx::NameWriter::Forbidden::kForNodes};   // names in torch's graph copy
 };
 
 }  // namespace

@@ -95,7 +95,7 @@ void ProgramState::copy(StringId name, StateRole role, uint32_t value, uint32_t 
 // of tensors that the graph uses. Values that share nothing with tensors of the graph need no copy.
 void ProgramState::plan(const HeldState& held) {
   for (auto& table : copy_of_) table.assign(held.groups.size(), kNone);
-  std::vector<uint8_t> is_used[2];  // by group: as a buffer, as a parameter
+  std::vector<uint8_t> is_used[2];  // by group: used as a buffer, as a parameter
   for (auto& table : is_used) table.assign(held.groups.size(), 0);
   for (const Input& input : inputs_) {
     if (input.role != StateRole::kParameter) continue;
@@ -134,11 +134,10 @@ void ProgramState::plan(const HeldState& held) {
   }
 }
 
-// Collects all names of the state that each placeholder passes, beginning with the names in the
-// specs.
+// Collects all names of each placeholder's value, beginning with its names in the input specs.
 void ProgramState::plan_targets(const HeldState& held) {
   group_names_.resize(held.groups.size());
-  std::vector<uint8_t> is_known;  // by name
+  std::vector<uint8_t> is_known;  // by name: whether an input spec has it
   for (const Input& input : inputs_) {
     const bool is_kept = input.role == StateRole::kParameter || input.role == StateRole::kBuffer;
     const uint32_t value = find(is_kept ? in_state_dict_ : in_constants_, input.name, "state");

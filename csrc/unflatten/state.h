@@ -1,4 +1,4 @@
-// Decides which values the modules of an exported program hold, and which values are copied.
+// Assigns the values of a program's state to names, and decides which values are copied.
 #pragma once
 
 #include <string_view>
@@ -10,10 +10,10 @@
 
 namespace fxpress::unflatten {
 
-// A value's role in its module. A transient buffer is not in the state dict.
+// A value's role in its module. A transient buffer has persistent=False.
 enum class StateRole : uint8_t { kParameter, kBuffer, kTransientBuffer, kConstant };
 
-// A name of the program's state, and the value that it gets.
+// A name of the program's state, and its value.
 struct NamedState {
   core::StringId name;  // dotted, from the root
   StateRole role;
@@ -24,16 +24,16 @@ struct NamedState {
 // the same storage and view. Groups are numbered from 0 over state dict and constants together.
 struct HeldState {
   PyObject* names;               // list of str: names in the state dict, then in the constants
-  PyObject* values;              // list, by position in `names`
+  PyObject* values;              // list: the values of `names`
   size_t constants_begin;        // position of the first constant
-  std::vector<uint32_t> groups;  // by position in `names`
+  std::vector<uint32_t> groups;  // by position in `names`: group of the value
   PyObject* specs;               // the input specs of the signature
   PyObject* check_constant;      // (name, value) -> None: raises for values that graphs cannot hold
-  bool copies_unused;            // also copy values that share nothing with an input
+  bool copies_unused;            // whether to copy values that share nothing with an input
 };
 
-// Assigns values to names in torch's order. A group has one copy, or two copies if it is used both
-// as a parameter and in another role.
+// Assigns values to names in torch's order. The values of a group have one copy, or two copies if
+// the group is used both as a parameter and in another role.
 class ProgramState {
  public:
   // Raises KeyError if the specs name state that the program does not have; AssertionError for
@@ -67,7 +67,7 @@ class ProgramState {
     core::StringId name;
     StateRole role;
     bool is_copy;
-    uint32_t index;  // index of the copy, else of the value
+    uint32_t index;  // index in copies_ if it is a copy, else in values_
   };
 
   void read_specs(PyObject* specs);
@@ -77,20 +77,20 @@ class ProgramState {
   uint32_t find(const std::vector<uint32_t>& table, core::StringId name, const char* what) const;
   void copy(core::StringId name, StateRole role, uint32_t value, uint32_t group);
 
-  Ref values_;                               // list of HeldState
+  Ref values_;                               // HeldState::values
   Ref copies_;                               // list passed to `fill`
   core::StringPool strings_;                 // names of state and of placeholders
-  std::vector<core::StringId> value_names_;  // by value
+  std::vector<core::StringId> value_names_;  // by value: its name in HeldState::names
   std::vector<uint32_t> in_state_dict_;      // name -> value in the state dict, or kNone
   std::vector<uint32_t> in_constants_;       // name -> value in the constants, or kNone
   std::vector<Input> inputs_;                // inputs that pass state
-  std::vector<AssignedState> entries_;       // in order of assignment
-  std::vector<uint8_t> is_assigned_;         // by name
-  std::vector<uint32_t> copy_of_[2];         // [is parameter] by group: copy, or kNone
+  std::vector<AssignedState> entries_;       // assigned values, in order
+  std::vector<uint8_t> is_assigned_;         // by name: whether it has a value
+  std::vector<uint32_t> copy_of_[2];         // [is parameter][group]: index of the copy, or kNone
   std::vector<PyObject*> wanted_;            // borrowed from values_
-  std::vector<uint8_t> are_parameters_;      // by copy
+  std::vector<uint8_t> are_parameters_;      // by copy: whether it is a parameter
   std::vector<std::pair<core::StringId, uint32_t>> placeholders_;
-  std::vector<std::vector<core::StringId>> group_names_;  // names of groups that inputs pass
+  std::vector<std::vector<core::StringId>> group_names_;  // by group: names, if an input passes it
 };
 
 }  // namespace fxpress::unflatten

@@ -34,7 +34,7 @@ class FrameComparer {
     if (graph_of_.empty()) {
       graph_of_.resize(plan_.outline.frames.size());
       position_.resize(plan_.outline.nodes.size());
-      // The frames of callees come after their callers' frames, and are dumped first.
+      // Dump callees before their callers: the frames of callees come after their callers' frames.
       for (size_t i = graph_of_.size(); i-- > 1;) dump(FrameId(i));
     }
     return graph_of_[a.value()] == graph_of_[b.value()];
@@ -112,7 +112,7 @@ class FrameComparer {
   }
 
   void dump_arguments(PyObject* object, fx::InputCursor<PlannedId>& inputs, std::string& out) {
-    // Owns a container, because str() runs Python code, which may remove it from its parent.
+    // Owns a container: str() runs Python code, which may remove the container from its parent.
     struct DumpedContainer {
       ArgCursor cursor;
       Ref held;  // the container
@@ -347,8 +347,8 @@ class Unflattener {
            PyUnicode_CompareWithASCIIString(module.get(), "_operator") == 0;
   }
 
-  // Whether a node gets an inner tensor of a weight. torch.export splits weights that are tensor
-  // subclasses into their inner tensors, outside of all modules.
+  // Whether a node gets an inner tensor of a weight that is a tensor subclass. torch.export adds
+  // these nodes outside of all modules.
   bool is_inner_tensor(NodeId node) const {
     if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
     return contains(source_.parts, program_.target(node));
@@ -409,10 +409,10 @@ class Unflattener {
   ModuleTree tree_;
   Outline outline_;
   Signatures signatures_;
-  std::unordered_map<uint32_t, uint32_t> signature_of_;  // call name -> signature
-  std::vector<std::vector<ModuleState>> state_;          // by module
+  std::unordered_map<uint32_t, uint32_t> signature_of_;  // call name -> index in signatures_
+  std::vector<std::vector<ModuleState>> state_;          // state of each module
   std::vector<Ref> attributes_;                          // values that state_ borrows
-  core::FlatMap state_group_;                            // see UnflattenPlan
+  core::FlatMap state_group_;                            // see UnflattenPlan::state_group
   std::vector<std::pair<ModuleId, Ref>> existing_;       // bodies of higher-order operators
   std::vector<Dispatcher> dispatchers_;
 };

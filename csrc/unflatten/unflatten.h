@@ -8,17 +8,16 @@
 
 namespace fxpress::unflatten {
 
-// The contents of the dict that python/fxpress/_graphs/unflatten/source.py builds. Objects are
-// borrowed.
+// The contents of the dict that python/fxpress/_graphs/unflatten/source.py builds, all borrowed.
 struct UnflattenSource {
   PyObject* graph;      // the flat graph
-  PyObject* owner;      // the module whose attributes its get_attr nodes name
+  PyObject* owner;      // the module with the attributes of get_attr nodes
   PyObject* may_alias;  // (node) -> bool: a result of the node may be, or view, an argument
   PyObject* parts;      // frozenset: functions that return an inner tensor of a tensor subclass
   std::vector<Mutation> mutations;
   PyObject* signatures;                     // list of tuples: signatures of preserved calls
-  std::vector<std::string> with_signature;  // the call names with a signature, and the root's
-  const ProgramState* state = nullptr;      // after fill(); null: the program has no state
+  std::vector<std::string> with_signature;  // names of calls with a signature, and "" (the root)
+  const ProgramState* state = nullptr;      // with copies set; null: the program has no state
   std::vector<std::string> paths;           // dotted paths of the original modules, in order
   ModuleClasses classes;
   bool run_with_interpreter;
@@ -26,7 +25,7 @@ struct UnflattenSource {
 };
 
 struct Unflattened {
-  Ref root_type;               // the root's class as the graph names it, or None
+  Ref root_type;               // the root's class in nn_module_stack, or None
   std::vector<CutStack> cuts;  // stacks that were cut; nodes are borrowed from the graph
 };
 

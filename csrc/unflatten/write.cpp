@@ -146,8 +146,7 @@ class ModuleWriter {
     }
   }
 
-  // Checks a child's name as nn.Module.add_module does, for a module that has no parameters or
-  // buffers yet.
+  // Checks a child's name like nn.Module.add_module. The module has no parameters or buffers yet.
   void check_free(ModuleId module, PyObject* dict, PyObject* name) {
     if (is_free(module, dict, name)) return;
     raise(PyExc_KeyError,
@@ -209,9 +208,9 @@ class ModuleWriter {
     }
   }
 
-  // The path of a module in the tree, for messages.
+  // Returns the path of a module in the tree, for error messages.
   std::string path_of(ModuleId id) const {
-    const auto dispatched = dispatched_by_.find(id.value());  // its calls are not in the tree
+    const auto dispatched = dispatched_by_.find(id.value());  // the tree lacks dispatched calls
     const ModuleId wanted = dispatched == dispatched_by_.end() ? id : ModuleId(dispatched->second);
     std::vector<std::pair<std::string, ModuleId>> open{{"", plan_.outline.root}};
     std::vector<uint8_t> seen(plan_.tree.size(), 0);
@@ -228,8 +227,8 @@ class ModuleWriter {
     return "";
   }
 
-  // Replaces a module's table by its group's table and returns true. If the group does not have a
-  // table yet, the module's table becomes the group's, and the result is false.
+  // Replaces a module's dict `name`, such as _buffers, by the dict of the module's group; returns
+  // true. For the first module of a group, makes its dict the group's dict; returns false.
   static bool share(std::unordered_map<uint32_t, Ref>& tables, uint32_t group, PyObject* dict,
                     PyObject* name) {
     const auto [it, added] = tables.try_emplace(group);
@@ -262,12 +261,12 @@ class ModuleWriter {
   fx::NameWriter names_;
   FrameWriter frames_;
   WrittenModules result_;
-  std::vector<ModuleId> open_;                                     // created, but not filled
-  std::vector<Ref> children_;                                      // by table of children: the dict
-  std::unordered_map<uint32_t, const Dispatcher*> dispatcher_of_;  // by module
+  std::vector<ModuleId> open_;  // modules that are created, but not filled
+  std::vector<Ref> children_;   // by table of children: the dict _modules
+  std::unordered_map<uint32_t, const Dispatcher*> dispatcher_of_;  // by id of its module
   std::unordered_map<uint32_t, uint32_t> dispatched_by_;  // call or dispatcher -> dispatcher
-  std::unordered_map<uint32_t, Ref> buffers_;  // this and the next two: tables by group of modules
-  std::unordered_map<uint32_t, Ref> transient_;
+  std::unordered_map<uint32_t, Ref> buffers_;             // group of modules -> its dict _buffers
+  std::unordered_map<uint32_t, Ref> transient_;  // group -> its _non_persistent_buffers_set
   std::unordered_map<uint32_t, Ref> parameters_;
 };
 

@@ -1,5 +1,4 @@
-// Creates modules from an outline. Graphs, children and state are created once, in their final
-// form.
+// Creates modules from an outline. Graphs, children and state are created once, in final form.
 #pragma once
 
 #include <string>
@@ -13,23 +12,23 @@
 
 namespace fxpress::unflatten {
 
-// A value that a module holds, and its name.
+// A value that becomes an attribute of a module.
 struct ModuleState {
-  core::StringId name;  // within the module
+  core::StringId name;  // name of the attribute
   StateRole role;
   PyObject* value;  // borrowed from the program or its state
 };
 
 struct Signatures {
-  std::vector<CallSignature> calls;  // by number
-  std::vector<Ref> in_specs;         // by number
-  std::vector<Ref> out_specs;        // by number
-  std::vector<Ref> constants;        // by the ids in `calls`
+  std::vector<CallSignature> calls;  // by index of the signature
+  std::vector<Ref> in_specs;         // by index of the signature
+  std::vector<Ref> out_specs;        // by index of the signature
+  std::vector<Ref> constants;        // by SignatureLeaf::constant
 };
 
 struct ModuleClasses {
-  PyObject* interpreter;  // runs a graph
-  PyObject* dispatcher;   // runs one of several modules
+  PyObject* interpreter;  // class of modules that run a graph
+  PyObject* dispatcher;   // class of modules that run one of several modules
 };
 
 // All inputs of write_modules().
@@ -38,9 +37,9 @@ struct UnflattenPlan {
   const Signatures& signatures;
   ModuleTree& tree;
   Outline& outline;
-  std::vector<std::vector<ModuleState>>& state;  // by module
+  std::vector<std::vector<ModuleState>>& state;  // state of each module
   const core::FlatMap& state_group;  // module -> the module whose state it shares, or kAbsent
-  std::vector<std::pair<core::ModuleId, Ref>>& existing;  // modules that are not created
+  std::vector<std::pair<core::ModuleId, Ref>>& existing;  // modules that exist already
   std::vector<Dispatcher>& dispatchers;
   ModuleClasses classes;
   bool run_with_interpreter;  // RUN_WITH_INTERPRETER of new modules
@@ -52,7 +51,7 @@ struct WrittenModules {
   std::vector<Ref> call_nodes;  // by frame: the call_module node, or empty
 };
 
-// Fills `root`, a module whose __init__ has run. Every module below is new.
+// Fills `root`, a module whose __init__ has run. Creates the modules below, except `existing`.
 WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root);
 
 // Writes the graphs of modules: one for each call frame of the outline.
@@ -60,8 +59,8 @@ class FrameWriter {
  public:
   FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer);
 
-  // Returns a new graph, or fills `into`, a graph without nodes. Stores the graph's call_module
-  // nodes in `call_nodes`, by frame.
+  // Writes a new graph, or writes into `into`, a graph without nodes; returns the graph. Stores the
+  // graph's call_module nodes in `call_nodes`, by frame.
   Ref write(core::FrameId frame, Ref into, std::vector<Ref>& call_nodes);
 
   // The targets of the placeholders of the graph that was written last.
@@ -96,8 +95,8 @@ class FrameWriter {
 
   const UnflattenPlan& plan_;
   fx::NameWriter& names_;
-  std::vector<PyObject*> nodes_;      // by planned node; borrowed from their graphs
-  std::vector<core::StringId> name_;  // by planned node, of the graph being written
+  std::vector<PyObject*> nodes_;      // by planned node: the written node; borrowed
+  std::vector<core::StringId> name_;  // by planned node: its name in the graph being written
   std::vector<Ref> argument_names_;
 };
 

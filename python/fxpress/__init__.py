@@ -19,7 +19,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
 
 
 def _is_in_subinterpreter() -> bool:
-    for name in ("_interpreters", "_xxsubinterpreters"):  # `_xxsubinterpreters` before Python 3.13
+    for name in ("_interpreters", "_xxsubinterpreters"):  # Python < 3.13 has the second name only
         if importlib.util.find_spec(name) is not None:
             module = importlib.import_module(name)
             return bool(module.get_current() != module.get_main())
@@ -120,7 +120,7 @@ _MODULES = {
     "uninstall": "fxpress._install",
 }
 
-# Public name -> the component that it needs, whose probes have to pass for the installed torch.
+# Maps a public name to the component whose probes must pass before the name can be imported.
 _COMPONENTS = {
     **dict.fromkeys(("ArchiveError", "load", "save"), "archive"),
     **dict.fromkeys(

@@ -1,9 +1,9 @@
 """Speed up `torch.export.export`, and create modules of exported programs.
 
-Stands in for a part of `torch.export.export`, and for `torch.export.ExportedProgram.module`. An
-exported program, its names and its metadata equal torch's. Dynamo, autograd, the dispatcher and the
-user's code run as with torch; fxpress creates the nodes, their metadata, stack traces and generated
-code, and the graph of a program's module.
+Stands in for a part of `torch.export.export`, and for `torch.export.ExportedProgram.module`.
+Exported programs, their names and their metadata equal torch's. Dynamo, autograd, the dispatcher
+and the user's code run as without fxpress. fxpress creates the nodes, their metadata and stack
+traces, the generated code, and the graph of `ExportedProgram.module`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ with component("export"):
     from fxpress._torch.tracing import trace_for_training
     from fxpress._torch.watching import operation
 
-    native_tables.fx()  # fills the table that generating code needs later
+    native_tables.fx()  # fills the native table of torch.fx objects, which code generation reads
 
 __all__ = ["_export_for_training", "_unlift_exported_program_lifted_states", "module"]
 

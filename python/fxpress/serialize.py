@@ -1,8 +1,8 @@
 """Write programs as bytes and read them: stands in for `torch._export.serde.serialize`.
 
-Native code writes programs directly from the graph, and reads programs directly into a graph,
-without objects of torch's schema. Callers that need such objects use the serializer and
-deserializer classes: `ExportedProgramSerializer` creates the objects from the JSON text, and
+Native code writes a program directly from its graph, and reads a program directly into a graph,
+without creating objects of torch's schema classes. For callers that need schema objects,
+`ExportedProgramSerializer` creates the objects from the JSON text, and
 `ExportedProgramDeserializer` reads the objects without JSON.
 """
 
@@ -56,10 +56,10 @@ with component("serialize"):
     from fxpress._torch import serde as _compat
     from fxpress._torch.serde import ExtensionHandler, SerializedArtifact
 
-# This is torch's class: code that imports it from this module then catches torch's errors, and also
-# fxpress's, which are of its subclass `fxpress.SerializeError`.
+# This is torch's class, so `except SerializeError` catches torch's errors. It also catches
+# fxpress's errors, because `fxpress.SerializeError` is a subclass of torch's class.
 SerializeError = _compat.TorchSerializeError
-# These are torch's dicts: an entry that is added to one is valid for torch and for fxpress.
+# The dicts below are torch's own: an entry that a caller adds takes effect in torch and in fxpress.
 _TORCH_TO_SERIALIZE_DTYPE = _compat.SCALAR_TYPES
 _SERIALIZE_TO_TORCH_DTYPE = _compat.DTYPES
 _TORCH_TO_SERIALIZE_LAYOUT = _compat.LAYOUTS

@@ -1,7 +1,7 @@
 """Copy tensors: in memory, between devices, and to and from files.
 
-The functions copy many tensors at a time. Copies of tensors that share a storage share a storage,
-too. `unflatten`, `archive.save` and `archive.load` copy tensors with the same code.
+The functions copy many tensors at a time. If tensors share a storage, their copies share one, too.
+`unflatten`, `archive.save` and `archive.load` copy tensors with the same code.
 """
 
 from fxpress._torch.probes import component

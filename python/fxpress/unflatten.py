@@ -1,7 +1,7 @@
 """Rebuild the module tree of an exported program: stands in for `torch.export.unflatten`.
 
-Names, signatures and results of functions are torch's. Native code plans the entire tree of modules
-and then creates the tree once. Modules run on fxpress's engine instead of `torch.fx.Interpreter`.
+Names, signatures and results of functions are torch's. Native code plans the entire tree before it
+creates the first module. Modules run on fxpress's engine instead of `torch.fx.Interpreter`.
 """
 
 import sys

@@ -13,7 +13,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Reads from an object with `size` and `read(begin, end)`. Threads may read concurrently.
+// Reads from a Python object with `size` and `read(begin, end)`. Several threads may read at once.
 class ObjectSource final : public Source {
  public:
   explicit ObjectSource(const py::object& object)
@@ -45,12 +45,12 @@ std::unique_ptr<Source> make_source(const py::object& source, uint64_t start, co
   return std::make_unique<ObjectSource>(source);
 }
 
-PyObject* io = nullptr;  // the module _io; owned, never released
+PyObject* io = nullptr;  // the module _io; never released
 
-constexpr size_t kCopied = size_t{1} << 20;  // bytes to copy at a time; they fit into the cache
+constexpr size_t kCopied = size_t{1} << 20;  // bytes per copy; they fit into the processor's cache
 
-// Whether `write` is a method that does not keep a reference to its argument: of a BytesIO, a
-// FileIO, or a BufferedWriter or BufferedRandom of a FileIO.
+// Returns whether `write` never keeps a reference to its argument. This holds for write() of
+// BytesIO, FileIO, and a BufferedWriter or BufferedRandom whose raw file is a FileIO.
 bool keeps_nothing(const py::object& write) {
   if (!PyCFunction_Check(write.ptr())) return false;
   PyObject* owner = PyCFunction_GET_SELF(write.ptr());
@@ -64,7 +64,7 @@ bool keeps_nothing(const py::object& write) {
 }
 
 void check_written(const py::object& done, size_t size) {
-  if (!PyLong_Check(done.ptr())) return;  // write() does not return a count
+  if (!PyLong_Check(done.ptr())) return;  // write() may return None instead of a count
   int is_too_large = 0;
   const long long taken = PyLong_AsLongLongAndOverflow(done.ptr(), &is_too_large);
   if (is_too_large != 0 || taken < 0 || static_cast<size_t>(taken) != size) {
@@ -72,11 +72,11 @@ void check_written(const py::object& done, size_t size) {
   }
 }
 
-// Releases a memoryview at the end of a scope.
+// Releases `view` in its destructor.
 struct Released {
   const py::memoryview& view;
   ~Released() {
-    const py::error_scope error;  // saves and restores a pending exception
+    const py::error_scope error;  // saves and restores a pending Python exception
     if (PyObject* done = PyObject_CallMethod(view.ptr(), "release", nullptr)) {
       Py_DECREF(done);
     } else {
@@ -85,8 +85,8 @@ struct Released {
   }
 };
 
-// Calls the method write() of an object. If write() may keep its argument, passes copies of the
-// bytes, because a kept view would outlive the memory.
+// Calls a Python method write(). Passes copies of the bytes if write() may keep its argument,
+// because a memoryview must not outlive the memory.
 class ObjectSink final : public ByteSink {
  public:
   explicit ObjectSink(py::object write)
@@ -109,7 +109,7 @@ class ObjectSink final : public ByteSink {
   }
 
   py::object write_;
-  bool is_trusted_;  // see keeps_nothing()
+  bool is_trusted_;  // the result of keeps_nothing()
 };
 
 std::unique_ptr<ByteSink> make_sink(const py::object& target) {
@@ -117,9 +117,9 @@ std::unique_ptr<ByteSink> make_sink(const py::object& target) {
   return std::make_unique<ObjectSink>(target);
 }
 
-// Returns a function that handles signals and calls `report(bytes)`, unless `report` is None.
+// Returns a function that handles signals, then calls `report(bytes)` if `report` is not None.
 Progress::Report to_report(const pybind11::object& report) {
-  // pybind11 changes reference counts with the GIL held, as it is here.
+  // The caller has the GIL, so copying `report` into the lambda is safe.
   return [report](uint64_t bytes) {  // NOLINT(bugprone-exception-escape)
     const AcquiredGil acquired;
     check(PyErr_CheckSignals());

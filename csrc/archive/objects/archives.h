@@ -1,4 +1,4 @@
-// Defines Python's interface to archives: a reader and a writer.
+// Defines the archive reader and the archive writer of the Python bindings.
 #pragma once
 
 #include <memory>
@@ -33,28 +33,29 @@ class View {
   Py_buffer view_{};
 };
 
-// The destination of a range of a record: (record's name, start, bytes, address). If the address is
-// 0, the range is only read, for its checksum.
+// A range of a record to read: (record's name, start, bytes, destination address). With address 0,
+// only the checksum of the range is computed.
 using MemoryTarget = std::tuple<std::string, uint64_t, uint64_t, uintptr_t>;
 
-// Reads records. Any number of threads may use a reader. Releases the GIL while it reads bytes.
+// Reads records. Any number of threads may use a reader. The GIL is released while bytes are read.
 class ArchiveReader {
  public:
-  // source: a file descriptor, which must stay open, with `start`, the offset of the archive in the
-  // file; an object with a buffer; or an object with `size` and `read(begin, end)`. The header of a
-  // record is compared with the directory on first use.
+  // source: a file descriptor, which must remain open; an object with a buffer; or an object with
+  // `size` and `read(begin, end)`. start: the offset of the archive in the file of a descriptor.
+  // With `read`, a record's local header is checked on first use of the record, otherwise here.
   ArchiveReader(const pybind11::object& source, uint64_t start);
 
-  // Returns {name: (offset, stored, size, crc, is_deflated)}. `offset` is 0 until the record's
-  // header has been read.
+  // Returns {name: (offset, stored, size, crc, is_deflated)}, the members of each Record. `offset`
+  // is 0 until the record's local header has been read.
   pybind11::dict records() const;
   // Returns Record::header and Record::end of a record, without reading the source.
   std::pair<uint64_t, uint64_t> extent(const std::string& name) const;
   // The offset of a record's data.
   uint64_t offset(const std::string& name) { return require(name).offset; }
-  // The bytes of a record as stored.
+  // The bytes of a record as stored in the archive, which may be compressed.
   pybind11::bytes stored_bytes(const std::string& name);
-  // Copies the stored bytes of a record, of which there must be `size`, to `address`.
+  // Copies the stored bytes of a record to `address`. ValueError unless the record has `size`
+  // bytes.
   void copy_stored(const std::string& name, uint64_t size, uintptr_t address);
   // Reads ranges of records into memory; returns the CRC-32 of each range if `check` is true.
   std::vector<uint32_t> read_into(const std::vector<MemoryTarget>& targets, bool check,
@@ -64,7 +65,7 @@ class ArchiveReader {
   void copy(const Record& record, void* to) const;
   const Record& require(const std::string& name);
 
-  std::unique_ptr<View> view_;  // of a source with a buffer; else null
+  std::unique_ptr<View> view_;  // the buffer of the source; null if it has none
   std::unique_ptr<Source> source_;
   Directory directory_;
 };
@@ -72,9 +73,9 @@ class ArchiveReader {
 // A range of a record to write: (record's name, bytes of the record, start, address, bytes).
 using MemoryPart = std::tuple<std::string, uint64_t, uint64_t, uintptr_t, size_t>;
 
-// Writes records without the GIL. A call during a call of another thread raises RuntimeError.
+// Writes records without the GIL. A call raises RuntimeError while another thread is in a call.
 class ArchiveWriter {
-  // Returns use(); RuntimeError during another thread's call, which runs without the GIL.
+  // Calls use() without the GIL. Raises RuntimeError while another thread is in this function.
   template <class Use>
   auto use(Use use) {
     if (busy_) raise(PyExc_RuntimeError, "this archive is being written by another thread");
@@ -84,14 +85,14 @@ class ArchiveWriter {
   }
 
  public:
-  // target: a descriptor, or an object's method write().
+  // target: a file descriptor, or the method write() of an object.
   ArchiveWriter(const pybind11::object& target, std::string root, const pybind11::object& report);
 
   void begin(const std::string& name, uint64_t size) {
     use([&] { writer_.begin(name, size); });
   }
   void append(const pybind11::handle& data);
-  // Writes ranges of records, in order; their memory must not be freed during the call.
+  // Writes ranges of records in order. Their memory must not be freed before this function returns.
   void add_memory(const std::vector<MemoryPart>& parts);
   void end() {
     use([&] { writer_.end(); });
@@ -111,9 +112,9 @@ class ArchiveWriter {
   }
 
  private:
-  std::unique_ptr<ByteSink> sink_;  // declared before writer_, which refers to it
+  std::unique_ptr<ByteSink> sink_;  // declared before writer_, which contains a reference to it
   ZipWriter writer_;
-  bool busy_ = false;  // a call is running
+  bool busy_ = false;  // whether a thread is in use()
 };
 
 // Imports the module _io; must be called before the first writer is created.

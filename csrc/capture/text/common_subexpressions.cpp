@@ -67,10 +67,10 @@ ExpressionId CommonSubexpressions::add_variable(ExpressionId id) {
 }
 
 ExpressionId CommonSubexpressions::part(std::string_view text) {
-  // A printed expression has more parentheses than the text from which it was parsed.
+  // The printed text of an expression can have more parentheses than the text that was parsed.
   const int max_open = 3 * Expressions::kMaxDepth;
   if (const auto parsed = expressions_.parse(text, max_open)) return *parsed;
-  // A text that is not parsed is stored as a constant; no parsed constant has the text.
+  // The parser rejects this text. It becomes a constant, which cannot equal a parsed constant.
   return expressions_.make(ExpressionKind::kConstant, text, {});
 }
 

@@ -16,7 +16,7 @@ using core::is_name_start;
 
 namespace {
 
-// The precedences of operators, with the values of ast.unparse.
+// The precedences of operators, with the same numbers as in ast.unparse.
 enum Precedence : int {
   kTest = 4,
   kOr = 5,
@@ -33,7 +33,7 @@ struct BinaryOperator {
   std::string_view text;
   int precedence;
 };
-// Operators in the order in which they are tried: one that is a prefix of another comes after it.
+// The parser tries the operators in this order, so "//" must come before its prefix "/".
 constexpr std::array kBinary = {
     BinaryOperator{"<<", 12},    BinaryOperator{">>", 12}, BinaryOperator{"//", 14},
     BinaryOperator{"|", kBitOr}, BinaryOperator{"^", 10},  BinaryOperator{"&", 11},
@@ -42,9 +42,9 @@ constexpr std::array kBinary = {
 };
 constexpr std::array<std::string_view, 6> kCompare = {"==", "!=", "<=", ">=", "<", ">"};
 
-constexpr size_t kMaxDigits = 600;  // sys.set_int_max_str_digits() allows 640 and more
+constexpr size_t kMaxDigits = 600;  // Python's int() accepts at least 640 digits
 
-// Thrown for a text that the parser does not cover.
+// Thrown for a text that the parser does not support.
 struct NotCovered {};
 
 int precedence_of(std::string_view binary) {
@@ -54,7 +54,7 @@ int precedence_of(std::string_view binary) {
   return found->precedence;
 }
 
-// Calls each(text) for the texts that join_text() has joined by commas.
+// Calls each(text) for each of the texts that join_text() has joined by commas.
 template <class Each>
 void for_each_text(std::string_view joined, Each&& each) {
   while (!joined.empty()) {
@@ -76,10 +76,10 @@ class ExpressionParser : core::Cursor<NotCovered> {
       : Cursor(text), expressions_(expressions), max_open_(max_open) {}
 
   ExpressionId parse() {
-    if (rest_.empty() || rest_.front() == ' ') throw NotCovered();  // an IndentationError in Python
+    if (rest_.empty() || rest_.front() == ' ') throw NotCovered();  // Python: IndentationError
     const ExpressionId result = test();
     if (peek() != '\0' || !rest_.empty()) throw NotCovered();
-    // A string alone would be a docstring, which ast.unparse prints differently.
+    // A string as the entire text would be a docstring, which ast.unparse prints differently.
     const Expressions::Expression& made = expressions_[result];
     if (made.kind == ExpressionKind::kConstant && !is_name_part(made.text.front()))
       throw NotCovered();
@@ -145,7 +145,7 @@ class ExpressionParser : core::Cursor<NotCovered> {
     return {};
   }
 
-  // Parses an expression of binary operators that have at least this precedence.
+  // Parses operands joined by binary operators whose precedence is at least `precedence`.
   ExpressionId binary(int precedence) {
     ExpressionId left = factor();
     for (;;) {
@@ -216,7 +216,7 @@ class ExpressionParser : core::Cursor<NotCovered> {
     return make(ExpressionKind::kCall, keywords, parts);
   }
 
-  // Parses `name =`, and returns the name; empty if something else follows.
+  // Parses `name =` and returns the name. Otherwise returns an empty text.
   std::string_view keyword_of_argument() {
     size_t end = 0;
     while (end < rest_.size() && is_name_part(rest_[end])) ++end;
@@ -280,7 +280,7 @@ class ExpressionParser : core::Cursor<NotCovered> {
     return parts;
   }
 
-  // Parses a number whose repr() is its text: an integer, or a decimal fraction of few digits.
+  // Parses a number that repr() prints unchanged: an integer, or a decimal fraction of few digits.
   ExpressionId number() {
     size_t end = end_of_digits(0);
     const std::string_view whole = rest_.substr(0, end);
@@ -299,7 +299,7 @@ class ExpressionParser : core::Cursor<NotCovered> {
     return make(ExpressionKind::kConstant, take_characters(end), {});
   }
 
-  // Parses a plain string, and returns it in the quotes of repr().
+  // Parses a string without escapes. The result has the quotes that repr() would use.
   ExpressionId string(char quote) {
     const size_t end = rest_.find(quote, 1);
     if (end == std::string_view::npos) throw NotCovered();
@@ -313,7 +313,7 @@ class ExpressionParser : core::Cursor<NotCovered> {
     return make(ExpressionKind::kConstant, quotes + std::string(inside) + quotes, {});
   }
 
-  // Whether the expression ends here.
+  // Returns whether no operator follows: the text ends, or a closing bracket or a comma is next.
   bool is_at_end() {
     skip_spaces();
     return rest_.empty() || rest_[0] == ')' || rest_[0] == ']' || rest_[0] == ',';
@@ -332,7 +332,7 @@ class ExpressionParser : core::Cursor<NotCovered> {
 
   Expressions& expressions_;
   const int max_open_;
-  int open_ = 0;  // depth of open brackets, prefix operators and powers
+  int open_ = 0;  // number of open brackets, prefix operators and powers
 };
 
 class Printer {
@@ -439,7 +439,7 @@ class Printer {
     close(own, precedence);
   }
 
-  // Like ast.unparse, raises the required precedence for each value.
+  // Prints an `and` or `or`. Like ast.unparse, requires a higher precedence for each next operand.
   void boolean(const Expressions::Expression& e, int precedence) {
     const int own = e.text == "or" ? kOr : kAnd;
     open(own, precedence);
@@ -453,7 +453,6 @@ class Printer {
       wanted = std::min<int>(wanted + 1, kAtom);
       print(e.in[i], wanted);
     }
-    // The parentheses of the entire expression depend on its own precedence.
     close(own, precedence);
   }
 

@@ -1,4 +1,4 @@
-// Computes the order of users after placeholders were replaced.
+// Computes the order of a node's users after placeholders were replaced.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@ namespace fxpress::exporting {
 
 using core::NodeId;
 
+// Returns, for each node, the number of its last move; 0 if it did not move.
 // Node.replace_all_uses_with sets the arguments of each user again, which moves the user to the end
-// of the tables of all its inputs. Returns, by node, the number of the node's last move when the
-// nodes of `replaced` are replaced in order; 0: the node did not move. A table of users is in the
-// order of these numbers, and in graph order for equal numbers.
+// of Node.users of all its inputs. Moves are numbered while the nodes in `replaced` are replaced in
+// order. Node.users is ordered by these numbers, and in graph order if they are equal.
 //
-// Requires that the users of `graph` are linked.
+// Requires graph.link_users().
 inline std::vector<uint32_t> last_moves(const core::Graph& graph,
                                         std::span<const NodeId> replaced) {
   std::vector<uint32_t> moves(graph.size(), 0);

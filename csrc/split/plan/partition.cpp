@@ -55,7 +55,7 @@ void Partitioning::record_output(NodeId def) {
 }
 
 FlatMap::Inserted Partitioning::add_input(NodeId def, PartitionId user) {
-  // Uses of a value by one partition are usually consecutive; the map is needed only for a value
+  // Uses of a value by one partition are usually consecutive; inputs_ is needed only for a value
   // that several partitions use alternately.
   std::vector<NodeId>& inputs = partitions_[user.value()].inputs;
   const uint64_t last = last_input_[def.value()];

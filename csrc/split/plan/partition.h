@@ -31,15 +31,16 @@ class Partitioning {
   Partitioning(const Graph& graph, std::span<const PartitionId> assignment, size_t partitions);
 
   // Records that `user`, in a partition, uses `def`. `use`: position in graph.inputs. Returns true
-  // when this call has made `def` an input of the partition; the caller then records the symbols of
-  // `def`. An input that record_symbol() has added needs only the symbol that it binds.
+  // if this call makes `def` an input of the user's partition; the caller then records the symbols
+  // of `def`. Returns false if record_symbol() has added `def` before: the only symbol of `def` is
+  // the symbol that it binds.
   bool record_use(uint32_t use, NodeId def, NodeId user);
 
   // Makes `def` an input of `user_partition`, because it binds a symbol in the shape of another
-  // input. Does nothing when `user_partition` defines it.
+  // input. Does nothing if `user_partition` contains `def`.
   void record_symbol(NodeId def, PartitionId user_partition);
 
-  // Records that the graph's output mentions `def`.
+  // Records that the graph's output node uses `def`.
   void record_output(NodeId def);
 
   // Frees the data that only the record functions need.
@@ -47,11 +48,11 @@ class Partitioning {
 
   const std::vector<Partition>& partitions() const { return partitions_; }
 
-  // By use: position of the used value among the inputs of the using partition, or kLocal.
+  // Returns for each use the used value's position in the user's Partition::inputs, or kLocal.
   std::span<const uint32_t> input_slots() const { return input_slots_; }
   static constexpr uint32_t kLocal = 0xffffffffu;
 
-  // The dependents of each partition, for partition_order().
+  // Returns the dependents of each partition, for partition_order().
   std::vector<std::vector<PartitionId>> dependents() const;
 
  private:
@@ -59,9 +60,9 @@ class Partitioning {
   void add_output(NodeId def, PartitionId owner);
   void add_dependency(PartitionId owner, PartitionId user);
 
-  std::span<const PartitionId> assignment_;  // by node
+  std::span<const PartitionId> assignment_;  // partition of each node
   std::vector<Partition> partitions_;        // by partition
-  std::vector<uint32_t> input_slots_;        // by position in graph.inputs
+  std::vector<uint32_t> input_slots_;        // see input_slots()
   std::vector<uint8_t> is_output_;           // by node: whether it is in its partition's outputs
   std::vector<uint64_t> last_input_;         // by node: (partition, slot) of its last use
   FlatMap inputs_;                           // (partition, node) -> slot

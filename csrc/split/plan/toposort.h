@@ -16,8 +16,8 @@ using core::PartitionId;
 // the result lacks their partitions and all partitions that depend on them.
 std::vector<PartitionId> partition_order(std::span<const std::vector<PartitionId>> dependents);
 
-// Returns the partitions of one cycle, each followed by one that needs it; empty without a cycle.
-// `order`: the result of partition_order().
+// Returns the partitions of one cycle, each followed by a partition that needs it; empty without a
+// cycle. `order`: the result of partition_order().
 std::vector<PartitionId> find_cycle(std::span<const std::vector<PartitionId>> dependents,
                                     std::span<const PartitionId> order);
 

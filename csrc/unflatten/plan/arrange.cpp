@@ -27,8 +27,7 @@ class StateLowering {
     }
   }
 
-  // Visits children before parents, because a parent drops the values that its children no longer
-  // use.
+  // Visits children before parents: a parent needs the state that the parent or a child still uses.
   void run() {
     struct ModuleVisit {
       ModuleId module;
@@ -65,8 +64,7 @@ class StateLowering {
 
   void sink(FrameId id, std::string_view path) {
     CallFrame& frame = outline_.frames[id.value()];
-    // Follow the order of the placeholders, in which torch names the get_attr nodes that replace
-    // them.
+    // Go backwards: torch names get_attr nodes in the order of the placeholders in the graph.
     for (size_t k = frame.front.size(); k-- > 0;) {
       if (sink_input(frame, id, frame.front[k], path)) count_use(frame.passed[k], -1);
     }
@@ -104,8 +102,8 @@ class StateLowering {
   ModuleTree& tree_;
   StringPool& strings_;
   const std::vector<std::vector<StringId>>& targets_;
-  std::vector<int> uses_;      // by planned node
-  std::vector<uint8_t> done_;  // by module
+  std::vector<int> uses_;      // by planned node: number of its uses
+  std::vector<uint8_t> done_;  // by module: whether it was visited
 };
 
 std::pair<std::string_view, std::string_view> split_last(std::string_view path) {
@@ -120,9 +118,8 @@ void remove_at(ModuleTree& tree, StringPool& strings, ModuleId from, std::string
   if (parent.valid()) tree.remove_child(parent, strings.intern(name));
 }
 
-// Visits the calls that one execution of the root module makes, in order. visit(frame of the call)
-// returns the module that the call runs: for a merged call, the module that replaced its module.
-// There are as many visits as the outline has frames.
+// Visits the module calls in one execution of the root module, in order. visit(frame of the call)
+// returns the module that the call runs, which merge_calls() may have changed.
 void walk_run(const Outline& outline, const std::function<ModuleId(const CallFrame&)>& visit) {
   struct OpenFrame {
     const CallFrame* frame;
@@ -170,8 +167,8 @@ StatePlaces::StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root,
   }
 }
 
-// Returns the children of `parent` that are calls of `name`, or a new child if there are none.
-// `path`: of `parent`.
+// Returns the children of `parent` that are calls of its child `name`. Adds this child if it is
+// missing. path: the path of `parent`.
 const std::vector<ModuleId>& StatePlaces::calls_of(ModuleId parent, std::string_view path,
                                                    StringId name) {
   const uint32_t table = tree_.table_of(parent);
@@ -276,12 +273,12 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
   struct Calls {
     StringId path;
     std::vector<std::pair<uint32_t, ModuleId>> modules;  // number of the call, module
-    std::vector<StringId> names;                         // call names that are modules themselves
-    uint32_t dispatcher = kNone;                         // index in the result
+    std::vector<StringId> names;  // call names that merge_calls() has not redirected
+    uint32_t dispatcher = kNone;  // index in `result`, or kNone
   };
   std::vector<Calls> modules;
   std::unordered_map<uint32_t, size_t> position;     // path -> index in modules
-  std::unordered_map<uint32_t, ModuleId> module_of;  // preserved call name -> module or invalid
+  std::unordered_map<uint32_t, ModuleId> module_of;  // preserved call name -> module, or invalid
   for (StringId call_name : preserved) {
     module_of[call_name.value()] = ModuleId();
     const auto redirect = redirects.find(call_name.value());

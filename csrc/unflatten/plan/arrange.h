@@ -1,4 +1,4 @@
-// Runs the steps after outlining, which move state into modules, and turn calls into modules.
+// Runs the steps after outline(): moves state into modules, merges equal calls, sorts modules.
 #pragma once
 
 #include <deque>
@@ -23,22 +23,23 @@ using core::StringPool;
 // ---- state ----
 
 // Moves state from the arguments of module calls into the modules: placeholders for parameters,
-// buffers and constants become get_attr nodes of the module that owns the state. `targets`: by flat
-// node, the dotted names of the state that the placeholder passes; empty for other nodes. A module
-// owns the state if a target is below the module's path. The first target below the path names the
-// state. Without one, an outer module owns the state.
+// buffers and constants become get_attr nodes of the module that owns the state. targets: for each
+// node of the flat graph, the dotted names of the state if the node is a placeholder of state. A
+// module owns the state if one of these names is below the module's path; the first one names the
+// state. Otherwise an outer module owns the state.
 void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                  const std::vector<std::vector<StringId>>& targets);
 
-// Finds the modules that hold the state of a dotted name. Each call of a module is a separate
-// module, and all calls share parameters.
+// Finds the modules that get the state with a dotted name. Each call of a module becomes a separate
+// module, and all these modules get the module's state.
 class StatePlaces {
  public:
-  // A child "a@1" is a call of "a", unless a name in `names` is below "a@1".
+  // names: names of state that contain "@". A child "a@1" is a call of "a", unless one of these
+  // names is below "a@1".
   StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root,
               std::span<const std::string_view> names = {});
 
-  // The modules at `path` and at the call names of its parts: "a.b" is also "a@1.b" and "a.b@2".
+  // Returns the modules at `path` with any call numbers: for "a.b", also at "a@1.b" and "a.b@2".
   // Adds missing modules. Nothing else may change the tree while this object is in use.
   const std::vector<ModuleId>& modules_at(std::string_view path);
 
@@ -49,12 +50,12 @@ class StatePlaces {
 
   ModuleTree& tree_;
   StringPool& strings_;
-  FlatMap own_;          // paths that end with a call name and have state
-  Modules known_;        // by path; the first is the root's
-  FlatMap below_;        // (index of a path in known_, name) -> index of the path of that child
-  Modules calls_;        // children that are calls of one module
+  FlatMap own_;          // paths such as "a@1" that have state below them
+  Modules known_;        // results of modules_at(); the first is for the root
+  FlatMap below_;        // (index in known_, name of a child) -> index of the child in known_
+  Modules calls_;        // lists of children that are calls of one module
   FlatMap calls_below_;  // (table of children, name without call) -> index in calls_
-  FlatMap grouped_;      // tables whose children are in calls_
+  FlatMap grouped_;      // tables of children that are in calls_
 };
 
 // ---- calls ----
@@ -70,20 +71,21 @@ using Redirects = std::unordered_map<uint32_t, StringId>;
 Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                       const SameGraph& same_graph);
 
-// Merges each displaced call with the call that displaced it if their graphs are equal. Other
-// displaced calls keep their numbered names.
+// For each call in Outline::displaced: merges it with the call that has its name now, if their
+// graphs are equal. Otherwise both calls keep their names.
 void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
                      const SameGraph& same_graph);
 
-// A module that stands for calls with different graphs: each call runs the next of `calls`.
+// A module that represents several calls of one module: each time it is called, it runs the next
+// module in `calls`.
 struct Dispatcher {
   ModuleId module;              // its id in the tree
   StringId path;                // path of the module
   std::vector<ModuleId> calls;  // the modules of the calls, in order; may repeat
 };
 
-// Creates a dispatcher for each module with several preserved calls; these calls then lose their
-// numbers. `preserved`: the call names that have a signature.
+// Creates a dispatcher for each module with several preserved calls, and replaces the targets of
+// preserved calls by paths without call numbers. preserved: names of the calls with a signature.
 std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                                        std::span<const StringId> preserved,
                                        const Redirects& redirects);

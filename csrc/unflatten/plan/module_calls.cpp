@@ -36,7 +36,7 @@ size_t ModuleCallStacks::valid_depth(std::span<const ModuleCall> stack, const St
 
 namespace {
 
-// The calls in which the users of a value were traced.
+// The module calls in which the users of a value were traced: none, one or several.
 struct Users {
   enum class Where : uint8_t { kNowhere, kInOne, kInSeveral };
 

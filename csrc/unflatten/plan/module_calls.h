@@ -23,7 +23,7 @@ using core::StringPool;
 // One call of a module.
 struct ModuleCall {
   StringId path;      // dotted name of the module
-  uint32_t type = 0;  // its class, numbered by the caller; kNoType: unknown
+  uint32_t type = 0;  // number of the module's class; kNoType: unknown
   uint32_t call = 0;  // number of the call of the module, from 0
   StringId key;       // identifies the module object, which may have several paths
 
@@ -42,17 +42,17 @@ class ModuleCallStacks {
   std::span<const ModuleCall> operator[](StackId id) const { return stacks_[id.value()]; }
   size_t size() const { return stacks_.size(); }
 
-  // The number of leading calls of a stack whose paths are each below the path of the call before.
+  // Returns how many leading calls of a stack nest: the path of each is below the previous path.
   static size_t valid_depth(std::span<const ModuleCall> stack, const StringPool& strings);
 
  private:
-  std::vector<std::vector<ModuleCall>> stacks_;  // by id
+  std::vector<std::vector<ModuleCall>> stacks_;  // stacks by id
   core::TextMap<uint32_t> ids_;                  // bytes of a stack -> id
 };
 
-// Gives each node without a stack, as passes may add, the stack of its users, if all users were
-// traced in one call of one module. `is_remade(node)`: whether the node is repeated in each graph
-// that uses it, and so needs no stack.
+// Gives each node without a stack, such as a node that a pass added, the stack of its users, if all
+// users were traced in one call of one module. is_remade(node): whether each graph that uses the
+// node gets a separate copy of it, so that the node needs no stack.
 void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
                   const std::function<bool(NodeId)>& is_remade);
 

@@ -123,7 +123,7 @@ void ModuleTree::sort_children(ModuleId root, const Rank& rank) {
   struct Ranked {
     size_t rank;
     Child child;
-    StringId path;  // without call numbers
+    StringId path;  // path of the child, without call numbers
   };
   std::vector<Visit> visits{{root, strings_.intern("")}};
   FlatMap done;  // visited (table, path): calls of one module share a table

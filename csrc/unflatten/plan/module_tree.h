@@ -1,5 +1,5 @@
-// Defines a tree of nn.Modules to be created. Modules and names are integers. Several modules may
-// share a table of children: the calls of one module do.
+// Defines ModuleTree, a tree of nn.Modules that will be created. Integers represent modules and
+// names. The calls of one module are separate modules that share a table of children.
 #pragma once
 
 #include <functional>
@@ -20,19 +20,19 @@ using core::ModuleId;
 using core::StringId;
 using core::StringPool;
 
-// "a.b@2" -> "a.b": a call name without the number of the call.
+// Returns a call name without the number of the call: "a.b" for "a.b@2".
 std::string_view without_call(std::string_view name);
 
-// `name` is `base` or "base@<digits>".
+// Whether `name` is `base` or "base@<digits>".
 bool is_call_of(std::string_view name, std::string_view base);
 
-// `path` is strictly below `prefix`, compared part by part; every path except "" is below "".
+// Whether `path` is strictly below `prefix`, part by part. All paths except "" are below "".
 bool is_below(std::string_view path, std::string_view prefix);
 
-// `path` without its ancestor `prefix` and the dot after it.
+// Returns `path` without its ancestor `prefix` and the dot after it.
 std::string_view relative(std::string_view path, std::string_view prefix);
 
-// Every part of a dotted path without its call number: "a@1.b@2" -> "a.b".
+// Returns a dotted path without call numbers: "a.b" for "a@1.b@2".
 std::string without_calls(std::string_view path);
 
 StringId joined(StringPool& strings, StringId path, std::string_view name);
@@ -46,23 +46,23 @@ class ModuleTree {
   ModuleId add();
   size_t size() const { return table_of_.size(); }
 
-  // The children of a module in order. Setting or removing a child invalidates the span.
+  // Returns the children of a module, in order. Setting or removing a child invalidates the span.
   std::span<const Child> children(ModuleId module);
   ModuleId child(ModuleId module, StringId name) const;
 
-  // Sets the child with this name: appends a new name; an existing name keeps its position.
+  // Sets the child with a name. A new name comes last; an existing name keeps its position.
   void set_child(ModuleId module, StringId name, ModuleId child);
   void remove_child(ModuleId module, StringId name);
 
   void share_children(ModuleId module, ModuleId other);
 
-  // The number of the module's table of children, which several modules may share.
+  // Returns the index of the module's table of children, which several modules may share.
   uint32_t table_of(ModuleId module) const { return table_of_[module.value()]; }
 
-  // The module at a dotted path below `from`; invalid when there is none.
+  // Returns the module at a dotted path below `from`, or an invalid id.
   ModuleId find(ModuleId from, std::string_view path) const;
 
-  // Returns the parent and the last part of `path`; `make(prefix)` adds missing modules.
+  // Returns the parent of `path` and its last part. make(prefix) creates a missing module.
   template <class Make>
   std::pair<ModuleId, StringId> parent_of(ModuleId from, std::string_view path, Make make) {
     size_t start = 0;
@@ -78,8 +78,8 @@ class ModuleTree {
     return {from, strings_.intern(path.substr(start))};
   }
 
-  // Sorts the children of every module below `root` by rank(path, call_path): the path of the child
-  // from `root` without call numbers, and the same with the call number of the child. Stable.
+  // Sorts the children of every module below `root` stably by rank(path, call_path): the path of a
+  // child from `root` without call numbers, and this path with the child's call number.
   using Rank = std::function<size_t(StringId path, StringId call_path)>;
   void sort_children(ModuleId root, const Rank& rank);
 
@@ -93,7 +93,7 @@ class ModuleTree {
   static uint64_t key(uint32_t table, StringId name) {
     return uint64_t{table} << 32 | name.value();
   }
-  // The index of a child in the items of its table; kRemoved or kAbsent if no child has the name.
+  // Returns the index of a child in its table; kRemoved or kAbsent if no child has the name.
   uint32_t position(uint32_t table, StringId name) const {
     return positions_.find(key(table, name));
   }
@@ -101,8 +101,8 @@ class ModuleTree {
   void compact(uint32_t table);
 
   StringPool& strings_;             // owns the names
-  std::vector<uint32_t> table_of_;  // by module
-  std::vector<ChildTable> tables_;  // children
+  std::vector<uint32_t> table_of_;  // by module: index in tables_
+  std::vector<ChildTable> tables_;  // tables of children
   FlatMap positions_;               // see position()
 };
 

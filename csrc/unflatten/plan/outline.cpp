@@ -28,7 +28,7 @@ class Outliner {
       const NodeId id(i);
       const bool lacks_stack = graph_.ops[i] == Op::kCallFunction && !source.stacks[i].valid();
       if (lacks_stack && source.is_remade(id)) is_remade_[i] = 1;
-      // A node that is repeated in the graphs of its users reads its inputs there.
+      // A node that is copied into the graphs of its users reads its inputs in these graphs.
       const uint32_t reads = is_remade_[i] != 0 ? std::max(i, last_user_[i]) : i;
       for (NodeId def : graph_.inputs_of(id)) {
         last_user_[def.value()] = std::max(last_user_[def.value()], reads);
@@ -96,28 +96,28 @@ class Outliner {
   static uint64_t key(FrameId frame, NodeId node) {
     return (uint64_t{frame.value()} << 32) | node.value();
   }
-  // The planned node of a value in the frame's graph, or invalid.
+  // Returns the planned node for the value of `node` in a frame's graph, or an invalid id.
   PlannedId find(FrameId frame, NodeId node) const {
     const uint32_t known = values_.find(key(frame, node));
     return known == FlatMap::kAbsent ? PlannedId() : PlannedId(known >> 1);
   }
-  // Maps a value that comes, or could come, from outside the graph, and so is never an output.
+  // Records the planned node for a value that may come from a frame's caller and is not returned.
   void map_input(FrameId id, NodeId node, PlannedId planned) {
     values_.assign(key(id, node), planned.value() << 1);
   }
-  // Maps a value that the graph computes, and that may become an output.
+  // Records the planned node for a value that a frame's graph computes and may return.
   void map(FrameId id, NodeId node, PlannedId planned) {
     const uint32_t known = values_.find(key(id, node));
     if (known == FlatMap::kAbsent || (known & 1) == 0) frame(id).mapped.push_back(node);
     values_.assign(key(id, node), planned.value() << 1 | 1);
   }
 
-  // Returns the node of a value in the frame's graph. If there is none, callers pass the value.
+  // Returns the planned node for a value in a frame's graph; if needed, plans to pass the value.
   PlannedId value(FrameId where, NodeId node) {
     struct Task {
       FrameId frame;
       NodeId node;
-      bool passing;  // the frame has a placeholder, and its caller has the value
+      bool passing;  // whether the frame has a placeholder and its caller the value
     };
     if (const PlannedId known = find(where, node); known.valid()) return known;
     std::vector<Task> tasks{{where, node, false}};
@@ -155,7 +155,7 @@ class Outliner {
         }
         continue;
       }
-      // The value is an intermediate result of a tensor that is written in place: read that tensor.
+      // The value is the result of a functionalized write: read the written tensor instead.
       if (inputs.empty()) {
         error(OutlineFault::kCannotPass, task.node, where_is(task.frame));
       }
@@ -209,7 +209,7 @@ class Outliner {
   }
 
   // Appends a node to the frame's graph. In the caller of the current frame, the last node is the
-  // call, so the new node comes before it.
+  // call; the new node comes before the call.
   void append(FrameId id, PlannedId planned) {
     auto& body = frame(id).body;
     body.insert(id == current_ ? body.end() : body.end() - 1, planned);
@@ -296,8 +296,8 @@ class Outliner {
     if (frame(current_).signature != CallFrame::kNoSignature) unpack_arguments(caller);
   }
 
-  // A call that is entered again after a node of another module becomes another call with a new
-  // number, because its graph differs.
+  // If nodes of another module interrupt the nodes of a call, the call is entered twice. The second
+  // part becomes a call with a new number, because its graph differs.
   void name_call(CallFrame& callee) {
     if (next_call_.size() == 0) {
       for (size_t i = 0; i < source_.scopes.size(); ++i) {
@@ -321,8 +321,8 @@ class Outliner {
     return strings_.intern(std::string(strings_.text(path)) + '@' + std::to_string(call));
   }
 
-  // Adds modules between caller and callee without a class. The first call of a module in between
-  // uses that module and sets its class.
+  // Adds the callee's module to the tree, and missing modules between caller and callee, without a
+  // class. If a later call has the path of such a module, it uses the module and sets the class.
   void add_to_tree(CallFrame& callee, uint32_t type) {
     const CallFrame& caller = frame(callee.parent);
     const std::string_view caller_path = strings_.text(caller.path);
@@ -344,7 +344,7 @@ class Outliner {
     if (made != uncalled_.end() && is_uncalled(made->second)) {
       callee.module = made->second;
     } else if (is_uncalled(there)) {
-      callee.module = there;  // added for a call under another path of the caller
+      callee.module = there;  // added under another path of the caller
     } else {
       callee.module = add_module(type);
     }
@@ -353,9 +353,9 @@ class Outliner {
     tree_.set_child(parent, name, callee.module);
   }
 
-  // Modules of one object share their table of children, so calls under two paths may need the same
-  // name in it. The later call gets the name, as in torch. The earlier call moves to an unused name
-  // until merge_displaced() decides whether it is needed.
+  // Calls of one module object share a table of children, so two calls may need the same name in
+  // the table. As in torch, the later call gets the name. The earlier call, `module`, gets an
+  // unused name until merge_displaced() compares both calls.
   void displace(ModuleId parent, StringId name, ModuleId module) {
     const FrameId id = result_.frame_of(module);
     if (!id.valid()) return;
@@ -376,14 +376,14 @@ class Outliner {
         strings_.intern(std::string(target.substr(0, kept)) + std::string(strings_.text(free)));
   }
 
-  // The call name relative to the caller's path.
+  // Returns the call name relative to the caller's path.
   std::string_view relative_name(const CallFrame& callee) const {
     const std::string_view caller = strings_.text(result_.frames[callee.parent.value()].path);
     return relative(strings_.text(callee.call_name), caller);
   }
 
-  // For a preserved signature, the caller packs the arguments of the original call, and the
-  // callee's graph flattens them.
+  // Plans the arguments of a call with a preserved signature. The caller rebuilds the arguments of
+  // the original call, and the callee's graph flattens them.
   void unpack_arguments(FrameId caller) {
     const FrameId callee = current_;
     const uint32_t number = frame(callee).signature;
@@ -485,7 +485,7 @@ class Outliner {
     plan_and_append(id, Planned::kOutput, {&result, 1});
   }
 
-  // Moves custom meta that all nodes of a call share from the nodes to the call.
+  // If all nodes of a call have equal meta["custom"], moves it from these nodes to the call node.
   void move_custom_meta(FrameId id) {
     const CallFrame& callee = frame(id);
     if (callee.mapped.empty()) return;
@@ -502,8 +502,8 @@ class Outliner {
     }
   }
 
-  // Adds a copy_ after each functionalized write whose intermediate value is read from the written
-  // tensor. This restores the original write.
+  // Restores in-place writes: if value() reads the result of a functionalized write from the
+  // written tensor, adds a copy_ of the result to the tensor after the write.
   void write_back() {
     if (std::find(is_written_back_.begin(), is_written_back_.end(), 1) == is_written_back_.end()) {
       return;
@@ -535,21 +535,21 @@ class Outliner {
   StringPool& strings_;
   ModuleTree& tree_;
   Outline result_;
-  uint32_t at_ = 0;                                   // the flat node being placed
-  bool in_body_ = false;                              // all placeholders are placed
-  FrameId current_;                                   // the innermost open frame
-  std::vector<FrameId> open_;                         // the open frames, outermost first
-  std::vector<ModuleCall> scopes_;                    // the calls of the open frames
-  FlatMap values_;                                    // (frame, flat value) -> planned, see map()
-  std::vector<uint32_t> last_user_;                   // by flat node
-  std::vector<uint8_t> is_written_back_;              // by flat node
-  std::vector<uint8_t> is_remade_;                    // by flat node, see OutlineSource
-  FlatMap taken_;                                     // call names in use
-  FlatMap calls_;                                     // key -> position in result_.calls
-  FlatMap next_call_;                                 // path -> an unused call number
-  std::unordered_map<uint32_t, ModuleId> uncalled_;   // path -> module without a call
+  uint32_t at_ = 0;                       // the node of the flat graph that is being placed
+  bool in_body_ = false;                  // whether all placeholders are placed
+  FrameId current_;                       // the innermost open frame
+  std::vector<FrameId> open_;             // the open frames, outermost first
+  std::vector<ModuleCall> scopes_;        // the calls of the open frames
+  FlatMap values_;                        // (frame, flat node) -> planned node; see map()
+  std::vector<uint32_t> last_user_;       // by flat node: position of its last user
+  std::vector<uint8_t> is_written_back_;  // by flat node: see write_back()
+  std::vector<uint8_t> is_remade_;        // by flat node: see OutlineSource::is_remade
+  FlatMap taken_;                         // call names in use
+  FlatMap calls_;                         // key of a module -> position in result_.calls
+  FlatMap next_call_;                     // path of a module -> an unused call number
+  std::unordered_map<uint32_t, ModuleId> uncalled_;   // path -> module that no call has used yet
   std::unordered_map<uint64_t, uint32_t> displaced_;  // (table, name) -> last number used
-  std::vector<PlannedId> inputs_;                     // of the node being copied
+  std::vector<PlannedId> inputs_;                     // inputs of the node being copied
 };
 
 }  // namespace

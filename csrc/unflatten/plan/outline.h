@@ -1,8 +1,8 @@
 // Plans the graphs of the modules in which the nodes of a flat graph were traced.
 //
-// The walk enters and leaves modules according to the stacks of the nodes. It creates no objects:
-// each call of a module is a CallFrame, which lists the planned nodes of its graph in the order of
-// torch's namespace (creation) and in the order of the graph (front, then body).
+// outline() walks over the flat graph, and enters and leaves module calls by each node's stack. It
+// creates no Python objects. Each call is a CallFrame, which lists the planned nodes of its graph
+// in order of creation, which determines their names, and in graph order.
 #pragma once
 
 #include <functional>
@@ -30,30 +30,30 @@ using core::StringId;
 using core::StringPool;
 
 enum class Planned : uint8_t {
-  kCopy,              // a copy of a flat node, with its inputs replaced
-  kRecompute,         // another copy, in a graph that uses the value; named after its function
-  kPlaceholder,       // a copy of a flat placeholder, in the root
-  kInput,             // a placeholder for a flat value that comes from outside
-  kState,             // a get_attr that replaces a kInput
-  kArgument,          // a placeholder of a preserved signature; index: of the argument
-  kSpec,              // a get_attr of a tree spec; index: its number in the module
+  kCopy,              // a copy of a node of the flat graph
+  kRecompute,         // another copy of a flat node, in a graph that uses its value
+  kPlaceholder,       // a copy of a placeholder of the flat graph, in the root
+  kInput,             // a placeholder for a value that the caller passes
+  kState,             // a get_attr of state, which replaces a placeholder
+  kArgument,          // a placeholder for argument `index` of a preserved signature
+  kSpec,              // a get_attr of tree spec `index` of the module
   kFlattenInputs,     // arguments of a preserved call -> leaves; inputs: arguments, spec
-  kInputLeaf,         // a leaf of kFlattenInputs; index: of the leaf
+  kInputLeaf,         // leaf `index` of the result of kFlattenInputs
   kUnflattenInputs,   // leaves -> (args, kwargs), in the caller; inputs: leaves, spec
   kItem,              // value[index]
   kKeywordItem,       // value[keyword]; index: the keyword's StringId
-  kCall,              // a call of a module; index: the frame
+  kCall,              // a call of the module of frame `index`
   kUnflattenOutputs,  // leaves -> result of a preserved call; inputs: leaves, spec
   kFlattenOutputs,    // result of a preserved call -> leaves, in the caller; inputs: call, spec
-  kOutputItem,        // one of several results of a call; index: of the result
-  kWriteBack,         // copy_(first argument of a flat node, that node)
+  kOutputItem,        // result `index` of a call with several results
+  kWriteBack,         // copy_(first argument of a flat node, the copy of the node)
   kOutput,
 };
 
 // One leaf of a preserved signature.
 struct SignatureLeaf {
-  StringId name;      // name of the flat value, or invalid
-  NodeId node;        // the flat value of that name, if the graph has it
+  StringId name;      // name of a flat node, or invalid for a constant
+  NodeId node;        // the flat node with this name, or invalid
   ObjectId constant;  // the value of a leaf that is a constant, else invalid
 };
 
@@ -69,29 +69,29 @@ struct PlannedNode {
   bool removed = false;      // not in the final graph; its name stays taken
   bool lose_custom = false;  // its custom meta has moved to the call
   FrameId frame;             // the frame whose graph has the node
-  NodeId source;             // the flat node from which it is planned, or invalid
+  NodeId source;             // the flat node that it copies or provides, or invalid
   uint32_t index = 0;        // see Planned
-  uint32_t custom = 0;       // its custom meta, numbered by the caller; 0: none
-  uint32_t input_begin = 0;  // its inputs in Outline::inputs
+  uint32_t custom = 0;       // number of its meta["custom"]; 0: none
+  uint32_t input_begin = 0;  // position of its first input in Outline::inputs
   uint32_t input_count = 0;
   PlannedId replacement;  // the node that its users use instead, or invalid
-  StringId path;          // kState: the attribute
+  StringId path;          // kState: path of the attribute
 };
 
 // A tree spec of a preserved signature.
 struct SpecUse {
-  uint32_t signature;  // number of the signature
-  bool of_outputs;     // its out_spec instead of its in_spec
+  uint32_t signature;  // index in OutlineSource::signatures
+  bool of_outputs;     // whether it is the out_spec; else the in_spec
 };
 
-// There may be thousands of frames with a few nodes each, so the lists are allocated in
-// Outline::memory.
+// A call of a module and the plan of its graph. The lists are allocated in Outline::memory, because
+// there may be thousands of frames with a few nodes each.
 struct CallFrame {
   explicit CallFrame(std::pmr::memory_resource* of_outline) : memory(of_outline) {}
 
   std::pmr::memory_resource* memory;
   FrameId parent;                     // the caller; invalid for the root
-  PlannedId call;                     // the kCall in the caller
+  PlannedId call;                     // the kCall node in the caller's graph
   StringId path;                      // path of the module
   StringId call_name;                 // `path` with the number of the call
   StringId target;                    // the call name relative to the caller's path
@@ -99,15 +99,15 @@ struct CallFrame {
   StringId key;                       // identifies the module object
   ModuleId module;                    // the module in the tree
   uint32_t signature = kNoSignature;  // index of the call's signature in OutlineSource::signatures
-  bool path_has_signature = false;    // the first call of the module has a signature
+  bool path_has_signature = false;    // whether the module's first call has a signature
   std::pmr::vector<PlannedId> created{memory};  // every planned node, in order of creation
-  std::pmr::vector<PlannedId> front{memory};    // nodes inserted at the front, the frontmost last
-  std::pmr::vector<PlannedId> states{memory};   // kState nodes, after the placeholders, last first
-  std::pmr::vector<PlannedId> body{memory};     // the nodes besides `front` and `states`, in order
-  std::pmr::vector<NodeId> outer{memory};       // by position in `front`: the flat value
-  std::pmr::vector<PlannedId> passed{memory};   // by position in `front`: the caller's node
-  std::pmr::vector<NodeId> outputs{memory};     // flat values that the call returns; invalid: none
-  std::pmr::vector<NodeId> mapped{memory};      // flat values that this graph computes, in order
+  std::pmr::vector<PlannedId> front{memory};    // kInput nodes, in reverse order
+  std::pmr::vector<PlannedId> states{memory};   // kState nodes, in reverse order
+  std::pmr::vector<PlannedId> body{memory};     // all other nodes, in order
+  std::pmr::vector<NodeId> outer{memory};       // for each node in `front`: its flat node
+  std::pmr::vector<PlannedId> passed{memory};   // for each node in `front`: the caller's node
+  std::pmr::vector<NodeId> outputs{memory};     // flat nodes whose values the call returns
+  std::pmr::vector<NodeId> mapped{memory};      // flat nodes whose values this graph computes
   std::pmr::vector<NodeId> get_attrs{memory};   // flat get_attr nodes copied into this graph
   std::pmr::vector<SpecUse> specs{memory};      // tree specs stored on the module, by number
 
@@ -135,37 +135,37 @@ class OutlineError : public std::runtime_error {
 
 struct OutlineSource {
   const Graph& graph;                                          // the flat graph
-  const std::vector<StackId>& stacks;                          // by node
+  const std::vector<StackId>& stacks;                          // by node: id in `scopes`
   const ModuleCallStacks& scopes;                              // the stacks by id
-  const std::vector<uint32_t>& custom;                         // by node: custom meta, 0: none
-  const std::vector<CallSignature>& signatures;                // preserved calls
-  const std::unordered_map<uint32_t, uint32_t>& signature_of;  // call name -> signature
-  // Whether a preserved call may recompute this value instead of receiving it.
+  const std::vector<uint32_t>& custom;                         // by node: see PlannedNode::custom
+  const std::vector<CallSignature>& signatures;                // signatures of preserved calls
+  const std::unordered_map<uint32_t, uint32_t>& signature_of;  // call name -> index in `signatures`
+  // Whether a preserved call may recompute a node instead of receiving its value.
   std::function<bool(NodeId)> is_recomputable;
-  // Whether this node writes to its first argument.
+  // Whether a node writes to its first argument.
   std::function<bool(NodeId)> is_mutation;
-  // Whether this node, which has no stack, is repeated in each graph that uses it.
+  // Whether a node without a stack is repeated in each graph that uses it.
   std::function<bool(NodeId)> is_remade;
 
-  // In `stacks`: the node belongs to the module of the node before it. An invalid id in `stacks`
-  // means that a node lacks a stack.
+  // The id in `stacks` of a node that belongs to the same module call as the node before it. Nodes
+  // without a stack have an invalid id.
   static constexpr StackId kInherits{uint32_t{0xfffffffe}};
 };
 
 struct Outline {
-  // The memory of the lists, which is destroyed after them. An assignment frees the memory before
-  // the lists, so only an outline without frames may be assigned to.
+  // The memory of the lists in `frames` and `calls`, which are destroyed before it. An assignment
+  // would free the memory before the lists, so only an outline without frames may be assigned to.
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
-  std::vector<CallFrame> frames;   // in order of entry, callers first
-  std::vector<PlannedNode> nodes;  // of all frames
+  std::vector<CallFrame> frames;   // frames in order of entry; callers first
+  std::vector<PlannedNode> nodes;  // planned nodes of all frames
   std::vector<PlannedId> inputs;   // inputs of all nodes; invalid: a constant of the signature
   std::vector<StringId> keys;      // keys of modules, in order of first entry
-  std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames, in order
-  std::vector<FrameId> displaced;      // frames whose name another call has; callers first
+  std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames
+  std::vector<FrameId> displaced;      // frames whose name a later call has; callers first
   ModuleId root;                       // root of the tree
   std::vector<uint32_t> module_frame;  // by module: its frame, or kNoFrame
-  std::vector<uint32_t> module_type;   // by module: its class, or ModuleCall::kNoType
+  std::vector<uint32_t> module_type;   // by module: number of its class, or ModuleCall::kNoType
 
   static constexpr uint32_t kNoFrame = 0xffffffffu;
 
@@ -180,12 +180,12 @@ struct Outline {
   std::span<const PlannedId> inputs_of(PlannedId id) const {
     return {inputs.data() + node(id).input_begin, node(id).input_count};
   }
-  // The node that replaces `id` in the final graph, or `id`.
+  // Returns the node that replaces `id` in the final graph, or `id`.
   PlannedId resolve(PlannedId id) const {
     const PlannedId other = node(id).replacement;
     return other.valid() ? other : id;
   }
-  // The nodes of a frame's graph, in order.
+  // Returns the nodes of a frame's graph, in order.
   std::vector<PlannedId> order(FrameId frame) const;
 };
 

@@ -1,8 +1,8 @@
-"""The base class of fxpress's exceptions, and the exceptions that do not need torch.
+"""Define the base class of fxpress's exceptions, and exceptions that do not need torch.
 
 `SerializeError` is in `fxpress._torch.serde`, because it derives from torch's class; `ArchiveError`
-is in `fxpress._files.errors`. The `__module__` of each class is "fxpress", which exports the class:
-a pickled exception can be loaded even if a later release has moved its class.
+is in `fxpress._files.errors`. The `__module__` of each class is "fxpress", which also exports the
+class: a pickled exception can be loaded even if a later release moves the class.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 from fxpress._base.observing.text import printable_lines
 
 _E = TypeVar("_E", bound=BaseException)
-_MOST_CHARACTERS = 10_000  # of an error's message, which may contain names from a file
+_MOST_CHARACTERS = 10_000  # longer messages are shortened; they may contain names from a file
 
 
 class Error(Exception):
@@ -122,7 +122,7 @@ def is_about_input(error: BaseException) -> bool:
 
 
 def _is_from_handler(at: TracebackType | None) -> bool:
-    """Return whether a traceback has a signal handler's frame: it stores its caller's frame."""
+    """Return whether a traceback has a signal handler's frame: a local refers to `f_back`."""
     while at is not None:
         interrupted = at.tb_frame.f_back
         for value in [*at.tb_frame.f_locals.values()] if interrupted is not None else ():

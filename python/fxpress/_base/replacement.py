@@ -1,8 +1,8 @@
 """Replace functions of torch, and set attributes, while a `with` block runs.
 
 A signal handler may raise between the end of an `__enter__` written in Python and the start of its
-block; `__exit__` then never runs. `_native.Block` is written in C++, so handlers run before or
-after its methods.
+block; `__exit__` then never runs. `_native.Block` is written in C++: Python cannot run a signal
+handler while a method of the block runs.
 """
 
 from __future__ import annotations

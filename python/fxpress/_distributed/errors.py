@@ -1,4 +1,4 @@
-"""Errors for programs that cannot be cut, and for stages that cannot be loaded or run."""
+"""Define errors for programs that cannot be cut, and for stages that cannot be loaded or run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fxpress._base.errors import Error
 
 
 class StageError(Error):
-    """A program cannot be cut into stages in this way. torch has no such class.
+    """A program cannot be cut into the requested stages. torch has no such class.
 
     Example:
         >>> from fxpress import pipeline
@@ -35,6 +35,6 @@ class PipelineError(Error):
 
 
 def described(error: BaseException) -> str:
-    """Return an exception's type (except PipelineError), and the first line of its text."""
+    """Return an error's type, unless it is PipelineError, and the first line of its text."""
     line = next(iter(str(error).strip().splitlines()), "")
     return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"

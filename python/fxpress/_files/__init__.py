@@ -1,4 +1,4 @@
-"""Converts programs to bytes and back, from the format's names up to entire archives.
+"""Converts programs to bytes and back, and writes and reads files.
 
 `format` does not need torch: it has names of records, schema facts, limits, and a zip reader.
 `remote` reads byte ranges of a URL. `tensors` copies tensors. `serde` converts programs to bytes

@@ -36,15 +36,15 @@ def install(*, on_unsupported: Policy = "raise") -> None:
     Args:
         on_unsupported: the action of a replaced function when fxpress raises
             :class:`fxpress.UnsupportedError`: ``"raise"`` propagates the error; ``"torch"`` logs a
-            warning (logger ``fxpress``) and calls torch's original, during which this thread uses
-            torch's functions only. The latest ``install`` that is still open decides for all
-            threads. Direct calls of fxpress's modules always raise.
+            warning (logger ``fxpress``) and calls torch's original function. During this call, the
+            thread uses torch's functions only. If several ``install`` calls are open, the argument
+            of the latest applies to all threads. Direct calls of fxpress's modules always raise.
 
     Raises:
         ValueError: ``on_unsupported`` is neither ``"raise"`` nor ``"torch"``.
         ImportError: a module of fxpress or torch cannot be imported; nothing has been changed. A
-            name that the installed torch lacks is not an error: torch's code remains in use for the
-            component that needs the name, and the logger ``fxpress`` reports it once.
+            name that the installed torch lacks is not an error: torch's code for the component that
+            needs the name remains in use, and the logger ``fxpress`` reports this once.
 
     Example:
         >>> fxpress.install()
@@ -55,7 +55,7 @@ def install(*, on_unsupported: Policy = "raise") -> None:
 
 
 def uninstall() -> None:
-    """Undo the latest open :func:`install`; undoing the last one restores torch's objects.
+    """Undo the latest open :func:`install`. If no other is open, restore torch's objects.
 
     Names that modules imported from torch after ``install`` are restored too. Names that were
     imported from fxpress are not. torch has no such function.
@@ -111,7 +111,7 @@ def is_installed() -> bool:
 
 
 def policy() -> Policy | None:
-    """Return the `on_unsupported` in force; None while nothing is replaced."""
+    """Return the `on_unsupported` in effect; None while nothing is replaced."""
     return _installation.policy
 
 

@@ -1,8 +1,8 @@
 """Replaces torch's objects by stand-ins in the entire process, and restores them.
 
 Only names in the namespaces of the modules in ``sys.modules`` are rebound. Class attributes,
-closures and containers keep their values, and so does a module that another thread is importing at
-the same time.
+closures and containers keep their values. A module that another thread is importing at the same
+time is not changed, either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """The objects for one `Entry`."""
+    """The object of fxpress, the object of torch and the stand-in for one `Entry`."""
 
     ours: Any  # fxpress's object
     original: Any  # the object of torch
@@ -41,7 +41,7 @@ class Patch:
 
 
 class _Here(threading.local):
-    left = False  # whether this thread runs torch's original, in which stand-ins call torch
+    left = False  # True while this thread runs torch's original; stand-ins then call torch
 
 
 def is_disabled() -> bool:
@@ -50,7 +50,7 @@ def is_disabled() -> bool:
 
 
 class Installation:
-    """The leases of one process, which are calls of `install` not yet undone, and their patches."""
+    """Stores the leases (calls of `install` that have not been undone) and patches of a process."""
 
     def __init__(self, components: Iterable[Entry]) -> None:
         # Native code makes all changes of an installation at once: other threads, signal handlers
@@ -133,7 +133,7 @@ class Installation:
         self._lock = threading.RLock()
 
     def _load(self) -> list[tuple[Entry, types.ModuleType, Any]]:
-        """Import torch's and fxpress's object of each entry; skip components that lack support."""
+        """Import torch's and fxpress's object of each entry; skip unsupported components."""
         loaded = []
         refused: set[tuple[str, str]] = set()  # (torch's module, our module), to log each pair once
         for entry in self._components:

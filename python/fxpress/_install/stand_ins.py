@@ -1,8 +1,8 @@
 """Create stand-ins: objects that replace torch's functions and classes.
 
-A *stand-in* is a separate object that forwards to fxpress's. Names that were imported from torch
-while fxpress was installed refer to stand-ins, so ``uninstall`` can distinguish them from names
-that were imported from fxpress. After ``uninstall``, a stand-in forwards to torch's object.
+A *stand-in* is a separate object that forwards to fxpress's object. Names that were imported from
+torch while fxpress was installed refer to stand-ins, so ``uninstall`` can distinguish them from
+names that were imported from fxpress. After ``uninstall``, a stand-in forwards to torch's object.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Switch(Protocol):
 
 
 class StandInType(ABCMeta):
-    """The metaclass of stand-ins for classes; a call or a subclass uses a class, not a stand-in."""
+    """The metaclass of stand-ins; calls and subclassing use fxpress's class or torch's class."""
 
-    # The base ABCMeta avoids a conflict in classes that derive from a stand-in and from an ABC.
+    # ABCMeta is the base, because a class may derive from a stand-in and from an ABC.
     _fxpress_installation: Switch  # selects `_fxpress_ours` or `_fxpress_original`
     _fxpress_ours: type
     _fxpress_original: type

@@ -1,4 +1,4 @@
-"""The names of torch that fxpress replaces, by component."""
+"""List the names of torch that fxpress replaces, by component."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fxpress._install.installation import is_disabled
 from fxpress._torch import versions
 from fxpress._torch.probes import COMPONENTS, is_known
 
-# A private module that is checked too, because it needs an extension built for this torch.
+# A private module that is checked too, because it needs an extension built for the installed torch.
 _ENGINE = "fxpress._graphs.engine"
 
 

@@ -1,4 +1,4 @@
-"""`fxpress.profile`: record the calls of fxpress's operations, and how long they took."""
+"""Implement `fxpress.profile`: record the calls of fxpress's operations, and their durations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TITLES = ("", "calls", "wall", "processor", "")
 
 @dataclasses.dataclass
 class _Row:
-    """A row of a profile's table: the events of one name whose parent events share a row."""
+    """A row of a profile's table: events with one name whose parent events share a row."""
 
     name: str
     depth: int
@@ -100,7 +100,7 @@ def _cells(events: Sequence[Event], each_call: bool) -> list[tuple[str, ...]]:
 
 
 def _rows(events: Sequence[Event], each_call: bool) -> dict[tuple[str, int], _Row]:
-    """Return the rows of the events without a parent in `events`; they refer to the rows below."""
+    """Return the rows of events without a parent in `events`; `below` contains the child rows."""
     top: dict[tuple[str, int], _Row] = {}
     row_of: dict[int, _Row] = {}  # number of an event -> its row
     for event in events:
@@ -125,7 +125,7 @@ def _walk(rows: dict[tuple[str, int], _Row]) -> Iterable[_Row]:
 class Profile:
     """The calls of operations within a `with` block, of all threads. torch has no such class.
 
-    `profile` returns a `Profile`. Its `str` is its table.
+    `profile` returns a `Profile`; `str` of a profile is its table.
 
     Example:
         >>> with fxpress.profile() as profile:
@@ -168,7 +168,7 @@ class Profile:
         """Return a table of calls and their phases, with wall and processor time, and sizes.
 
         Args:
-            each_call: False: calls of one operation share a row.
+            each_call: if False, calls of one operation share a row.
         """
         return table_of(self.events, each_call=each_call)
 
@@ -200,8 +200,8 @@ def profile() -> Profile:
     """Return a context manager that records the duration of operations, phase by phase.
 
     torch has no such function. The profile records calls of fxpress's operations, in all threads,
-    that begin and end within the block. While no profile runs, a call only tests a flag. Blocks
-    of several profiles may be nested. A profile that is entered again adds to its events.
+    that begin and end within the block. While no profile runs, an operation only tests a flag.
+    Blocks of several profiles may be nested. A profile that is entered again adds to its events.
 
     Returns:
         A profile: `str(profile)` is a table, `profile.events` a list of `Event`, and

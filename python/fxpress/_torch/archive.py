@@ -1,6 +1,6 @@
-"""Names from torch for archives.
+"""Import torch's names for archives.
 
-Functions import `torch.export.pt2_archive._package`, because it imports Inductor in a second.
+Functions import `torch.export.pt2_archive._package` on use, because it imports Inductor (1 second).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Load the extension that needs libtorch, which is built for each minor version of torch.
 
 Raises:
-    UnsupportedTorchError: fxpress has no such extension for the running torch. An extension for
-        another minor version could crash the process, because libtorch's C++ interface changes.
+    UnsupportedTorchError: fxpress was not built for this minor version of torch. The extension for
+        another version could crash the process, because libtorch's C++ interface changes.
     ImportError: fxpress was built without such extensions.
 """
 

@@ -16,10 +16,10 @@ def build_info() -> dict[str, Any]:
     torch has no such function.
 
     Returns:
-        ``{"torch": <running version>, "native": {...}, "aten": {...}}``. The entry of an extension
-        has `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`. The entry `aten` also
-        has the `torch` that it was compiled against, `usable` (whether it runs with this torch) and
-        `reason` (if it does not).
+        ``{"torch": <running version>, "native": {...}, "aten": {...}}``. The dict of each extension
+        has `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`. The dict `aten` also
+        has `torch` (the version that it was compiled against), `usable` (whether it runs with this
+        torch) and `reason` (why it does not run, or None).
 
     Example:
         >>> sorted(fxpress.build_info())

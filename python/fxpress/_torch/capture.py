@@ -1,4 +1,4 @@
-"""Names from torch for Dynamo's capture, its tracers and its guards."""
+"""Import torch's names for Dynamo's capture, its tracers and its guards."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ delete_attribute = _del_attr
 log = torch_capture.log
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
-# The function that `nn.Module.__call__` checks: in newer releases, False while tracing is paused.
+# `nn.Module.__call__` checks this function: in newer torch, it is False while tracing is paused.
 _is_tracing: Callable[[], object] = (
     torch._C._is_tracing if features.calls_check_is_tracing else torch._C._get_tracing_state
 )
-# torch's name of `DynamoGraphTransformer` in the NodeSource of a node that this pass creates.
+# The `pass_name` in the NodeSource of the nodes that torch's DynamoGraphTransformer creates.
 TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
-# The keys of `Node.meta` that `Interpreter` copies, in addition to a tracer's keys.
+# `run_node` copies these keys of `Node.meta` to a new node, besides the keys that a tracer copies.
 VALUE_KEYS = ("val", "example_value", "unbacked_bindings")
 
 
@@ -118,7 +118,7 @@ def reset() -> None:
 
 
 def settings(**config: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a block in which Dynamo has these settings."""
+    """Return a block in which Dynamo's settings have the values in `config`."""
     return cast(contextlib.AbstractContextManager[Any], torch._dynamo.config.patch(**config))
 
 
@@ -159,7 +159,7 @@ def with_shape_guards_only(captured: Any) -> Any:
 
 def traces_are_written() -> bool:
     """Return whether torch writes its structured trace logs (TORCH_TRACE) into files."""
-    # torch removes a handler without a folder at the first record, so this handler writes nothing.
+    # A handler without a folder writes nothing: torch removes this handler at the first record.
     return any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)
 
 
@@ -192,7 +192,7 @@ def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
 def bound_spec(
     dynamic_shapes: Any, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Any], Any] | None:
-    """Return (spec, values, tree spec) of flat inputs; None: `dynamic_shapes` is not a spec."""
+    """Bind `dynamic_shapes` if it is a spec: return (ShapesSpec, flat inputs, spec), or None."""
     if not features.shapes_specs:
         return None
     from torch.fx.experimental._spec_binding import _bind_spec_to_args
@@ -202,7 +202,7 @@ def bound_spec(
         return None
     whole = dynamic_shapes if isinstance(dynamic_shapes, ShapesSpec) else ShapesSpec(dynamic_shapes)
     leaves, flat_inputs, in_spec = _bind_spec_to_args(called, args, kwargs, whole)
-    # The function that Dynamo traces takes the flat inputs as its only parameter.
+    # The function that Dynamo traces has the flat inputs as its only parameter.
     flat = ShapesSpec(ParamsSpec({"*args": leaves}), assumptions=whole._assumptions or None)
     return flat, flat_inputs, in_spec
 
@@ -242,7 +242,7 @@ def _line_of(code: types.CodeType, name: str) -> int:
 
 
 def as_traced_by_torch(forward: _Function) -> _Function:
-    """Give a `forward` the file and line of torch's `forward`, which stack traces of nodes show."""
+    """Give a `forward` the file and lines of torch's `forward`, for stack traces of nodes."""
     torchs = torch_capture.ModuleToTrace.forward.__code__
     code = cast(types.FunctionType, forward).__code__
     shift = _line_of(torchs, "_export_root") - _line_of(code, "_export_root")

@@ -1,4 +1,4 @@
-"""Names of torch's classes and functions in its checkpoint files; compared, never looked up."""
+"""List names of torch's classes and functions in checkpoint files, to compare; none is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names from torch for tracing single calls of a program, and for decomposed programs."""
+"""Import torch's names for traces of single calls, and for decomposed programs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PREFIXES: dict[Any, str] = export_utils.placeholder_prefixes
 ParamInput = descriptors.ParamAOTInput
 BufferInput = descriptors.BufferAOTInput
 PlainInput = descriptors.PlainAOTInput
-# Operators before whose calls a separate pass of torch adds checks.
+# A separate pass of torch adds checks before each call of these operators.
 GUARDED_CONVERSIONS = (
     torch.ops.aten.to.device,
     torch.ops.aten.to.dtype,
@@ -93,7 +93,7 @@ def has_modes() -> bool:
     )
 
 
-# (config module, names of settings) that change a trace, but are not in the keys of templates.
+# Settings that change a trace, but are not in the keys of templates: (config module, names).
 _SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (symbol_config, tuple(symbol_config._config)),
     (dynamo_config, ("canonicalize_output_graph_node_order", "do_not_emit_runtime_asserts")),
@@ -148,7 +148,7 @@ def traits_of(mode: Any) -> tuple[Any, ...]:
 
 
 def is_of_torch(operator: Any) -> bool:
-    """Return whether an operator is torch's; others may be registered again with other kernels."""
+    """Return whether an operator is torch's; users may register new kernels for other operators."""
     return not isinstance(operator, OpOverload) or library_utils.is_builtin(operator)
 
 
@@ -166,7 +166,7 @@ def is_composite(target: Any) -> bool:
 
 
 def called_in_forward() -> bool:
-    """Return whether a function named `forward` is running: torch would record its stack trace."""
+    """Return whether the call stack has a function at which torch starts stack traces of nodes."""
     frame = sys._getframe()
     while frame is not None:
         code = frame.f_code
@@ -217,7 +217,7 @@ def trace(
     table: dict[Any, Callable[..., Any]],
     custom_triton_ops: bool,
 ) -> None:
-    """Call `body(tracer, functional mode)` in a trace like the one in which torch decomposes."""
+    """Call `body(tracer, functional mode)` in the contexts in which torch decomposes programs."""
     decompositions = {**aot_autograd.aot_autograd_decompositions, **table}
 
     def run() -> None:
@@ -248,7 +248,7 @@ def trace(
 
 
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
-    """Return a block in which new nodes get the meta that they would get from running `node`."""
+    """Return a block in which new nodes get the meta that torch's interpreter takes from `node`."""
     block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
         node, INTERPRETER
     )
@@ -290,7 +290,7 @@ def inner(wrapped: FunctionalTensor) -> Any:
 
 
 def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
-    """Return whether a call changed an input's data, metadata or storage; `before` was in it."""
+    """Return whether a call changed the input `wrapped`; `before` was its inner tensor."""
     return (
         functional_utils.has_data_mutation(wrapped)
         or torch._functionalize_has_metadata_mutation(wrapped.elem)
@@ -317,7 +317,7 @@ def have_own_storages(result: Any, given: list[Any]) -> bool:
 
 
 class Candidates:
-    """Records the candidate names that a trace passes to `Namespace.create_name`, by result."""
+    """Records the candidates that a trace passes to `Namespace.create_name`, by returned name."""
 
     def __init__(self, tracer: Any) -> None:
         self._namespace = tracer.graph._graph_namespace
@@ -328,7 +328,7 @@ class Candidates:
         return self._candidates[name]
 
     def note(self) -> None:
-        """Start to record."""
+        """Start recording."""
         create_name = self._namespace.create_name
 
         def note_candidate(candidate: str, obj: Any) -> str:
@@ -363,7 +363,7 @@ def without_dispatch() -> Iterator[None]:
 
 
 class Fakes:
-    """Builds fake tensors of one mode from their metadata."""
+    """Builds fake tensors of one fake mode from their metadata."""
 
     def __init__(self, mode: Any) -> None:
         self.mode = mode
@@ -392,7 +392,7 @@ class Fakes:
         return state
 
     def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:
-        """Return a meta storage: a new one, or if `real` is not None, that of its fake tensors."""
+        """Return a new meta storage; for a tensor `real`, the storage of its fake tensors."""
         if type(nbytes) is not int:  # UntypedStorage would specialize the symbol
             return torch.empty((nbytes,), dtype=torch.uint8, device=META).untyped_storage()
         if real is None:
@@ -444,7 +444,7 @@ def source_in_trace(node: Any) -> NodeSource:
 
 
 class Traced:
-    """Stands for a node of the graph of `ep.module()`, because this graph is not built."""
+    """Replaces a node of the graph of `ep.module()`, because fxpress does not build that graph."""
 
     __slots__ = ("graph", "meta", "name", "target")
 

@@ -115,7 +115,7 @@ def trace_joint(
     custom_triton_ops: bool,
     overridden: contextlib.AbstractContextManager[None],
 ) -> tuple[torch.fx.GraphModule, Any]:
-    """Trace a joint graph, or a module's forward and backward; return it with its signature."""
+    """Trace a module, and its backward if `loss` is not None; return (module, signature)."""
     mode = detect_fake_mode(values)
     with contextlib.ExitStack() as stack:
         stack.enter_context(export_trace._ignore_backend_decomps())
@@ -169,7 +169,7 @@ def assert_at_run_time(module: torch.fx.GraphModule, shape_env: Any) -> None:
 
 
 def shape_env_of(module: torch.fx.GraphModule) -> Any:
-    """Return the ShapeEnv of the values in a graph; None if they have none."""
+    """Return the ShapeEnv of the values in a graph; None if no value has a ShapeEnv."""
     values = [n.meta["val"] for n in module.graph.nodes if n.meta.get("val") is not None]
     mode = detect_fake_mode(values)
     if mode is not None:

@@ -1,4 +1,4 @@
-"""Names from torch for decomposition tables, and for composite operators that they override."""
+"""Import torch's names for decomposition tables, and override composite operators."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decom
     for code in export_utils._get_decomp_for_cia.__code__.co_consts
     if isinstance(code, types.CodeType)
 )
-# Returns the composite operators of aten, which torch collects once in a process.
+# torch collects the composite operators of aten once in a process; this function returns them.
 collected_aten_composites: Any = export_utils._collect_all_valid_cia_ops_for_aten_namespace
 
 
 def registered_composites() -> list[str]:
-    """Return the names of all operators that C++ registered as composite, in order."""
+    """Return the names of all operators that C++ registered as composite."""
     names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE.name)
     return names
 
@@ -68,7 +68,7 @@ def is_own_decomposition(function: Any, operator: Any) -> bool:
 
 
 def overridden(operator: Any, function: Callable[..., Any]) -> tuple[dict[Any, Any], Any]:
-    """Return kernels by which `function` decomposes `operator`, and the original decomposition."""
+    """Return the kernels that make `function` decompose `operator`, and the old decomposition."""
     kernels = dict(operator.py_kernels)
     original = own_decomposition(operator)
     for key in _AUTOGRAD_KEYS:
@@ -95,7 +95,7 @@ def fake_rule(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def kernels_replaced(prepared: list[tuple[Any, dict[Any, Any], Any]]) -> Iterator[None]:
-    """Give operators other Python kernels and fake tensor implementations within the block."""
+    """Replace Python kernels and fake tensor implementations of operators within the block."""
     saved = [dict(operator.py_kernels) for operator, _, _ in prepared]
     ruled = []
     try:

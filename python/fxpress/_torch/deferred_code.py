@@ -83,8 +83,8 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
 
 
 # The sources of equal layers differ only in the names of locals. Compiling a source is most of the
-# cost of a first call, so only the first is compiled; later ones get its code with other names.
-# Source without names -> (its code, indices in the list of its names, in `co_varnames` order).
+# cost of a first call, so equal sources share the code object of the first, with other local names.
+# Source without names -> (code object, for each name in `co_varnames` its index in `names`).
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
 # compile() refuses these names for locals, but a code object with such names would run.
@@ -117,7 +117,7 @@ def _compiled(
 def _publish(
     holder: type, module: torch.fx.GraphModule, forward: Any, state: dict[str, Any]
 ) -> None:
-    """Set the attributes that `recompile` sets on a module and its class; none is ever missing."""
+    """Set the attributes that `recompile` sets; other threads never find one of them missing."""
     _native.insert_after(module.__dict__, torch_fx.GRAPH_SLOT, state)
     values = {"_wrapped_call": torch_fx.wrapped_call(holder), "forward": forward}
     for name, placeholder in BODY.items():
@@ -186,9 +186,9 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
     return code
 
 
-# The namespace of a class whose code is deferred. `__deepcopy__`, `__reduce__`,
-# `__reduce_package__`, and torch.jit.script after `__prepare_scriptable__`, iterate over the
-# instance's `__dict__`. If another thread added the code meanwhile, the iteration would fail.
+# The namespace of a class whose code is deferred. Generating code adds entries to the instance's
+# `__dict__`, which would break an iteration in another thread. So the methods that iterate over it
+# are deferred too; torch.jit.script iterates after `__prepare_scriptable__`.
 BODY: dict[str, Any] = {
     "recompile": _recompile,
     **{
@@ -207,7 +207,7 @@ BODY: dict[str, Any] = {
 
 
 def _is_deferrable(module: torch.fx.GraphModule) -> bool:
-    """Return whether torch created a class only for this module, whose graph is a plain `Graph`."""
+    """Return whether `module` has a class that torch created for it, and a plain `Graph`."""
     cls = type(module)
     return (
         cls.__bases__ == (torch.fx.GraphModule,)

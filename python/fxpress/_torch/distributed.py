@@ -1,4 +1,4 @@
-"""Names from torch for process groups, their stores, and stages of pipelines."""
+"""Import torch's names for process groups, their stores, and stages of pipelines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_divisible(
 
 
 def loses_gradients(roots: list[Node], ends: list[Node]) -> bool:
-    """Return whether an output depends on a parameter, but on none of the inputs."""
+    """Return whether some output depends on a parameter, but on none of the inputs."""
     meets = dict.fromkeys(ends, True)
     stack = [(node, False) for node in roots]
     while stack:  # children before parents
@@ -108,13 +108,13 @@ def schedule_class(name: str) -> Any:
 
 
 def store_of(group: Any) -> Any:
-    """Return the default store, whose keys get a prefix for a process group (None: the default)."""
+    """Return the default store with a prefix for the keys of `group` (None: the default group)."""
     name = (distributed.group.WORLD if group is None else group).group_name
     return distributed.PrefixStore(f"fxpress/pipeline/{name}", _default_store())
 
 
 def new_group(ranks: list[int], seconds: float) -> Any:
-    """Return a process group with its own timeout; all `ranks` have to call it."""
+    """Return a process group with its own timeout; all `ranks` have to call this function."""
     made: list[Any] = []
     failed: list[Exception] = []
     timeout = datetime.timedelta(seconds=seconds)
@@ -127,7 +127,7 @@ def new_group(ranks: list[int], seconds: float) -> Any:
         except Exception as error:
             failed.append(error)
 
-    # If a rank dies, Gloo may wait for several timeouts. So a thread calls it, abandoned after one.
+    # If a rank dies, Gloo may block for several timeouts, so a daemon thread calls Gloo.
     making = threading.Thread(target=make, name=CONNECTING, daemon=True)
     making.start()
     making.join(seconds)
@@ -140,8 +140,8 @@ def new_group(ranks: list[int], seconds: float) -> Any:
 
 def disconnect(schedule: Any, error: BaseException) -> None:
     """Close the connections of a failed schedule, so that waiting ranks fail too."""
-    # Gloo closes the connections when the group is freed. The stages refer to the group, and so do
-    # torch's frames in the traceback of `error`.
+    # Gloo closes the connections when the group is freed. The stages and torch's frames in the
+    # traceback of `error` refer to the group, so their references are cleared.
     stages = [schedule._stage] if isinstance(schedule, SingleSchedule) else schedule._stages
     group = stages[0].group
     if group is None:
@@ -156,7 +156,7 @@ def disconnect(schedule: Any, error: BaseException) -> None:
     while seen is not None:
         for frame, _ in traceback.walk_tb(seen.__traceback__):
             if str(frame.f_globals.get("__name__")).startswith("torch.distributed."):
-                with contextlib.suppress(RuntimeError):  # a running frame stays
+                with contextlib.suppress(RuntimeError):  # a running frame cannot be cleared
                     frame.clear()
         seen = seen.__cause__ or seen.__context__
     with contextlib.suppress(Exception):  # the caller raises `error`
@@ -168,7 +168,7 @@ def _is_group(value: object) -> bool:
 
 
 def trains(schedule: Any) -> bool:
-    """Return whether the running step of a schedule has a backward; `eval` has none."""
+    """Return whether the running step of a schedule has a backward; `schedule.eval` has none."""
     return bool(schedule._has_backward)
 
 
@@ -209,7 +209,7 @@ def without_loss(schedule: Any) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Do nothing, as the second part of a stage's backward that was not split."""
+    """Do nothing: this is the second part of a stage's backward that torch does not split."""
 
 
 class _Zeros(TorchDispatchMode):  # type: ignore[misc]
@@ -229,9 +229,9 @@ _EMPTY = {
 
 
 class Stage(PipelineStage):  # type: ignore[misc]
-    """torch's stage, but it infers shapes without changing buffers, and reports its activity.
+    """A `PipelineStage` that infers shapes without changing buffers, and reports its activity.
 
-    In `eval`, torch's stages on one rank pass gradients to each other too. These stages do not.
+    Unlike torch's stages, two of these stages on one rank pass no gradients in `schedule.eval`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Names from torch for exported programs, and for unflattened modules."""
+"""Import torch's names for exported programs and unflattened modules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def skip_frame(function: Callable[..., Any]) -> None:
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
 
 
-# Module `torch.export.unflatten`; the attribute of that name is the function.
+# The module `torch.export.unflatten`: the attribute `unflatten` of `torch.export` is a function.
 _unflatten = importlib.import_module("torch.export.unflatten")
 InterpreterModule: Any = _unflatten.InterpreterModule
 InterpreterModuleDispatcher: Any = _unflatten.InterpreterModuleDispatcher
@@ -52,7 +52,7 @@ def print_readable(module: Any, title: str, *flags: bool) -> str:
 
 def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
     """Return the program itself if it has no effect tokens, else a copy without the tokens."""
-    # `is`, not a set of kinds: hashing a member of an Enum calls Python code.
+    # Compare with `is`: a set of kinds would call Python code to hash a member of an Enum.
     token = InputKind.TOKEN
     specs = program.graph_signature.input_specs
     tokens = any(spec.kind is token for spec in specs) or any(
@@ -107,7 +107,7 @@ def with_distinct_names(program: ExportedProgram) -> ExportedProgram:
 
 
 def without_tokens_and_dead_bodies(program: ExportedProgram) -> ExportedProgram:
-    """Return the program, or a copy without effect tokens and without dead code in bodies."""
+    """Return the program, or a copy without effect tokens and dead code in nested GraphModules."""
     cleaned = without_effect_tokens(program)
     if cleaned is not program or not any(map(_has_dead_code, _bodies(program.graph_module))):
         return cleaned
@@ -130,7 +130,7 @@ def _has_dead_code(module: torch.fx.GraphModule) -> bool:
 
 
 def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a module with copies of all graphs, nested ones too; it shares other attributes."""
+    """Return a module with copies of its graph and nested graphs; other attributes are shared."""
     copies = {
         name: _copy_graph_module(child)
         for name, child in module._modules.items()

@@ -11,8 +11,10 @@ try:
     from fxpress._torch import aten
 
     fake_with_numbers: Any = aten.fake_with_numbers
+    like_pattern: Any = aten.like_pattern
+    share_gradient_edge: Any = aten.share_gradient_edge
 except ImportError:  # fxpress has no `_aten` extension for this torch
-    fake_with_numbers = None
+    fake_with_numbers = like_pattern = share_gradient_edge = None
 
 make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr
@@ -36,7 +38,7 @@ def without_data(
 def fake_of(
     tensor: torch.Tensor, requires_grad: bool, device: torch.device, attributes: dict[str, Any]
 ) -> Any:
-    """Return a fake tensor on `device` with the storage and view of a tensor or a fake tensor."""
+    """Return a fake tensor on `device` with the storage, sizes and strides of `tensor`."""
     made = make_subclass(
         FakeTensor, tensor, requires_grad, dispatch_device=True, device_for_backend_keys=device
     )

@@ -1,4 +1,4 @@
-"""Names from torch for graphs, nodes, generated code, and trees of inputs and outputs."""
+"""Import torch's names for graphs, nodes, generated code and pytrees."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def holds_fake(value: object) -> bool:
     return False
 
 
-# In a block of this class, torch ignores `__torch_function__` of tensor subclasses.
+# Within a `with` block of this class, torch ignores `__torch_function__` of tensor subclasses.
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
 
 
@@ -91,19 +91,19 @@ def uses_lazy_graph_modules() -> bool:
     return issubclass(lazy_graph_module._get_graph_module_cls(), LazyGraphModule)
 
 
-# A GraphModule created by torch: the classes and instances that fxpress creates are like it.
+# A GraphModule created by torch. fxpress gives its GraphModules and their classes equal attributes.
 PATTERN = torch.fx.GraphModule({}, torch.fx.Graph())
 _PATTERN_CLASS = type(PATTERN)
 
-# torch's function, which Dynamo skips because of the file that defines it.
+# torch's `__call__` of a GraphModule. Dynamo skips it because of the file that defines it.
 CALL_WRAPPED = vars(_PATTERN_CLASS)["__call__"]
 CLASS_QUALNAME: str = _PATTERN_CLASS.__qualname__
 CLASS_MODULE: str = _PATTERN_CLASS.__module__
 CODE_ATTRIBUTES = ("_code", "_lineno_map", "_prologue_start")
 
-# The entries that `recompile` adds to the instance's `__dict__`, in order.
+# The entries, in order, that `recompile` adds to the `__dict__` of a GraphModule.
 RECOMPILED_STATE = ("_in_spec", "_out_spec", *CODE_ATTRIBUTES)
-PENDING = "_fxpress_pending"  # a class with deferred code has a weak reference to its instance
+PENDING = "_fxpress_pending"  # of a class with deferred code: a weak reference to its instance
 GRAPH_SLOT = "_graph"
 
 
@@ -124,7 +124,7 @@ def forward_from_code(
     namespace: dict[str, Any],
     graph: torch.fx.Graph,
 ) -> Any:
-    """Return the function of `source` without compiling: `pattern` has other names of locals."""
+    """Return the function of `source` from the code `pattern`, which has other names of locals."""
     namespace = {**namespace, "__builtins__": vars(builtins)}
     key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
     code = pattern.replace(co_filename=key, co_varnames=names)
@@ -136,7 +136,7 @@ def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
     twin = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
-        # create_node checks no get_attr node, so that the generator reports invalid nodes.
+        # `create_node` does not check get_attr nodes, so the code generator reports invalid nodes.
         copied = copies[node] = twin.create_node("get_attr", "", type_expr=node.type)
         copied.name, copied.op, copied.target = node.name, node.op, node.target
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: copies.get(n, n))
@@ -175,7 +175,7 @@ def shows_meta_in_source() -> bool:
 
 
 def sample_graph() -> torch.fx.Graph:
-    """Return a graph with every type of statement and argument of the native generator."""
+    """Return a graph with all types of statements and arguments that native code can generate."""
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     y = graph.placeholder("y", default_value=1)
@@ -202,10 +202,10 @@ def sample_graph_with_trees() -> torch.fx.Graph:
 
 
 def tree_inputs(codegen: Any) -> tuple[list[str], list[str], list[str] | None, bool] | None:
-    """Return all parameter names, positional ones, keywords, and whether there is an out_spec.
+    """Return (all parameter names, positional names, keyword names, whether there is an out_spec).
 
-    The keywords are None if all arguments are positional. The result is None if only torch's code
-    generator supports the graph.
+    The keyword names are None if all arguments are positional. The result is None if only torch's
+    code generator supports the graph.
     """
     info = codegen.pytree_info
     if info is None or "self" in info.orig_args:
@@ -286,7 +286,7 @@ NodeSourceAction = fx_traceback.NodeSourceAction
 
 
 def provenance_rules(pass_name: str, *actions: Any) -> dict[str, object]:
-    """Return a pass's `ProvenanceRules` (csrc/fx/provenance.h), by which it sets `from_node`."""
+    """Return the `ProvenanceRules` (csrc/fx/provenance.h) for the `from_node` of a pass's nodes."""
     sample = torch.fx.Graph().placeholder("sample")
     source = fx_traceback.NodeSource(sample, pass_name, list(actions))
     return {

@@ -1,4 +1,4 @@
-"""Fill the native table of Python objects in `csrc/fx/symbols.def`, which code for graphs uses.
+"""Fill the native table of Python objects in `csrc/fx/symbols.def`, for native code on graphs.
 
 A module that uses native code for graphs calls `fx` at import, and the first call fills the table.
 `_graphs.engine` and `_files.serde.native_table` fill the native tables of the engine and of serde

@@ -104,7 +104,7 @@ def _is_harmless(cls: type) -> bool:
 
 
 def _is_known(cls: type, others: Iterable[str]) -> bool:
-    """Return whether torch or a package in `others` has a class under the class's own name."""
+    """Return whether torch or a package in `others` defines `cls` under its `__qualname__`."""
     name = str(cls.__module__)
     found: Any = sys.modules.get(name)
     for part in cls.__qualname__.split("."):
@@ -197,7 +197,7 @@ class _Libraries:
                 found = "" if owners == {True} else name
                 self._known[made] = (len(made._op_impls), found)
                 return found
-            shared = name  # torch and other code have kernels: which one is this library's?
+            shared = name  # torch and other code have kernels; this Library may own either
         if not shared:
             self._known[made] = (len(made._op_impls), "")
         return shared

@@ -1,8 +1,8 @@
 """Check, when a component is imported, that torch has the functions and parameters that it needs.
 
 An unsupported torch then raises one clear error. A missing name makes the import fail anyway, but a
-missing parameter would fail much later, in a call. So a table lists the functions that a component
-calls, with their arguments.
+missing parameter would fail much later, in a call. So `_CALLS` lists the functions of torch that a
+component calls, with their arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.fx import _compatibility
 from fxpress._base.errors import UnsupportedError, UnsupportedTorchError
 from fxpress._torch.versions import EXPECTED, is_of_torch, minor
 
-# torch's tables of the objects of torch.fx that it marks as compatible between releases, or not.
+# torch.fx's dicts of objects with a `compatibility` mark: backward-compatible objects, and all.
 COMPATIBILITY_MARKS: list[dict[Any, None]] = [
     vars(_compatibility)[name]
     for name in ("_BACK_COMPAT_OBJECTS", "_MARKED_WITH_COMPATIBILITY")
@@ -210,7 +210,7 @@ def is_due_to_torch(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def component(name: str) -> Iterator[None]:
-    """Run a block that imports a component; UnsupportedTorchError if torch lacks a needed name."""
+    """Run a block that imports a component; UnsupportedTorchError if torch does not support it."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""Names from torch for repeating the trace of a module's call instead of tracing an equal call."""
+"""Repeat the recorded trace of a module's call in Dynamo, instead of tracing an equal call."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
 from fxpress._torch.symbols import SYMBOLIC as SYMBOLIC
 
-# Attributes of Dynamo's OutputGraph that the trace of a repeatable call leaves unchanged, by the
-# description of a change. No release of torch has all of them.
+# Description of a change -> the attributes of Dynamo's OutputGraph that the change affects. The
+# trace of a repeatable call leaves them unchanged. No release of torch has all of them.
 _LASTING = {
     "a name among the globals": ("installed_globals",),
     "a hook for the end of the trace": ("cleanup_hooks",),
@@ -74,7 +74,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
         len(effects.tensor_hooks),
         len(effects.save_for_backward),
         len(tracer.bound_symbols),
-        # An operator's first result has other expressions than later results, which are cached.
+        # An operator's first result has other size expressions than its cached results.
         FakeTensorMode.cache_misses if tracer.bound_symbols else 0,
         len(shapes.guards),
         shapes._version_counter,
@@ -128,7 +128,7 @@ _BY_SOURCE = ("dynamic_sources", "unbacked_sources", "static_sources")
 
 
 class SeenSize(NamedTuple):
-    """A number or a tensor's sizes: Dynamo finds changes by comparing them with earlier traces."""
+    """A number, or the sizes of a tensor, which Dynamo compares with those in earlier traces."""
 
     tx: Any
     name: str  # the name of the source of the number or tensor
@@ -151,7 +151,7 @@ class SeenSize(NamedTuple):
 
 
 def process_sizes(note: Callable[[SeenSize], None]) -> Any:
-    """Return a wrapper of Dynamo's `process_automatic_dynamic` that then calls `note`."""
+    """Return a wrapper of Dynamo's `process_automatic_dynamic` that also calls `note`."""
     process = builder.process_automatic_dynamic
 
     def process_and_note(tx: Any, name: str, given: Any, **options: Any) -> Any:
@@ -233,7 +233,7 @@ def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
 
 
 def copy_number(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a variable for a repeated call's new symbolic number, whose node `proxy` has."""
+    """Return a variable for a repeated call's new symbolic number, whose node is `proxy.node`."""
     return SymNodeVariable(proxy, proxy.node.meta["example_value"])
 
 
@@ -327,7 +327,7 @@ class CallSite:
 
 
 def map_source(source: Source, known: dict[Source, Source]) -> Source:
-    """Return a source with the sources in it replaced by `known`, to which each result is added."""
+    """Return `source` with its inner sources replaced by `known`; add each result to `known`."""
     found = known.get(source)
     if found is None:
         found = source
@@ -391,14 +391,14 @@ def guard_arguments(guard: Guard) -> list[Any]:
 
 
 def guard_key(guard: Guard) -> tuple[Any, ...]:
-    """Return a key of a guard; guards with equal keys check the same thing of one source."""
+    """Return a key of a guard; guards with equal keys check the same property of one source."""
     return guard.originating_source, guard_kind(guard), *guard_arguments(guard)
 
 
 def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
     """Return a copy of a guard for the source by which `known` replaces the guard's source.
 
-    The copy has no stack yet: for Dynamo, guards with one source and one stack are equal.
+    The copy has no stack yet. For Dynamo, guards with the same source and the same stack are equal.
     """
     function = guard.create_fn
     if isinstance(function, functools.partial):
@@ -427,7 +427,7 @@ class _GuardsApart(GuardsSet):  # type: ignore[misc]
 
 
 class separate_guards:  # noqa: N801
-    """A `with` block whose guards are collected in `found`, by source and kind, not installed."""
+    """A `with` block that collects new guards by source and type in `found`, and installs none."""
 
     def __init__(self, output: Any) -> None:
         self._context = output.tracing_context.guards_context

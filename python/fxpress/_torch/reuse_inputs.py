@@ -142,7 +142,7 @@ def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
 
 
 class _RealValues(dict):  # type: ignore[type-arg]
-    """A substitute for Dynamo's `real_value_cache` that copies a parameter only when it is read."""
+    """Replaces Dynamo's `real_value_cache`, but copies a parameter only when it is read."""
 
     def __init__(self, values: dict[Any, Any]) -> None:
         super().__init__(values)

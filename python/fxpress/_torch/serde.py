@@ -1,4 +1,4 @@
-"""Names from torch for serialization: the schema, the serializer, symbols and verifiers."""
+"""Import torch's names for serialization: schema, serializer, symbols and verifiers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ INDUCTOR = "torch._inductor.ir"  # looked up in sys.modules, because importing i
 can_use_triton: Callable[[], bool] = (
     functools.partial(has_triton, include_cpu=True) if features.triton_on_cpu else has_triton
 )
-# Classes and tables that callers, registrations and files share with torch.
+# fxpress uses torch's own objects here: callers, registered extensions and pickles refer to them.
 SerializedProgram = torch_serialize._SerializedProgram
 ExtensionHandler = torch_serialize.ExtensionHandler
 Final = torch_serialize.Final  # the metaclass of classes that cannot be subclassed
@@ -94,8 +94,8 @@ TorchSerializeError = torch_serialize.SerializeError
 class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[misc]
     """A program cannot be written, a file is damaged, or a file names something unknown.
 
-    A subclass of `torch._export.serde.serialize.SerializeError`, so that code that catches torch's
-    class catches it too. torch's own functions raise torch's class, which is not an
+    The class derives from `torch._export.serde.serialize.SerializeError`: code that catches torch's
+    class also catches this class. torch's functions raise torch's class, which is not an
     `fxpress.Error`.
 
     Example:
@@ -135,7 +135,7 @@ assert_scalar = torch.ops.aten._assert_scalar.default
 ScriptObject = torch._C.ScriptObject
 
 
-# Functions on numbers that programs call. torch's serializer refuses them; fxpress writes them.
+# Functions on numbers that programs call. torch's serializer refuses them; fxpress's accepts them.
 _FURTHER_SYM_OPS = (
     *(math.ceil, math.floor, round, abs, operator.abs, operator.not_),
     *(torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless),
@@ -181,7 +181,7 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 class module_inputs:  # noqa: N801
-    """A `with` block in which the classes of modules among inputs are pytree nodes."""
+    """A `with` block in which pytree treats the modules among inputs as nodes, not as leaves."""
 
     def __init__(self, example_inputs: Any) -> None:
         self._inputs = example_inputs
@@ -218,7 +218,7 @@ class module_inputs:  # noqa: N801
                 self._used.discard(cls)
 
     def __del__(self) -> None:
-        for _ in range(10):  # again if a signal handler raises
+        for _ in range(10):  # repeated, because a signal handler may raise
             if not getattr(self, "_used", None):
                 break
             with suppress(BaseException):
@@ -352,8 +352,8 @@ def make_fake_mode() -> Any:
 def quick_constructors(fake_mode: Any) -> Iterator[None]:
     """Run a block in which `torch.empty_strided` creates fake tensors of `fake_mode` faster.
 
-    The call skips checks that always pass. torch's cache gets the entries that torch would add, but
-    torch does not check them by creating each tensor again from its entry.
+    The call skips checks that always pass. torch's cache of fake tensors gets its usual entries,
+    but `_make_cache_entry` does not check an entry by creating a tensor from the entry.
     """
     dispatch, make_entry = fake_mode._dispatch_impl, fake_mode._make_cache_entry
 
@@ -379,7 +379,7 @@ def quick_constructors(fake_mode: Any) -> Iterator[None]:
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
-    """Store an expression's hint in a ShapeEnv that lacks it and has hints of such expressions."""
+    """Store an expression's hint, unless the ShapeEnv has it or stores hints of symbols only."""
     if expression in shape_env.backed_var_to_val or (
         features.symbols_by_name and not expression.is_Symbol
     ):
@@ -420,7 +420,7 @@ def is_unbacked(expression: Any) -> bool:
 
 
 def unbacked_bindings(value: Any, shape_env: Any, pending: set[Any]) -> dict[Any, Any]:
-    """Return pending symbol -> its path in a value that defines it; remove it from `pending`."""
+    """Return {pending symbol: its path in `value`}, and remove these symbols from `pending`."""
     found = symbolic_shapes._free_unbacked_symbols_with_path(
         value, (), shape_env=shape_env, pending=pending, simplify=True
     )
@@ -453,8 +453,8 @@ def is_torchs(module: types.ModuleType) -> bool:
     return module.__name__.partition(".")[0] == "torch"
 
 
-# The fields that `make_program` sets on a valid program without calling the constructor, whose
-# checks are slow. If ExportedProgram of this torch has other fields, it calls the constructor.
+# `make_program` sets these fields on a valid program without calling the constructor, whose checks
+# are slow. If ExportedProgram has other fields in this torch, `make_program` calls the constructor.
 _FIELDS = """
     _graph_module _graph_signature _state_dict _range_constraints _module_call_graph
     _example_inputs _constants _verifiers _guards_code
@@ -463,7 +463,7 @@ _FIELDS_ARE_KNOWN = set(_FIELDS.split()) == set(ExportedProgram.__annotations__)
 
 
 def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
-    """Return an ExportedProgram from its constructor's arguments; no checks if `is_valid`."""
+    """Return an ExportedProgram from its constructor's arguments; if `is_valid`, skip checks."""
     guards = fields.pop("guards_code")
     root = fields.pop("root")
     if is_valid and _FIELDS_ARE_KNOWN:

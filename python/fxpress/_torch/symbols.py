@@ -1,4 +1,4 @@
-"""Names from torch for symbolic sizes, their expressions, and the ShapeEnv of their symbols."""
+"""Import torch's names for symbolic sizes, their expressions and their ShapeEnv."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_r
 
 
 def comparable(number: Any) -> Any:
-    """Return a number, or a symbolic number's expression. Equal results: the numbers are equal."""
+    """Return a number, or a symbolic number's expression; numbers with equal results are equal."""
     return number.node.expr if isinstance(number, SYMBOLIC) else number
 
 
@@ -115,7 +115,7 @@ def knowledge(shape_env: Any) -> tuple[Any, ...]:
 
 
 def state(shape_env: Any) -> tuple[Any, ...]:
-    """Return counters of a ShapeEnv: one changes if a trace adds a guard, symbol or assertion."""
+    """Return counters of a ShapeEnv. A counter changes if a trace adds a guard or a symbol."""
     if shape_env is None:
         return ()
     return (
@@ -171,7 +171,7 @@ _Parts = list[tuple[Any, torch.fx.Node]]
 def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
     """Add placeholders for an expression's symbols, and the nodes with which torch computes it.
 
-    Return lists of (symbol, node) and (subexpression, node); None if one needs several nodes.
+    Return lists of (symbol, node) and (subexpression, node); None: a part needs several nodes.
     """
     parts: _Parts = []
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
@@ -209,11 +209,11 @@ def function_of(target: Any) -> tuple[str, str]:
 
 
 def describe_size_node(node: torch.fx.Node) -> None:
-    """Set the meta of a node that reads a size of an input, as torch does."""
+    """Set the meta that torch gives to a node that reads a size of an input."""
     metadata_hook._node_metadata_hook(node, metadata={"stack_trace": TRACE})
 
 
 def state_of_caches(shape_env: Any) -> tuple[Any, ...]:
-    """Return a key for the state of the caches in which torch finds symbolic sizes of results."""
+    """Return a key of a ShapeEnv and of the caches from which torch reuses symbolic sizes."""
     tables = [vars(shape_env).get(name, {}) for name in ("fake_tensor_cache", "_symop_cache")]
     return knowledge(shape_env), frozenset(map(hash, tables[0])), len(tables[1])

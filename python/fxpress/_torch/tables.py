@@ -82,8 +82,8 @@ def _is_known_part(value: Any) -> bool:
 
 
 # Export computes some results once for several modules. A module with a preserved signature has no
-# input for such a result, and computes it again if it is of one of these operators. torch's
-# `_ModuleFrame.remap_input` has the same list.
+# input for such a result. The module computes the result again if its operator is in this set.
+# torch's `_ModuleFrame.remap_input` has the same list.
 _RECOMPUTABLE = frozenset(
     {
         torch.ops.aten.sym_size.int,

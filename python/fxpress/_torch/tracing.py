@@ -1,8 +1,8 @@
-"""Names from torch for traces with proxies: `make_fx`, its modes, and fake tensors."""
+"""Import torch's names for traces with proxies: `make_fx`, its modes, and fake tensors."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._library import utils as library_utils
@@ -23,14 +23,21 @@ from torch.fx.experimental.proxy_tensor import (
     _ProxyTensor,
     _should_save_eager_input_vals,
 )
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing as disable_proxy_modes_tracing,
+)
+from torch.fx.experimental.proxy_tensor import fetch_sym_proxy as fetch_sym_proxy
 from torch.fx.experimental.proxy_tensor import set_original_aten_op as set_original_aten_op
 from torch.fx.experimental.proxy_tensor import track_tensor_tree as track_tensor_tree
 from torch.fx.experimental.symbolic_shapes import uninteresting_files as uninteresting_files
+from torch.fx.immutable_collections import immutable_list
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.fx.proxy import _STACK_TRACE_ANCHORS
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 trace_for_training = _export_for_training
 TRACERS = (PythonKeyTracer, _ModuleStackTracer)
+STRICT_TRACER = _ModuleStackTracer
 ProxyTensor = _ProxyTensor
 # (file, name) of functions at which a node's stack trace may begin, besides those named `forward`.
 STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS
@@ -44,9 +51,12 @@ DisablePythonDispatcher = torch._C._DisablePythonDispatcher
 DISPATCH = (library_utils, "handle_dispatch_mode")
 SET_META = (proxy_tensor, "set_meta")
 TRACK_TENSOR = (proxy_tensor, "track_tensor")
+RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
 MAKE_PLACEHOLDERS = (Tracer, "create_args_for_root")
 FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
+
+IMMUTABLE_LISTS = (immutable_list,)
 
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # Operators that make_fx traces as other operators, or does not trace.
@@ -82,6 +92,64 @@ def has_foreign_function_modes() -> bool:
         torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())
     )
     return any(not type(mode).__module__.startswith("torch.") for mode in stack)
+
+
+def has_only_fake_modes() -> bool:
+    """Return whether the active dispatch modes, except the one of the trace, are fake modes."""
+    stack = _get_current_dispatch_mode_stack()
+    return all(type(mode) is FakeTensorMode for mode in stack)
+
+
+def pre_dispatch_tracer() -> Any:
+    """Return the tracer of this thread's trace before dispatch, or None."""
+    mode = torch._ops.mode_stack_state_for_pre_dispatch().get(0)
+    return None if mode is None else mode.tracer
+
+
+def is_of_functorch(function: Any) -> bool:
+    """Return whether a function belongs to `torch.func`, whose transforms wrap tensors."""
+    return str(getattr(function, "__module__", "")).startswith("torch._functorch")
+
+
+class AutogradState(NamedTuple):
+    """Whether gradients, inference mode, and autocast on any device are enabled."""
+
+    gradients: bool
+    inference: bool
+    autocast: bool
+
+
+def autograd_state() -> AutogradState:
+    """Return the state of this thread."""
+    autocast = torch._C._is_any_autocast_enabled()
+    return AutogradState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
+
+
+excluding: Any = torch._C._ExcludeDispatchKeyGuard
+
+
+def excluded_autograd() -> Any:
+    """Return the excluded dispatch keys if autograd is one of them, else None."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    return excluded if excluded.has(torch._C.DispatchKey.ADInplaceOrView) else None
+
+
+def cache_misses() -> int:
+    """Return how many results the cache of fake tensors did not have."""
+    misses: int = FakeTensorMode.cache_misses
+    return misses
+
+
+def counted_gradients() -> int:
+    """Return the number of autograd functions that this thread has created."""
+    count: int = torch.autograd._get_sequence_nr()
+    return count
+
+
+def count_gradients(number: int) -> None:
+    """Advance the number of autograd functions of this thread."""
+    for _ in range(number):
+        torch._C._functions.UndefinedGrad()
 
 
 def kept_meta() -> dict[str, Any] | None:

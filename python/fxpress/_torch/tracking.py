@@ -1,4 +1,4 @@
-"""Names from torch for the tracking of modules in Dynamo."""
+"""Import torch's names for the tracking of modules in Dynamo."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Args: TypeAlias = list[VariableTracker]
 Kwargs: TypeAlias = dict[str, VariableTracker]
 TorchNNModuleVariable: TypeAlias = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable: TypeAlias = torch_tracking.UnspecializedNNModuleVariable
-# The fields of this class of variables that are not attributes of the traced object.
+# The fields of an UnspecializedNNModuleVariable that are not attributes of the traced object.
 PLAIN_FIELDS_OF_UNSPECIALIZED = frozenset(TorchUnspecializedNNModuleVariable._nonvar_fields)
 TorchUnspecializedBuiltinNNModuleVariable: TypeAlias = (
     torch_tracking.UnspecializedBuiltinNNModuleVariable
@@ -94,7 +94,7 @@ def raise_observed(tx: Translator, kind: type[Exception], *args: str) -> NoRetur
 
 
 def guard_all(source: Source, names: tuple[str, ...], kind: Any) -> None:
-    """Guard on attributes by one kind of guard; extract the traced program's stack only once."""
+    """Install a guard of one kind on each attribute; extract the traced program's stack once."""
     stack = TracingContext.extract_stack()
     guards = [AttrSource(source, name).make_guard(kind) for name in names]
     for guard in guards:
@@ -112,7 +112,7 @@ GLOBAL_HOOKS = (
 
 
 def _has_no_traced_hooks(module: Any) -> bool:
-    # Dynamo skips hooks of torch's tools, so such hooks may be added or removed after the trace.
+    # Dynamo does not trace hooks of torch's tools: they may be added or removed after the trace.
     for name in GLOBAL_HOOKS:
         for hook in getattr(module, name).values():
             if not is_skipped(getattr(hook, "__func__", hook)):
@@ -129,7 +129,7 @@ def no_traced_hooks(builder: Any, guard: Guard) -> None:
     )
 
 
-# By this name, Dynamo decides what it checks first: only that the guarded value exists.
+# Dynamo reads this name, and handles the guard like a check that the value is not None.
 no_traced_hooks.__name__ = "NOT_NONE_MATCH"
 
 

@@ -49,12 +49,12 @@ _SLOTS = (
     }
 )
 GET_ATTRIBUTE = _SLOTS["get_attribute"]  # the messages of graph breaks begin with this name
-# Looks up an attribute as for any user-defined object: (variable, translator, name).
+# A function of (variable, translator, name) that looks up an attribute as for user-defined objects.
 plain_get_attribute = getattr(variables.UserDefinedObjectVariable, GET_ATTRIBUTE)
 
 
 def fills_slots(cls: _T) -> _T:
-    """Give the methods of a class that `_SLOTS` lists the names by which Dynamo calls them."""
+    """Add Dynamo's names of the methods of a class; `_SLOTS` lists these methods and names."""
     for ours, slot in _SLOTS.items():
         if slot and ours in vars(cls):
             setattr(cls, slot, vars(cls)[ours])
@@ -81,8 +81,8 @@ def method_table(names: frozenset[str]) -> dict[str, Any]:
     return {name: Method(functools.partial(handler, name)) for name in names}
 
 
-# The methods in `tp_methods` of torch's variable for modules. If a module's method is not listed
-# and its arguments are all tensors, Dynamo assumes that it computes tensors: a call is one node.
+# The methods in `tp_methods` of torch's variable for modules. Dynamo assumes that any other method
+# computes tensors if its arguments are all tensors: the call becomes one node.
 LISTED_METHODS: frozenset[str] = frozenset(
     torch_tracking.NNModuleVariable.tp_methods if features.modules_tracked_by_slots else ()
 )
@@ -185,7 +185,7 @@ def breaks_on_pending_mutation(variable: Any, tx: Any, name: str) -> bool:
     effects = tx.output.side_effects
     return (
         name in _LISTERS
-        # Older releases check it in the builtin function `getattr`.
+        # Older releases check this condition in the builtin function `getattr`.
         and features.modules_tracked_by_slots
         and variable.is_state_mutated
         and effects.is_attribute_mutation(variable)

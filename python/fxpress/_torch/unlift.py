@@ -1,4 +1,4 @@
-"""Names from torch for the module of an exported program, and for the guards on its inputs."""
+"""Import torch's names for the module of an exported program, and for guards on its inputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GUARD_NAMES: dict[str, Any] = {**SYMPY_INTERP, "math": math, "inf": float("inf")
 
 
 def traced_by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of guards as a function that Dynamo traces, so that it keeps the guards."""
+    """Mark a function that checks guards, so that Dynamo traces it and keeps the guards."""
     traced: Callable[..., Any] = dont_skip_tracing(function)
     return traced
 
@@ -85,6 +85,6 @@ def new_graph_like(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 def tracer_to_keep(graph: torch.fx.Graph) -> type | None:
-    """Return the tracer class that a GraphModule stores; None for a local class, for pickling."""
+    """Return the tracer class that a GraphModule stores; None for a local class (not picklable)."""
     tracer = graph._tracer_cls
     return None if tracer is None or "<locals>" in tracer.__qualname__ else tracer

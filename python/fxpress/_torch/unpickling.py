@@ -36,7 +36,7 @@ class InvalidTensorError(ValueError):
 
 
 def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap torch's `rebuild`, which would enlarge the storage for a larger tensor, in a check."""
+    """Wrap `rebuild` to raise if a tensor exceeds its storage; torch would enlarge the storage."""
 
     has_dtype = rebuild is torch._utils._rebuild_tensor_v3
 
@@ -149,7 +149,7 @@ def load_with(function: Callable[..., Any], archive: Any, location: Any, charge:
     `charge` is called with the bytes that torch's functions allocate besides the file's storages.
     """
     name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
-    # torch's context manager for allowed functions would allow them in all threads.
+    # torch's context manager `safe_globals` would allow the function in all threads.
     by_user = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
     nested = functools.partial(_nested_tensor, charge)
     by_torch = {

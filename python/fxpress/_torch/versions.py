@@ -135,7 +135,7 @@ class Features:
 
     @cached_property
     def compiled_models_follow_streams(self) -> bool:
-        """True if torch's loader of compiled models takes `use_stream_affinity`."""
+        """True if torch's loader of compiled models accepts `use_stream_affinity`."""
         import torch
 
         loader = torch._C._aoti.AOTIModelPackageLoader
@@ -178,7 +178,7 @@ class Features:
 
     @cached_property
     def traced_numbers_have_values(self) -> bool:
-        """True if a trace's input that is a number has a value in its meta."""
+        """True if `make_fx` stores a value in the meta of a placeholder for a number."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         graph = make_fx(lambda number: number)(1.5).graph
@@ -218,7 +218,7 @@ class Features:
 
     @cached_property
     def methods_are_bound_to_variables(self) -> bool:
-        """True if `UserMethodVariable` takes the variable of its function, not the function."""
+        """True if `UserMethodVariable` accepts the variable of its function, not the function."""
         from torch._dynamo.variables import UserMethodVariable
 
         return "im_func" in signature(UserMethodVariable).parameters

@@ -27,7 +27,7 @@ profiler_is_on: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled"
 
 
 def range_of(name: str) -> torch.profiler.record_function | None:
-    """Return a range for torch's profiler; None if the profiler is off or a mode may see it."""
+    """Return a range for torch's profiler; None if the profiler is off or a mode is active."""
     if not profiler_is_on():
         return None
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
@@ -48,7 +48,7 @@ class Watcher(Protocol):
         """Receive an event that has ended."""
 
 
-# Changed only by `append` and `remove`, which are atomic for other threads.
+# The list is changed only by `append` and `remove`, which are atomic for other threads.
 watchers: list[Watcher] = []
 
 
@@ -87,7 +87,7 @@ class _Watched:
             self._range.__enter__()
         event.processor_start = time.thread_time()
         event.start = time.perf_counter()
-        _here.event = event  # last: no undo if a signal interrupts it
+        _here.event = event  # the last step: if a signal interrupts it, nothing needs undoing
         return event
 
     def __exit__(
@@ -121,7 +121,7 @@ class _Duration:
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[object]:
-    """Return a `with` block: a phase of this thread's running operation; no dots in `name`."""
+    """Return a `with` block that reports a phase of the running operation; `name` has no dots."""
     return _nothing if _here.event is None else _Watched(name, False)
 
 

@@ -34,7 +34,7 @@ class ProgramAdapter(Adapter):  # type: ignore[misc]
 
 
 class _Plain:
-    """Plain data that Model Explorer's `dataclasses.asdict` does not copy."""
+    """Wraps plain data, so that `dataclasses.asdict` in Model Explorer does not copy the data."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

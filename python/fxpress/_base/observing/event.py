@@ -50,7 +50,7 @@ class Event:
 
     @property
     def path(self) -> str:
-        """The names from the operation down to this event, such as `"save.weights"`."""
+        """Return the names from the operation down to this event, such as `"save.weights"`."""
         parts = [self.name]
         event = self
         while not event.is_operation and event.parent is not None:

@@ -51,7 +51,7 @@ _nothing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 def reporting(
     progress: Progress, what: str, total: int, unit: str = "bytes"
 ) -> contextlib.AbstractContextManager[Report | None]:
-    """Return a context manager that yields a `Report`, which shows progress; None: shows nothing.
+    """Return a context manager that yields a `Report`, or None if progress is not shown.
 
     `progress` has passed `check_progress`. `what` is a word such as "saving". `total` may be an
     estimate.

@@ -1,9 +1,9 @@
 """Read boxes of tensors in files: find the bytes of a box, and copy them into a tensor.
 
-A box is a part of a tensor: an offset and a length in each dimension. The elements of a tensor in
-a file have strides, so a box can have gaps: other elements between its elements. A box is read in
-runs of consecutive bytes. A run spans as many inner dimensions as have only small gaps; the outer
-dimensions determine the offsets of the runs. Outside the box, only gaps within runs are read.
+A box is a part of a tensor: an offset and a length in each dimension. A stored tensor is strided,
+so elements outside the box can separate the elements of the box: these are gaps. A box is read in
+runs of consecutive bytes. A run spans all inner dimensions whose gaps are small; the outer
+dimensions determine the offsets of the runs. Only small gaps are read.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import torch
 from fxpress import _native
 from fxpress._files.remote.ranges import Checked, File
 
-_MOST = 1 << 25  # bytes that are read at once, before they are copied to the target
+_MOST = 1 << 25  # read about this many bytes, copy them to the target, and repeat
 
 
 class Extent(NamedTuple):
-    """A tensor in a file."""
+    """The location and layout of a tensor in a file."""
 
     file: File
     begin: int  # the byte offset of the tensor's first element in the file
-    dtype: torch.dtype  # of its elements
+    dtype: torch.dtype
     strides: tuple[int, ...]  # in elements
     checked: Checked | None = None  # the part of the file with a checksum that contains the tensor
     is_whole: bool = False  # whether the tensor is contiguous and fills `checked`
@@ -36,7 +36,7 @@ class Extent(NamedTuple):
 class _Run(NamedTuple):
     """The layout of the runs of a box. Dimensions are ordered by their strides."""
 
-    span: int  # elements of a run
+    span: int  # the number of elements in a run
     outer: tuple[int, ...]  # the dimensions over which runs repeat, the outermost first
 
 
@@ -57,7 +57,7 @@ def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap
 def _parts(
     sizes: Sequence[int], order: Sequence[int], whole: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Divide a box, read as `whole` bytes, into parts of about `_MOST`; yield (offsets, sizes)."""
+    """Cut a box, read as `whole` bytes, into parts of about `_MOST`; yield (offsets, sizes)."""
     steps = list(sizes)
     for dim in order:
         if whole <= _MOST:
@@ -84,7 +84,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 def read_box(
     extent: Extent, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
 ) -> None:
-    """Copy a box of a stored tensor to `target`; if it is the entire tensor, check its checksum."""
+    """Copy a box of a stored tensor to `target`; compare the checksum of an entire tensor."""
     if 0 in sizes:
         return
     strides, item = extent.strides, extent.dtype.itemsize
@@ -113,11 +113,11 @@ def read_box(
 def _read_part(
     extent: Extent, place: int, sizes: tuple[int, ...], order: Sequence[int], target: torch.Tensor
 ) -> torch.Tensor:
-    """Copy a box, whose first element has the index `place`, to `target`; return what was read."""
+    """Copy the box at element `place` to `target`; return all elements read, including gaps."""
     strides, item = extent.strides, extent.dtype.itemsize
     run = _run(sizes, strides, order, extent.file.gap / item)
     total = run.span * math.prod(sizes[dim] for dim in run.outer)
-    in_memory = list(strides)  # the strides of the box in `data`, where run follows run
+    in_memory = list(strides)  # the box's strides in `data`, where runs are adjacent
     step = total
     for dim in run.outer:
         step //= sizes[dim]

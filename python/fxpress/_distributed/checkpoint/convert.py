@@ -1,4 +1,4 @@
-"""`convert_weights`: convert a checkpoint to another format, tensor by tensor."""
+"""Implement `convert_weights`: convert a checkpoint to another format, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from fxpress._files.tensors.copies import on_other_storages
 from fxpress._torch.watching import operation
 
 Form: TypeAlias = Literal["pt2", "stages", "safetensors", "torch"]
-_PIECE = 1 << 22  # bytes
 
 
 @operation("checkpoint.convert_weights", lambda _, __, target, **___: _sizes(target))
@@ -58,50 +57,50 @@ def convert_weights(
 ) -> None:
     """Write the weights of a checkpoint as a checkpoint of another format.
 
-    One tensor at a time is in memory; tensors that share memory are in memory together. The target
-    appears when it is complete, or not at all. Tensors keep the names that the source has.
+    Only one tensor is in memory at a time, or one group of tensors that share memory. The target
+    appears only when it is complete. Each tensor keeps its name from the source.
 
     Args:
         source: a path (not a URL) that `ArchiveReader` reads, or a folder that torch's
             FileSystemWriter wrote.
         target: the file or folder to create.
-        form: "pt2": a program with these weights; "stages": a folder of stages with them, as
-            `fxpress split` writes it; "safetensors": a folder of safetensors files and their index;
-            "torch": a folder for `torch.distributed.checkpoint`, its default form. None: "stages"
-            if `stages` is given or `program` is a folder, "pt2" for a target that ends in
-            `.pt2`, else "safetensors".
-        program: for "pt2" and "stages", the program that gets the weights: an ExportedProgram, or a
-            `.pt2` file, which may be without weights; for "stages" also a folder of stages.
+        form: the format of the target. "pt2": a file of `program` with the source's weights;
+            "stages": a folder of stages with these weights, as `fxpress split` writes it;
+            "safetensors": a folder of safetensors files and their index; "torch": a folder in the
+            default format of `torch.distributed.checkpoint`. None: "stages" if `stages` is given or
+            `program` is a folder, else "pt2" if the target ends in `.pt2`, else "safetensors".
+        program: the program that gets the weights, for "pt2" and "stages": an ExportedProgram, a
+            `.pt2` file with or without weights, or (only for "stages") a folder of stages.
         stages: the number of stages into which `program` is cut.
-        by: what stages balance, as for `fxpress split`.
+        by: the quantity to balance between the stages, as for `fxpress split`.
         missing: what to do for a weight of the program that the source lacks. "error": raise
-            SerializeError; "program": use the weight's value in the program. For example, the files
-            of stages lack a counter that no stage uses.
+            SerializeError; "program": use the weight's value in the program. For example, a folder
+            of stages lacks a counter that no stage uses.
         model: the name of the program in a source that is a `.pt2` file.
         file_bytes: the maximum bytes of a file for "safetensors", unless one tensor is larger.
         allow_pickle: unpickle tensors of custom classes in the source, which may run any code.
-        allow_operators: operators or namespaces that `program` may call, if it is cut; see
-            `fxpress.load`.
+        allow_operators: operators or namespaces that the file `program` may call if it is cut into
+            stages; see `fxpress.load`.
         limits: the limits on the cost of reading; None: the defaults, see `fxpress.archive.Limits`.
         progress: how to report progress, in bytes: True, False or a function of (done, total,
             what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
-        OSError: a file cannot be read or written; FileExistsError if the target folder exists and
-            is not empty, unless a checkpoint replaces one that `ArchiveWriter` wrote.
+        OSError: a file cannot be read or written; FileExistsError if the target folder is not
+            empty. The form "safetensors" may replace a checkpoint that `ArchiveWriter` wrote.
         fxpress.ArchiveError: a file is damaged.
         fxpress.LimitError: reading would cost more than the limits allow.
-        fxpress.SerializeError: the source lacks a weight of the program, or has it with another
-            shape or dtype; or two names that share memory in the program, such as the names of a
-            tied weight, have different values.
-        fxpress.UnsupportedError: the target cannot hold a tensor or a value of the source, or a
-            path is a URL.
+        fxpress.SerializeError: the source lacks a weight of the program, or contains the weight
+            with another shape or dtype; or two names of one weight in the program (a tied weight)
+            have different values in the source.
+        fxpress.UnsupportedError: the format of the target cannot store a tensor or a value of the
+            source, or a path is a URL.
         fxpress.Error: the program cannot be cut in this way.
         TypeError: an argument is of a wrong type.
         ValueError: `form` has another value, or an argument is missing or has no effect.
         ImportError: `progress` needs a package that is not installed.
 
-    Exceptions of `progress` pass through. torch has no such function.
+    Exceptions that `progress` raises are not caught. torch has no such function.
 
     Example:
         >>> from fxpress.checkpoint import convert_weights
@@ -203,7 +202,7 @@ def _check_program(kind: Form, program: Any, stages: int | None) -> None:
 
 
 def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.Tensor]:
-    """Return a function that returns a program's weight by name, KeyError for an unknown name."""
+    """Return a function from the name of a weight to its value; KeyError for other names."""
     if isinstance(program, ExportedProgram):
         state = program.state_dict
         return lambda name: state[name]
@@ -230,7 +229,7 @@ def _program_file(program: ExportedProgram | Path) -> Path | io.BytesIO:
 def _stages(
     program: Any, count: int | None, by: By, place: Path, loading: dict[str, Any]
 ) -> Iterator[Path]:
-    """Yield a folder of stages: `program`, or a new one in `place` with `count` stages of it."""
+    """Yield a folder of stages: `program`, or if `count` is given, a new folder in `place`."""
     if count is None:
         yield program
         return
@@ -243,13 +242,13 @@ def _stages(
 
 
 def _with_zeros(program: ExportedProgram) -> ExportedProgram:
-    """Set the weights of a program to zeros, which use no memory until they are written."""
+    """Replace a program's weights by zeros, which use no memory until something writes to them."""
 
     def zeros(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return [_zeros(each.untyped_storage().nbytes()) for each in first]
 
     state = program.state_dict
-    # The lambda keeps tensors of custom classes, whose values unpickling has set.
+    # The lambda keeps tensors of custom classes unchanged: unpickling has already set their values.
     made = on_other_storages(list(state.values()), zeros, lambda value: value)
     state.update(zip(state, made, strict=True))
     return program

@@ -15,14 +15,14 @@ from fxpress._distributed.checkpoint.section import key_of
 from fxpress._files.archive.tensor_file import CODES
 from fxpress._files.format.tensor_header import METADATA
 
-DIGITS = 16  # how many digits of a save's number the names of its files contain
+DIGITS = 16  # how many leading digits of a save's number occur in its file names
 FILE = re.compile(r"model-\d{5,}-of-\d{5,}-([0-9a-f]{16})\.safetensors")
 
 
 class Work(NamedTuple):
     """The files that a rank writes."""
 
-    number: str  # the number of the save, which each of its files contains
+    number: str  # the random number of the save, which each file contains
     # The name of each file, and the positions of its items in the rank's plan.
     files: list[tuple[str, list[int]]]
 
@@ -50,7 +50,7 @@ def _is_unicode(name: str) -> bool:
 
 
 def key_of_item(item: WriteItem) -> str:
-    """Return the name that an item's tensor or slice has in its file."""
+    """Return the name of an item's tensor or slice in its file."""
     data = item.tensor_data
     return key_of(item.index.fqn, data.size, data.chunk.offsets, data.chunk.sizes)
 
@@ -62,14 +62,14 @@ def _bytes_of(item: WriteItem) -> int:
 
 
 def _is_needed(item: WriteItem) -> bool:
-    """Return whether an item is in a file: values and empty slices of larger tensors are not."""
+    """Return whether a file contains an item; values and some empty slices are left out."""
     if item.type is WriteItemType.BYTE_IO:
         return False
     return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0
 
 
 def distribute_items(plans: list[list[WriteItem]], most: int) -> list[Work]:
-    """Return the files of each rank: each of at most `most` bytes, or with one larger tensor."""
+    """Assign ranks' items to files of at most `most` bytes; a larger tensor gets its own file."""
     number = secrets.token_hex(16)
     groups = [_groups(items, most) for items in plans]
     count = sum(map(len, groups))
@@ -83,7 +83,7 @@ def _groups(items: list[WriteItem], most: int) -> list[list[int]]:
     """Return, for each file of a rank, the positions of the file's items in `items`."""
     groups: list[list[int]] = []
     keys: set[str] = set()
-    left = 0  # bytes that the last group may still get
+    left = 0  # bytes that may still be added to the last group
     for position, item in enumerate(items):
         if not _is_needed(item):
             continue

@@ -32,14 +32,14 @@ _Source: TypeAlias = Callable[[torch.Tensor], None]
 class Filling(NamedTuple):
     """Options of `fill`."""
 
-    # Returns the value of a weight that the checkpoint lacks; KeyError if it has no value. None: a
-    # weight that the checkpoint lacks is an error.
+    # `own(name)` returns the value of a weight that the checkpoint lacks, or raises KeyError. If
+    # `own` is None, a weight that the checkpoint lacks is an error.
     own: Callable[[str], torch.Tensor] | None = None
     limits: Limits | None = None  # the limits on the cost of reading a program
 
 
 def fill(template: Path | io.BytesIO, weights: Weights, target: Path, filling: Filling) -> None:
-    """Write an archive with the weights of a checkpoint, and all other records of `template`."""
+    """Copy the archive `template` to `target`, with the weights of a checkpoint."""
     with PT2ArchiveReader(template, limits=filling.limits) as archive:
         views, config_record = _views(archive)
         sources = {
@@ -77,7 +77,7 @@ def _views(archive: PT2ArchiveReader) -> tuple[dict[str, View], str]:
 def _source(
     name: str, view: View, views: Mapping[str, View], weights: Weights, filling: Filling
 ) -> _Source:
-    """Return a function that fills the weight `name` from the checkpoint, else by `filling.own`."""
+    """Return a function that fills the weight `name` from the checkpoint or from `filling.own`."""
     found = name
     if name not in weights.tensors:
         others = (
@@ -123,7 +123,7 @@ def _write_storage(
     own: list[str],
     mine: list[tuple[View, _Source]],
 ) -> None:
-    """Create the storage of a record, which has the weights `own`; fill and write the storage."""
+    """Create the storage of a record, fill the weights `own` in it, and write the record."""
     storage = torch.zeros(size, dtype=torch.uint8)  # bytes outside all tensors stay zero
     made = [each.detach() for each in make_all([storage], [(0, *view[:-1]) for view, _ in mine])]
     done = fill_shared(own, made, lambda position, value: mine[position][1](value))

@@ -22,7 +22,7 @@ from fxpress._files.archive.tensor_file import number_of
 def check_folder(folder: Path) -> None:
     """Raise FileExistsError for a file, or for a folder with files of another checkpoint format."""
     others = [folder] if folder.exists() and not folder.is_dir() else []
-    # transformers reads `model.safetensors` in preference to an index.
+    # If `model.safetensors` exists, transformers reads this file instead of the index.
     others += [folder / name for name in (ALONE, MANIFEST, METADATA)]
     for path in others:
         if path.exists():
@@ -67,7 +67,7 @@ def _replace(folder: Path, files: Mapping[str, str], index: AtomicFile) -> None:
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove all files of checkpoints but `names`: files of older saves and of killed savers."""
+    """Remove the checkpoint files of older saves and killed processes: all except `names`."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             match = FILE.fullmatch(name)

@@ -46,7 +46,7 @@ class ReaderOptions(NamedTuple):
 
     model: str = names.MODEL
     allow_pickle: bool = False
-    limits: Limits | Budget | None = None  # a budget covers all files of a checkpoint together
+    limits: Limits | Budget | None = None  # a Budget limits all files of a checkpoint together
     opened: RemoteArchive | None = None  # the archive to read, if it is at a URL and already open
 
 
@@ -111,7 +111,7 @@ def _add_weights(
 
 
 def _bytes_from_offset(view: View) -> int:
-    """Return the bytes that a view covers in its record, from its first element to its last."""
+    """Return how many bytes a view spans in its record, from its first element to its last."""
     size: int = bytes_needed(view) - view.offset * view.dtype.itemsize
     return size
 
@@ -119,9 +119,9 @@ def _bytes_from_offset(view: View) -> int:
 def _plain(
     file: File, archive: PT2ArchiveReader, name: str, view: View, read: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
-    """Return a tensor that is a part of a record, and values that identify its content.
+    """Describe a tensor in a record; also return values that identify the tensor's content.
 
-    `read` reads the tensor in full.
+    `read` reads the tensor in full if the record is compressed or empty.
     """
     record = archive.record(view.record)
     needed = bytes_needed(view)
@@ -138,7 +138,7 @@ def _plain(
 
     def find() -> Extent:
         begin = record.offset
-        if isinstance(archive, RemoteArchive):  # sends a request, so only for tensors to be read
+        if isinstance(archive, RemoteArchive):  # begin_of sends a request; find() delays it
             begin = archive.begin_of(view.record)
         part = Checked(file, begin, record.size, record.crc, f"record {view.record!r}")
         begin += view.offset * item
@@ -154,7 +154,7 @@ def _read_in_full(
     options: ReaderOptions,
     load_options: Options,
 ) -> torch.Tensor:
-    """Read a tensor in full; `before` is its archive, which is reopened unless it is at a URL."""
+    """Read a tensor in full; reopen its archive, `before`, unless the archive is at a URL."""
     with before if isinstance(before, RemoteArchive) else _archive_of(file, options) as archive:
         try:
             values = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)
@@ -167,7 +167,7 @@ def _read_in_full(
 def _pickled(
     archive: PT2ArchiveReader, payload: Payload, load_options: Options, read: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
-    """Describe a tensor of a custom class; only unpickling finds its dtype and sizes."""
+    """Describe a tensor of a custom class; unpickle it to find its dtype and sizes."""
     record = archive.record(names.WEIGHTS_DIR + payload.record)
     value = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)[payload.name]
     if not isinstance(value, torch.Tensor):
@@ -195,7 +195,7 @@ def _add_external(
 
 
 class StageFile(NamedTuple):
-    """The path of a stage's file, and the file's size by the manifest."""
+    """The path of a stage's file, and the size that the manifest states for this file."""
 
     path: AnyPath
     size: int  # bytes

@@ -43,12 +43,12 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
     `load` fills tensors, DTensors and shards of FSDP2. Each rank reads the headers of the files and
     the bytes of its shards, but no entire file. Files at URLs are read by ranges, with several
-    requests at a time. Weights have the names of the original module's state. As with torch's
-    readers, values are converted to the dtype of the target.
+    requests at a time. Weights have their names in the original module's `state_dict`. As with
+    torch's readers, values are converted to the dtype of the target.
 
-    No code in a file is run. An error in headers, names, sizes or the files of another rank is
-    raised on all ranks, before any tensor changes. After a rank has read a tensor in full, it
-    compares the tensor's checksum, if the file has one.
+    Code in a file is run only with `allow_pickle`. If a rank finds an error in headers, names or
+    sizes, or ranks read different files, all ranks raise an error before any tensor changes. After
+    a rank has read a tensor in full, it compares the tensor's checksum, if the file has one.
 
     Args:
         path: a `.pt2` file; a folder that `fxpress split` wrote; a safetensors file; an index of
@@ -57,8 +57,8 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
             `s3://bucket/model.pt2`, whose protocol fsspec supports. A URL that ends in ".pt2",
             ".safetensors" or ".json" is a file; other URLs are folders.
         model: the name of the program in a `.pt2` file.
-        check: before a tensor changes, read in full the records that this rank needs parts of, and
-            compare them with their checksums.
+        check: before any tensor changes, read each record that contains a part of this rank's
+            tensors in full, and compare the record with its checksum.
         allow_pickle: unpickle tensors of custom classes, which may run any code.
         limits: the limits on the cost of reading headers; None: the defaults, see
             `fxpress.archive.Limits`.
@@ -76,8 +76,8 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     - fxpress.SerializeError: a weight needs `allow_pickle`, or two names that share memory, such
       as the names of a tied weight, have different values.
     - fxpress.UnsupportedError: a tensor is of a dtype that this torch does not have.
-    - RuntimeError, ValueError: torch's, for names or sizes that the files do not have.
-    - AssertionError: torch's, in place of an error in a header, with the text of that error.
+    - RuntimeError, ValueError: torch's planner finds a name or sizes that the files do not have.
+    - AssertionError: torch raises this error in place of an error in a header, with the same text.
 
     A subclass of `torch.distributed.checkpoint.StorageReader`.
 
@@ -126,7 +126,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         return is_path(checkpoint_id)
 
     def reset(self, checkpoint_id: str | bytes | os.PathLike[str] | None = None) -> None:
-        """Discard what was read; read from `checkpoint_id` from now on, unless it is None."""
+        """Close the files; read from `checkpoint_id` from now on, unless it is None."""
         self._close()
         if checkpoint_id is not None:
             self._path = _path_of(checkpoint_id)
@@ -138,7 +138,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
             weights.close()
 
     def read_metadata(self) -> Metadata:
-        """Return the metadata of the files: a chunk for each slice of a tensor.
+        """Return the metadata of the checkpoint, with one chunk for each stored slice of a tensor.
 
         Raises:
             OSError: a file cannot be read.
@@ -151,7 +151,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
                 TensorProperties(
-                    # Planners need a torch.dtype. Reading a tensor raises if torch lacks its dtype.
+                    # Planners need a torch.dtype. Reading raises an error if torch lacks it.
                     dtype=stored.dtype if isinstance(stored.dtype, torch.dtype) else torch.uint8
                 ),
                 torch.Size(stored.sizes),
@@ -198,7 +198,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     def _find(self, weights: Weights, index: MetadataIndex) -> Place:
         slices = weights.tensors[index.fqn].slices
         wanted = _key(index)[1]
-        first = index.index or 0  # the likely position, which avoids a search through many slices
+        first = index.index or 0  # the likely position, tried before a search through all slices
         for part in (*slices[first : first + 1], *slices):
             if part.offsets == wanted:
                 return part.find()

@@ -1,8 +1,8 @@
 """Write and read the section that `ArchiveWriter` adds to an index: slices and their files.
 
-Other readers of the index use only its weight_map, which names the tensors that are stored in full
-in one file. In its file, a slice has a name that no tensor of a model has, so that other readers do
-not mistake the slice for the entire tensor.
+Other readers of the index use only its weight_map, which names the tensors that one file contains
+in full. The name of a slice in a file includes the slice's offsets, so that other readers do not
+mistake the slice for the entire tensor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> str:
-    """Return the name of a slice in its file: the tensor's name for an entire tensor."""
+    """Return a slice's name in a file: `name` for an entire tensor, else `name` and the offsets."""
     if tuple(sizes) == tuple(whole):
         return name
     return f"{name}@{','.join(map(str, offsets))}"
@@ -80,7 +80,7 @@ def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dic
             "version": VERSION,
             "number": number,
             "files": list(map(list, files.items())),  # [name, bytes] of each file
-            # name -> dtype, sizes, slices; a slice: number of the file, offsets, sizes, CRC-32
+            # name -> [dtype, sizes, slices]; a slice: [index in "files", offsets, sizes, CRC-32]
             "tensors": dict(sorted(tensors.items())),
             "values": {
                 each.index.fqn: each.storage_data
@@ -192,9 +192,9 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
         )
     if len(slices) == 1 or volume == 0:
         return
-    # The offsets of slices cut the tensor into a grid. Each cell has to be in exactly one slice. A
-    # cell is identified by the position of its first element, an int. A hostile file could choose
-    # tuples with equal hashes, which make a set slow.
+    # The offsets of slices cut the tensor into a grid. Each cell has to be in exactly one slice.
+    # The position of a cell's first element, an int, identifies the cell. Tuples of offsets would
+    # make a set slow if a hostile file chose tuples with equal hashes.
     edges = [sorted({0, *(each.offsets[dim] for each in slices)}) for dim in range(len(sizes))]
     strides = strides_of(sizes)
     seen: set[int] = set()
@@ -203,7 +203,7 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
             [stride * begin for begin in edge[bisect_left(edge, a) : bisect_left(edge, a + n)]]
             for a, n, edge, stride in zip(each.offsets, each.sizes, edges, strides, strict=True)
         ]
-        more = math.prod(map(len, begins)) - 1  # 0 if a mesh cut the tensor into these slices
+        more = math.prod(map(len, begins)) - 1  # 0 if each slice is one cell of the grid
         budget.charge(_SLICE_BYTES * max(more, 0), f"the slices of {name!r}")
         cells = set(map(sum, itertools.product(*begins)))
         if not seen.isdisjoint(cells):

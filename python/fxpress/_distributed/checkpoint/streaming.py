@@ -41,7 +41,7 @@ class _Planner(SavePlanner):  # type: ignore[misc]
     def set_up_planner(
         self, state_dict: Any, storage_meta: StorageMeta | None = None, is_coordinator: bool = False
     ) -> None:
-        """Do nothing: the state is in files."""
+        """Ignore `state_dict`: the tensors are in files."""
 
     def create_local_plan(self) -> SavePlan:
         """Return a plan to write each tensor in full, and each value."""
@@ -103,6 +103,6 @@ def _errors_of_one_process() -> Iterator[None]:
             yield
         except CheckpointException as error:
             ((cause, _),) = error.failures.values()
-            # torch's writer of zip files raises RuntimeError if it is closed after a failed write.
+            # A failed write makes torch close its zip writer, which then raises RuntimeError.
             is_closing = isinstance(cause, RuntimeError) and isinstance(cause.__context__, OSError)
             raise (cause.__context__ if is_closing else cause) from None

@@ -29,7 +29,7 @@ def extent_in(file: TensorFile, name: str, crc: int | None = None) -> Extent:
 
 
 def in_file(file: TensorFile, name: str) -> Stored:
-    """Return a tensor of a file; ArchiveError if the file has no tensor of that name."""
+    """Describe a tensor in a file; ArchiveError if the file has no tensor of that name."""
     place = file.place(name)
     dtype = getattr(torch, place.dtype, place.dtype)
     return whole(dtype, place.shape, lambda: extent_in(file, name))
@@ -44,7 +44,7 @@ def add_file(weights: Weights, path: AnyPath, budget: Budget) -> None:
 
 
 def add_by_index(weights: Weights, path: AnyPath, index: Any, budget: Budget) -> None:
-    """Add the tensors that an index of transformers, or of another writer, names."""
+    """Add the tensors that `weight_map` in an index names; transformers writes such indexes."""
     try:
         place_of = {str(name): str(file) for name, file in index["weight_map"].items()}
     except (KeyError, TypeError, AttributeError) as error:

@@ -1,7 +1,7 @@
 """Read checkpoints of torch's FileSystemWriter without running code in them.
 
-The file `.metadata` of such a checkpoint is a pickle of objects of torch's classes. This module's
-unpickler replaces them by objects that only keep their state, of classes new for each file.
+The file `.metadata` of such a checkpoint is a pickle of objects of torch's classes. The unpickler
+of this module creates objects of other classes, which only store the pickled state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
 
-        # Classes and functions are created for each file, because a pickle can set attributes.
+        # A pickle can set attributes of classes and functions, so each file gets new ones.
         class Made:
             state: Any
 
@@ -70,7 +70,7 @@ class _Unpickler(pickle.Unpickler):
         }
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what replaces a class or function of torch; UnpicklingError for other names."""
+        """Return the replacement of torch's class or function; UnpicklingError for other names."""
         kind = self._kinds.get((module, name)) or self._functions.get((module, name))
         if kind is not None:
             return kind
@@ -90,7 +90,7 @@ def add_torch_checkpoint(weights: Weights, folder: Path, limits: Limits | Budget
 
 
 def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
-    """Return the dtype and the sizes of each tensor of a checkpoint of torch; None: a value."""
+    """Return the dtype and sizes of each tensor in torch's checkpoint; None for other values."""
     with _metadata(folder, limits) as (metadata, _):
         described = metadata["state_dict_metadata"].items()
         return {_text(name): _form(name, kind) for name, kind in described}
@@ -100,18 +100,18 @@ def contents_of(folder: Path, limits: Limits | None) -> dict[str, Form | None]:
 def _metadata(
     folder: Path, limits: Limits | Budget | None
 ) -> Iterator[tuple[dict[str, Any], Budget]]:
-    """Yield the contents of `.metadata`; an error in the block becomes an ArchiveError for it."""
+    """Yield the contents of `.metadata`; convert an error in the block to an ArchiveError."""
     path = folder / METADATA
     data = read_file(path)
     budget = Budget.of(limits, len(data))
     try:
-        # The memory of this scan is freed after it, so the scan has a separate budget.
+        # check_pickle frees its memory when it returns, so it gets a separate budget.
         elements = check_pickle(data, str(path), Budget(budget.limits, len(data)))
         budget.charge(_ELEMENT * elements, str(path))
         yield _Unpickler(data).load().state, budget
     except (Error, OSError):
         raise
-    except KeyError:  # its text, a key from the file, may be of any size, so it is not reported
+    except KeyError:  # the error's text is a key of any size, so it is not reported
         raise ArchiveError(f"{path} is damaged: a field or a part of a tensor is missing") from None
     except Exception as error:  # damaged pickles, and objects built from them, may raise any type
         if not is_about_input(error):
@@ -131,8 +131,8 @@ def _form(name: str, kind: Any) -> Form | None:
 
 def _add(weights: Weights, folder: Path, metadata: dict[str, Any], budget: Budget) -> None:
     files: dict[str, File] = {}
-    # By the name of a tensor and the offset of a slice as a string: a hostile file could choose
-    # tuples with equal hashes, which make a dict slow.
+    # A key is a tensor's name, and a slice's offsets as a string. As tuples of ints, the offsets in
+    # a hostile file could have equal hashes, which make a dict slow.
     places: dict[tuple[str, str], _Saved] = {}
     for index, info in metadata["storage_data"].items():
         name, offset = _text(index.state["fqn"]), sizes_in([*(index.state.get("offset") or ())])
@@ -206,7 +206,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 class _Part(NamedTuple):
-    """A part of a file, with the interface that the native reader of archives needs."""
+    """A range of bytes of a file, with the interface that `_native.ArchiveReader` needs."""
 
     file: File
     begin: int
@@ -225,11 +225,11 @@ class _Tensor:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Creates a `_Tensor` from the pickle of a tensor, and refuses everything else."""
+    """Creates a `_Tensor` from the pickle of a tensor; refuses all other pickles."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        # A new class for each pickle, because a pickle can set attributes of the class.
+        # A pickle can set attributes of this class, so each pickle gets a new class.
         self._class = type("_Tensor", (_Tensor,), {})
 
     def find_class(self, module: str, name: str) -> Any:
@@ -252,7 +252,7 @@ class _TensorUnpickler(pickle.Unpickler):
 def extent_of(
     file: File, begin: int, size: int, dtype: torch.dtype, sizes: tuple[int, ...]
 ) -> Extent | None:
-    """Return the location of a tensor that `torch.save` wrote; None: it has to be unpickled."""
+    """Return the location of a tensor that `torch.save` wrote; None if it must be unpickled."""
     try:
         archive = _native.ArchiveReader(_Part(file, begin, size))
         records = {name: Record(*entry) for name, entry in archive.records().items()}

@@ -42,7 +42,7 @@ def as_json(name: str, value: Any, depth: int = 0) -> Any:
 
 
 def from_json(name: str, encoded: Any, depth: int = 0) -> Any:
-    """Invert `as_json`; ArchiveError for a damaged value."""
+    """Return the value that `as_json` has encoded; ArchiveError if the encoding is damaged."""
     if encoded is None or type(encoded) in (bool, int, float, str):
         return encoded
     try:
@@ -66,7 +66,7 @@ def _has_chosen_hash(key: Any) -> bool:
 
 
 def pickled(value: Any) -> io.BytesIO:
-    """Return a value as the pickle that torch's planners expect; no file contains this pickle."""
+    """Pickle a value for torch's planners, which expect a pickle; files contain it as JSON."""
     made = io.BytesIO()
     torch.save(value, made)
     made.seek(0)
@@ -74,7 +74,7 @@ def pickled(value: Any) -> io.BytesIO:
 
 
 def unpickled(name: str, data: io.BytesIO) -> Any:
-    """Return the value that torch's planner has pickled; UnsupportedError if that may run code."""
+    """Unpickle a value that torch's planner pickled; UnsupportedError if that may run code."""
     data.seek(0)
     try:
         return torch.load(data, weights_only=True)

@@ -25,8 +25,8 @@ Place: TypeAlias = Extent | Callable[[], torch.Tensor]
 class Slice(NamedTuple):
     """A part of a tensor that is stored at one location."""
 
-    offsets: tuple[int, ...]  # the indices of its first element in the tensor
-    sizes: tuple[int, ...]  # its lengths
+    offsets: tuple[int, ...]  # the indices of the slice's first element in the tensor
+    sizes: tuple[int, ...]  # the slice's length in each dimension
     # Returns the slice's location; OSError or ArchiveError if the file does not have the slice.
     find: Callable[[], Place]
 
@@ -34,7 +34,7 @@ class Slice(NamedTuple):
 class Stored(NamedTuple):
     """A tensor of a checkpoint. Its slices cover it without overlaps."""
 
-    dtype: Any  # a torch.dtype; the name in the file if torch has no such dtype
+    dtype: Any  # a torch.dtype, or the dtype's name if torch does not have it
     sizes: tuple[int, ...]
     slices: tuple[Slice, ...]
 
@@ -62,7 +62,7 @@ class Weights:
         self.files.close()
 
     def digest(self) -> str:
-        """Return a hash that ranks compare, so that they do not read different checkpoints."""
+        """Return a hash of the checkpoint; ranks with equal hashes read the same checkpoint."""
         tensors = [
             [
                 name,
@@ -78,7 +78,7 @@ class Weights:
     def read(self, name: str, target: torch.Tensor | None = None) -> torch.Tensor:
         """Return a tensor, read into `target` unless it is None; KeyError for an unknown name."""
         stored = self.tensors[name]
-        places = [part.find() for part in stored.slices]  # UnsupportedError for an unknown dtype
+        places = [part.find() for part in stored.slices]  # raises if torch lacks the dtype
         if target is None:
             target = torch.empty(stored.sizes, dtype=stored.dtype)
         for part, place in zip(stored.slices, places, strict=True):
@@ -107,7 +107,7 @@ def copy_box(
         read_box(place, offsets, sizes, target)
         return
     found = place()
-    # Copying from a tensor without values leaves the target unchanged, without an error.
+    # `copy_` from a tensor without values leaves the target unchanged, without an error.
     if found.layout is not torch.strided or found.is_meta or holds_fake(found):
         raise ArchiveError("a tensor of the checkpoint is sparse, or does not have values")
     for dim, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
@@ -116,7 +116,7 @@ def copy_box(
 
 
 def whole(dtype: torch.dtype, sizes: tuple[int, ...], find: Callable[[], Place]) -> Stored:
-    """Return a tensor that is stored as one slice."""
+    """Describe a tensor that is stored as one slice."""
     return Stored(dtype, sizes, (Slice((0,) * len(sizes), sizes, find),))
 
 

@@ -36,14 +36,14 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     """A writer of safetensors files and their index, for `torch.distributed.checkpoint.save`.
 
     Each rank writes what torch's planner assigns to it: entire tensors, and slices of DTensors. The
-    folder gets `model.safetensors.index.json`, which names the files. `ArchiveReader`
-    reads on each rank the slices that the rank needs, on any number of ranks. safetensors and
-    transformers can read the tensors that are stored in full in one file. Values that are not
-    tensors are in the index: None, bool, int, float, str, and lists, tuples and dicts of them.
+    index `model.safetensors.index.json` names the files. `ArchiveReader` loads the checkpoint on
+    any number of ranks; each rank reads the slices that it needs. safetensors and transformers can
+    read the tensors that one file contains in full. The index also stores values that are not
+    tensors: None, bool, int, float, str, and lists, tuples and dicts of these types.
 
     The coordinator writes the index last, when the files of all ranks are on the disk. Until then,
     and when a rank is killed, the previous checkpoint stays valid. The next save removes the files
-    of killed ranks, and files that only the previous index names. All ranks need the same folder.
+    of killed ranks, and files that only the previous index names. All ranks write to one folder.
 
     Args:
         path: the folder, which is created if it is missing.
@@ -58,8 +58,8 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
 
     - OSError: a file cannot be written.
     - FileExistsError: the folder has a checkpoint of another format.
-    - fxpress.UnsupportedError: safetensors has no such dtype, a value is of another type, or ranks
-      write without a coordinator.
+    - fxpress.UnsupportedError: safetensors lacks a tensor's dtype, the index cannot store a value,
+      or `use_collectives` is False.
 
     A subclass of `torch.distributed.checkpoint.StorageWriter`.
 
@@ -86,12 +86,12 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         self._path = Path(os.fsdecode(path))
         self._file_bytes = file_bytes
         self._is_coordinator = False
-        self._number = ""  # the number of the save, on the coordinator
+        self._number = ""  # the number of the save; set only on the coordinator
         self._written: list[AtomicFile] = []
 
     @property
     def checkpoint_id(self) -> Path:
-        """The folder that is written."""
+        """The folder to which the checkpoint is written."""
         return self._path
 
     @classmethod
@@ -100,11 +100,11 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         return is_path(checkpoint_id) and "://" not in os.fsdecode(checkpoint_id)
 
     def storage_meta(self) -> StorageMeta:
-        """Return the folder, for planners."""
+        """Return the folder as the `StorageMeta` that planners get."""
         return StorageMeta(self._path)
 
     def reset(self, checkpoint_id: str | bytes | os.PathLike[str] | None = None) -> None:
-        """Remove what a failed save has left; write to `checkpoint_id` unless it is None."""
+        """Remove temporary files; write to `checkpoint_id` from now on, unless it is None."""
         self._discard()
         if checkpoint_id is not None:
             self._path = Path(os.fsdecode(checkpoint_id))
@@ -136,7 +136,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Give each rank the names of its files, which no other save uses."""
+        """Assign file names to each rank; no other save uses these names."""
         self._path.mkdir(parents=True, exist_ok=True)
         remove_left(self._path / INDEX)
         works = distribute_items([plan.items for plan in plans], self._file_bytes)
@@ -195,7 +195,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         return [WriteResult(index, size, Part(*at, crc)) for index, size, crc in parts]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Rename the files of all ranks, and write the index, which makes them valid.
+        """Rename the files of all ranks, and write the index, which completes the checkpoint.
 
         Raises:
             OSError: a file cannot be written, or a rank's file is not in the folder.

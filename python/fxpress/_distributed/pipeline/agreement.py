@@ -23,15 +23,15 @@ from fxpress._distributed.pipeline.parallel import all_keys, check_keys
 from fxpress._distributed.stages.manifest import fxpress_version
 from fxpress._torch.distributed import store_of
 
-_MARGIN = 2.0  # seconds that ranks other than 0 wait longer than rank 0
+_MARGIN = 2.0  # extra seconds that ranks other than rank 0 wait
 _ROUND = "round"  # the store's key for the number of rank 0's current or next round
-# The value of a rank's key in a round is an answer or one of these:
+# In a round, a rank's key in the store contains its answer or one of these strings:
 _JOINED = "joined"  # the rank takes part, and will answer
 _TAKEN = "taken"  # rank 0 has read the answer, so the rank cannot replace it
 
 
 class Explain(Protocol):
-    """Finds the error that all ranks raise; see `Watch`."""
+    """The methods of `Watch` that find the error that all ranks raise."""
 
     patience: float
 
@@ -42,16 +42,16 @@ class Explain(Protocol):
 class Answer:
     """The stages, versions and settings of a rank, or its error."""
 
-    stages: list[int]  # the numbers of the stages that it runs
-    digest: str = ""  # the digest of the files
+    stages: list[int]  # the numbers of the stages that the rank runs
+    digest: str = ""  # the digest of the stages' files
     graph: str = ""  # the hash of the program that was cut
     plan: str = ""  # the digest of the plan by which the program was cut
     settings: str = ""  # the settings of the schedule, as errors show them
     trains: bool = False  # whether the schedule has a loss function
     scale_grads: bool = True  # whether the schedule divides gradients by the number of microbatches
-    # Name in the tensor-parallel plan -> whether a stage on this rank has a module for it.
+    # Name in the tensor-parallel plan -> whether a stage on this rank has a module of this name.
     plan_keys: dict[str, bool] = dataclasses.field(default_factory=dict)
-    # Name of a weight that several stages have -> how a mesh cuts the weight on this rank.
+    # Name of a weight in several stages -> how a mesh cuts the weight on this rank.
     cuts: dict[str, str] = dataclasses.field(default_factory=dict)
     fxpress: str | None = dataclasses.field(default_factory=fxpress_version)
     torch: str = torch.__version__
@@ -68,8 +68,8 @@ def agree(
 ) -> None:
     """Wait for the answers of all ranks; if answers differ, every rank raises one PipelineError.
 
-    Every rank of the group has to call it. `cause` is the error's cause on this rank; `explain`
-    finds the errors of ranks that failed before this call.
+    Every rank of the group has to call this function. `cause` is the cause of the PipelineError on
+    this rank; `explain` finds the errors of ranks that failed before this call.
     """
     rank, store = distributed.get_rank(group), store_of(group)
     try:
@@ -81,7 +81,7 @@ def agree(
                 error = _verdict(store, key, names, timeout, explain)
             except RuntimeError:
                 raise
-            except Exception as failed:  # becomes the verdict, for which all other ranks wait
+            except Exception as failed:  # the error becomes the verdict that other ranks await
                 error, cause = f"{names[0]}: {described(failed)}", failed
             _end_round(store, number, error)
             _wait_until_read(store, key, len(names), timeout)
@@ -95,7 +95,7 @@ def agree(
 
 @contextlib.contextmanager
 def broadcast_failure(group: Any, stages: list[int]) -> Iterator[None]:
-    """Run a block; raise its error here, and send it to the ranks that wait in `agree`."""
+    """Run a block; if it fails, send the error to the ranks that wait in `agree`, and raise it."""
     try:
         yield
     except Exception as error:
@@ -112,8 +112,8 @@ def broadcast_failure(group: Any, stages: list[int]) -> Iterator[None]:
 def join_round(group: Any, patience: float = _MARGIN) -> int:
     """Return the number of this rank's round, which does not change until the rank has answered.
 
-    The number is kept in the store only, so that a restarted process joins the round of the other
-    ranks. If rank 0 begins the next round within `patience` seconds, the next one is the result.
+    Only the store contains the number, so that a restarted process joins the round of the other
+    ranks. If rank 0 begins the next round within `patience` seconds, return that round's number.
     """
     rank, store = distributed.get_rank(group), store_of(group)
     current: int = store.add(_ROUND, 0)
@@ -138,13 +138,13 @@ def join_round(group: Any, patience: float = _MARGIN) -> int:
 
 
 def _end_round(store: Any, number: int, verdict: str) -> None:
-    """Begin the next round, then write the verdict: a rank that reads it joins the next round."""
+    """Begin the next round, then write the verdict: ranks that read the verdict join that round."""
     store.add(_ROUND, 1)
     store.set(f"agree/{number}/verdict", verdict)
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; its `fxpress` also lists the fields that differ from this version's."""
+    """Parse an answer; append the names of unknown and missing fields to its `fxpress` version."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):
@@ -174,7 +174,7 @@ def out_of_reach(names: list[str]) -> str:
 
 
 def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
-    """Wait until all ranks have read the verdict: rank 0 may host the store, and then exit."""
+    """Wait until all ranks have read the verdict: the store may end when rank 0 exits."""
     end = time.monotonic() + min(timeout, _MARGIN)
     while store.add(f"{key}/read", 0) < size - 1 and time.monotonic() < end:
         time.sleep(0.01)
@@ -183,7 +183,7 @@ def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
 def _await_verdict(
     store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
 ) -> str:
-    """Return rank 0's verdict, due `timeout` seconds after rank 0's answer, or an error if late."""
+    """Return rank 0's verdict, or an error if rank 0 does not answer and decide in time."""
     late = f"{names[0]} did not answer within {timeout:g} s"
     if text_of(store, f"{key}/0", explain.patience if explain else timeout) is None:
         return late if explain is None else explain.settled(late, is_late=True)
@@ -238,7 +238,7 @@ def name_of(rank: int, stages: list[int]) -> str:
 
 
 def _fault(answers: list[Answer | None], names: list[str], timeout: float) -> str:
-    for rank, answer in enumerate(answers):  # errors first: they may be why other ranks are late
+    for rank, answer in enumerate(answers):  # errors first: a failed rank may make others late
         if answer is not None and answer.error:
             return f"{name_of(rank, answer.stages)}: {answer.error}"
     late = [names[rank] for rank, answer in enumerate(answers) if answer is None]

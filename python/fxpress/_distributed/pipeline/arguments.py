@@ -1,4 +1,4 @@
-"""Check arguments before anything is read or agreed on, and batches before anything is sent."""
+"""Check arguments before files are read or ranks communicate, and batches before they are sent."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class MicrobatchChecker:
         self._before: dict[str, _Facts] = {}
 
     def begin(self, trains: bool, target: Any) -> None:
-        """Check a step's target, which may be None; `trains`: whether the step has a backward."""
+        """Check a step's target, which may be None; `trains`: whether the step runs backward."""
         if trains != self._trains:
             self._trains, self._before = trains, {}
         if not isinstance(target, torch.Tensor):

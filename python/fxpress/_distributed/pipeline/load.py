@@ -39,11 +39,11 @@ class LoadedStage:
     """A stage of a program, ready to run; `load_stage` returns it. torch has no such class.
 
     Attributes:
-        module: the `nn.Module`, which takes the tensors of the previous stage and returns those
-            of the next. Its state has the names that it has in the original program.
+        module: an `nn.Module` from the tensors of the previous stage to the tensors of the next
+            stage. Its parameters and buffers have their names in the original program.
         number: the number of the stage, from 0.
         count: the number of all stages.
-        shared: name of state that several stages have copies of -> the numbers of these stages.
+        shared: name of a parameter or buffer in several stages -> the numbers of these stages.
 
     Example:
         >>> from fxpress import pipeline
@@ -64,7 +64,7 @@ class LoadedStage:
         self.number, self.count = number, len(source.manifest.stages)
         self.shared = _shared(source.manifest, number, state)
         self.source = source
-        # Name in the tensor-parallel plan -> whether the stage has a module for it.
+        # Maps a name in the tensor-parallel plan to whether the stage has a module of this name.
         self.plan_keys: dict[str, bool] = {}
         self._limits, self._out_spec = limits, None
 
@@ -113,30 +113,30 @@ def load_stage(
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> LoadedStage:
-    """Return one stage of a program; only the stage's records are read from the file.
+    """Load one stage of a program; read only the stage's records from the file.
 
-    No code in the file is run. The records are compared with their checksums (except weights with
-    `mmap`), and with the manifest: a file that was changed later is refused.
+    No code in the file is run. Records are compared with their checksums (except weights with
+    `mmap`) and with the manifest, so a file that was changed later is refused.
 
     Args:
         path: a folder or an archive that `save_stages` has written; or its URL, such as
             `s3://bucket/stages`, whose protocol fsspec supports. A URL that ends in ".pt2" is an
-            archive, of which the ranges that the stage needs are read.
+            archive; only the byte ranges that the stage needs are read.
         stage: the number of the stage, from 0.
         device: the device for all tensors; None: the devices that they were saved from.
         mmap: read weights from the file when they are used; see `fxpress.load`. Weights at a
             URL are read at once.
-        load_weights: False: the state has tensors on the meta device, to be filled from a
+        load_weights: if False, parameters and buffers are on the meta device, to be filled from a
             checkpoint; see `fxpress.checkpoint`.
         mesh: a one-dimensional mesh of devices to cut the modules of the stage over. A rank reads
             only its shard of each weight.
-        plan: for a mesh, a plan of `torch.distributed.tensor.parallel` for the names of the
-            original model. A name without a module in this stage may belong to another stage:
-            `build_schedule` refuses a name that no stage has, where torch only warns.
+        plan: with `mesh`, a plan for torch's `parallelize_module`, with names of modules of the
+            original model. A name may belong to a module in another stage. `build_schedule` raises
+            PipelineError for a name that no stage has; torch only warns.
         check_guards: check the inputs by the guards of the program, as `ExportedProgram.module`
-            does, and not only by ranges. A failing guard raises AssertionError: the traced branch
-            is not valid for these inputs. The first stage that has all inputs of a guard checks it.
-            Stage 0 gets all inputs, and checks the guards that no other stage can check.
+            does, and not only by ranges of sizes. A failing guard raises AssertionError: the traced
+            branch is not valid for these inputs. The first stage that has all inputs of a guard
+            checks it. Stage 0 gets all inputs, and checks the guards that no other stage can check.
         allow_operators: operators or namespaces that the stage may call; see `fxpress.load`.
         limits: the limits on the cost of reading; None: the defaults.
         progress: how to report progress, in bytes: True, False or a function of (done, total,
@@ -144,12 +144,12 @@ def load_stage(
 
     Raises:
         OSError: a file cannot be read.
-        PipelineError: there are no such stages, the files do not belong together or change while
-            they are read, or the plan cannot be applied or divided by the mesh, cuts the names of
-            one weight differently, or cuts a value that passes from this stage to another.
+        PipelineError: the stages do not exist, or the files do not belong together or change while
+            they are read; or the plan cannot be applied or divided by the mesh, cuts two names of
+            one weight differently, or cuts a value that another stage uses.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
-        fxpress.UnsupportedError: the stage has something that fxpress cannot read, or no installed
-            package reads from the URL.
+        fxpress.UnsupportedError: the stage contains a feature that fxpress cannot read, or no
+            installed package reads from the URL.
         TypeError: the device is neither a device nor a name.
         ValueError: there is a plan without a mesh, or a mesh without a plan, the mesh has more
             than one dimension, a value of the plan is not a style, or torch has no such device.
@@ -203,8 +203,8 @@ def load_stages(
 ) -> list[LoadedStage]:
     """Return the stages that a schedule runs on this rank, in order.
 
-    Every rank has to call it, and then `build_schedule`. If it fails on one rank, the other ranks
-    fail in `build_schedule` with the same text.
+    Every rank has to call this function, and then `build_schedule`. If loading fails on one rank,
+    `build_schedule` raises the same error text on the other ranks.
 
     Args:
         path: a folder or an archive that `save_stages` has written, or its URL; see `load_stage`.

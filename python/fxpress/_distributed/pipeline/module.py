@@ -31,7 +31,7 @@ _DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 class StageModule(nn.Module):  # type: ignore[misc]
     """A stage of a program, whose parameters, buffers and modules have the program's names.
 
-    The first stage takes the program's inputs; later stages take the previous stage's tensors.
+    The first stage gets the program's inputs; later stages get the previous stage's tensors.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         names = list(program.state_dict)
         module = unflatten(program, share_state=True)  # safe: nothing else refers to the program
         restore_order(module, names)
-        # `self` has the state of `module` under equal names, so `module` must not be a child.
+        # `self` shares the contents of `module`, so `module` must not be a child of `self`.
         object.__setattr__(self, "program", module)
         self._parameters, self._buffers = module._parameters, module._buffers
         self._modules = module._modules
@@ -62,8 +62,8 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self.takes = tuple(taken[number])
         self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
         self._guards = _guards_at(manifest, number) if check_guards else _NONE
-        self._has_values = True  # False for the call after `fill`, whose inputs are made up
-        self._is_filled = False  # whether a call has found no state on the meta device
+        self._has_values = True  # False for the call after `fill`, whose inputs are fabricated
+        self._is_filled = False  # whether a call has checked that no state is on meta
         self._is_first, self._is_last = number == 0, number + 1 == len(taken)
 
     def named_parameters(
@@ -83,7 +83,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Copy a state; SerializeError for tied weights with different values, before any copy."""
+        """Load a state dict; SerializeError, before any copy, if values of a tied weight differ."""
         with kept(self):
             return super().load_state_dict(state_dict, strict, assign)
 
@@ -93,7 +93,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
             return super()._apply(fn, recurse)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the stage's outputs as a tuple; the last stage returns a single value itself."""
+        """Return the stage's outputs as a tuple; the last stage returns a single output itself."""
         if not self._is_filled:
             self._check_state()
         values = self._first(args, kwargs) if self._is_first else self._received(args)
@@ -141,7 +141,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         return {facts.name: unpacked(tensor, facts) for facts, tensor in pairs}
 
     def given_fakes(self) -> list[Any]:
-        """Return the metadata of each input of the stage's program."""
+        """Return `meta["val"]` of each input of the stage's program."""
         return [self._fakes[each.name] for each in self.facts.inputs]
 
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
@@ -171,7 +171,7 @@ def _line(spec: Any) -> str:
 
 
 def _results(manifest: Manifest) -> tuple[Value, ...]:
-    """Return the results of the program that are not constants, each once."""
+    """Return the results of the program that are not constants, without duplicates."""
     known = {each.name: each for each in manifest.inputs}
     for stage in manifest.stages:
         known.update((each.name, each) for each in stage.outputs)
@@ -194,14 +194,14 @@ def _by_plain_name(
 
 
 def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
-    """In a state dict, remove suffixes for further calls of a module ("@1") from the names."""
+    """Remove the suffixes of repeated calls of a module ("@1") from the names in a state dict."""
     for name in [name for name in state if name.startswith(prefix) and plain(name) != name]:
         value = state.pop(name)
         state.setdefault(plain(name), value)
 
 
 def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Invert `_with_plain_names`, and check that tied weights have equal values."""
+    """Add names of repeated calls to a state dict; check that tied weights have equal values."""
     names = {
         f"{prefix}{path}.{own}" if path else f"{prefix}{own}": tensor
         for path, each in module.named_modules(remove_duplicate=False)
@@ -233,7 +233,7 @@ def _local(value: Any) -> Any:
 
 
 def route(manifest: Manifest) -> list[list[Value]]:
-    """Return the values that each stage takes from the previous one, in the order of creation."""
+    """Return the values that each stage gets from the previous one, in order of creation."""
     made: dict[str, tuple[int, Value]] = {each.name: (0, each) for each in manifest.inputs}
     for number, stage in enumerate(manifest.stages):
         made.update((each.name, (number, each)) for each in stage.outputs)
@@ -255,7 +255,7 @@ def route(manifest: Manifest) -> list[list[Value]]:
 
 
 def fakes_of(program: ExportedProgram) -> dict[str, Any]:
-    """Return the metadata of each input of a stage, by name."""
+    """Return `meta["val"]` of each input of a stage, by name."""
     return {
         node.name: node.meta["val"]
         for node in program.graph.nodes
@@ -277,7 +277,7 @@ def fill(tensors: Sequence[torch.Tensor], takes: Sequence[Value], fakes: dict[st
     with torch.no_grad():
         for facts, tensor in zip(takes, tensors, strict=True):
             fake = fakes.get(facts.name)
-            # Zeros are valid indices. Symbolic numbers have to match the sizes of the tensors.
+            # Zeros are valid indices into tensors; symbolic numbers have to match tensor sizes.
             tensor.fill_(0 if facts.type == "tensor" else _number(fake, known))
 
 
@@ -289,7 +289,7 @@ def _number(fake: Any, known: dict[Any, Any]) -> Any:
 
 
 class _Received(torch.autograd.Function):  # type: ignore[misc]
-    """The identity; its backward makes the gradient contiguous, as sending it requires."""
+    """An identity function whose backward makes the gradient contiguous, so that it can be sent."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -301,7 +301,7 @@ class _Received(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Identity(torch.autograd.Function):  # type: ignore[misc]
-    """The identity with a new tensor object, because torch detaches a stage's results in place."""
+    """An identity function that returns a new tensor: torch detaches a stage's results in place."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -322,7 +322,7 @@ def packed(value: Any, facts: Value) -> torch.Tensor:
 
 
 def as_result(value: Any, facts: Value) -> torch.Tensor:
-    """Return a tensor for a result of the program, with unchanged strides."""
+    """Convert a result of the program to a tensor; a tensor keeps its strides."""
     return _given(value) if isinstance(value, torch.Tensor) else packed(value, facts)
 
 
@@ -332,7 +332,7 @@ def _given(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unpacked(tensor: torch.Tensor, facts: Value) -> Any:
-    """Invert `packed`."""
+    """Convert `tensor`, a result of `packed`, back to the original value."""
     if facts.type != "tensor":
         return tensor.item()
     if tensor.requires_grad:

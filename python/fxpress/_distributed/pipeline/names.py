@@ -1,4 +1,4 @@
-"""Handle the names in a stage's module: of repeated calls, of tied weights, and their order."""
+"""Handle the names in a stage's module: repeated calls, tied weights, and the order of names."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def plain(name: str) -> str:
 
 
 def number_calls(graph: Graph) -> None:
-    """Number each module's calls anew in the nodes' metadata; the call with most nodes is first."""
+    """Renumber each module's calls in the metadata of nodes; the call with most nodes is first."""
     stacks = [node.meta.get("nn_module_stack") or {} for node in graph.nodes]
     if not any("@" in key for stack in stacks for key in stack):
         return
     sizes = Counter(key for stack in stacks for key in stack)
     around: dict[str, str] = {}  # call -> the call that contains it
-    calls: list[dict[str, list[str]]] = []  # by depth: module -> its calls
+    calls: list[dict[str, list[str]]] = []  # for each depth: module -> its calls
     for stack in stacks:
         outer = ""
         for depth, key in enumerate(stack):

@@ -31,7 +31,7 @@ _KINDS: dict[str, Any] = {
 def parallelize(
     module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]
 ) -> dict[str, bool]:
-    """Apply a plan to a stage on meta; return name in the plan -> whether a module has it."""
+    """Apply a plan to a stage on meta; return {name in the plan: whether a module has it}."""
     for each in filter(_runs, module.modules()):
         kind = _KINDS.get(each.type_name() or "")
         if kind is not None:
@@ -86,7 +86,7 @@ def _matching(module: nn.Module, key: str) -> list[nn.Module]:
 
 
 def _runs(module: nn.Module) -> bool:
-    """Return whether the stage calls a module; other modules only hold a tied weight."""
+    """Return whether the stage calls a module; other modules only contain a tied weight."""
     return hasattr(module, "type_name")
 
 
@@ -140,10 +140,10 @@ def _made(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def check_crossing(module: StageModule, number: int) -> None:
-    """Raise PipelineError for a plan that cuts a value which a later stage takes in full."""
+    """Raise PipelineError if the plan cuts a value that a later stage needs in full."""
     made: Any = None
     # A stage that depends on data, or has an operator without a meta kernel, cannot run on the meta
-    # device. It is not checked here: a wrong plan makes its first step fail.
+    # device. Such a stage is not checked here: with a wrong plan, its first step fails.
     with contextlib.suppress(Exception):
         made = _run(module)
     if made is None:

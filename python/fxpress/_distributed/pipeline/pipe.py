@@ -27,23 +27,23 @@ _PREFIX = "submod_pp_"  # torch's `Pipe` finds stages by this prefix of their na
 
 @operation("pipeline.to_pipe", lambda made, *_, **__: {"stages": made.num_stages})
 def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters") -> Pipe:
-    """Return a `torch.distributed.pipelining.Pipe`, which torch's own functions accept.
+    """Return a `torch.distributed.pipelining.Pipe`, for use with torch's own functions.
 
-    Its stages have the modules and the names of the program, and run on fxpress's engine. Torch
-    sends a value from the stage that computes it to each stage that uses it. The first stage takes
-    all inputs of the program, and passes on the inputs that later stages use; the last stage
-    returns all results.
+    The stages of the pipe have the modules and the names of the program, and run on fxpress's
+    engine. Torch sends a value from the stage that computes it to each stage that uses it. The
+    first stage takes all inputs of the program, and passes on the inputs that later stages use; the
+    last stage returns all results.
 
-    Torch's stages get the sizes of the tensors that they receive from the program, so the sizes
-    must be plain numbers: export the model without dynamic sizes, with the size of a microbatch.
+    Torch's stages read the sizes of received tensors from the program, so these sizes must be
+    integers: export the model without dynamic sizes, and with the batch size of a microbatch.
 
     Args:
-        program: the program. The pipe has its weights, with a copy in each stage that uses one.
+        program: the program. Each stage of the pipe has a copy of the weights that it uses.
         plan: the result of `plan` for the program, or the number of stages to plan.
-        by: for a number of stages, what to balance, see `plan`.
+        by: the quantity to balance if `plan` is a number of stages; see the function `plan`.
 
     Raises:
-        StageError: the program cannot be cut in this way; an input, or a value that passes between
+        StageError: the program cannot be cut by this plan; an input, or a value that passes between
             stages, is not a tensor; or a size of a passed tensor is a symbol. Torch's `Pipe` does
             not support these programs; `save_stages` does.
 
@@ -88,7 +88,7 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
 
 
 def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, str]:
-    """Map the name of each of `stages` in the pipe to the stage's name of a weight with `names`."""
+    """Return a map: name of a stage in the pipe -> which of a weight's `names` this stage uses."""
     found = {}
     for number in stages:
         own = {str(whole.ends.state[node].target) for node in whole.stages[number].state}
@@ -97,7 +97,7 @@ def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, st
 
 
 def _module(program: ExportedProgram) -> GraphModule:
-    """Return the module of a stage, which takes inputs by position or by name."""
+    """Return the module of a stage, which accepts inputs by position or by name."""
     unflattened = unflatten(program)
     module = GraphModule(unflattened, unflattened.graph)
     if len(output := module.graph.output_node().args[0]) == 1:
@@ -119,7 +119,7 @@ def _pass_ends(whole: Cut) -> None:
     first.inputs = dict.fromkeys(whole.ends.inputs)
     for stage in whole.stages[1:]:
         first.outputs.update((node, None) for node in stage.inputs if node in whole.ends.inputs)
-    # torch matches the values that a stage sends to a later stage only by their order.
+    # torch matches sent values and the inputs of a later stage only by their order.
     made = [node for stage in whole.stages for node in stage.outputs]
     for stage in whole.stages[1:]:
         stage.inputs = dict.fromkeys(node for node in made if node in stage.inputs)

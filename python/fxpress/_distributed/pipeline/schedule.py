@@ -1,4 +1,4 @@
-"""Build a schedule of torch for stages."""
+"""Build one of torch's pipeline schedules for stages."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def build_schedule(
     timeout: float = 300.0,
     **options: Any,
 ) -> Any:
-    """Return one of torch's schedules for the stages of this rank. Every rank has to call it.
+    """Return one of torch's schedules for this rank's stages. Every rank has to call this function.
 
-    The ranks first agree on the program, its cut, the files, torch and the schedule. From then on,
-    a rank that fails, dies or hangs makes the others fail too, with an error that names it. After a
-    training step, gradients of weights that several stages have are summed, and added to the
-    gradients from before the step.
+    The ranks first check that they use the same program, cut, files, torch version and schedule.
+    Later, if a rank fails, dies or hangs, all other ranks raise an error that names this rank.
+    After a training step, the ranks sum the gradients of each weight that several stages have, and
+    add the sum to the gradient from before the step.
 
     Args:
         schedule: the name: "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS",
             "InterleavedZeroBubble", "ZBVZeroBubble" or "DualPipeV".
         stages: the stages of this rank, see `placement`.
         n_microbatches: the number of parts that a batch is cut into; it divides the batch size. All
-            batches have the sizes of the first one; batches of `step` and of `eval` may differ.
+            batches of `step` need equal sizes, and so do all batches of `eval`.
         loss_fn: a function of the last stage's outputs and the target; None: nothing is trained.
             All ranks pass a function, though only the rank of the last stage calls it. `eval`
             without a target does not call it.
@@ -73,7 +73,7 @@ def build_schedule(
 
     Raises:
         PipelineError: the ranks do not agree, torch refuses the arguments on a rank, a rank has
-            died, or another rank has raised an error listed below. All ranks get the same text.
+            died, or another rank has raised an error listed below. All ranks raise the same text.
         TypeError: the loss function is not callable, or an element of `stages` is not a stage.
         ValueError: torch has no such schedule, this rank is not in the group, there are no stages
             or no microbatches, or the timeout is not a number above 0.
@@ -173,7 +173,7 @@ def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
 
 
 def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[list[int]], str]:
-    """Return the numbers of each rank's stages, and the error if this rank has others, or ""."""
+    """Return each rank's stage numbers, and an error if this rank has other stages, else ""."""
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     try:
         placed = placement(schedule, size, stages[0].count)
@@ -244,7 +244,7 @@ def added(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
 
 class _Shared(NamedTuple):
     copies: list[torch.nn.Parameter]  # the copies on this rank
-    places: tuple[int, ...]  # the ranks that have a copy, as numbers of the default group
+    places: tuple[int, ...]  # the ranks that have a copy, numbered as in the default group
 
 
 class SharedGradients:
@@ -288,7 +288,7 @@ class SharedGradients:
         self._group = None
 
     def _sum(self, total: torch.Tensor, places: tuple[int, ...]) -> None:
-        """Replace `total` by its sum over the ranks `places`, which the first of them computes."""
+        """Replace `total` by its sum over the ranks `places`; the first rank computes the sum."""
         first, *others = places
         if self._own != first:
             distributed.send(total, first, group=self._group)

@@ -33,7 +33,7 @@ from fxpress._files.serde.limits import Budget, Limits
 
 
 class Source(os.PathLike[str]):
-    """Stages at a path or a URL; equal stages have equal `digest`s. Errors contain `name`."""
+    """Stages at a path or a URL; errors contain `name`. Equal stages have equal `digest`s."""
 
     def __init__(self, path: str | bytes | os.PathLike[str], limits: Limits | None = None) -> None:
         self._given = os.fsdecode(path)
@@ -41,7 +41,7 @@ class Source(os.PathLike[str]):
         self._path = Path(local_path(path))
         self.name = str(self._path) if self._url is None else shown(self._url)
         self._is_folder = self._path.is_dir() if self._url is None else not is_archive(self._url)
-        self._remote: dict[str, RemoteArchive] = {}  # by the archive's URL
+        self._remote: dict[str, RemoteArchive] = {}  # URL of an archive -> the archive
         if self._is_folder:
             data = self._manifest_file()
             budget = Budget(limits, len(data))
@@ -81,7 +81,7 @@ class Source(os.PathLike[str]):
             return file.read_all()
 
     def _opened(self, path: Path, stack: contextlib.ExitStack) -> PT2ArchiveReader:
-        """Return a reader of an archive, with the archive's directory read."""
+        """Open an archive, and read its directory."""
         if self._url is None:
             return stack.enter_context(PT2ArchiveReader(path, limits=self._limits))
         return self._remote_archive(path)

@@ -23,7 +23,7 @@ _MAX_SEARCH = 5.0  # seconds that a failed rank searches for the cause
 class Watch:
     """Sends this rank's heartbeats, and finds the rank that made an operation fail.
 
-    `patience` is the timeout of communication in seconds, which leaves time for the search.
+    `patience` is the timeout of communication in seconds; it leaves time to find the failed rank.
     """
 
     def __init__(self, group: Any, names: list[str], timeout: float) -> None:
@@ -33,7 +33,7 @@ class Watch:
         self.patience = timeout - self._search
         self._step, self._doing, self._since = 0, "", time.monotonic()
         self._failure = ""
-        try:  # clones have separate connections: a request on a shared one may wait long
+        try:  # each clone has its own connection, so that no request waits for another
             self._key = f"watch/{join_round(group)}"
             self._store = store_of(group).clone()
             own = self._store.clone()
@@ -138,8 +138,8 @@ class Watch:
         start = time.monotonic()
         before = self._beats(others)
         read = time.monotonic()
-        # `rest` is for the requests that end the wait, read the heartbeats again and write the
-        # cause. On a slow link, they need twice the time in which the heartbeats were read.
+        # `rest` is the time to end the wait, read the heartbeats again and write the cause. On a
+        # slow link, these requests need twice the time of the first read of the heartbeats.
         rest = max(self._search * 0.4, self._search * 0.1 + (read - start) * 2)
         end = max(start + self._search - rest, read + self._beat * 3)  # time for two heartbeats
         cause = text_of(self._store, f"{self._key}/cause", end - read)
@@ -165,7 +165,7 @@ class Watch:
     def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any]]:
         """Return the last heartbeats of ranks, each of which has sent at least one."""
         keys = [f"{self._key}/beat/{rank}" for rank in ranks]
-        # One request if the store can: when a step fails, each rank reads all other ranks' keys.
+        # Use one request if possible: after a failed step, each rank reads the keys of all others.
         several = self._store.has_extended_api()
         beats = self._store.multi_get(keys) if several else map(self._store.get, keys)
         return {rank: json.loads(beat) for rank, beat in zip(ranks, beats, strict=True)}
@@ -179,7 +179,7 @@ def _is_of_communication(error: BaseException) -> bool:
     )
 
 
-# Parts of the messages of Gloo's and the stores' errors, which are plain RuntimeErrors.
+# Substrings of error messages of Gloo and of stores. The errors are plain RuntimeErrors.
 _WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "[c10d]")
 
 

@@ -22,7 +22,7 @@ class Analysis:
     program: ExportedProgram
     operations: list[Node]  # in the order of `operations_of`
     numbers: dict[Node, int]  # operation -> its position in the order
-    # For each operation, the nodes whose values it uses, and unused state to keep in its stage.
+    # For each operation: the nodes whose values it uses, and unused state that its stage keeps.
     sources: list[list[Node]]
     ends: Ends  # the inputs, state and results of the program
     storages: dict[Node, Storage]  # node -> the storage that it creates
@@ -68,7 +68,7 @@ def operations_of(module: GraphModule) -> list[Node]:
 
 
 def _last_copies(graph: Graph) -> Iterator[Node]:
-    """Yield the final copies of operations' values into placeholders, the last one first."""
+    """Yield the final nodes that copy an operation's value to a placeholder, the last one first."""
     node = graph.output_node().prev
     while node.target is torch.ops.aten.copy_.default and not node.users and len(node.args) == 2:
         target, value = node.args
@@ -85,7 +85,7 @@ def _last_copies(graph: Graph) -> Iterator[Node]:
 def unused_state(
     program: ExportedProgram, ends: Ends, places: SplitCallback | dict[Node, int]
 ) -> Iterator[tuple[Node, int]]:
-    """Yield (placeholder of unused state, place of the first use of the used state before it)."""
+    """Yield (placeholder of unused state, place where the preceding used state is first used)."""
     used = {node for node in ends.state if node.users or node in ends.written}
     if len(used) == len(ends.state):
         return

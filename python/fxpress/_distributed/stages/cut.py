@@ -21,13 +21,13 @@ from fxpress._graphs.partition.callback import SplitCallback
 class Stage:
     """The inputs, operations and outputs of a stage, as nodes of the entire program."""
 
-    number: int  # its position among the stages
+    number: int  # the position of the stage, from 0
     operations: list[Node] = dataclasses.field(default_factory=list)
-    # The placeholders of the parameters, buffers and constants that it uses, or keeps unused.
+    # The placeholders of the parameters, buffers and constants that the stage uses or keeps unused.
     state: dict[Node, None] = dataclasses.field(default_factory=dict)
-    # The inputs of the program and the values of earlier stages that it uses.
+    # The inputs of the program and the values of earlier stages that the stage uses.
     inputs: dict[Node, None] = dataclasses.field(default_factory=dict)
-    # The values that it writes to state and inputs, with their specifications.
+    # The values that the stage writes to state and inputs, with their specifications.
     mutations: list[tuple[Node, OutputSpec]] = dataclasses.field(default_factory=list)
     # The values that later stages use, or that are results of the entire program.
     outputs: dict[Node, None] = dataclasses.field(default_factory=dict)
@@ -38,7 +38,7 @@ class Cut:
     """A program in stages."""
 
     stages: list[Stage]  # in the order in which they run
-    # Value that passes between stages or is a result -> the number of the stage that outputs it.
+    # Value that passes between stages or is a result -> number of the stage that outputs the value.
     maker: dict[Node, int]
     ends: Ends  # the inputs, state and results of the entire program
 
@@ -88,7 +88,7 @@ def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> Non
 
 
 def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
-    """Return the stage that outputs a result: the one that computes it, or the last that has it."""
+    """Return the stage that outputs a result: the one that computes it, or the last with a copy."""
     if value in stage_of:
         return made.stages[stage_of[value]]
     having = [stage for stage in made.stages if value in stage.state or value in stage.inputs]
@@ -113,7 +113,7 @@ def shared_of(lifetimes: Lifetimes, ends: list[int]) -> tuple[Shared, ...]:
 
 
 def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], list[int]]]:
-    """Return, for each tensor that several stages have copies of, its names and the stages."""
+    """Return the names of each tensor that several stages have copies of, and these stages."""
     values = state_of(program)
     names: dict[Hashable, dict[str, None]] = {}
     uses: list[tuple[Hashable, int]] = []
@@ -127,7 +127,7 @@ def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], l
 
 
 def _in_several(uses: Iterable[tuple[Hashable, int]]) -> dict[Hashable, dict[int, None]]:
-    """Return storage -> stages, for storages that several stages use, in order of first use."""
+    """Map each storage that several stages use to these stages, in order of first use."""
     stages: dict[Hashable, dict[int, None]] = {}
     for key, stage in uses:
         stages.setdefault(key, {})[stage] = None

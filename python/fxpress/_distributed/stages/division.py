@@ -16,7 +16,7 @@ _EVEN = 1.25  # cuts between modules may make the heaviest stage heavier by this
 
 
 class Division:
-    """Finds the ends of stages among the possible cuts, `places`; StageError if there are none.
+    """Finds the ends of stages among the possible cuts, `places`; StageError if no division exists.
 
     `before[i]` is the weight of the first i operations. `limits` has the maximum bytes of each
     stage, or is None. `slack` is a fraction of the minimum weight of the heaviest stage.
@@ -40,7 +40,7 @@ class Division:
         return self._cheapest(places, reach, self._least(places, reach))
 
     def by_modules(self, places: list[int]) -> list[int]:
-        """Return the end of each stage, between modules of a depth that allows even stages."""
+        """Return the end of each stage; cut between modules at the least depth with even stages."""
         free = self._least(places, self._reach(places))
         best: tuple[int, list[int], Reach] | None = None
         most, refused = 0, None
@@ -67,7 +67,7 @@ class Division:
         return self._cheapest(allowed, reach, limit)
 
     def _reach(self, places: list[int]) -> Reach:
-        """Return, for each stage and index of its start, the last index of its end in its limit."""
+        """Return, for each stage and start in `places`, the last end within the stage's limit."""
         last = len(places) - 1
         if self._limits is None:
             return [[last] * last] * self._stages
@@ -120,7 +120,7 @@ class Division:
             start, end, what = starts[stage], starts[stage] + 1, "the first operation left to it"
         elif starts[-1] < last:
             stage, start, end, what = self._stages - 1, starts[-2], last, "all that is left to it"
-        else:  # each stage could hold some operations, but not in one division
+        else:  # each stage could contain some operations, but no division fits
             stage = self._limits.index(min(self._limits))
             start = min(range(last), key=lambda at: memory.of(at, at + 1))
             end, what = start + 1, "any operation"

@@ -55,7 +55,7 @@ class Fields:
         return int(value)
 
     def integers(self, name: str, length: int | None = None) -> tuple[int, ...]:
-        """Return non-negative integers; `length` is their number, None for any."""
+        """Return non-negative integers, exactly `length` of them unless `length` is None."""
         value = self._list(name)
         self.require(all(map(_is_count, value)), name, "ints of at least 0")
         self.require(length is None or len(value) == length, name, f"{length} ints")

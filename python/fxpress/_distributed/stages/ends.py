@@ -1,4 +1,4 @@
-"""Find the inputs, state and results of a program, what it writes, and the bytes of values."""
+"""Find the inputs, state, results and writes of a program, and the bytes of values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def state_of(program: ExportedProgram) -> dict[str, Any]:
 
 
 def flat_inputs(program: ExportedProgram, inputs: Any) -> list[Any] | None:
-    """Return the leaves of (args, kwargs); None if their structure is not the program's."""
+    """Return the leaves of (args, kwargs); None if their structure differs from the program's."""
     args, kwargs = inputs
     spec = program.call_spec.in_spec
     try:
@@ -93,7 +93,7 @@ def copied(value: Any) -> Any:
 
 
 def value_of(node: Node) -> Any:
-    """Return the metadata of a node's value."""
+    """Return `meta["val"]` of a node; None if it is missing."""
     return node.meta.get("val")
 
 
@@ -111,7 +111,7 @@ def size_of(size: Any) -> int:
 
 
 def storage_of(value: Any) -> Hashable:
-    """Return a key that is equal for tensors of one storage."""
+    """Return a key that is equal for tensors with the same storage."""
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
         return int(value.untyped_storage()._cdata)
     return "object", id(value)

@@ -1,6 +1,6 @@
 """Find which stage checks each guard on a program's inputs, and create the checking function.
 
-A guard is a Python expression, in which `L['name']` stands for the input of that name.
+A guard is a Python expression, in which `L['name']` is the program's input `name`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fxpress._graphs.unflatten.guards import Inputs, as_function, of_placeholder
 from fxpress._torch.serde import SerializeError
 
 _INPUT = re.compile(r"\bL\['(\w+)'\]")
-_NUMBERS = {"tensor", "int", "float", "bool"}  # types of inputs
+_NUMBERS = {"tensor", "int", "float", "bool"}  # types of inputs that count as numbers
 
 
 class Guards(NamedTuple):
     """The guards of a program."""
 
-    # For each stage, the guards that it checks: no earlier stage has all of their inputs.
+    # For each stage, the guards of which it is the first stage with all inputs.
     checked: list[list[str]]
-    unchecked: list[str]  # the guards whose inputs no single stage has
+    unchecked: list[str]  # the guards for which no stage has all inputs
 
 
 def guards_of(program: ExportedProgram, cut: Cut, types: Mapping[str, str]) -> Guards:
@@ -66,5 +66,5 @@ def inputs_in(guard: str, types: Mapping[str, str]) -> set[str] | None:
 
 @functools.lru_cache(maxsize=64)
 def function_of(guards: tuple[str, ...], names: tuple[str, ...]) -> Callable[..., None]:
-    """Return a function of inputs, not picklable, that raises for the first failing guard."""
+    """Return a function (not picklable) of the inputs that raises for the first failing guard."""
     return as_function([*guards], Inputs(dict.fromkeys(names)))

@@ -20,19 +20,19 @@ class Lifetimes:
 
     crossing: list[int]  # bytes of the values that pass a cut before the operation
     alive: list[int]  # bytes of the values that are in memory while the operation runs
-    # Bytes of the new values of state that the operation computes. The stage keeps them to its end.
+    # Bytes of new values of state that the operation computes; the stage keeps them to its end.
     written: list[int]
-    uses: list[tuple[Hashable, ...]]  # the keys (`storage_of`) of the state that it uses
+    uses: list[tuple[Hashable, ...]]  # the keys (`storage_of`) of the state that the operation uses
     state: dict[Hashable, State]  # key -> the storage
-    brought: list[list[torch.Tensor]]  # the tensors of state that it is the first to use
+    brought: list[list[torch.Tensor]]  # tensors of state that the operation is the first to use
 
 
 @dataclasses.dataclass(slots=True)
 class State:
     """A storage of parameters, buffers or constants."""
 
-    nbytes: int = 0  # the bytes of the largest tensor in it
-    # The names of the tensors in it that operations use, in order of first use.
+    nbytes: int = 0  # the bytes of the largest tensor in the storage
+    # The names of the storage's tensors that operations use, in order of first use.
     names: dict[str, None] = dataclasses.field(default_factory=dict)
     is_parameter: bool = False  # whether one of the names is a parameter
 
@@ -80,7 +80,7 @@ def _alive(
         if not returned.isdisjoint(storage.results):
             until = len(analysis.operations) - 1
         elif not storage.touching or not replacing.isdisjoint(storage.results):
-            continue  # nothing uses it, or `written` counts it
+            continue  # nothing uses the value, or `written` counts it
         else:
             until = analysis.numbers[storage.touching[-1]]
         changes[analysis.numbers.get(node, 0)] += sizes[node]

@@ -38,7 +38,7 @@ from fxpress._torch.serde import dump_treespec
 
 _DIGITS = 12  # how many digits of a hash a repr shows
 FORMAT, STATE_FORMAT, VERSION = names.MANIFEST_FORMAT, "fxpress state of stages", 1
-# Some older manifests have a SHA-256 of their text, computed with zeros in this field.
+# In older manifests, this field may contain the SHA-256 of the text with zeros in the field.
 _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 
 
@@ -92,7 +92,7 @@ def fxpress_version() -> str | None:
 
 
 def described(value: Any) -> dict[str, Any]:
-    """Return the type of a value, and a tensor's sizes, where symbols are strings."""
+    """Describe a value: its type, and a tensor's dtype and sizes, with symbols as strings."""
     if isinstance(value, torch.Tensor):
         return {
             "type": "tensor",
@@ -184,7 +184,7 @@ def _input_paths(program: ExportedProgram) -> list[str]:
 
 
 def _output_paths(program: ExportedProgram, count: int) -> list[str]:
-    """Return the path of each result in the program's result; empty for a single tensor."""
+    """Return the path of each tensor in the program's result; a single tensor's path is empty."""
     spec = program.call_spec.out_spec
     numbered = pytree.tree_unflatten(list(range(count)), spec)
     return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(numbered)[0]]
@@ -194,15 +194,15 @@ def _output_paths(program: ExportedProgram, count: int) -> list[str]:
 class Value:
     """An input or an output of a stage or of the entire program."""
 
-    name: str  # the name of its node
+    name: str  # the name of the value's node
     type: str  # "tensor", or the type of a number
     dtype: str  # the dtype of a tensor, such as "float32"
-    # The sizes of a tensor; a size that is not a number is an expression of symbols.
+    # The sizes of a tensor; a symbolic size is an expression, as a string.
     shape: tuple[int | str, ...]
-    # The dimensions from the outermost in memory to the innermost; None: they are in this order.
+    # The dimensions of a tensor by decreasing stride; None if this is their order already.
     order: tuple[int, ...] | None
-    # For an input of a stage, its origin: the number of a stage, or None for an input of the
-    # program; and its name there.
+    # For an input of a stage: the number of the stage that outputs the value (None: it is an input
+    # of the program), and the value's name.
     source: tuple[int | None, str] | None = None
 
 
@@ -224,7 +224,7 @@ class StageFacts:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     bytes: int  # the bytes of its parameters, buffers and constants
-    guards: tuple[str, ...]  # the guards that it checks: no earlier stage has all of their inputs
+    guards: tuple[str, ...]  # the guards of which it is the first stage with all inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +240,7 @@ class Manifest:
     inputs: tuple[Value, ...]  # the inputs of the entire program, in order
     results: tuple[Result, ...]  # the results of the entire program, in order
     stages: tuple[StageFacts, ...]
-    # For each tensor that several stages have copies of, its names and the stages.
+    # For each tensor that several stages have copies of, its names and the numbers of these stages.
     shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
     # Guards whose inputs no stage uses together. The first stage checks them: it gets all inputs.
     unchecked_guards: tuple[str, ...]
@@ -254,7 +254,7 @@ class Manifest:
 
 
 def facts_of_file(path: Path) -> dict[str, Any]:
-    """Return the fields of a manifest for the file of a stage, which was just written."""
+    """Return the manifest's fields that describe a newly written file of a stage."""
     with PT2ArchiveReader(path) as reader:
         records = digest_of_records(reader, records_of(reader, names.MODEL))
     whole = hashlib.sha256()
@@ -288,7 +288,7 @@ def with_files(data: bytes, files: list[dict[str, Any]]) -> str:
 
 
 def read_manifest(data: bytes, budget: Budget | None = None) -> Manifest:
-    """Parse a manifest; StageError, with the field, if it is damaged or not a manifest."""
+    """Parse a manifest; StageError, which names the field, if it is damaged or not a manifest."""
     if _has_wrong_checksum(data):
         raise StageError("the manifest of the stages is damaged: its checksum is wrong")
     try:

@@ -11,7 +11,7 @@ from fxpress._distributed.stages.lifetimes import Lifetimes
 
 
 class Memory:
-    """The memory of runs: consecutive operations from one possible cut to a later one.
+    """The memory of runs. A run is all operations from one possible cut to a later one.
 
     `start` and `end` are indices of `places`, the possible cuts.
     """
@@ -33,11 +33,11 @@ class Memory:
         return sum(map(self._sizes.__getitem__, used))
 
     def activations(self, start: int, end: int) -> int:
-        """Return the peak of the bytes of values, other than state, that are live at once."""
+        """Return the peak bytes of the values, other than state, that are live at once."""
         return max(self._alive[start:end]) + sum(self._written[start:end])
 
     def of(self, start: int, end: int) -> int:
-        """Return all bytes of a run."""
+        """Return the bytes of a run's state and activations."""
         return self.state(start, end) + self.activations(start, end)
 
     def reach(self, limit: int) -> list[int]:

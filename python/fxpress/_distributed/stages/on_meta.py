@@ -15,7 +15,7 @@ _PLAIN = {type(None), bool, int, float, str, torch.dtype, torch.device, torch.la
 
 
 class Arguments:
-    """The arguments of an operator as tensors on the meta device, with the hints of symbols."""
+    """An operator's arguments, with tensors replaced by meta tensors and symbols by their hints."""
 
     def __init__(self, node: Node) -> None:
         self._target = node.target

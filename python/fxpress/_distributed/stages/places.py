@@ -16,11 +16,11 @@ from fxpress._distributed.stages.lifetimes import Lifetimes
 from fxpress._graphs.partition.by_module import by_module
 
 _MOST_COMPONENTS = 100  # the maximum number of components of a module's path
-_PASSED = (torch.Tensor, torch.SymInt)  # torch's files support only these inputs of programs
+_PASSED = (torch.Tensor, torch.SymInt)  # the types of inputs that torch's files support
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
-    """Return the number of the operation after each possible cut, and 0 and `count`."""
+    """Return 0, the number of the operation after each possible cut, and `count`."""
     spans = list(spans)
     changes = [0] * (count + 1)  # spans that begin before each place, minus spans that end there
     for span in spans:
@@ -62,7 +62,7 @@ def places_of_modules(analysis: Analysis, places: list[int]) -> Iterator[list[in
 
 
 def _deepest(nodes: list[Any]) -> int:
-    """Return the largest number of components of a path, between 1 and `_MOST_COMPONENTS`."""
+    """Return the number of components of the longest path, at most `_MOST_COMPONENTS`."""
     paths = (
         path for node in nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values()
     )
@@ -75,7 +75,7 @@ class Span(NamedTuple):
 
     first: int  # the number of the first operation in the order of the graph
     last: int  # the number of the last operation
-    reason: str  # why, for an error
+    reason: str  # why a cut is not possible, for an error
 
 
 def spans_of(analysis: Analysis) -> Iterator[Span]:
@@ -84,7 +84,7 @@ def spans_of(analysis: Analysis) -> Iterator[Span]:
     objects = ends.objects()
     # Each stage has its own copy of state and inputs, so one stage has to contain all uses of a
     # storage that is written.
-    results: dict[Node, list[Any]] = {}  # node of a storage -> the values that finally replace its
+    results: dict[Node, list[Any]] = {}  # node of a storage -> its final values
     for node, result in ends.written.items():
         results.setdefault(analysis.same.get(node, node), []).append(result)
     for node, storage in analysis.storages.items():

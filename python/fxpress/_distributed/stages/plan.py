@@ -41,19 +41,19 @@ def plan(
 ) -> Plan:
     """Return where to cut a program into stages. torch has no such function.
 
-    Of the plans whose heaviest stage is at most `slack` heavier than the minimum, the result is one
-    whose cuts pass the fewest bytes, see `Plan.crossing_bytes`. Among these, each stage in turn is
-    as close as possible to an equal share of the remaining weight.
+    Of the plans whose heaviest stage is at most `slack` heavier than the minimum, the function
+    returns one with the fewest bytes between stages (`Plan.crossing_bytes`). Of several such plans,
+    it returns the one whose stages, in turn, are closest to an equal share of the remaining weight.
 
-    Equal programs get equal plans in every process; by "time", only with equal profiles.
+    Equal programs get equal plans in every process. For "time", this requires equal profiles.
 
     Args:
         program: the program, which is not changed.
         stages: the number of stages, none of which is empty.
-        by: the weight to balance: "parameters" or "bytes" of the state that an operation is the
-            first to use, "flops" as `torch.utils.flop_counter` counts them for the sizes in the
-            metadata, or "time". "module" balances parameters, and cuts only between modules of the
-            least depth at which stages are almost as even as with cuts anywhere.
+        by: the weight to balance. "parameters" and "bytes" count the state that an operation is the
+            first to use. "flops" are the FLOPs that `torch.utils.flop_counter` counts for the sizes
+            in the metadata. "time" uses `profile`. "module" balances parameters, but cuts only
+            between modules, at the least depth with stages almost as even as with any cuts.
         memory: the maximum bytes of every stage, or a sequence with the maximum of each. A stage
             uses memory for its state, and for the values that are live at once when it runs without
             gradients.
@@ -61,14 +61,14 @@ def plan(
         profile: the times to balance, from `measure_times`.
         slack: how much heavier the heaviest stage may be than the minimum, as a fraction of the
             minimum.
-        shared: "list": a cut may separate operations that use one parameter; each of their stages
-            then has a copy, and the plan lists it. "together": no cut may separate them.
+        shared: how to cut between operations that use one parameter. "list": each of their stages
+            has a copy of the parameter; `Plan.shared` lists it. "together": no such cuts.
 
     Raises:
         StageError: there are too few possible cuts, no plan fits into the memory limits, all
             weights are 0, the program passes effect tokens, the profile is for another program, or
             there are no inputs to measure times with.
-        fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
+        fxpress.SerializeError, fxpress.UnsupportedError: `graph_hash` does not support the program.
 
     Example:
         >>> from fxpress import pipeline
@@ -115,7 +115,7 @@ def check(plan: Plan, program: ExportedProgram) -> None:
     Raises:
         StageError: the plan is for another program, cuts where a cut is not possible, or has a
             stage without operations or another invalid field.
-        fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
+        fxpress.SerializeError, fxpress.UnsupportedError: `graph_hash` does not support the program.
 
     Example:
         >>> from fxpress import pipeline

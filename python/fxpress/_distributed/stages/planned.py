@@ -1,4 +1,4 @@
-"""`Plan`: a division of a program into stages, which can be stored as JSON."""
+"""Define `Plan`, a division of a program into stages, which can be stored as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Shared:
 
     Attributes:
         names: the names of one storage, in the order in which the program first uses them.
-        stages: the stages that use it.
+        stages: the numbers of the stages that use the storage.
         is_parameter: whether one of the names is a parameter, whose gradients have to be summed.
 
     Example:
@@ -49,24 +49,24 @@ class Shared:
 class Plan:
     """The cuts of a program into stages. torch has no such class.
 
-    A stage has the operations of the program's own graph from the end of the previous stage to its
-    own end. Equal programs get equal plans in every process.
+    A stage contains consecutive operations of the program's top-level graph, from the end of the
+    previous stage on. Equal programs get equal plans in every process.
 
     Attributes:
         by: the weight that the stages balance.
         graph_hash: `fxpress.graph_hash` of the program.
-        operations: the number of its operations.
-        ends: for each stage, the index of the first operation after it; the last one is
-            `operations`.
-        weights: for each stage, its weight in `by`; nanoseconds by "time", elements of parameters
-            by "module".
+        operations: the number of the program's operations.
+        ends: for each stage, the index of the first operation after the stage; the last index
+            equals `operations`.
+        weights: for each stage, its weight in the unit of `by`: nanoseconds for "time", elements of
+            parameters for "module".
         state_bytes: for each stage, the bytes of its parameters, buffers and constants; a storage
             with several names counts once.
-        activation_bytes: for each stage, the peak of the bytes of other values that are live at
-            once when it runs without gradients, with values that only pass through it.
-        crossing_bytes: for each cut, the bytes of the values that pass it: values that a later
-            stage uses, inputs of the program among them, which the first stage passes on, and
-            results of the program, which the last stage returns.
+        activation_bytes: for each stage, the peak bytes of all other values that are live at once
+            when it runs without gradients. Values that only pass through the stage count, too.
+        crossing_bytes: for each cut, the bytes of the values that pass it: the values and inputs of
+            the program that a later stage uses, and the results of the program, which the last
+            stage returns.
         shared: the state that several stages use.
 
     Example:
@@ -134,7 +134,7 @@ class Plan:
         return picture_of(program, self.stage_of(program))
 
     def report(self) -> str:
-        """Return a table of the stages, and a line for each shared state. Bytes are plain numbers.
+        """Return a table of the stages, and one line for each item of `shared`, as text.
 
         The last column has the bytes that pass from a stage to the next one.
         """

@@ -33,7 +33,7 @@ class OperationTimes:
 
     Attributes:
         graph_hash: `fxpress.graph_hash` of the program.
-        nanoseconds: the time of each operation of its graph, in order.
+        nanoseconds: the time of each operation of the program's top-level graph, in order.
 
     Example:
         >>> from fxpress import pipeline
@@ -87,7 +87,7 @@ def measure_times(program: ExportedProgram, inputs: Any) -> OperationTimes:
     """Measure the time of each operation of a program on this machine. torch has no such function.
 
     A time is the median of five runs after one warm-up run. The program's state and the inputs are
-    not changed. Two measurements differ, so processes that plan by time need the same profile.
+    not changed. Measurements vary, so all processes that plan by time need to use one profile.
 
     Args:
         program: the program.

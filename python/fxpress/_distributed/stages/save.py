@@ -63,21 +63,21 @@ def save_stages(
 
     Each rank reads `manifest.json`; `state.json` lists the state of each stage.
 
-    The files appear together or not at all: they are written under another name, and renamed. A
-    folder that is not empty is refused; an existing archive is replaced, as by `fxpress.save`. The
-    picture is omitted if it cannot be drawn.
+    The files appear together: they are written under a temporary name, and renamed when all are
+    complete. A folder that is not empty is refused; an existing archive is replaced. If no renderer
+    is installed, the picture is omitted.
 
     Args:
         program: the program, which is not changed.
-        path: a folder to create, which may exist if it is empty; or an archive of all stages, whose
-            name ends in ".pt2"; or the URL of either, such as `s3://bucket/stages`. For a URL, the
-            files are first written into this machine's temporary folder, and a folder's manifest is
-            uploaded last. A killed process leaves its temporary folder `fxpress-stages-*`, and at
-            the URL the files that it has uploaded. Without a manifest they cannot be loaded: remove
+        path: a folder to create, or an empty folder; an archive of all stages, whose name ends in
+            ".pt2"; or the URL of a folder or an archive, such as `s3://bucket/stages`. For a URL,
+            the files are first written to a temporary folder on this machine; the manifest of a
+            folder is uploaded last. A killed process leaves its temporary folder `fxpress-stages-*`
+            and the files that it has uploaded, which cannot be loaded without a manifest: remove
             both.
         plan: the result of `plan` for the program, or the number of stages to plan.
-        by: for a number of stages, what to balance: "parameters", "bytes", "flops", "time", or
-            "module", see `plan`.
+        by: the quantity to balance if `plan` is a number of stages: "parameters", "bytes", "flops",
+            "time" or "module"; see the function `plan`.
         inputs: (args, kwargs) to measure times with.
         progress: how to report progress, in bytes of each stage: True, False or a function of
             (done, total, what); None: a bar on a terminal, after two seconds, when tqdm is
@@ -85,14 +85,14 @@ def save_stages(
 
     Returns:
         The contents of the manifest. "picture" is None if the extra `draw`, or the program that
-        draws, is missing. Each of the "stages" has the "guards" that `load_stage` checks there.
-        "unchecked_guards" are the guards whose inputs no stage uses together. `load_stage` checks
-        them in the first stage, which gets all inputs. Guards on values other than inputs are never
-        checked, and stages that `load_stage` did not load check no guards.
+        draws, is missing. Each element of "stages" has the "guards" that this stage checks.
+        "unchecked_guards" are the guards whose inputs no stage uses together; the first stage
+        checks them, because it gets all inputs. Guards on values other than inputs are never
+        checked, and only stages that `load_stage` returns check guards.
 
     Raises:
-        StageError: the program cannot be cut in this way, the plan is for another program or has a
-            stage without operations, or the folder is not empty.
+        StageError: the program cannot be cut into these stages, the plan is for another program or
+            has a stage without operations, or the folder is not empty.
         OSError: a file cannot be written.
         fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved, or no installed
             package writes to the URL.
@@ -135,7 +135,7 @@ def save_stages(
 def _describe(
     program: ExportedProgram, whole: Cut, plan: Plan, drawn: str | None, files: list[dict[str, Any]]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the manifest, and {name: text} of all files but the programs, the manifest last."""
+    """Return the manifest, and {name: text} of each file except programs, the manifest last."""
     picture = None if drawn is None else PICTURE
     manifest = sealed({**manifest_of(program, whole, plan, files), "picture": picture})
     texts = {} if drawn is None else {PICTURE: drawn}
@@ -166,7 +166,7 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
 
 @contextlib.contextmanager
 def uploaded(url: str, last: str) -> Iterator[Path]:
-    """Yield a temporary path, then upload its files, `last` last; StageError if `url` exists."""
+    """Yield a temporary path, then upload its files, `last` last; StageError if the URL exists."""
     if urlsplit(url).scheme in ("http", "https"):
         raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")
     system, place = opened_system(url)

@@ -24,7 +24,7 @@ _NONE: set[Node] = set()
 class Storage:
     """The nodes that access, or may access, the storage that a node creates."""
 
-    touching: list[Node]  # nodes that create, read or write it, in the order of the graph
+    touching: list[Node]  # nodes that create, read or write the storage, in graph order
     writing: list[Node] = dataclasses.field(default_factory=list)  # nodes that may write it
     # The results of the graph that may share the storage.
     results: list[Node] = dataclasses.field(default_factory=list)
@@ -35,9 +35,9 @@ class _Effects:
     """The effects of a call on the storages of its arguments."""
 
     names: tuple[str, ...] = ()  # the names of the call's arguments, in order
-    # The arguments whose storage the result may share; None: any.
+    # The arguments whose storage the result may share; None: all arguments.
     aliased: tuple[str, ...] | None = ()
-    written: tuple[str, ...] | None = ()  # the arguments that it may write; None: any
+    written: tuple[str, ...] | None = ()  # the arguments that the call may write; None: all
     is_composite: bool = False  # whether sizes decide which `aliased` arguments share a storage
     is_new: bool = False  # whether the result may also have a new storage
     # Whether the call only reads, and its result always has a new storage.
@@ -48,10 +48,10 @@ class _Effects:
 
 
 def storages_of(graph: Graph, same: Mapping[Node, Node] | None = None) -> dict[Node, Storage]:
-    """Return the storages of a graph by the node that creates each: a placeholder or an operator.
+    """Return the storages of a graph, by the placeholder or operator that creates each storage.
 
     `same` maps a placeholder to the first placeholder with the same storage. A result that may
-    share an argument's storage counts as that storage. An operator with unknown effects counts as
+    share an argument's storage is treated as sharing it. An operator with unknown effects counts as
     a write to each argument.
     """
     same = {} if same is None else same
@@ -166,7 +166,7 @@ def _bodies(node: Node) -> list[GraphModule]:
 
 
 def _writes(body: GraphModule) -> bool:
-    """Return whether a node of a graph, or of a graph in it, may write to anything."""
+    """Return whether a node of a graph, or of its nested graphs, may write to a value."""
     for module in body.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             if node.op == "call_function":

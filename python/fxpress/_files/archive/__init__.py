@@ -1,4 +1,4 @@
 """Writes and reads archives: zip files with programs, their weights and example inputs.
 
-Read `package` (`save`), `writer`, `payloads`, then `load`, `reader`, `contents`, `storages`.
+Modules in reading order: `package`, `writer`, `payloads`, `load`, `reader`, `contents`, `storages`.
 """

@@ -92,7 +92,7 @@ def load_package(
     Loading compiled code may run any code. The function does not read the programs in the archive.
 
     Args:
-        path: a path, an open file, or a buffer, of an archive or of a package of an older torch.
+        path: a path, an open file or a buffer with an archive, or with a package of an older torch.
         model_name: the name of the model in the archive.
         run_single_threaded, num_runners, device_index, use_stream_affinity: see
             `fxpress.archive.load_pt2`.

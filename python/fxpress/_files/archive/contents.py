@@ -123,7 +123,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
 
 
 def _read_older(archive: PT2ArchiveReader, record: str) -> bytes | None:
-    """Return the record with all weights or all constants that older torch wrote, or None."""
+    """Return older torch's record of all weights or of all constants; None if it is missing."""
     if archive.find(record) is None:
         return None
     log.warning("%r is of an older format: save the program again.", record)
@@ -181,7 +181,7 @@ def join_storages(
             if constants is not None:
                 held += [(constants, str(name)) for name in group["constants"]]
             keys = {(id(table), name) for table, name in held}
-            if len(keys) < len(held) or keys & done:  # its value would be copied again
+            if len(keys) < len(held) or keys & done:  # no value may be copied twice
                 raise ValueError("a name is listed twice")
             done |= keys
             joined = on_one_storage([table[name] for table, name in held], len(group["state"]))
@@ -192,11 +192,11 @@ def join_storages(
 
 
 class Parts(NamedTuple):
-    """The contents of a program's records in an archive, of which `decode` builds the program."""
+    """The contents of a program's records in an archive, from which `decode` builds the program."""
 
     record: str  # the name of the graph's record
     text: bytes  # the JSON of the graph
-    weights: Any  # by name, or the bytes that older versions of torch wrote
+    weights: Any  # a dict by name, or the bytes that older torch wrote
     constants: Any
     examples: bytes
     budget: Budget

@@ -91,7 +91,7 @@ class Output:
             self.close()
 
     def close(self) -> None:
-        """Close the descriptor. Does nothing the second time."""
+        """Close the descriptor, unless it is closed already."""
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
             os.close(descriptor)
@@ -111,7 +111,7 @@ class AtomicFile(Output):
 
     Until then it is a locked temporary file in the same folder. The next writer of `target` removes
     temporary files without a lock, which killed writers have left. For a sidecar file, `main` is
-    the archive: the sidecar gets its permissions, and its next writer removes an abandoned one.
+    the archive: a sidecar gets its permissions, and its next writer removes abandoned sidecars.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
@@ -210,7 +210,7 @@ class InPlaceFile(Output):
         os.fsync(self._written)
 
     def close(self) -> None:
-        """Close the descriptors of the file and of the new bytes. Does nothing the second time."""
+        """Close the descriptors of the file and of the new bytes, unless they are closed."""
         if getattr(self, "_written", -1) >= 0:
             descriptor, self._written = self._written, -1
             os.close(descriptor)
@@ -291,7 +291,7 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
         except OSError:
             try:
                 os.fchown(descriptor, -1, status.st_gid)
-            except OSError:  # the new file's group differs, and gets the rights of everybody
+            except OSError:  # the new file has another group, which gets the rights of others
                 mode &= 0o707 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # the file system does not support modes
         os.fchmod(descriptor, mode)
@@ -299,7 +299,7 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
 
 
 def _copy_list(descriptor: int, path: Path) -> None:
-    """Copy the access control list of a file; remove the new file's if the old has none."""
+    """Copy a file's access control list to a new file; without a list, remove the new file's."""
     try:
         entries = os.getxattr(path, _ACL)
     except (OSError, AttributeError):  # there is no list, or lists are not supported

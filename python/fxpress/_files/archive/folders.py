@@ -38,7 +38,7 @@ def temporary_path(target: Path) -> Path:
 
 
 def find_abandoned(target: Path) -> Iterator[Path]:
-    """Yield the temporary files of killed writers of `target`; each is locked during its turn."""
+    """Yield the temporary files of killed writers of `target`; lock each until the next one."""
     start = _prefix(target)
     for name in os.listdir(target.parent):
         if not name.startswith(start):
@@ -78,12 +78,12 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other savers while the block runs; without locks, run it anyway."""
+    """Lock a folder against other savers while the block runs; if locking fails, run it anyway."""
     if _MARK in folder.name:  # `new_folder` has created and locked the folder
         yield
         return
     try:
-        # Locks the folder itself, so that no lock file remains.
+        # The lock is on the folder itself, so that no lock file remains.
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         yield
@@ -134,7 +134,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def _locked_new_folder(target: Path) -> tuple[Path, int]:
-    """Create a folder next to `target`; return it and the descriptor that holds its lock."""
+    """Create a folder next to `target`; return its path, and the descriptor that locks it."""
     while True:
         place = temporary_path(target)
         place.mkdir()

@@ -64,7 +64,7 @@ def load(
 ) -> ExportedProgram:
     """Return a program that `save` of fxpress or torch wrote.
 
-    Does not run code from the file unless `allow_pickle` is true.
+    The function does not run code from the file unless `allow_pickle` is true.
 
     Args:
         f: a path, an open file, or a buffer.
@@ -73,14 +73,13 @@ def load(
         map_location: the device for all tensors, or a dict from the names of devices in the file to
             other devices; None: the devices from which they were saved.
         mmap: read weights from the file on use, without comparing checksums; see
-            `fxpress.archive.verify`. Writing to the weights does not change the file. As long as
-            one of them is live, the file must not be modified in place: the weights would change,
-            and truncating the file ends the process (SIGBUS). Replacing it, as `save` does, is
-            safe.
-        load_weights: False: the state has tensors on the meta device, for
-            `fxpress.state.load_into`.
+            `fxpress.archive.verify`. Writing to the weights does not change the file. While a
+            weight is live, the file must not be modified in place: the weights would change, and
+            truncating the file would end the process (SIGBUS). Replacing the file is safe.
+        load_weights: if False, the state has tensors on the meta device, which
+            `fxpress.state.load_into` fills.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
-            any code. Example inputs that need it, or cannot be read, are left out with a warning.
+            any code. Example inputs that stay unreadable are left out with a warning.
         allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
             "symm_mem", that this program may call although fxpress refuses them by default;
             `fxpress inspect` lists them.
@@ -96,8 +95,8 @@ def load(
             AssertionError for an archive of another format.
         MemoryError: the contents of the file need more memory than there is.
         fxpress.LimitError: reading the file would exceed the limits.
-        fxpress.SerializeError: the program is damaged, names something that is not registered, or
-            needs `allow_pickle` or `allow_operators`.
+        fxpress.SerializeError: the program is damaged, names an operator or class that is not
+            registered, or needs `allow_pickle` or `allow_operators`.
         fxpress.UnsupportedError: fxpress cannot read a part of the program, or tensors are on a
             device that this process cannot use.
         torch.OutOfMemoryError: a device does not have enough memory for the weights.
@@ -106,7 +105,7 @@ def load(
         RuntimeError: torch does not know a device in `map_location`.
         ImportError: `progress` needs a package that is not installed.
 
-    Exceptions of a file object pass through.
+    Exceptions that a file object raises are not converted.
 
     Stands in for `torch.export.load`.
 
@@ -164,7 +163,7 @@ def load_pt2(
 ) -> Any:
     """Return all contents of an archive: programs, models that AOTInductor compiled, extra files.
 
-    Does not run code from the file unless `allow_pickle` or `allow_compiled` is true.
+    The function does not run code from the file unless `allow_pickle` or `allow_compiled` is true.
 
     Args:
         f: a path, an open file, or a buffer.
@@ -172,12 +171,12 @@ def load_pt2(
         run_single_threaded: run compiled code without synchronization of threads.
         num_runners: the number of runners of compiled code.
         device_index: the device of compiled code; -1: the current device.
-        load_weights_from_disk: give compiled code the weights in the archive.
-        use_stream_affinity: create a runner of compiled code for each stream of the device, if this
-            torch supports that.
+        load_weights_from_disk: pass the weights in the archive to compiled code.
+        use_stream_affinity: create a runner of compiled code for each stream of the device, if the
+            installed torch supports it.
         map_location: the device for all tensors, or a dict from devices in the file to new devices.
         mmap: read weights from the file on use, without comparing checksums; see `load`.
-        load_weights: False: the states of programs have tensors on the meta device.
+        load_weights: if False, the states of programs have tensors on the meta device.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
             any code.
         allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
@@ -196,12 +195,13 @@ def load_pt2(
         fxpress.LimitError: reading the file would exceed the limits.
         fxpress.UnsupportedError: fxpress cannot read a part of a program, tensors are on a device
             that this process cannot use, or this torch does not support `use_stream_affinity`.
-        fxpress.SerializeError: a program is damaged, names something that is not registered, needs
-            `allow_pickle` or `allow_operators`, or the archive needs `allow_compiled`.
+        fxpress.SerializeError: a program is damaged, names an operator or class that is not
+            registered, needs `allow_pickle` or `allow_operators`, or the archive needs
+            `allow_compiled`.
         torch.OutOfMemoryError: a device does not have enough memory for the weights.
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed or has a null character; or `mmap` is set and `f` is not a path.
-        RuntimeError: torch does not know such a device, or cannot load the compiled code.
+        RuntimeError: torch does not know a device, or cannot load the compiled code.
         ImportError: `progress` needs a package that is not installed.
 
     Stands in for `torch.export.pt2_archive._package.load_pt2`.
@@ -256,7 +256,7 @@ def load_pt2(
 
 
 def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any]) -> None:
-    """Give new weights to the compiled models in the result of a call of `load_pt2`.
+    """Load new weights into the compiled models in a result of `load_pt2`.
 
     Args:
         pt2_contents: the result of `load_pt2` with `allow_compiled=True`.

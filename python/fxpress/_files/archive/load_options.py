@@ -22,12 +22,12 @@ class Options:
     load_weights: bool = True
     allow_pickle: bool = False
     check_crc: bool = True
-    path: str | None = None  # of the archive; None for a file object or a buffer
+    path: str | None = None  # the path of the archive; None for a file object or a buffer
     progress: Progress = None
     allowed: frozenset[str] = frozenset()  # the names in `allow_operators`
 
     def device(self, kind: str, index: int | None) -> torch.device:
-        """Return the device to load a tensor to that was saved from a device (type, index)."""
+        """Return the device for a tensor that was saved from the device (`kind`, `index`)."""
         if self.map_location is None and kind == "cpu":
             return _CPU
         return map_device(self.map_location, kind, index)

@@ -167,8 +167,8 @@ def package_pt2(
     The file at a path is replaced when the new archive is complete, and is unchanged if saving
     fails. Its folder must be writable; hard links and open files keep the old archive. The new file
     has the permissions of the old file, or the default ones of `open(path, "wb")`. If several
-    processes save to one path at a time, the last archive remains. A file object is written to from
-    its position; one of Python's own types is then rewound.
+    processes save to one path at a time, the last archive remains. A file object is written from
+    its position on; if it is of a type of Python's library, it is then rewound.
 
     Args:
         f: a path, or an object with a method `write`.
@@ -189,7 +189,7 @@ def package_pt2(
         progress: how to show progress, in bytes; see `fxpress.load`.
 
     Returns:
-        `f`; a path as str.
+        `f`; a path is converted to a str.
 
     Raises:
         AssertionError: there is nothing to save, or an argument is of a wrong type.
@@ -204,8 +204,7 @@ def package_pt2(
             path has a null character.
         ImportError: `progress` needs a package that is not installed.
 
-    Exceptions of a file object, of `progress`, and of the caller's methods that pickling calls pass
-    through.
+    Exceptions of a file object, `progress` and methods that pickling calls are not converted.
 
     Stands in for `torch.export.pt2_archive._package.package_pt2`.
 
@@ -298,8 +297,8 @@ def save(
     """Save a program in a file that `load` of fxpress or torch reads.
 
     A file at a path is replaced when the new one is complete, and is unchanged if saving fails. If
-    another thread writes to a weight meanwhile, the file is valid but, as with torch, the weight
-    may mix old and new elements; clone the state first for consistent values.
+    another thread writes to a weight during the save, the file is valid, but the saved weight may
+    mix old and new elements, as with torch. Clone the state first for consistent values.
 
     Args:
         ep: the program, which is not modified.
@@ -310,7 +309,7 @@ def save(
         weights: "inline": in the file; "safetensors": in a sidecar file of that format, which has a
             new name for each save; "none": not saved. Only fxpress loads files without weights.
         replace: "whole": replace the file at the path by another; "in_place": write the complete
-            new bytes into the file, so that hard links and open handles get them.
+            new bytes into the file, so that hard links and open handles get the new bytes.
         progress: how to show progress, in bytes; see `fxpress.load`.
 
     Raises:
@@ -326,7 +325,7 @@ def save(
             path has a null character.
         ImportError: `progress` needs a package that is not installed.
 
-    Exceptions of `progress` pass through.
+    Exceptions that `progress` raises are not converted.
 
     Stands in for `torch.export.save`.
 

@@ -23,12 +23,12 @@ from fxpress._torch import serde as compat
 from fxpress._torch.aten import storages_of
 from fxpress._torch.fx import is_opaque_value
 
-# A payload config, as entries (name, record, tensor, is a parameter, is pickled).
+# A payload config; its entries are (name, record, tensor, is_parameter, is_pickled).
 Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
 
 
 def shared_storages(state: Config, constants: Config) -> str:
-    """Return JSON with the names of tensors on storages with several records, or ""."""
+    """Return JSON with the names of tensors whose storage has several records; "" if none has."""
     # A storage has a record for each dtype, and further records for constants. torch reads such
     # records as separate storages.
     plain = [
@@ -48,7 +48,7 @@ def shared_storages(state: Config, constants: Config) -> str:
 
 
 def config_bytes(config: Config) -> bytes:
-    """Return the bytes of a config in torch's format of a `schema.PayloadConfig`."""
+    """Return a config as JSON bytes, in torch's format of a `schema.PayloadConfig`."""
     if SCHEMA.difference():
         raise UnsupportedError(
             f"the schema of this torch differs in {SCHEMA.difference()}, which fxpress cannot write"
@@ -64,7 +64,7 @@ def check_state(state_dict: Mapping[str, Any]) -> None:
 
 
 def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.Group]]) -> None:
-    """Write the storage of each (record name, group); without memory, the record is empty."""
+    """Write each group's storage to its record, which is empty if the storage has no memory."""
     for device, run in itertools.groupby(groups, lambda pair: pair[1].device):
         some = list(run)
         if device.type == "cpu":

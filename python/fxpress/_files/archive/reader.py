@@ -47,7 +47,7 @@ class Target(NamedTuple):
     name: str
     start: int  # offset in the record, in bytes
     size: int  # in bytes
-    address: int  # of the memory; 0: only compute the checksum of the range
+    address: int  # 0: only compute the checksum of the range
 
 
 class PT2ArchiveReader:

@@ -109,12 +109,12 @@ class RemoteArchive(PT2ArchiveReader):
 
 
 class _Ranges:
-    """The file from which the native reader reads: it returns cached bytes, or sends a request."""
+    """The file that the native reader reads; `read` returns cached bytes, or sends a request."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file, self.size = file, file.size
         self.planned: list[_Run] = []  # ranges that will be read from begin to end, in pieces
-        self._held: list[tuple[int, memoryview]] = []  # offset and bytes
+        self._held: list[tuple[int, memoryview]] = []  # offset and bytes of each cached range
         self._piece = (0, memoryview(b""))  # offset and bytes of the last piece of `planned`
         self._budget: Budget | None = None  # set while the directory is read
 
@@ -146,7 +146,7 @@ class _Ranges:
         self._held, self._piece = [], (0, memoryview(b""))
 
     def read(self, begin: int, end: int) -> bytes | memoryview:
-        """Return the bytes from `begin` to `end`; any thread may call it."""
+        """Return the bytes from `begin` to `end`; any thread may call this method."""
         parts = []
         while begin < end:
             part = self._part(begin, end)

@@ -5,7 +5,7 @@ last, so that an archive at its path never lacks its sidecar files. Then it remo
 files that only the replaced archive names.
 
 A writer that is killed leaves its new archive as a temporary file, or a hard link to the replaced
-archive with a temporary name. Both files show the next save which sidecar files to remove.
+archive with a temporary name. From either file, the next save finds the sidecar files to remove.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fxpress._files.format.weights_location import SUFFIX, Sidecar, read_place
 
 
 def place_of(text: str) -> Sidecar:
-    """Parse the record that names a sidecar file; ArchiveError if it names another folder."""
+    """Parse the record that names a sidecar file; ArchiveError for a file in another folder."""
     try:
         return read_place(text)
     except ValueError as e:
@@ -65,7 +65,7 @@ def _named_in(folder: Path, but: Path) -> Iterator[Sidecar]:
 
 
 def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
-    """Return the sidecar files of an archive that neither `new` nor archives in its folder name."""
+    """Return an archive's sidecar files that neither `new` nor other archives in the folder use."""
     folder = path.parent
     places = named_by(path) if _has_weights(folder) else set()
     if places:
@@ -124,7 +124,7 @@ class _Replaced:
 
 
 def commit_files(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """Move an archive and its sidecar files to their paths: after an OSError, all or none."""
+    """Move an archive and its sidecar files to their paths; an OSError leaves all or none moved."""
     try:
         for file in (*weights, program):
             file.sync()

@@ -67,7 +67,7 @@ def write(
         RuntimeError: the path does not name a file.
         ImportError: `progress` needs a package that is not installed.
 
-    Exceptions of `progress` pass through.
+    Exceptions that `progress` raises are not converted.
 
     Example:
         >>> from fxpress import state
@@ -108,7 +108,7 @@ def read(
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors in an archive of `write`, or the state of a program in an archive.
+    """Return the tensors in an archive that `write` wrote, or a program's state in an archive.
 
     torch has no such function.
 
@@ -156,7 +156,7 @@ def read(
 def _values(
     source: Any, device: Any, limits: Limits | None, progress: Progress
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """Yield a function name -> tensor, to call once per name; KeyError for a missing name."""
+    """Yield a function from name to tensor, to call once per name; KeyError for a missing name."""
     # Files are not mapped, because a write of another process would change the values.
     if isinstance(source, Mapping):
         yield source.__getitem__
@@ -181,8 +181,8 @@ def load_into(
 
     Tensors on the meta device, as after `load(load_weights=False)`, are replaced by new tensors.
     For other tensors, the values are copied into the tensors' memory. Tensors that share storages
-    still share them. If a value is rejected, the program is unchanged. An exception of the function
-    `progress` passes through; values that were copied before remain.
+    still share them. If a value is rejected, the program is unchanged. If the function `progress`
+    raises an exception, values that were copied before remain.
 
     Args:
         ep: the program.
@@ -225,8 +225,8 @@ def load_into(
         with reporting(progress, "copying", total) as report:
             for name, target in ep.state_dict.items():
                 size = size_of(found[name])
-                # Each value is freed after its copy. The system allocates a new tensor's memory
-                # when it is written, so old and new values are never in memory together.
+                # Each value is freed after its copy. A new tensor uses memory only when it is
+                # written, so all old and new values are never in memory together.
                 copy_values(new.get(name, target), found.pop(name))
                 if report is not None:
                     report(size)
@@ -245,7 +245,7 @@ def _replacements(
     device: torch.device | str | None,
     budget: Budget,
 ) -> dict[str, torch.Tensor]:
-    """Return name -> new tensor for each on the meta device; they share storages as before."""
+    """Return name -> new tensor for tensors on meta; new tensors share storages as the old do."""
     without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
     names_of = {id(value): name for name, value in without.items()}
 

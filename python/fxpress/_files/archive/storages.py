@@ -34,7 +34,7 @@ class View(NamedTuple):
     offset: int  # in elements
     requires_grad: bool
     is_parameter: bool
-    device: torch.device  # to which the tensor is loaded
+    device: torch.device  # the device to which the tensor is loaded
 
 
 def view_of(
@@ -66,7 +66,7 @@ def bytes_needed(view: View) -> int:
 
 
 def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
-    """Return record -> bytes of the smallest storage for its views; ordered by first views."""
+    """Return record -> bytes of the smallest storage for its views, in the order of the views."""
     needed: dict[str, int] = {}
     for view in views:
         needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
@@ -179,7 +179,7 @@ class _Storages:
         return storages
 
     def _read(self) -> list[torch.Tensor]:
-        """Read the records; return all storages, of which those by `_make` are still on the CPU."""
+        """Read the records; return all storages. The storages from `_make` are still on the CPU."""
         by_device: dict[torch.device, list[int]] = {}
         for i in self._reading:
             by_device.setdefault(self._devices[i], []).append(i)
@@ -251,7 +251,7 @@ def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
 
 
 def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Do `target.copy_(value)`, even if the target has elements with stride 0."""
+    """Copy `value` to `target`, even if `target` has dimensions with stride 0."""
     if target.numel() == 0:
         return
     index = distinct_elements(target)

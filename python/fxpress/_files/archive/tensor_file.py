@@ -28,7 +28,7 @@ from fxpress._files.remote.ranges import File, Files
 from fxpress._files.serde.artifacts import check_values
 from fxpress._files.serde.limits import Budget
 
-# Dtypes by their names in safetensors files; an older torch lacks some.
+# Dtypes by their names in safetensors files; an older torch lacks some of the dtypes.
 DTYPES = {
     code: getattr(torch, dtype.name)
     for code, dtype in BY_CODE.items()
@@ -74,7 +74,7 @@ class TensorFile:
         return number if isinstance(number, str) else None
 
     def check_number(self, number: str, kind: str) -> None:
-        """Raise ArchiveError unless `number` is the save's; `kind` is "archive" or "checkpoint"."""
+        """Raise ArchiveError unless the save `number` wrote the file; the error names `kind`."""
         if self.number != number:
             raise ArchiveError(
                 f"{self.file.path} belongs to another {kind}, or to another save of it"
@@ -113,7 +113,7 @@ def write_tensors(
     number: str,
     report: Callable[[int], None] | None = None,
 ) -> None:
-    """Write tensors to a file; elements that tensors share are written for each of them."""
+    """Write tensors to a file; elements that tensors share are written for each tensor."""
     described = {
         name: (_dtype_of(name, tensor), tuple(tensor.shape)) for name, tensor in state_dict.items()
     }

@@ -16,7 +16,7 @@ from fxpress._torch.fx import DisableTorchFunctionSubclass, is_fake
 class Group:
     """Tensors of one dtype that share a storage."""
 
-    address: int  # of the storage's memory; 0 without memory
+    address: int  # the address of the storage; 0 if it has no memory
     held: object  # references that keep the storages of all groups in memory
     size: int = 0  # bytes of the storage
     largest: torch.Tensor | None = None  # a tensor whose storage has `size` bytes; None: no memory
@@ -24,12 +24,12 @@ class Group:
 
     @property
     def device(self) -> torch.device:
-        """The device of the memory; the CPU without memory."""
+        """The device of the storage; the CPU if the storage has no memory."""
         return torch.device("cpu") if self.largest is None else self.largest.device
 
 
 def is_of_subclass(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is of a subclass, whose elements its storage may not contain."""
+    """Return whether a tensor is of a subclass; its storage may lack the tensor's elements."""
     return type(tensor.data) is not torch.Tensor and not is_fake(tensor)
 
 
@@ -51,7 +51,7 @@ def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int]:
-    """Return a storage's (address, bytes), when `storage_places` cannot; (None, 0) if fake."""
+    """Return (address, bytes) of a storage that `storage_places` omits; (None, 0) if fake."""
     if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()
@@ -61,7 +61,7 @@ def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int
 
 
 def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], list[str]]:
-    """Return groups as torch's `group_weights` does, and the names of tensors of subclasses."""
+    """Group tensors by storage and dtype; also return the names of tensors of subclasses."""
     groups: dict[tuple[int | None, torch.dtype], Group] = {}
     others: list[str] = []
     places, *held = storage_places(list(tensors.values()))

@@ -1,4 +1,4 @@
-"""Write and read weights outside of the archive: in a safetensors sidecar, or not saved."""
+"""Write and read weights that are in a safetensors sidecar file, or that were not saved."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def write_external(
 ) -> ExternalWeights:
     """Write the weights into a temporary file next to the archive `target`."""
     plain = _plain(state_dict)
-    # Archive and sidecar contain the number, so that a load never combines files of two saves.
+    # Archive and sidecar contain this number, so that a load never combines files of two saves.
     number = secrets.token_hex(16)
     suffix = "" if model == names.MODEL else f".{model}"
     stem = short(f"{target.name.removesuffix('.pt2')}{suffix}")
@@ -143,7 +143,7 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Return name -> tensor for views, with values from `get`; None: on the meta device."""
+    """Create the tensors of views, with values from `get`; if `get` is None, on the meta device."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -173,7 +173,7 @@ def size_of(value: torch.Tensor) -> int:
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return groups of positions: a group's tensors may share elements. Omits subclasses."""
+    """Return groups of positions of tensors that may share elements; omit subclasses."""
     numbers = storage_numbers(list(tensors))
     shared = {number for number, count in Counter(numbers).items() if count > 1 and number >= 0}
     extents = []
@@ -203,7 +203,7 @@ def _end(tensor: torch.Tensor) -> int:
 def check_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
 ) -> None:
-    """Raise SerializeError if `targets` share memory, for which their `values` differ."""
+    """Raise SerializeError if `targets` share memory, but have different `values` for it."""
     for group in overlapping(targets):
         _check_group(names, targets, {position: values[position] for position in group})
 
@@ -249,7 +249,7 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
         first = values[0][index]
         found = (each for each in positions if not _has_same_bits(first, values[each][index]))
         return next(((0, each) for each in found), None)
-    # Only the bytes of `targets`, from a multiple of 16 on, which is an offset of every dtype.
+    # Only the bytes of `targets`; the start is a multiple of 16, which is an offset of every dtype.
     start = min(each.storage_offset() * each.element_size() for each in targets) // 16 * 16
     storage = torch.zeros(-(-(max(map(_end, targets)) - start) // 16) * 16, dtype=torch.uint8)
     parts = [
@@ -293,7 +293,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:
-    """Return the value of a name; SerializeError if it is missing or does not fit `target`."""
+    """Return the value of the weight `name`; SerializeError if it is missing or does not fit."""
     sizes = tuple(target.sizes if isinstance(target, View) else target.shape)
     try:
         value = get(name)

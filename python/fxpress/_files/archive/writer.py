@@ -71,7 +71,7 @@ class PT2ArchiveWriter:
     """A writer of an archive. As in torch, a `with` block that raises completes the archive, too.
 
     The file at a path is replaced when the archive is complete, and is unchanged until then. Bytes
-    for a file object are written at once.
+    are written to a file object immediately.
 
     Args:
         archive_path_or_buffer: a path, or an object with a method `write`.
@@ -118,7 +118,7 @@ class PT2ArchiveWriter:
 
     @property
     def target(self) -> Path | None:
-        """The path of the file that is replaced; None if it is overwritten or is not a file."""
+        """The path of the file that is replaced; None if the file is overwritten or not regular."""
         return self._file.target if isinstance(self._file, AtomicFile) else None
 
     def add_weights_file(self, weights: AtomicFile) -> None:
@@ -148,7 +148,7 @@ class PT2ArchiveWriter:
                 raise
 
     def complete(self) -> None:
-        """Write what is missing, as `finish` does, and close the archive."""
+        """Call `finish`, and close the archive."""
         self.finish()
         self.close()
 
@@ -243,7 +243,7 @@ class PT2ArchiveWriter:
 
     def abandon(self) -> None:
         """Discard the archive; the file at the path stays. Nothing can be written afterwards."""
-        self._native = None  # dropped first: another file may get the number of its descriptor
+        self._native = None  # dropped first: a later file may reuse the writer's descriptor
         if self._file is not None:
             self._file.discard()
         self._discard_weights()
@@ -273,6 +273,6 @@ class PT2ArchiveWriter:
 
 
 def _visible_files(folder: Path) -> list[Path]:
-    """Return the files of a folder in the order of torch's glob, without hidden ones."""
+    """Return the files of a folder, except hidden files, in the order of `glob.glob`."""
     pattern = f"{glob.escape(str(folder))}/**"
     return [Path(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

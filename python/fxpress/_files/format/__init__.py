@@ -1,4 +1,4 @@
 """Describes the format of program files, and reads them without importing torch.
 
-Read `names` (of records), `package` (the zip reader), `fields` (JSON), then the other modules.
+Modules in reading order: `names`, `package` (a zip reader), `fields` (for JSON), then the others.
 """

@@ -25,7 +25,7 @@ _OBJECT, _LIST, _ITEM = 200, 120, 64
 _KEY = 120  # estimated bytes of a distinct key; objects with equal keys share the str
 _MOST_DIMENSIONS = 64  # torch's limit for the dimensions of a tensor
 _OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # bytes that `objects_of` does not count
-# Keys have few escapes, so at most 100 are matched, which bounds the memory of the matcher.
+# A key has few escapes. Matching at most 100 of them bounds the memory of the matcher.
 _KEYS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,100})"\s*:')
 _SLICES, _SLICE = 64, 1 << 14  # the number of samples of a long text, and the bytes of each
 
@@ -70,7 +70,7 @@ def read_document(text: bytes, kind: str, record: str, package: Package) -> _nat
 
 @contextmanager
 def damage_is_named(place: str) -> Iterator[None]:
-    """Convert exceptions of `DAMAGE` in the block into an InspectionError about `place`."""
+    """Convert exceptions listed in `DAMAGE` in the block to an InspectionError about `place`."""
     try:
         yield
     except DAMAGE as error:
@@ -80,7 +80,7 @@ def damage_is_named(place: str) -> Iterator[None]:
 
 
 def damage(place: str, error: Exception) -> InspectionError:
-    """Return the InspectionError about `place` for an exception of `DAMAGE`."""
+    """Return the InspectionError about `place` for an exception of a type in `DAMAGE`."""
     if isinstance(error, KeyError):
         return InspectionError(f"{place} has no field {error}")
     return InspectionError(f"{place} is damaged: {error}")
@@ -126,7 +126,7 @@ def sizes_in(value: Any) -> tuple[int, ...]:
 
 
 def expect_one_of(value: Any) -> tuple[str, Any]:
-    """Return the name and the value of a union's field; TypeError unless exactly one is set."""
+    """Return the name and the value of a union's only set field; TypeError for other unions."""
     present = list(expect_object(value).items())
     if len(present) > 1:  # some writers also list the unset fields, with null
         present = [(kind, held) for kind, held in present if held is not None]

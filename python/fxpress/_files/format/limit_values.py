@@ -1,4 +1,4 @@
-"""`Limits`: limits on the cost of reading a file. This module does not import torch."""
+"""Define `Limits`, the limits on the cost of reading a file. This module does not import torch."""
 
 from __future__ import annotations
 

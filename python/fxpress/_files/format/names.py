@@ -20,7 +20,7 @@ WEIGHT = "weight_"
 
 MODELS_DIR, _MODEL_SUFFIX = "models/", ".json"
 _WEIGHTS_FILE = "_weights_file.txt"
-# Files that identify a folder: of stages, of torch.distributed.checkpoint, of safetensors files.
+# Files that identify a folder of stages, of torch.distributed.checkpoint, or of safetensors files.
 MANIFEST, MANIFEST_FORMAT = "manifest.json", "fxpress stages"  # the file, and its field "format"
 CHECKPOINT_METADATA = ".metadata"
 TENSORS_INDEX, TENSORS_ALONE = "model.safetensors.index.json", "model.safetensors"

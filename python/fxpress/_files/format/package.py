@@ -14,8 +14,8 @@ from fxpress._base.errors import Error
 from fxpress._files.format.limit_values import DEFAULT
 from fxpress._files.format.recognition import HEAD, format_of_bytes, open_file
 
-# Bytes for unpacked records and objects, in addition to `DEFAULT.memory`, for each byte of the
-# file. The bytes of the file itself are not counted.
+# Allowed bytes of unpacked records and objects for each byte of the file, in addition to
+# `DEFAULT.memory`. The bytes of the file itself are not counted.
 _MEMORY_PER_BYTE = 8
 _THREADS = 2  # threads that compute checksums
 # Match characters, or their JSON escapes, that make a str use four or two bytes per character.
@@ -138,7 +138,7 @@ class Package(Allowance):
         return data
 
     def read_text(self, name: str) -> str:
-        """Return a record as text; InspectionError as in `read`, or UnicodeDecodeError."""
+        """Return a record as text; raises the errors of `read`, and UnicodeDecodeError."""
         data = self.read(name)
         self.charge(character_bytes(data) * len(data), name)
         return data.decode()

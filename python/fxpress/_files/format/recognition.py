@@ -1,4 +1,4 @@
-"""Recognize files and folders that are not exported programs, and name what reads them."""
+"""Recognize files and folders that are not exported programs, and name libraries that read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxpress._files.format import names
 HEAD = 4096  # bytes at the start of a file that determine its format
 MOST_HEADER_BYTES = 100_000_000  # safetensors' limit for the header of a file
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # how old files of torch.save begin
+_OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # near the start of old torch.save files
 _LEGACY = "serialized_"  # the start of record names before torch 2.9
 _PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 do not have a distinct first byte
 _OLD_PICKLES = b"(c]}"  # first opcodes of pickles of protocols 0 and 1 that may exceed `HEAD`
@@ -24,7 +24,7 @@ _ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # protobuf tags after the versio
 class Format(NamedTuple):
     """A format of files or folders that are not exported programs."""
 
-    name: str  # with an article
+    name: str  # with an article, such as "a pickle"
     reader: str = ""  # a library or function; "" if unknown
 
     def text(self, wanted: str = "an exported program") -> str:
@@ -90,14 +90,14 @@ def format_of_bytes(head: bytes) -> Format | None:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES:
         return SAFETENSORS
     is_onnx = head[0] == 8 and len(head) > 3 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS
-    if is_onnx:  # its second field is a name; a Core ML model's is a message
+    if is_onnx:  # an ONNX model's second field is a string, a Core ML model's is a message
         is_core_ml = head[2] == 0x12 and not head[4 : 4 + head[3]].decode("latin1").isprintable()
         return _CORE_ML if is_core_ml else _ONNX
     return _PICKLE if _is_old_pickle(head) else None
 
 
 class _WithoutEscapes(io.BytesIO):
-    """Bytes without backslashes in lines: decoding an unknown escape would cause a warning."""
+    """Bytes whose lines are read without backslashes: pickletools would warn of unknown escapes."""
 
     def readline(self, size: int | None = -1, /) -> bytes:
         return super().readline(size).replace(b"\\", b"/")

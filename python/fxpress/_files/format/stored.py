@@ -16,7 +16,7 @@ from fxpress._files.format.fields import (
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import dtype_of
 
-# A program has a payload config for "weights" and one for "constants". Config -> record prefix.
+# Maps a payload config of a program, "weights" or "constants", to the prefix of its records.
 FOLDERS = {"weights": names.WEIGHTS_DIR, "constants": names.CONSTANTS_DIR}
 
 
@@ -45,7 +45,7 @@ class StoredTensor(NamedTuple):
         return self.meta is not None and bool(self.meta["device"]["type"] == "meta")
 
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
-        """Return itemsize, sizes, strides, storage offset; raises errors of `DAMAGE`."""
+        """Return itemsize, sizes, strides, storage offset; raises the errors in `DAMAGE`."""
         assert self.meta is not None
         number = expect_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)

@@ -11,7 +11,7 @@ from fxpress._files.format.torch_facts import BY_CODE
 
 _SHOWN = 20  # how many characters of an unknown dtype's name are kept
 METADATA = "__metadata__"
-# A key of the metadata. Each save writes a new random text, its number, into all of its files.
+# A key of the metadata, for the save's number: a random text in all files of one save.
 NUMBER = "fxpress_save"
 
 

@@ -39,7 +39,7 @@ def dtype_of(number: int) -> tuple[str, int]:
     return (f"dtype {number}", 0) if dtype is None else (dtype.name, dtype.itemsize)
 
 
-# The numbers that stand for layouts and memory formats in files.
+# The numbers that encode layouts and memory formats in files.
 LAYOUTS = {
     0: "unknown",
     1: "sparse_coo",
@@ -60,7 +60,7 @@ MEMORY_FORMATS = {
 
 
 def tensor_of(meta: Any) -> Tensor:
-    """Return the description of a `TensorMeta`."""
+    """Return the dtype, sizes and bytes that a `TensorMeta` of the schema describes."""
     dtype, itemsize = dtype_of(expect_int(expect_object(meta)["dtype"]))
     shape = [size_of(size) for size in expect_list(meta["sizes"])]
     count: int | None = None

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from fxpress import _native
 
 _OPERATORS = "torch.ops."
-_MOST_PARTS = 16  # a name in a file may have any number of parts between dots
+_MOST_PARTS = 16  # parts of a name that are used; a name in a file may have any number
 _UNLISTED = "torch has it, but not for exported programs"
-# The effects of an operator: names of arguments that its results may alias, names of arguments that
-# it writes, whether it draws random numbers, has another side effect, or changes a mode. The native
-# form is `OperatorTraits` in `csrc/schema/graph_hash.h`.
+# The effects of an operator: names of arguments that its results may alias; names of arguments that
+# it writes; whether it draws random numbers; whether it has another side effect; whether it changes
+# a mode. The native form is `OperatorTraits` in `csrc/schema/graph_hash.h`.
 Traits = tuple[list[str], list[str], bool, bool, bool]
 
 
@@ -40,7 +40,7 @@ def schema() -> _native.Schema:
 
 
 def operators() -> dict[str, Traits]:
-    """Return, for each operator of torch, its name in files -> `Traits`."""
+    """Map the name in files of each operator of torch to its `Traits`."""
     known: dict[str, Traits] = _facts()["operators"]
     return known
 
@@ -82,8 +82,8 @@ def refusal(
 ) -> str | None:
     """Return why a file may not call an operator or function by its name; None if it may.
 
-    `allowed` is a result of `allowed_names`. A file may call operators of other libraries. An
-    operator that these rules do not list belongs to torch if `is_torchs`, else to another library.
+    `allowed` is a result of `allowed_names`. A file may call operators of libraries other than
+    torch. If the rules do not list an operator, `is_torchs` states whether it is torch's.
     """
     names, rules = _names_of(target), _rules()
     if not allowed.isdisjoint(names):

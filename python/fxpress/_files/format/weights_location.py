@@ -26,7 +26,7 @@ def is_file_name(text: str, suffix: str = "") -> bool:
 
 
 class Sidecar(NamedTuple):
-    """The contents of the record: the sidecar file's name, and the number of the save."""
+    """The contents of the record: the name of the sidecar file, and the number of the save."""
 
     file: str  # the name of the sidecar file
     number: str  # a new random text for each save; the sidecar's metadata contains it, too

@@ -43,7 +43,7 @@ class File(Protocol):
 
 
 class LocalFile:
-    """A file that opens on the first read; the owner `files` may close it between reads."""
+    """A file that is opened on the first read; its owner `files` may close it between reads."""
 
     gap = 512
 
@@ -155,7 +155,7 @@ class Checked:
         self.file, self.begin, self.size, self.crc, self.what = file, begin, size, crc, what
 
     def compare(self, crc: int) -> None:
-        """Raise ArchiveError unless `crc`, the CRC-32 of the bytes read, is the known one."""
+        """Raise ArchiveError unless `crc`, of the bytes that were read, is the known CRC-32."""
         if crc != self.crc:
             raise ArchiveError(f"{self.file.path}: {self.what} is damaged: {WRONG_CHECKSUM}")
 

@@ -15,7 +15,7 @@ from fxpress._files.format.recognition import read_file
 from fxpress._files.remote.urls import joined, opened_system, reached, shown
 
 PIECE = 16 << 20  # bytes of one request
-_SMALL_PIECE = 4 << 20  # bytes of one request, for a range of a tensor
+_SMALL_PIECE = 4 << 20  # bytes of one request that reads a part of a tensor
 # Entries of fsspec's `info()` that change when a file changes. Each file system has some of them.
 _VERSION = (
     *("size", "ETag", "etag", "mtime", "created", "LastModified", "last_modified", "generation"),
@@ -154,7 +154,7 @@ class RemoteFile:
             target = target[len(piece) :]
 
     def read_all(self) -> bytes:
-        """Return the bytes of the file; ChangedFileError if it changes meanwhile."""
+        """Return the bytes of the file; ChangedFileError if it changes during the read."""
         data = b"".join(self.pieces(0, self.size))
         self.check()
         return data

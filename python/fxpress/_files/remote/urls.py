@@ -136,7 +136,7 @@ def _hide_secrets(record: logging.LogRecord) -> bool:
 
 
 def _redacted(text: str, url: str = "") -> str:
-    """Return a library's text with redacted URLs; "" if it still contains a secret of `url`."""
+    """Return an error text with redacted URLs; "" if it still contains a secret of `url`."""
     # A URL may contain spaces, so everything after the start of the first URL is redacted.
     text = printable(re.sub(r"(?s)\w+://.*", lambda found: shown(found[0]), text))
     parts = urlsplit(url)
@@ -179,7 +179,7 @@ def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
 def _failure(url: str, error: BaseException) -> tuple[OSError, bool]:
     """Return the OSError for an exception of a library, and whether the failure is transient."""
     if isinstance(error, FileNotFoundError) and urlsplit(url).scheme in _HTTP:
-        error = error.__cause__ or error  # fsspec raises it for any first request that fails
+        error = error.__cause__ or error  # fsspec raises this type for any failed first request
     status = getattr(error, "status", None)
     if type(status) is int and status:  # 0: no response
         text = f"HTTP status {status} ({responses.get(status, 'unknown')})"

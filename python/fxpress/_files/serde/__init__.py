@@ -1,4 +1,4 @@
 """Implements the Python part of `fxpress.serialize`: code that runs once per operator or file.
 
-Read `program` (`serialize`), `operators`, then `reading` (`deserialize`), `values`, `targets`.
+Modules in reading order: `program`, `operators`, `reading`, `values`, `targets`, then the others.
 """

@@ -78,7 +78,7 @@ def check_program_values(program: ExportedProgram, *, with_state: bool = True) -
 
 
 class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeError, TypeError):
-    """An object cannot be pickled. The class derives from the errors that pickle raises for it."""
+    """An object cannot be pickled. The class derives from the errors that pickle raises."""
 
 
 class _ReportingBuffer(io.BytesIO):

@@ -33,7 +33,7 @@ _OPERANDS = {
 
 
 def lift_body_constants(program: ExportedProgram) -> ExportedProgram:
-    """Return a program whose bodies lack tensor attributes; `program` if its bodies lack them."""
+    """Return a copy of a program with the tensors of bodies lifted; `program` if there are none."""
     if not any(map(_tensors, _bodies(program.graph_module))):
         return program
     root = copy.deepcopy(program.graph_module)

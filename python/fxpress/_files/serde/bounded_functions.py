@@ -15,14 +15,14 @@ from fxpress._files.serde.limits import Budget, LimitError, Limits
 from fxpress._torch import serde as compat
 
 PLACE = "an expression"
-_LARGEST_EXPONENT = 64  # of a power; exponents of powers in its base are multiplied with its own
+_LARGEST_EXPONENT = 64  # the limit for a power's exponent times the exponents of powers in its base
 _LARGEST_EXPONENT_OF_SUM = 8  # sympy may multiply out a power of a sum
-_LARGEST_ARGUMENT = 1024  # of functions such as exp, whose results grow fast
-_MOST_ARGUMENTS = 32  # of functions that compare all pairs of their arguments
-_HIGHEST_DEGREE = 16  # of polynomials whose roots sympy computes, for divisions and comparisons
-# Divisions and comparisons cost more than linear time, so `Limits.terms` is divided for them by:
-_DIVIDED = 32  # divisions
-_COMPARED = 8  # comparisons
+_LARGEST_ARGUMENT = 1024  # the limit for functions such as exp, whose results grow fast
+_MOST_ARGUMENTS = 32  # the limit for functions that compare all pairs of arguments
+_HIGHEST_DEGREE = 16  # the limit for polynomials whose roots sympy computes
+# The cost of divisions and comparisons is not linear. `Limits.terms` is divided by these numbers:
+_DIVIDED = 32  # for divisions
+_COMPARED = 8  # for comparisons
 # `call` rejects truth values as arguments of these functions; sympy only warns.
 _SUMS = ("Add", "Mul", "Pow")
 CONSTANTS = {
@@ -62,7 +62,7 @@ def most_bits(limits: Limits) -> int:
 
 
 def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
-    """Call a function by name; ExpressionError for wrong arguments, LimitError for large ones."""
+    """Call a function by name; ExpressionError for wrong, LimitError for large arguments."""
     limits = budget.limits
     if name not in FUNCTIONS:
         raise ExpressionError(f"{name} is not a function of expressions")
@@ -158,8 +158,8 @@ def _check_few(limits: Limits, name: str, arguments: list[Operand]) -> None:
         raise ExpressionError(
             f"{name} has {len(arguments)} arguments, expected at most {_MOST_ARGUMENTS}"
         )
-    # The cost is the number of pairs times the terms of an argument, so more arguments may have
-    # fewer terms each. Single numbers and symbols are cheap to compare.
+    # The cost is the number of pairs times the terms of an argument, so the more arguments there
+    # are, the fewer terms each may have. Single numbers and symbols are cheap to compare.
     are_compound = any(argument.terms > 1 for argument in arguments)
     part = _COMPARED * max(1, len(arguments) // 2) if are_compound else _COMPARED
     _check_terms(limits, name, arguments, part)

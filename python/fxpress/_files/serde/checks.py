@@ -8,7 +8,7 @@ import torch
 
 from fxpress._torch import serde as compat
 
-# (graph modules, the root first; state; constants; whether operators must be functional)
+# Fields: graph modules (the root first), state, constants, whether operators must be functional.
 ToCheck = tuple[list[torch.fx.GraphModule], Any, Any, bool]
 
 

@@ -40,7 +40,7 @@ class Difference:
     torch does not have this class.
 
     Attributes:
-        path: the path of the value in the first program; if it lacks the path, in the second.
+        path: the path of the value in the first program, or in the second if the first lacks it.
         first: the value in the first program, or None.
         second: the value in the second program, or None.
         nodes: the names of the node in both programs; None for a program that lacks it, and for
@@ -103,7 +103,7 @@ class Differences(list[Difference]):
     """
 
     def grouped(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
-        """Yield (module, lines); a line is (what differs, the change or the names of nodes).
+        """Yield (module, lines). A line is (location, change) or (operator, names of nodes).
 
         Nodes that only one program has are in one line for each operator.
 
@@ -157,7 +157,7 @@ class _Value:
 
 @dataclasses.dataclass(frozen=True)
 class _Expression:
-    """A symbolic size. Its identity numbers the symbols, whose names may differ."""
+    """A symbolic size. In `identity`, numbers replace the names of symbols."""
 
     text: str = dataclasses.field(compare=False)
     identity: str
@@ -264,7 +264,7 @@ class _Side:
         }
 
     def forget(self, key: str) -> None:
-        """From now on, treat an input as equal: its difference has been reported."""
+        """From now on, treat an input as equal in both programs: its difference was reported."""
         if key in self.inputs:
             names = _names(getattr(self.inputs[key].value, "arg", None))
             self.values.update(dict.fromkeys(names, _DIFFERS))
@@ -366,7 +366,7 @@ def _held(union: dict[str, Any]) -> Any:
 
 
 def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
-    """Yield pairs of differing nodes, with equal operators if possible; None if one has no pair."""
+    """Yield pairs of differing nodes, with equal operators if possible; None for a missing node."""
     others = second.roots(Counter(first.digests))
     for index in first.roots(Counter(second.digests)):
         target = first.graph.nodes[index].target
@@ -477,7 +477,7 @@ def diff_texts(
     second: tuple[bytes, bytes, dict[str, bytes], bytes],
     limit: int,
 ) -> Differences:
-    """Do `diff` for programs as tuples: a program's JSON, then further results of `hash_parts`."""
+    """Implement `diff` for tuples of a program's JSON and the other results of `hash_parts`."""
 
     def side(text: bytes, *hashes: Any) -> _Side:
         budget = Budget(None, len(text)).native
@@ -505,7 +505,7 @@ _NUMBERED = {"layout": LAYOUTS, "as_layout": LAYOUTS, "as_memory_format": MEMORY
 
 
 def _readable(value: Any, field: str = "") -> Any:
-    """Return a value of a schema field with names instead of numbers, without wrapping dicts."""
+    """Return a schema field's value with names instead of numbers, and without dicts of unions."""
     if type(value) is int:
         return (
             dtype_of(value)[0] if field in _DTYPES else _NUMBERED.get(field, {}).get(value, value)

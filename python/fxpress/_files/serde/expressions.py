@@ -27,7 +27,7 @@ from fxpress._files.serde.bounded_functions import (
 from fxpress._files.serde.limits import Budget, LimitError
 
 _CHARACTERS_OF_TERM = 64  # enough for Symbol('s77', positive=True, integer=True)
-_LARGEST_EXPONENT = 400  # decimal, of a float; the largest float of 64 bits has the exponent 308
+_LARGEST_EXPONENT = 400  # the largest decimal exponent of a float; 308 is the largest with 64 bits
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
@@ -55,15 +55,15 @@ _NAMES = {  # binary operator -> function
 
 
 class _Frame:
-    """The parser's state inside a bracket, and the function of which it has the arguments."""
+    """The parser's state inside a bracket, and the function whose arguments are in the bracket."""
 
     def __init__(self, function: str | None) -> None:
         self.function = function
-        self.done: list[Operand] = []  # arguments
+        self.done: list[Operand] = []  # the arguments that were read
         self.keywords: dict[str, Operand] = {}
         self.keyword: str | None = None  # the keyword of the current argument
         self.operands: list[Operand] = []
-        self.operators: list[tuple[str, int]] = []  # with precedences
+        self.operators: list[tuple[str, int]] = []  # (operator, precedence)
         self.has_comma = False
 
 
@@ -113,7 +113,7 @@ class _Reader:
     # ---- operands -------------------------------------------------------------------------------
 
     def _value(self, kind: str, token: str, following: str) -> bool:
-        """Read a name, number or text; return False if it also consumes the following token."""
+        """Read a name, number or text; return False if the following token was read, too."""
         frame = self._frames[-1]
         if kind == "name" and following == "(":
             self._count()

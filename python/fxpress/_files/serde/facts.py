@@ -1,6 +1,6 @@
 """Convert numbers, devices, tensor metadata and ranges to and from objects of torch's schema.
 
-Most functions stand in for the functions with the same names in `torch._export.serde.serialize`.
+Most functions replace the functions with the same names in `torch._export.serde.serialize`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _print_sympy(s: Any) -> str:
 def _serialize_number(
     value: Any, kinds: tuple[type[Any], ...], is_concrete: Any, union: Any, kind: type[Any]
 ) -> Any:
-    """Return `union` (such as `schema.SymInt`) of a number, or of an expression with its hint."""
+    """Wrap a number, or an expression with its hint, in `union`, such as `schema.SymInt`."""
     if not isinstance(value, kinds):
         name = union.__name__
         raise compat.SerializeError(
@@ -75,7 +75,7 @@ def serialize_sym_int(s: Any) -> Any:
     """Return the `schema.SymInt` of an int or `torch.SymInt`.
 
     Raises:
-        AssertionError: `s` is a sympy symbol, as in torch.
+        AssertionError: `s` is a sympy symbol; torch raises this error, too.
         SerializeError: `s` is of another type.
     """
     kinds = (torch.SymInt, sympy.Symbol, int)
@@ -86,7 +86,7 @@ def serialize_sym_float(s: Any) -> Any:
     """Return the `schema.SymFloat` of a float or `torch.SymFloat`.
 
     Raises:
-        AssertionError: `s` is a sympy symbol, as in torch.
+        AssertionError: `s` is a sympy symbol; torch raises this error, too.
         SerializeError: `s` is of another type.
     """
     kinds = (torch.SymFloat, sympy.Symbol, float)
@@ -155,7 +155,7 @@ def value_range(lowest: Any, highest: Any) -> Any:
 def deserialize_range_constraints(
     ranges: Mapping[str, Any], symbols: Mapping[str, Any]
 ) -> dict[Any, Any]:
-    """Return symbol -> range, from name -> range; log a warning for a name without a symbol."""
+    """Replace each name by its symbol in name -> range; log a warning for a missing symbol."""
     constraints = {}
     for name, limits in ranges.items():
         symbol = symbols.get(name)

@@ -1,7 +1,7 @@
-"""Check texts of a file by the rules of `csrc/schema/gate.h`, such as "Identifier".
+"""Check strings in a file by rules of `csrc/schema/gate.h`, such as the rule "Identifier".
 
-The native code checks the texts in schema documents. This module checks the keys in tree specs and
-in example inputs, names in pickled states, and names of records.
+The native code checks the strings in schema documents. This module checks the keys in tree specs
+and in example inputs, names in pickled states, and names of records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHOWN = 120  # how many characters of a value an error quotes
 
 
 def check(rule: str, text: Any, field: str, error: type[Exception] = compat.SerializeError) -> None:
-    """Raise `error` for a text that breaks a rule, or for a value that is not a str."""
+    """Raise `error` for a string that breaks a rule, or for a value that is not a str."""
     if not isinstance(text, str):
         raise error(f"{field}: expected a string, got a {type(text).__name__}")
     if not _native.passes_gate(rule, text):
@@ -27,7 +27,7 @@ def check(rule: str, text: Any, field: str, error: type[Exception] = compat.Seri
 
 
 def check_names(rule: str, names: Iterable[Any], field: str) -> None:
-    """Raise SerializeError for the first text that breaks a rule."""
+    """Raise SerializeError for the first string that breaks a rule."""
     refused = _native.first_refused(rule, names)
     if refused is not None:
         check(rule, refused, field)

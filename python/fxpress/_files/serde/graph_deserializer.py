@@ -121,8 +121,8 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     """Read graph modules, or single parts of them, from objects of torch's schema.
 
     `deserialize` reads an entire graph natively. The other methods read parts into the open graph.
-    It contains the nodes of the last `deserialize`, and is empty before the first. Nodes that the
-    caller adds to `graph` keep their names.
+    The open graph contains the nodes of the last `deserialize`, and is empty before the first.
+    Nodes that the caller adds to `graph` keep their names.
 
     Stands in for `torch._export.serde.serialize.GraphModuleDeserializer`.
 
@@ -301,8 +301,8 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
         Raises:
             fxpress.LimitError: reading would exceed the limits.
-            fxpress.SerializeError: the graph is damaged, names something that is not registered, or
-                needs `allow_pickle` or `allow_operators`.
+            fxpress.SerializeError: the graph is damaged, names an operator or class that is not
+                registered, or needs `allow_pickle` or `allow_operators`.
             fxpress.UnsupportedError: fxpress cannot read a part of the graph.
         """
         allowed = allowed_names(allow_operators)
@@ -354,11 +354,11 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self.deserialize_input(output)
 
     def sync_fx_node(self, name: str, fx_node: torch.fx.Node) -> None:
-        """Name a node as in the file, and set the value that the graph's tables have for the name.
+        """Rename a node to a name in the file, and set its value from the tables of the graph.
 
         Raises:
-            SerializeError: the name is not an identifier, another node has it, or the tables of the
-                graph lack it.
+            SerializeError: the name is not an identifier, is the name of another node, or is not in
+                the tables of the graph.
             AssertionError: the node has a value already, and the name is not in use.
         """
         if "val" in fx_node.meta and name not in self.serialized_name_to_node:
@@ -449,7 +449,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         idx: int,
         deserialized_metadata: dict[str, Any],
     ) -> None:
-        """Add a node that takes result `idx` of `fx_node`, and append its value to `meta_val`.
+        """Add a getitem node for result `idx` of `fx_node`; append the node's value to `meta_val`.
 
         Args:
             meta_val: the list that gets the value.
@@ -528,7 +528,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._part("tensor", tensor_meta)
 
     def deserialize_script_obj_meta(self, script_obj_meta: Any) -> Any:
-        """Return torch.export's `CustomObjArgument` for the schema's."""
+        """Convert the schema's `CustomObjArgument` to torch.export's."""
         return _signature.CustomObjArgument(
             name=script_obj_meta.name, class_fqn=script_obj_meta.class_fqn
         )
@@ -548,11 +548,11 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- signatures -----------------------------------------------------------------------------
 
     def deserialize_input_spec(self, i: Any) -> Any:
-        """Return torch.export's `InputSpec` for the schema's."""
+        """Convert the schema's `InputSpec` to torch.export's."""
         return self._part("input_spec", i)
 
     def deserialize_output_spec(self, o: Any) -> Any:
-        """Return torch.export's `OutputSpec` for the schema's."""
+        """Convert the schema's `OutputSpec` to torch.export's."""
         return self._part("output_spec", o)
 
     def deserialize_signature(self, sig: Any) -> Any:
@@ -564,7 +564,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._part("argument_spec", x)
 
     def deserialize_module_call_signature(self, module_call_signature: Any) -> Any:
-        """Return torch.export's `ModuleCallSignature` for the schema's."""
+        """Convert the schema's `ModuleCallSignature` to torch.export's."""
         return self._part("call_signature", module_call_signature)
 
     def deserialize_module_call_graph(self, module_call_graph: list[Any]) -> list[Any]:

@@ -203,7 +203,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         """Return the arguments of a function on numbers, with the names of its parameters.
 
         Raises:
-            AssertionError: `op` is another function.
+            AssertionError: `op` is not a function on numbers.
         """
         found: list[Any] = self._part("inputs", operators.describe_symbolic(op), args, {})
         return found
@@ -245,7 +245,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return takers[0] if takers else None
 
     def _output_node_name_at_index(self, node: torch.fx.Node, index: Any) -> str:
-        """Return the name of a result: of its getitem node, or a new name if there is none."""
+        """Return a result's name: its getitem node's name, or a new name if it has no such node."""
         taker = self._output_node_at_index(node, index)
         return f"{node.name}_unused_{index}" if taker is None else taker.name
 

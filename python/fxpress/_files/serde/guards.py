@@ -59,7 +59,7 @@ def _operands(guard: ast.AST) -> Iterator[ast.expr]:
 
 
 class _Inputs:
-    """The example inputs as a tree, in which guards look up the inputs of arithmetic.
+    """A tree of the example inputs, to look up the operands of arithmetic in guards.
 
     A node of the tree is a dict from a step in source code, such as "['x']", to the next node. A
     leaf is a bool: whether the input is a number or a tensor.

@@ -24,7 +24,7 @@ from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
-_known: dict[Any, Traits] = {}  # the traits of permanent operators
+_known: dict[Any, Traits] = {}  # the traits of operators that are never redefined
 # These operators write their running statistics, but their schemas do not declare that.
 _BATCH_NORMS = (
     "batch_norm",
@@ -82,7 +82,7 @@ def _digest_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def _parts(value: Any) -> tuple[Any, ...] | None:
-    """Return what to hash of a container, a script object or a special tensor; None for others."""
+    """Return the parts to hash of a container, script object or special tensor; None for others."""
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             if not hasattr(value, "__tensor_flatten__"):
@@ -156,7 +156,7 @@ def _digests(values: dict[str, Any], progress: Progress) -> dict[str, bytes]:
 def hash_parts(
     program: ExportedProgram, include_state: bool, progress: Progress = False
 ) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
-    """Return a program's schema document, the program's hash, name -> hash of a value, node hashes.
+    """Return a program's schema document and hash, the hashes of values by name, and node hashes.
 
     A hash has 32 bytes; the node hashes are joined in the order of nodes in the document.
     """

@@ -122,7 +122,7 @@ def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
         if not isinstance(value, kind):
             raise AssertionError(f"expected {name} to be {kind.__name__}, got {type(value)}")
     parameters = [p for p in kernel.params if not p.is_constexpr]
-    constants = {p.name for p in kernel.params if p.is_constexpr}  # the kernel's binary has values
+    constants = {p.name for p in kernel.params if p.is_constexpr}  # compiled into the kernel
     names = list(given)
     positional = [name for name in names if name not in constants]
     if names[: len(positional)] != positional:
@@ -142,7 +142,7 @@ def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
         (name, getattr(metadata, name)) for name in _OPTIONAL if hasattr(metadata, name)
     )
     settings["kernel_param_names"] = [p.name for p in parameters]
-    # Kernels of some backends lack the types that they were compiled for.
+    # Kernels of some backends do not store the types of their parameters; use the annotations.
     compiled = getattr(getattr(entry, "src", None), "signature", None) or {}
     settings["kernel_param_types"] = [str(compiled.get(p.name, p.annotation)) for p in parameters]
     return [

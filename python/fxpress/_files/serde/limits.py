@@ -1,4 +1,4 @@
-"""`Budget`: the memory and time that `Limits` allow a load, and that it has not used yet."""
+"""Define `Budget`, the memory and time that a load may still use within its `Limits`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Budget:
             raise LimitError("seconds", place)
 
     def check_time_before(self, place: str) -> None:
-        """Like `check_time`, but without reading the clock: for closed blocks only."""
+        """Do the check of `check_time` for closed blocks only, without reading the clock."""
         if self.symbolic.done > self._seconds:
             raise LimitError("seconds", place)
 

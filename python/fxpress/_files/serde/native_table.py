@@ -1,4 +1,4 @@
-"""Give native code the Python objects that `csrc/serde/symbols.def` lists."""
+"""Pass the Python objects that `csrc/serde/symbols.def` lists to native code."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _Argument = tuple[str, bool, bool, bool, Any]  # the fields of `OperatorArgument
 Described = tuple[int, str, tuple[_Argument, ...], tuple[int, ...], bool, bool, bool, bool]
 # Operators that constrain symbols; see `Values.constrain`.
 _CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
-_known: dict[Any, Described] = {}  # the descriptions of permanent operators
+_known: dict[Any, Described] = {}  # descriptions of operators that are never redefined
 
 
 def operator_name(target: Any) -> str:
@@ -120,7 +120,7 @@ def described_kind(kind: Kind, name: str = "", *, allowed: bool = False) -> Desc
 
 
 def is_getitem(target: Any) -> bool:
-    """Return whether a target is getitem; its calls are written with the node that they unpack."""
+    """Return whether a target is getitem; getitem nodes are written with the node they unpack."""
     return target is operator.getitem
 
 
@@ -385,7 +385,7 @@ def _get_schema_from_target(target: Any) -> Any:
     Stands in for `torch._export.serde.serialize._get_schema_from_target`.
 
     Raises:
-        RuntimeError: `target` is neither.
+        RuntimeError: `target` does not have a schema.
     """
     schema = schema_of(target)
     if schema is None:

@@ -43,7 +43,7 @@ def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
 def facts_of(
     program: ExportedProgram, treespecs: TreeSpecWriter, opset_version: dict[str, int] | None
 ) -> dict[str, Any]:
-    """Return field -> value of the document, except graph, signature and module calls."""
+    """Return the fields of the document, except graph, signature and module calls, as a dict."""
     return {
         "opset_version": compat.with_aten(opset_version),
         "range_constraints": {
@@ -207,7 +207,7 @@ def serialize(
         ValueError: there is no such `pickle_protocol`.
         ImportError: `progress` needs a package that is not installed.
 
-    Other exceptions that the caller's classes raise during pickling pass through.
+    Other exceptions that the caller's classes raise during pickling are not converted.
 
     Stands in for `torch._export.serde.serialize.serialize`.
 

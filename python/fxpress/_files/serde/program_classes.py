@@ -99,7 +99,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
     def deserialize_range_constraints(
         self, symbol_name_to_range: dict[str, Any], symbol_name_to_symbol: dict[str, Any]
     ) -> dict[Any, Any]:
-        """Return symbol -> range, from name -> range; log a warning for a name without a symbol."""
+        """Replace each name by its symbol in name -> range; log a warning for a missing symbol."""
         return deserialize_range_constraints(symbol_name_to_range, symbol_name_to_symbol)
 
     def deserialize(
@@ -121,14 +121,15 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
             state_dict, constants, example_inputs: bytes of `torch.save`, or the values.
             _unsafe_skip_version_check: accept schemas of another major version.
             allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run
-                any code. Example inputs that need it or are damaged are left out with a warning.
+                any code. Example inputs that stay unreadable are left out with a warning.
             allow_operators: operators or namespaces that the program may call; see `deserialize`.
             limits: the limits on the cost of reading; None: the defaults.
 
         Raises:
             fxpress.LimitError: reading would exceed the limits.
-            fxpress.SerializeError: a part is damaged, names something that is not registered, or
-                needs `allow_pickle` or `allow_operators`; or torch's verifier rejects the program.
+            fxpress.SerializeError: a part is damaged, names an operator or class that is not
+                registered, or needs `allow_pickle` or `allow_operators`; or torch's verifier
+                rejects the program.
             fxpress.UnsupportedError: fxpress cannot read a part of the program.
             AssertionError: `exported_program` is not a `schema.ExportedProgram`.
             TypeError: an argument is of a wrong type.

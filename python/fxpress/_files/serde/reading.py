@@ -65,7 +65,7 @@ def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
 
 @dataclasses.dataclass
 class Decoded:
-    """What `decode_graph_module` returns: the decoded parts of a schema's `ExportedProgram`."""
+    """The result of `decode_graph_module`: the decoded parts of a schema's `ExportedProgram`."""
 
     reader: _native.GraphDecoder
     values: Values
@@ -90,7 +90,7 @@ def decode_graph_module(
 ) -> Decoded:
     """Return the parts of an `ExportedProgram` of the schema.
 
-    State, constants and inputs are values or bytes, whose unpickling may run code if allowed.
+    State, constants and inputs are values or bytes; with `allow_pickle`, unpickling may run code.
     """
     budget.charge(len(ranges) * _RANGE_BYTES, "range_constraints")
     values = Values(dict(ranges), location, budget, allowed)
@@ -113,7 +113,7 @@ def decode_graph_module(
         add_left_out_reason(left_out),
     ):
         root, signature, calls, has_objects = reader.program(document)
-    if has_objects:  # code with objects may be invalid: torch warns, and leaves it out
+    if has_objects:  # generated code may be invalid: torch warns, and omits the code
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
         place = "the custom metadata of the graph"
@@ -215,16 +215,16 @@ def deserialize(
         expected_opset_version: ignored, as in torch.
         _unsafe_skip_version_check: accept schemas of another major version.
         allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run any
-            code. Example inputs that need it or are damaged are left out with a warning.
+            code. Example inputs that stay unreadable are left out with a warning.
         allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
             "symm_mem", that fxpress refuses by default, and that this program may call.
         limits: the limits on the cost of reading, a `fxpress.archive.Limits`; None: the defaults.
 
     Raises:
         fxpress.LimitError: reading would exceed the limits; a subclass of SerializeError.
-        fxpress.SerializeError: the bytes are damaged, name something that is not registered, or
-            need `allow_pickle` or `allow_operators`. The error is also torch's SpecViolationError
-            if torch's verifier rejects the program.
+        fxpress.SerializeError: the bytes are damaged, name an operator or class that is not
+            registered, or need `allow_pickle` or `allow_operators`. The error is also torch's
+            SpecViolationError if torch's verifier rejects the program.
         fxpress.UnsupportedError: fxpress cannot read a part of the program.
         AssertionError: the program is not bytes.
         TypeError: an argument is of a wrong type.

@@ -34,9 +34,9 @@ def map_device(location: Location, kind: str, index: int | None) -> torch.device
 class Values:
     """The symbols and values of one program. Only one thread at a time may use an instance.
 
-    `ranges` maps texts of symbols or expressions to (lowest, highest), None if infinite. `location`
-    is a `map_location` of `fxpress.load`. The file may call the operators in `allowed`, in addition
-    to the operators that `torch_facts.refusal` allows.
+    `ranges` maps texts of symbols or expressions to (lowest, highest); None means infinite.
+    `location` is a `map_location` of `fxpress.load`. The file may call the operators in `allowed`,
+    in addition to the operators that `torch_facts.refusal` allows.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Values:
         device: torch.device,
         requires_grad: bool,
     ) -> Any:
-        """Return a fake tensor that native code does not create, such as one of symbolic sizes."""
+        """Return a fake tensor that native code does not create, such as with symbolic sizes."""
         made: torch.Tensor
         with self.budget.symbolic, self.fake_mode:
             self.budget.check_time_before("the sizes of a tensor")
@@ -232,7 +232,7 @@ class Values:
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     def constrain(self, node: torch.fx.Node) -> None:
-        """Add what a node asserts about symbols to the shape environment."""
+        """Add a node's assertions about symbols to the shape environment."""
         argument = node.args[0]
         value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
         with self.budget.symbolic:

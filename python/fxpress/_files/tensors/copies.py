@@ -66,7 +66,7 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
         progress: how to show progress, in bytes: True or a function of (done, total, what).
 
     Returns:
-        A dict, or a list. A tensor object that occurs several times has one copy.
+        A dict for a mapping, else a list. A tensor object that occurs several times has one copy.
 
     Raises:
         TypeError: a value is not a tensor, or `progress` is of another type.
@@ -93,7 +93,7 @@ def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return copies of `values`, the tensors that `clone_aliased` has not copied."""
-    # On the CPU, these are tensors without a plain storage, or a torch function mode is active.
+    # On the CPU, these tensors lack a plain storage, unless a torch function mode is active.
     return _copy_storages(values, None, but_on=_CPU, alone=_copy_alone)
 
 
@@ -101,8 +101,8 @@ def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
 def move(tensors: Any, device: torch.device | str, *, progress: Progress = False) -> Any:
     """Return the tensors on a device, where they share storages as the originals do.
 
-    As with `Tensor.to`, a tensor that is already on the device is returned itself. The copies run
-    in order with the work on the device's current stream. torch does not have this function.
+    As with `Tensor.to`, a tensor that is already on the device is returned itself. The copies are
+    ordered with the other work on the device's current stream. torch does not have this function.
 
     Args:
         tensors: a mapping, or a sequence.
@@ -110,7 +110,7 @@ def move(tensors: Any, device: torch.device | str, *, progress: Progress = False
         progress: how to show progress, in bytes: True or a function of (done, total, what).
 
     Returns:
-        A dict, or a list.
+        A dict for a mapping, else a list.
 
     Raises:
         RuntimeError: the device does not exist.
@@ -150,7 +150,7 @@ def _copy_storages(
     but_on: torch.device,
     alone: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Return tensors like `values` on copies of their storages on `device` (None: the same)."""
+    """Return tensors like `values` on copies of their storages; `device` None: the same devices."""
 
     def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return to_device(storages_of(first), device)
@@ -201,7 +201,7 @@ def sharing(values: list[Any]) -> list[list[int]]:
 def copy_sharing(
     values: list[torch.Tensor], device: torch.device | None, *, copy: bool
 ) -> list[torch.Tensor]:
-    """Return tensors on `device` (None: each value's) that share storages where `values` do.
+    """Return tensors on `device` (None: their own) that share storages where `values` do.
 
     With `copy`, tensors that are already on the device are copied, too.
     """
@@ -216,7 +216,7 @@ def copy_sharing(
 def copy_in_parts(
     copy: Callable[..., list[Any]], columns: Sequence[list[Any]], progress: Progress, what: str
 ) -> list[Any]:
-    """Return `copy(*columns)`. If progress is shown, `copy` is called for parts of the rows.
+    """Return `copy(*columns)`. With progress, call `copy` for one part of the rows at a time.
 
     `columns[0]` contains the values to copy. Values that share a storage are in one part.
     """

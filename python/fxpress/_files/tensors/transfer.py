@@ -89,9 +89,9 @@ def _to_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -
 
 
 class Part(NamedTuple):
-    """A range of the bytes of one tensor of a list."""
+    """A range of bytes in one tensor of a list."""
 
-    position: int  # of the tensor in the list
+    position: int  # the tensor's index in the list
     start: int  # in bytes
     size: int
 

@@ -170,7 +170,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
 
     Args:
         orig_arg_names: the names of the callable's arguments.
-        dynamo_bytecode_flatten, dynamo_bytecode_unflatten: functions, also set on the module.
+        dynamo_bytecode_flatten, dynamo_bytecode_unflatten: functions; also module attributes.
 
     Attributes:
         wrap_tuple: return the callable's result in a tuple.
@@ -196,7 +196,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         self._inputs: tuple[Any, ...] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _DynamoBytecodeCodeGen:
-        """Copy, but share the bytecode functions, which `_deepcopy` of the module replaces."""
+        """Copy, but share the bytecode functions: `_deepcopy` of the module replaces them."""
         made = type(self)(
             list(self.orig_arg_names), self.dynamo_bytecode_flatten, self.dynamo_bytecode_unflatten
         )

@@ -82,7 +82,7 @@ clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # the name in older
 
 
 def _untraced_operation(capture: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap a capture function: events report its calls, with stack space, untraced by Dynamo."""
+    """Wrap a capture: report its calls as events, reserve stack space, and hide it from Dynamo."""
     watched = operation("functional_export.capture", _sizes)(with_space(capture))
     made: Callable[_P, _R] = torch.compiler.disable(watched, reason="it is a capture")
     return made
@@ -194,7 +194,7 @@ def _dynamo_graph_capture_for_export(
             check_inputs(flat_inputs)
             called = mod.forward if isinstance(mod, torch.nn.Module) else mod
             captured = _Captured(mod, flat_inputs, in_spec, constraints)
-            reset()  # also forgets that the module was created just now: Dynamo guards such by type
+            reset()  # otherwise, Dynamo would guard a new module only by its type
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
             with timed(), captured.settings(spec), checked, _native.RareCollections():
                 with phase("trace"), unwritten_code():
@@ -295,7 +295,7 @@ class _Captured:
         """Return the captured GraphModule, rewritten to the inputs and outputs of the callable."""
         dynamic_dims = self._dynamic_dims()
         sources = self.metadata.graph_input_idx_to_local_source
-        # Index of a flat input -> position of its placeholder; a slice as index is not one input.
+        # Index of a flat input -> position of its placeholder. Sources with slices are left out.
         order = {
             source.index: at
             for at, source in sources.items()

@@ -85,7 +85,7 @@ class _Variables(ast.NodeTransformer):
 
 
 def _count(common: _native.CommonSubexpressions, text: str) -> int | None:
-    """Count an expression's parts; return the expression's id, or None for Python's parser."""
+    """Count an expression's parts; return the expression's id, or None to use Python's parser."""
     number = common.count(text) if text.isascii() else None
     if number is None:
         try:

@@ -1,6 +1,6 @@
 """Rewrite captured graphs, so that they have the inputs and outputs of the user's callable.
 
-Captures use `rewrite_captured`, in C++. `DynamoGraphTransformer` does it for users' subclasses.
+Captures use `rewrite_captured`, in C++. Users' subclasses use `DynamoGraphTransformer`, in Python.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def input_meta(
 
 
 def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
-    """Store a placeholder's value as an attribute of the module if it comes from, say, a closure.
+    """Store a placeholder's value as an attribute of the module, unless the value is an input.
 
     `source` is Dynamo's source of the value. Returns the attribute's name, or None for an input.
     """

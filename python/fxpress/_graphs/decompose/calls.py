@@ -38,7 +38,7 @@ def calls_of(
 
 
 def _parts_of_subclasses(state: dict[str, str]) -> set[str]:
-    """Return the names of the tensor subclasses among the state that became inner tensors."""
+    """Return the names of state tensors that were tensor subclasses and became inner tensors."""
     prefix = "parametrizations."
     return {
         ".".join(target.split(".")[1:-1]) for target in state.values() if target.startswith(prefix)
@@ -65,7 +65,7 @@ def _rename(
             raise ValueError(_GONE.format(name))
         if name in new_name:
             argument.name = new_name[name]
-        elif name in conversions:  # the conversion became no node: it returned its input
+        elif name in conversions:  # the conversion returned its input, and became no node
             if conversions[name] not in new_name:
                 raise ValueError(_GONE.format(conversions[name]))
             argument.name = new_name[conversions[name]]

@@ -1,4 +1,4 @@
-"""Collect composite operators, and split decomposition tables into these and other operators."""
+"""Collect composite operators; split decomposition tables into composite and other operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fxpress._torch import origins
 
 
 class _Composites:
-    """The composite operators of all namespaces; they are collected again after a registration.
+    """Collects the composite operators of all namespaces, again after each registration.
 
     Attributes:
         late: composite operators of aten that were registered after torch had collected the
@@ -90,8 +90,8 @@ def _split_decomp_table_to_cia_and_python_decomp(
     """Split a table into the decompositions of composite operators and of other operators.
 
     Args:
-        decomp_table: operator -> decomposition; changed: the composite operators that torch knows
-            are removed. Keys that are not operators have no effect.
+        decomp_table: operator -> decomposition. The composite operators that torch knows are
+            removed from this dict. Keys that are not operators have no effect.
 
     Returns:
         A dict of all composite operators -> their decompositions, and `decomp_table`. A composite

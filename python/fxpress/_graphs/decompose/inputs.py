@@ -148,7 +148,7 @@ class _Reader:
         return Value(number, facts, known)
 
 
-# Types of plain constant inputs. No node uses them, or the symbol that torch creates for an int.
+# Types of plain constant inputs. No node uses such an input, or the symbol of an int input.
 _PLAIN = (int, bool, float, str, type(None))
 
 
@@ -156,7 +156,7 @@ class SizeNodes:
     """The nodes that torch adds before a program's calls to read each symbol from an input.
 
     Attributes:
-        of_inputs: for each input that is a symbol, and the first with this symbol, the symbol's id
+        of_inputs: for each input that is the first with its symbol, the symbol's id
             (`Symbols.id_of`); -1 for other inputs.
         count: the number of nodes.
         instance: the nodes, as the instance of a template; None if there are none.
@@ -279,7 +279,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
 
 
 def _without_self(target: str) -> str:
-    """Return a state's name without Dynamo's prefix for `self`, with `_` for other characters."""
+    """Return a state's name without Dynamo's prefix for `self`, and `_` for invalid characters."""
     for prefix in ("L__self___", "self_"):
         if target.startswith(prefix):
             target = target[len(prefix) :]

@@ -146,7 +146,7 @@ def _gradients(program: ExportedProgram, traced: Any, outputs: list[Any]) -> lis
 
 
 def _give_meta(signature: ExportGraphSignature, old: list[Node], new: list[Node]) -> None:
-    """Copy, from `old`, the `val` of inputs that are not tensors, and the meta of state."""
+    """Copy, from `old`, the `val` of inputs that are not tensors, and all meta of state."""
     state = {*signature.inputs_to_parameters, *signature.inputs_to_buffers}
     for before, after in zip(old, new, strict=True):
         if not isinstance(before.meta["val"], torch.Tensor):

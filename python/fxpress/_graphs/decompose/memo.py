@@ -4,10 +4,10 @@ A call is clean if nothing wrote to its inputs before, and its results have sepa
 runs the first clean call with each key, from which the key's template is recorded. Later clean
 calls with this key instantiate the template. torch runs every call that is not clean.
 
-torch's result of a call may be a view of a tensor that the call created; an instance's result never
-is. If the program writes to such a view later, functionalization computes the view again. So the
-trace does not instantiate calls whose results are views that are written to. The run of the program
-that torch makes before the trace (the first pass) finds these calls.
+If torch runs a call, its result may be a view of a tensor that the call created. The result of an
+instance is never a view. If the program writes to a view later, functionalization computes the view
+again. So the trace does not instantiate calls whose results are views that are written later.
+torch's run of the program before the trace (the first pass) finds these calls.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Memo:
         self._functions: dict[Any, Any] = {}
         self._tensors: dict[int, _TracedTensor] = {}
         self._storages: dict[int, Storage] = {}
-        # First pass: call -> [(FunctionalTensor, fake tensor in it)] of its results that are views.
+        # For the first pass: call -> [(FunctionalTensor, fake tensor)] of results that are views.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
         self._unchanged: set[Node] = set()  # calls without writes to results in the first pass
         self.instantiated = 0
@@ -100,7 +100,7 @@ class Memo:
             self.instantiated = 0
 
     def _may_instantiate(self, node: Node) -> bool:
-        """Return whether a clean call may have results that are not views, as instances have."""
+        """Return whether a clean call may be instantiated: no view in its results is written."""
         if self._tracer is None:
             self._views[node] = []
             return True  # the templates of the first pass have no views

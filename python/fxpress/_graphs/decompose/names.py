@@ -1,8 +1,8 @@
 """Store the node names of decomposed programs with symbolic sizes, and the order of users.
 
-torch appends numbers to equal node names. They count all nodes created so far, including nodes of
-sizes that a trace only compares. How many of these exist depends on caches of fake tensors, which
-each trace changes. So a program's first trace defines its names, for equal programs and caches too.
+torch numbers equal node names by all nodes created so far, including nodes for sizes that a trace
+only compares. The number of such nodes depends on caches of fake tensors, which each trace changes.
+So a program's first trace defines its names, also for later equal programs with equal caches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Names:
     """The node names and the order of users of a traced graph.
 
     Attributes:
-        has_templates: whether templates can build the graph; False once they gave other nodes.
+        has_templates: whether templates can build the graph; False once they built other nodes.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -99,7 +99,7 @@ class KnownNames:
 
     def __init__(self) -> None:
         self._shared: dict[Any, Names] = {}  # (key of a history, content of a program) -> Names
-        # ShapeEnv -> content of a program -> Names
+        # ShapeEnv -> {content of a program: its Names}
         self._own: weakref.WeakKeyDictionary[Any, dict[Any, Names]] = weakref.WeakKeyDictionary()
 
     def of(self, program: ExportedProgram, options: Any) -> Naming | None:
@@ -154,7 +154,7 @@ class Naming:
             return self._history.traces
 
     def traced(self, module: GraphModule, signature: ExportGraphSignature, number: int) -> None:
-        """Give the known Names to the program of trace `number`, or store the names that it has."""
+        """Give the known Names to the nodes of trace `number`; without any, store the names."""
         if self.known is not None:
             new_names = self.known.give(module.graph) or {}
             for spec in signature.output_specs:

@@ -28,9 +28,9 @@ from fxpress._torch.origins import is_replaced
 
 
 class _ExpectedValues:
-    """Expected values for nodes that the plan has not reached: the values in the old program.
+    """Predicts the values of nodes that the plan has not reached, from the old program's values.
 
-    Mostly, the decomposed program will have equal values.
+    In most cases, the decomposed program will have equal values.
     """
 
     def __init__(self, environment: dict[Node, Any], shape_env: Any) -> None:
@@ -63,11 +63,11 @@ class _ExpectedValues:
         if known is None:
             known = Storage(size_of(storage.nbytes(), self._shape_env))
             self._storages[storage._cdata] = known
-        # Negative node numbers, because nodes of the new trace are numbered from 0.
+        # Node numbers are negative here, because nodes of the new trace are numbered from 0.
         return Value(-1 - len(self._made), shared(facts._replace(requires_grad=False)), known)
 
 
-_MANY = 16  # When so many templates were traced, one call of each remaining operator is traced.
+_MANY = 16  # After this many traced templates, one call of each remaining operator is traced.
 
 
 class Instance(NamedTuple):
@@ -93,7 +93,7 @@ class Plan:
         instances: the instances planned so far.
         size: how many nodes the trace has so far.
         output: the output, as containers of Values, Numbers and constants; set at the end.
-        traced: how many templates in this plan come from calls that torch traced for it.
+        traced: how many templates in this plan come from calls that torch traced for this plan.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Plan:
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
         template, call = self._template_of(node, self._position, self._environment, recorder)
         if template.is_from_cache and any(storage.has_moved for storage in call.storages):
-            # The cache was filled in torch's run before the trace, where inputs had other metadata.
+            # torch's run before the trace filled the cache, when the inputs had other metadata.
             reason = "the cache of fake tensors determines the storage of its result"
             raise UnsafeError(f"{node.target}: {reason}")
         return self._instantiate(node, template, call)

@@ -1,4 +1,4 @@
-"""Build the decomposed program from templates; raise UnsafeError if this needs a full trace."""
+"""Build the decomposed program from templates, or raise UnsafeError if it needs a full trace."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Entry(NamedTuple):
     """A node of a trace that a template keeps."""
 
     node: Node
-    is_reference: bool  # whether it stands for a symbolic number that another call's node computes
+    is_reference: bool  # whether it refers to a symbolic number that another call's node computes
 
 
 def _is_number(node: Node) -> bool:

@@ -18,7 +18,7 @@ from fxpress._torch import symbols as sizes
 
 
 class _Mark:
-    """A unique value for an item of meta, to find copies of the item: a copy is the same object."""
+    """A unique item of meta that identifies copies of the item: a copy is the same object."""
 
     def __copy__(self) -> _Mark:
         return self
@@ -147,7 +147,7 @@ class Recorder:
         return template
 
     def _make_numbers(self, call: Call) -> list[Any]:
-        # New SymInts, not the sizes of inputs, because a tracer distinguishes SymInts by identity.
+        # Create new SymInts: a tracer distinguishes symbolic numbers by identity.
         env = self._symbols.shape_env
         return [sizes.number_of(n.expression, n.kind, env) for n in call.numbers]
 

@@ -17,7 +17,7 @@ class Report:
         calls: how many operator calls the program has.
         instantiated: how many calls were instantiated from a template, also within a full trace.
         traced: how many new templates were traced for this program.
-        kept: how many templates that earlier programs had left were used.
+        kept: how many templates from earlier programs were used.
         reason: why the program was traced in full; empty if it was not.
         by_operator: name of an operator -> how many of its calls were instantiated.
 

@@ -1,7 +1,7 @@
 """Merge state tensors that share a storage, if a program writes to the storage.
 
-torch cannot trace such inputs. One of the tensors, the base, stays an input. The graph creates the
-other tensors as views of the base. The decomposed program has them again, as unused inputs.
+torch cannot trace such tensors as inputs. One of them, the base, stays an input, and the graph
+creates the others as views of the base. The decomposed program has the others as unused inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _State(NamedTuple):
 
     @property
     def geometry(self) -> tuple[Any, ...]:
-        """The dtype, shape, strides and offset; in one storage, equal ones mean equal tensors."""
+        """The dtype, shape, strides and offset, which identify a tensor within one storage."""
         return self.value.dtype, self.value.shape, self.value.stride(), self.value.storage_offset()
 
     @property
@@ -68,7 +68,7 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
         for node, spec in zip(placeholders, signature.input_specs, strict=True)
         if spec.kind in _ORDER and spec.target in values
     ]
-    bases: dict[Node, tuple[_State, _State]] = {}  # placeholder to replace -> (base, its own state)
+    bases: dict[Node, tuple[_State, _State]] = {}  # replaced placeholder -> (base, its state)
     for positions in sharing([each.value for each in held]):
         for group in _overlapping([held[i] for i in positions]):
             written = [each for each in group if each.spec.target in replaced]

@@ -1,4 +1,4 @@
-"""Create SymInts for the sympy expressions that stand for symbolic numbers in templates."""
+"""Create SymInts for the sympy expressions that represent symbolic numbers in templates."""
 
 from __future__ import annotations
 

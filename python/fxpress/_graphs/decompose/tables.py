@@ -37,7 +37,7 @@ def _override_composite_implicit_decomp(
 ) -> AbstractContextManager[None]:
     """Return a block in which the functions in `cia_ops_to_callable` decompose composite operators.
 
-    At its end, the operators have their fake tensor implementations again; torch drops these.
+    At the end, the operators' fake tensor implementations are restored; torch drops them.
 
     Args:
         cia_ops_to_callable: composite operator -> the function that decomposes it.
@@ -57,8 +57,8 @@ class Table:
     Attributes:
         others: operator that is not composite -> its decomposition. Functions of the user are
             replaced by functions that raise UnsafeError.
-        templates: traits of a fake mode and its symbols -> key of a call -> the call's template,
-            or the reason why the call has none.
+        templates: traits of a fake mode and its symbols -> {key of a call: the call's template, or
+            the reason why the call has none}.
         refused: the operators whose decompositions are functions of the user.
         names: the node names of decomposed programs with symbolic sizes.
         plain: overrides composite operators by the table's functions.

@@ -40,8 +40,8 @@ class NumberSpec(NamedTuple):
 class TemplateNode(NamedTuple):
     """A node of a template. Values are numbered: -1, -2, … are the inputs, 0, 1, … the nodes.
 
-    With symbolic sizes, some nodes compute numbers. All users of a number in a program share the
-    first node that computes the number. Nodes with `is_needed` stand for it, and are not written.
+    With symbolic sizes, some nodes compute numbers. All users of a number share the first node that
+    computes it. A node with `is_needed` refers to this first node, and is not written.
     """
 
     target: Any
@@ -60,9 +60,9 @@ class TemplateNode(NamedTuple):
 class Output(NamedTuple):
     """A tensor that the call returns."""
 
-    value: int  # numbered as in TemplateNode
+    value: int  # its number, as in TemplateNode
     facts: Facts
-    storage: int  # numbered as in TensorSpec
+    storage: int  # its storage's number, as in TensorSpec
 
 
 class NumberOutput(NamedTuple):
@@ -70,7 +70,7 @@ class NumberOutput(NamedTuple):
 
     expression: Any
     kind: type
-    value: int | None  # numbered as in TemplateNode; None: no node until another node needs it
+    value: int | None  # its node, numbered as in TemplateNode; None until another node needs it
 
 
 class _Template(NamedTuple):
@@ -88,7 +88,7 @@ class Template(ByIdentity, _Template):
     """The trace of a call.
 
     Attributes:
-        nodes: the nodes that the call adds, also dead nodes unless they compute numbers.
+        nodes: the nodes that the call adds, including dead nodes that do not compute numbers.
         numbers: node of the recorded trace -> its number (see TemplateNode).
         fresh: sizes in bytes of the storages that the call creates.
         result: the call's result, with Outputs and NumberOutputs for tensors and numbers.
@@ -96,7 +96,7 @@ class Template(ByIdentity, _Template):
         is_symbolic: whether the template has expressions, which `Symbols.bound` replaces.
         is_from_cache: whether tensors from torch's cache of fake tensors share other storages than
             computed tensors, so that the trace depends on the cache.
-        moves: whether also the offset or storage size of a result depends on the cache.
+        moves: whether the offset or storage size of a result depends on the cache, too.
     """
 
     __slots__ = ()

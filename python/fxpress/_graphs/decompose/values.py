@@ -37,7 +37,7 @@ class _Facts(NamedTuple):
     device: torch.device
     offset: Size
     wrapper_requires_grad: bool  # of the FunctionalTensor, which autograd sees
-    requires_grad: bool  # the same of the fake tensor in it, which kernels below autograd read
+    requires_grad: bool  # of the fake tensor inside, which kernels below autograd read
     is_symbolic: bool  # whether a size, a stride or the offset is an expression
 
 

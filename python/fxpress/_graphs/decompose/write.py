@@ -24,7 +24,7 @@ from fxpress._torch.versions import features
 class Sources:
     """Creates the `from_node` records that torch's nodes would have, without `ep.module()`.
 
-    torch traces the graph of `ep.module()`. The object `between` stands for this graph.
+    torch traces the graph of `ep.module()`. The object `between` replaces this graph.
     """
 
     def __init__(self, old: Graph, between: Any) -> None:
@@ -57,7 +57,7 @@ class Sources:
         return self._of_between(self._in_trace, node)[0]
 
     def of_unlifted(self, node: Node) -> list[Any]:
-        """Return the records of the output, or of an input that `ep.module()` has as attribute."""
+        """Return the records of the node for the output, or for state that `ep.module()` owns."""
         return self._of_between(self._unlifted, node)
 
     def _of_old(self, node: Node | None) -> list[Any]:
@@ -156,7 +156,7 @@ class Writer:
         return compat.append(self._graph, name, "output", "output", (argument,), {})
 
     def _instance_of_returned(self, numbers: list[Number], first: int) -> Instance:
-        """Return an instance whose nodes stand for the numbers that the program returns."""
+        """Return an instance whose nodes represent the numbers that the program returns."""
         empty = TemplateNode(None, None, (), "number", False, (), None)._replace(is_needed=True)
         nodes = tuple(
             [empty._replace(uses=(-1 - i,), number=n.expression) for i, n in enumerate(numbers)]
@@ -253,7 +253,7 @@ class Writer:
         return meta
 
     def _attribute_meta(self, old: Node) -> dict[str, Any]:
-        """Return the meta that torch gives an input for state: its meta, then its users' meta."""
+        """Return torch's meta of an input for state: the placeholder's, then its users' meta."""
         meta = {**old.meta, "from_node": None}
         last: Node | None = None
         for user in (

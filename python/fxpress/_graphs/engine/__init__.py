@@ -1,7 +1,7 @@
 """Run graphs in C++. Stands in for `torch.fx.Interpreter`.
 
-The first run of a graph compiles it into a plan (`csrc/engine`). The plan is stored in the graph's
-`__dict__`. Each run checks the plan against the graph; copies and pickles of the graph lack it.
+The first run compiles a graph into a plan (`csrc/engine`), stored in the graph's `__dict__`. Each
+run checks the plan against the graph. Copies and pickles of a graph lack the plan.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ aten.initialize_engine(
 run: Callable[[torch.nn.Module, Graph, tuple[Any, ...] | list[Any]], Any] = aten.run
 
 # register_forward(function, dispatches, counts) lets plans inline modules whose `forward` is
-# `function`, which must be equivalent to the `forward` of InterpreterModule or, if `dispatches`, of
-# InterpreterModuleDispatcher. If `counts`, `function` stores the index of its next call with
-# `set_next_call`, so that each thread has its own count.
+# `function`. The function must be equivalent to InterpreterModule.forward or, if `dispatches`, to
+# InterpreterModuleDispatcher.forward. If `counts`, `function` stores the index of its next call
+# with `set_next_call`, so that each thread has its own count.
 register_forward = aten.register_forward
 
 # plan_info(graph) returns the sizes of a graph's plan, for tests and benchmarks; None: no plan.

@@ -1,5 +1,5 @@
 """Turn an exported program into a module, for `fxpress.export.module`.
 
 `unlift` creates the module, `state` gives it the program's state, and `engine` runs it on the
-native engine. Its guards come from `_graphs/unflatten/guards.py`.
+native engine. The guards of the module come from `_graphs/unflatten/guards.py`.
 """

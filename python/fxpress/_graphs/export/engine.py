@@ -22,7 +22,7 @@ def run_on_engine(module: torch.fx.GraphModule) -> None:
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     if torch_fx.is_fx_symbolic_tracing() or torch.compiler.is_dynamo_compiling():
-        # Dynamo does not call the class's descriptor, which generates the code, so do it here.
+        # Dynamo does not call the descriptor that generates the code, so read `_code` here.
         self._code  # noqa: B018  (generates the code)
         return type(self).forward(self, *args, **kwargs)
     outputs = engine.run(self, self.graph, tuple(_flat(self, args, kwargs)))

@@ -17,7 +17,7 @@ from fxpress._torch.fx import PATTERN
 
 
 class Named(NamedTuple):
-    """A value of state, which the module's graph reads from an attribute."""
+    """A parameter, buffer or constant, which the module's graph reads from an attribute."""
 
     name: str  # dotted, as in the signature
     value: Any
@@ -56,7 +56,7 @@ def _lifted(
 
 
 def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
-    """Return `module`, or a copy with the state if a body has the name of a module with state."""
+    """Return `module`; if a body has the name of a module with state, a copy with the state."""
     holders = {each.name.partition(".")[0] for each in state if "." in each.name}
     if holders.isdisjoint(module._modules):
         return module
@@ -96,7 +96,7 @@ class _Setter:
         self._has_call_names = has_call_names
 
     def set_all(self, values: list[tuple[str, Any]], kind: Any) -> None:
-        """Set values by name; "a@1.c", of one call of "a", overrides "a.c", of all calls of "a"."""
+        """Set values by name; "a@1.c" (one call of "a") overrides "a.c" (all calls of "a")."""
         for name, value in sorted(values, key=lambda pair: pair[0].count("@")):
             self.set(name, value, kind)
 

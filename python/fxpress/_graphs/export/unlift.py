@@ -153,7 +153,7 @@ def _complete(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
     attributes["_tracer_cls"] = torch_unlift.tracer_to_keep(module.graph)
     for table in (module._parameters, module._buffers, module._modules):
         for name in attributes.keys() & table.keys():
-            setattr(module, name, attributes[name])  # raises TypeError: state has the name
+            setattr(module, name, attributes[name])  # raises TypeError: the state has the same name
     module.range_constraints = program.range_constraints or []
     module.validate_inputs = True
 

@@ -1,4 +1,4 @@
-"""Partitions around selected operations, for compilers that run some operations eagerly."""
+"""Cut a graph around selected operations, for compilers that run some operations eagerly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.partition.callback import SplitCallback, operations
 
-# torch has no public names for these classes; the operator exists in all releases.
+# torch has no public names for these classes. The operator `aten.add` exists in all releases.
 _OpOverload = type(torch.ops.aten.add.Tensor)
 _OpOverloadPacket = type(torch.ops.aten.add)
 
@@ -25,11 +25,11 @@ def around(
     """Return a callback with a partition for each matching node, and for each run of other nodes.
 
     vLLM and SGLang split a model around attention in this way, to capture the other operations in
-    CUDA graphs. Use it with `keep_original_order=True`, as they do: otherwise, `split_module`
-    changes the order of partitions that don't depend on each other. torch has no such function.
+    CUDA graphs. Use the callback with `keep_original_order=True`, as they do: otherwise,
+    `split_module` reorders partitions that don't depend on each other. torch has no such function.
 
     A `getitem` node that directly follows a matching node and unpacks its result joins that node's
-    partition. So tensors pass between partitions, not tuples, which compilers don't accept.
+    partition. Partitions therefore pass tensors to each other: compilers don't accept tuples.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.

@@ -83,7 +83,7 @@ def balanced(
 
 
 def linear_partition(weights: list[int], n: int) -> list[int]:
-    """Return the ends of the `n` non-empty runs of `weights` (>= 0) with the least greatest sum."""
+    """Return the ends of `n` non-empty runs of `weights` (>= 0); the largest sum is minimal."""
     before = [0, *accumulate(weights)]  # before[i]: the sum of weights[:i]
     reach = [[len(weights)] * len(weights)] * n  # each run may end at any position
     limit = least_limit(before, reach)

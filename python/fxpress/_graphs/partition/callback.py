@@ -1,4 +1,4 @@
-"""The callback that `around`, `balanced` and `by_module` return: a dict from nodes to ids."""
+"""Define the callback of `around`, `balanced` and `by_module`: a dict from nodes to ids."""
 
 from __future__ import annotations
 

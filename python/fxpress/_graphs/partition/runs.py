@@ -34,7 +34,7 @@ def least_limit(before: list[int], reach: Reach) -> int | None:
 
 
 def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
-    """Return the last possible start of each run, and then the last possible end of the last."""
+    """Return the last possible start of each run, then the last possible end of the last run."""
     positions = [0]
     for ends in reach:
         start = positions[-1]
@@ -87,7 +87,7 @@ def cheapest(
 def _least_costs(
     costs: list[int], starts: list[range], ends: list[Sequence[int]], never: int
 ) -> list[list[int]]:
-    """Return for each run, and for each possible start of it, the least cost of all later cuts."""
+    """Return, for each run and each of its possible starts, the least cost of all later cuts."""
     values = [[0] * len(starts[-1])]
     for run in range(len(starts) - 2, -1, -1):
         nexts = starts[run + 1]
@@ -142,7 +142,7 @@ def _least(
             found.append(never)
             start += 1
             continue
-        stop = min(starts.stop, max(start + 1, middle))  # after the last start that reaches it
+        stop = min(starts.stop, max(start + 1, middle))  # after the last start that reaches middle
         inside = values[first - nexts.start : middle - nexts.start + 1]
         until = list(accumulate(reversed(inside), min))[::-1]
         finals = [min(end, nexts[-1]) - middle for end in ends[start:stop]]

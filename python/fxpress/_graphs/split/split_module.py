@@ -131,7 +131,7 @@ def split_module(
 
     Raises:
         RuntimeError: partitions depend on each other in a cycle, or the callback edited the graph.
-        AssertionError: autocast or grad-mode regions that are malformed, or whose ids decrease.
+        AssertionError: autocast or grad-mode regions are malformed, or their ids decrease.
         AttributeError: a target is not an attribute of `m`.
         KeyError: a node uses a node that is defined later or is not in the graph, or
             `keep_original_order` calls a partition before another whose values it needs.
@@ -170,7 +170,7 @@ def split_module_simple(
     """Cut a graph without parameters into submodules, called in the order of first appearance.
 
     Stands in for `torch.fx.passes.split_module.split_module_simple`. The module and its submodules
-    are torch's lazy GraphModules; unlike torch's, they have all tables of a GraphModule.
+    are torch's lazy GraphModules, but have all dicts of a module, such as `_forward_hooks`.
 
     Args:
         m: the module to split. Its submodules and attributes are not copied to the result.
@@ -241,8 +241,8 @@ def _make_lite_graph_module(
 ) -> GraphModule:
     """Return a torch-lazy GraphModule of a graph without parameters, with `modules` as children.
 
-    Stands in for `torch.fx.passes.split_module._make_lite_graph_module`; unlike torch's, the result
-    has every table of a GraphModule, hooks included.
+    Stands in for `torch.fx.passes.split_module._make_lite_graph_module`. Unlike torch's result,
+    this one has all dicts of a module, such as `_forward_hooks`.
     """
     return _native.make_lite_graph_module(graph, modules)
 
@@ -305,7 +305,7 @@ def _accepts_dimensions(user: Node, size: Node) -> bool:
 
 
 def _is_known_item(user: Node, size: Node, length: int) -> bool:
-    """Return whether `user` is ``size[i]`` with a valid `i`. Invalid ones stay, and fail later."""
+    """Return whether `user` is ``size[i]`` with a valid `i`; other nodes stay and fail later."""
     if user.target is not operator.getitem or len(user.args) != 2 or user.args[0] is not size:
         return False
     index = user.args[1]

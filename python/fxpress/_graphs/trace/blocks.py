@@ -1,4 +1,4 @@
-"""`fast_tracing`: a block in which fxpress creates the nodes and fake tensors of `make_fx`."""
+"""Define `fast_tracing`: in its block, fxpress creates the nodes and fake tensors of `make_fx`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fxpress._base.replacement import Replacement
+from fxpress._graphs.trace.captured import Captured
 from fxpress._graphs.trace.fakes import Fakes, is_plain
 from fxpress._graphs.trace.inputs import Inputs, without_stack_traces
 from fxpress._graphs.trace.proxy_calls import ProxyCalls
@@ -18,6 +19,7 @@ from fxpress._torch.tracing import (
     FAKE_OF_CACHE,
     FIND_UNBACKED,
     MAKE_PLACEHOLDERS,
+    RUN_NODE,
     SET_META,
     TRACK_TENSOR,
     FakeTensor,
@@ -31,6 +33,7 @@ class _Trace(threading.local):
     """The state of this thread's innermost block of `fast_tracing`."""
 
     calls: ProxyCalls
+    captured: Captured
     inputs: Inputs
     fakes: Fakes
 
@@ -40,6 +43,10 @@ _trace = _Trace()
 
 def _dispatch(original: Any, *args: Any, **kwargs: Any) -> Any:
     return _trace.calls.dispatch(original, *args, **kwargs)
+
+
+def _run_node(original: Any, interpreter: Any, node: Any) -> Any:
+    return _trace.captured.run(original, interpreter, node)
 
 
 def _set_meta(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -90,6 +97,7 @@ def _find_unbacked(
 
 _REPLACEMENTS = (
     Replacement(*DISPATCH, _dispatch),
+    Replacement(*RUN_NODE, _run_node),
     Replacement(*SET_META, _set_meta),
     Replacement(*TRACK_TENSOR, _track_tensor),
     Replacement(*MAKE_PLACEHOLDERS, without_stack_traces),
@@ -108,6 +116,7 @@ def fast_tracing() -> Iterator[None]:
     _trace.fakes = Fakes()
     _trace.inputs = Inputs(_trace.fakes)
     _trace.calls = ProxyCalls(_trace.fakes)
+    _trace.captured = Captured(_trace.fakes, _trace.calls)
     try:
         with contextlib.ExitStack() as stack:
             for each in _REPLACEMENTS:

@@ -1,6 +1,6 @@
 """Create fake tensors and `tensor_meta` as copies, instead of running torch's Python code.
 
-torch creates the first object with a key, such as sizes and dtype. Later objects copy the first.
+torch creates the first object with a key, such as sizes and dtype. Later objects copy that object.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from fxpress._torch.fakes import (
     fake_of,
     fake_with_numbers,
+    like_pattern,
     protects_data,
     without_data,
 )
@@ -44,12 +45,12 @@ def is_simple(fake: Any) -> bool:
 
 
 class Fakes:
-    """Creates the fake tensors of a trace. Callers disable torch function modes for its methods."""
+    """Creates the fake tensors of a trace. Callers must disable torch function modes first."""
 
     def __init__(self) -> None:
         # (id of the fake mode, device) -> the attributes of its fake tensors
         self._states: dict[tuple[int, torch.device], dict[str, Any]] = {}
-        self._patterns: dict[tuple[Any, ...], Any] = {}  # fake tensors to copy, unknown to the user
+        self._patterns: dict[tuple[Any, ...], Any] = {}  # to copy; users cannot reach them
         self._described: dict[tuple[Any, ...], Any] = {}  # the `tensor_meta` to copy
 
     def detached(self, fake: Any) -> Any:
@@ -76,6 +77,17 @@ class Fakes:
             plain = without_data(*geometry, metadata.dtype, storage)
             return fake_of(plain, metadata.requires_grad, metadata.device, state)
 
+    def like(self, pattern: Any, base: Any, *, requires_grad: bool) -> Any:
+        """Return a fake tensor with the metadata of `pattern`, which `detached` returned.
+
+        The result has the storage of `base` or, if it is None, a new storage.
+        """
+        state = self._states[id(pattern.fake_mode), pattern.fake_device]
+        with DisablePythonDispatcher(), DisableTorchDispatch():
+            storage = None if base is None else base.untyped_storage()
+            plain = like_pattern(pattern, storage)
+            return fake_of(plain, requires_grad, pattern.fake_device, state)
+
     def of_numbers(
         self, mode: Any, metadata: Any, numbers: Any, base: Any, call_torch: Callable[[], Any]
     ) -> Any:
@@ -97,12 +109,19 @@ class Fakes:
                 # A separate tensor, because the user's code may change the metadata of `made`.
                 self._patterns[key] = self.detached(made)
             return made
-        attributes = self._states[id(mode), metadata.device]
+        return self.with_numbers(pattern, base, numbers)
+
+    def with_numbers(self, pattern: Any, base: Any, numbers: Any) -> Any:
+        """Return a fake tensor as `like` does, with symbolic `numbers`: (sizes, strides, offset).
+
+        The numbers equal those of `pattern`. The result does not require gradients.
+        """
+        attributes = self._states[id(pattern.fake_mode), pattern.fake_device]
         with DisablePythonDispatcher(), DisableTorchDispatch():
             storage = None if base is None else base.untyped_storage()
             size = another_number(pattern.untyped_storage().nbytes()) if base is None else 0
             protects = protects_data(attributes)
-            made = fake_with_numbers(pattern, storage, size, sizes, strides, offset, protects)
+            made = fake_with_numbers(pattern, storage, size, *numbers, protects)
         vars(made).update(attributes)
         return made
 
@@ -125,5 +144,5 @@ class Fakes:
         if known is None:
             known = self._described[key] = describe_tensor(fake)
             return known
-        # New sizes and qparams, because nodes must not share these objects.
+        # Set new sizes and qparams, because nodes must not share these objects.
         return known._replace(shape=sizes, stride=strides, qparams={})

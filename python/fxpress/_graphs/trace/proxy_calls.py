@@ -20,6 +20,8 @@ from fxpress._torch.tracing import (
     OpOverload,
     ProxyTensor,
     ProxyTorchDispatchMode,
+    counted_gradients,
+    fetch_sym_proxy,
     function_modes,
     has_new_symbols,
     is_traced_plainly,
@@ -101,29 +103,46 @@ class ProxyCalls:
         self._fakes = fakes
         self._stacks = StackTraces()
         self._plain: dict[OpOverload, bool] = {}
+        self.recording: Any = None  # records the operators of one call of a captured graph
 
     def dispatch(self, original: Any, mode: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Trace a simple call in a pre-dispatch mode; pass other calls to torch's code."""
-        if type(mode) is not ProxyTorchDispatchMode or not self._is_plain(mode, function):
-            return original(mode, function, *args, **kwargs)
-        tracer = mode.tracer
-        try:
-            nodes = _nodes(args, tracer.tensor_tracker)
-            keywords = {k: _nodes(v, tracer.tensor_tracker) for k, v in kwargs.items()}
-        except _SpecialError:
-            return original(mode, function, *args, **kwargs)
-        with set_original_aten_op(function) if preserves_meta() else _NOTHING:
-            proxy = Proxy(self._create_node(tracer, function, nodes, keywords), tracer)
-            out = function(*args, **kwargs)
-            if is_simple(out) and not has_new_symbols(out.fake_mode):
-                self._fakes.set_meta(proxy.node.meta, out)
-                if out._has_symbolic_sizes_strides:
-                    proxy_tensor.track_tensor(out, proxy, constant=None, tracer=tracer)
+        recording = self.recording
+        if type(mode) is ProxyTorchDispatchMode and self._is_plain(mode, function):
+            tracer = mode.tracer
+            length = len(tracer.graph.nodes)
+            with self.originating(function), contextlib.suppress(_SpecialError):
+                nodes = _nodes(args, tracer)
+                keywords = {k: _nodes(v, tracer) for k, v in kwargs.items()}
+                if recording is not None:
+                    recording.begin(function, args, kwargs, len(tracer.graph.nodes) - length)
+                node = self.create_node(tracer, function, nodes, keywords)
+                out = function(*args, **kwargs)
+                gradients = counted_gradients()
+                if is_simple(out) and not has_new_symbols(out.fake_mode):
+                    self.set_result(node, out, tracer)
                 else:
-                    tracer.tensor_tracker[out] = ProxyTensor(proxy, None)
-            else:
-                track_tensor_tree(out, proxy, constant=None, tracer=tracer)
-        return out
+                    track_tensor_tree(out, Proxy(node, tracer), constant=None, tracer=tracer)
+                if recording is not None:
+                    recording.end(out, gradients)
+                return out
+        if recording is not None:
+            recording.spoil()
+        return original(mode, function, *args, **kwargs)
+
+    @staticmethod
+    def originating(function: OpOverload) -> Any:
+        """Return a context manager in which `function` becomes `original_aten` of new nodes."""
+        return set_original_aten_op(function) if preserves_meta() else _NOTHING
+
+    def set_result(self, node: Node, fake: Any, tracer: Any) -> None:
+        """Make a simple fake tensor the value of a node."""
+        self._fakes.set_meta(node.meta, fake)
+        proxy = Proxy(node, tracer)
+        if fake._has_symbolic_sizes_strides:
+            proxy_tensor.track_tensor(fake, proxy, constant=None, tracer=tracer)
+        else:
+            tracer.tensor_tracker[fake] = ProxyTensor(proxy, None)
 
     def _is_plain(self, mode: Any, function: Any) -> bool:
         known = self._plain.get(function)
@@ -138,9 +157,10 @@ class ProxyCalls:
             and function not in mode.decomposition_table
         )
 
-    def _create_node(
+    def create_node(
         self, tracer: Any, function: OpOverload, args: Any, kwargs: dict[str, Any]
     ) -> Node:
+        """Create the node of a call, with the stack trace that torch would give it."""
         name = tracer.graph._target_to_str(function.overloadpacket.__name__)
         create = functools.partial(
             tracer.create_node, "call_function", function, args, kwargs, name
@@ -169,16 +189,27 @@ def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
     meta.update(moved)
 
 
-def _nodes(value: Any, tracker: Any) -> Any:
-    """Return an argument in which nodes replace the tensors that `tracker` traces."""
+def _nodes(value: Any, tracer: Any) -> Any:
+    """Return an argument with nodes in place of the tensors and symbolic ints of a trace.
+
+    The node of a symbolic int is created if it does not exist yet.
+    """
     kind = type(value)
     if kind is FakeTensor:
-        traced = tracker.get(value)
+        traced = tracer.tensor_tracker.get(value)
         if traced is None or traced.constant is not None:
             raise _SpecialError
         return traced.proxy.node
     if kind in _CONSTANTS:
         return value
     if kind in _SEQUENCES:
-        return _SEQUENCES[kind]([_nodes(each, tracker) for each in value])
+        return _SEQUENCES[kind]([_nodes(each, tracer) for each in value])
+    if kind is torch.SymInt and value in tracer.symnode_tracker:
+        return node_of_number(value, tracer)
     raise _SpecialError
+
+
+def node_of_number(number: torch.SymInt, tracer: Any) -> Any:
+    """Return the node of a symbolic int that is traced, or its value if it is constant."""
+    found = fetch_sym_proxy(tracer)(number)
+    return found.node if isinstance(found, Proxy) else found

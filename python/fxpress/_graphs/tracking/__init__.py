@@ -1,1 +1,1 @@
-"""Variables by which Dynamo tracks modules, for `fxpress.nn_module`."""
+"""Define the variables by which Dynamo tracks modules, for `fxpress.nn_module`."""

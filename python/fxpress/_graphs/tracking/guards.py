@@ -70,11 +70,11 @@ def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -
 def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> None:
     """Guard on the functions that a call of the module looks up in its class.
 
-    torch guards on the identity of the class, and on the absence of `forward` in some bases. These
-    guards miss a replaced `forward`, `__call__` or `_call_impl`, and a `forward` that is added to a
-    more derived class. This function installs its guards once for a class and a graph, but not
-    guards that torch has installed. Captures for export get no such guards: they drop guards or
-    save them, and these guards cannot be saved.
+    torch guards on the identity of the class, and on the absence of `forward` in some bases.
+    torch's guards miss a replaced `forward`, `__call__` or `_call_impl`, and a `forward` that is
+    added to a more derived class. This function installs its guards once for a class and a graph,
+    except guards that torch has installed. It installs none in captures for export: a capture drops
+    its guards or saves them, and guards of this function cannot be saved.
     """
     if is_captured(tx):
         return

@@ -32,8 +32,8 @@ from fxpress._torch.tracking import (
 )
 from fxpress._torch.tracking_variants import LISTED_METHODS, has_slot
 
-# Method -> (the dict of the module whose order its result depends on, the names of its parameters
-# or None if it has none, the method to call on the live module).
+# Method -> (the dict of the module that determines the order of the result, the names of the
+# method's parameters or None if it has none, the method to call on the live module).
 _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "named_children": ("_modules", None, "named_children"),
     "named_parameters": ("_parameters", ("prefix", "recurse"), "named_parameters"),
@@ -69,7 +69,7 @@ def call_live_method(
     kwargs: Kwargs,
     constant: bool,
 ) -> VariableTracker | None:
-    """Call a method of a live module; return the result's variable. None: Dynamo must do it."""
+    """Call a method of a live module; return the result's variable. None: Dynamo must call it."""
     if constant and (LISTED_METHODS or name not in _BEFORE_CONSTANTS):
         result_name = f"{type(module).__name__}_{name}_result"
         function = getattr(module, name)

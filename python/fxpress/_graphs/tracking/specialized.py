@@ -70,7 +70,7 @@ _SUBSCRIPTS = tuple(
 
 @fills_slots
 class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc]
-    """A variable for a module that the graph calls, or whose code is traced, guarded by identity.
+    """A variable for a module that is guarded by identity; the graph calls it, or it is traced.
 
     Dynamo uses this class where parameters are not inputs of the graph: for legacy export, and for
     modules with ``torchdynamo_force_dynamic = False``.

@@ -116,7 +116,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
         self.nn_module_stack_source = self.source
-        # Name of a dict of state, as `_parameters` -> (tracer that first read it, its variable).
+        # Name of a dict of state (`_parameters`, …) -> (tracer that first read it, its variable).
         self._tables: dict[str, tuple[object, VariableTracker]] = {}
 
     def _wrap_source(self, attr_source: Any) -> Any:
@@ -276,7 +276,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Changes
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
-        """Set `is_state_mutated` if the program assigns state: the live module does not change."""
+        """Set `is_state_mutated` on an assignment of state, which the live module does not show."""
         if _kind_of_state(value) is not None or any(name in own[table] for table in _STATE):
             self.is_state_mutated = True
 
@@ -337,7 +337,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return plain_get_attribute(self, tx, name)
 
     def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
-        """Return the variable of a dict of hooks, without guards on the keys (ids), or None."""
+        """Return the variable of a dict of hooks without key guards; None: look it up as usual."""
         if tx.output.side_effects.has_pending_mutation_of_attr(self, name):
             return None
         hooks = getattr(self.value, name)

@@ -111,7 +111,7 @@ def _add_submodule(
 ) -> bool | None:
     """Add a module at a dotted name; `create_module(prefix)` creates missing parents.
 
-    If an attribute on the path is not a module, returns False and adds nothing.
+    Return False, and add nothing, if an attribute on the path is not a module.
     """
     *path, name = target.split(".")
     for i, part in enumerate(path):

@@ -1,4 +1,4 @@
-"""Copy bodies of higher-order operators: GraphModules that the program's graph names."""
+"""Copy bodies of higher-order operators: GraphModules to which the program's graph refers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a shallow copy of `owner` with shallow copies of its bodies; without any, `owner`."""
+    """Return a shallow copy of `owner` with copies of its bodies; `owner` itself without bodies."""
     if not _children(owner):
         return owner
     copies = {id(owner): _shallow_copy(owner)}
@@ -34,7 +34,7 @@ def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModu
         body = pending.pop()
         if id(body) in copies:
             continue
-        # Generate the code now: a class generates it for the module that the class was created for.
+        # Generate the code now: a class generates it only for the module it was created for.
         deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
         pending += _children(body)

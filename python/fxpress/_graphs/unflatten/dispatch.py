@@ -1,4 +1,4 @@
-"""Put dispatchers into an existing tree of modules, for callers of torch's single steps.
+"""Put dispatchers into an existing tree of modules, for callers of single steps of unflattening.
 
 `unflatten` itself plans dispatchers before it creates modules.
 """
@@ -21,7 +21,7 @@ def dispatch_modules(
     consts_targets: set[str],
     make_dispatcher: Callable[[set[str], list[Any]], torch.nn.Module],
 ) -> None:
-    """Merge the modules of repeated calls, as torch's `UnflattenedModule._dispatch_modules`."""
+    """Merge the modules of repeated calls, as torch's `_dispatch_modules` does."""
     calls: dict[str, list[tuple[int, str, torch.nn.Module]]] = defaultdict(list)
     for entry in root.module_call_graph:
         if not entry.fqn or not entry.signature:

@@ -1,4 +1,4 @@
-"""torch's `_ModuleFrame`, implemented by the native pass.
+"""Define torch's `_ModuleFrame` and its helpers, by calls of the native pass.
 
 `torch.distributed.pipelining` builds the root frame and runs it.
 """
@@ -65,7 +65,7 @@ class _ModuleFrame:
     """The frame of the root module, which outlines all calls of modules below the root.
 
     Stands in for the root frame of `torch.export.unflatten._ModuleFrame`: `run_outer` fills the
-    graph of `module` and the `seen_` tables. Frames of submodules exist in C++ only.
+    graph of `module`, and the `seen_` arguments. Frames of submodules exist in C++ only.
 
     Raises:
         UnsupportedError: `parent` is not None, or `module` is None.
@@ -138,7 +138,7 @@ class _ModuleFrame:
         owner = self.flat_graph.owning_module
         for call_name, target, holder in attributes:
             self.seen_attrs[call_name].add(target)
-            # Copy bodies of higher-order operators, because torch.distributed.pipelining does not.
+            # Copy bodies of higher-order operators. torch.distributed.pipelining copies none.
             if owner is not None and not hasattr(holder, target):
                 setattr(holder, target, getattr(owner, target))
         self.seen_nodes.update((node.name, node) for node in self.flat_graph.nodes)
@@ -170,7 +170,7 @@ class _ModuleFrame:
         return node
 
     def uplift_common_custom_metadata(self) -> None:
-        """Do nothing: torch moves meta to the node that calls the frame; no node calls the root."""
+        """Do nothing: torch moves meta to the node that calls a frame; no node calls the root."""
 
     def finalize_outputs(self) -> None:
         """Raise UnsupportedError, because the native pass outlines a graph in one step."""

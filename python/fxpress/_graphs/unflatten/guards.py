@@ -21,7 +21,7 @@ from fxpress._torch.fx import TreeSpec, pytree
 
 
 def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
-    """Return the parameter names of `forward`: those recorded at export, or `arg_0`, `arg_1`, …"""
+    """Return the names of `forward`'s parameters at export; without them, `arg_0`, `arg_1`, …"""
     if signature and signature.forward_arg_names:
         names: list[str] = signature.forward_arg_names
         return names
@@ -171,7 +171,7 @@ class _PlaceholderGuards:
             self.code.append(f"{source} <= {high}")
 
     def add_equations(self) -> None:
-        """Guard sizes such as `s0 + 1`. Without a size `s0`, the first of them defines `s0`."""
+        """Guard sizes such as `s0 + 1`. If no size is `s0`, the first of the sizes defines `s0`."""
         known: dict[sympy.Symbol, sympy.Expr] = {}
         for source, expression in self._of_one_symbol:
             symbol = next(iter(expression.free_symbols))
@@ -248,7 +248,7 @@ def as_function(guards: list[str], inputs: Inputs) -> Callable[..., None]:
 
 
 def as_module(guards: list[str], inputs: Inputs) -> torch.nn.Module:
-    """Return a module whose `forward` is `as_function` of the guards."""
+    """Return a module whose `forward` is the result of `as_function`."""
     module: Any = torch_unlift.GuardsFn()
     module.forward = torch_unlift.traced_by_dynamo(as_function(guards, inputs))
     module._is_impure = True  # keeps the unused call of the module in the graph

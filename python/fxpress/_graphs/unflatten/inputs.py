@@ -52,7 +52,7 @@ def process(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
 
 
 def adapt(module: Any, flat: list[Any], in_spec: TreeSpec, args: Any) -> list[Any]:
-    """Return flat inputs of the program's tree spec, from flat inputs of the spec `in_spec`."""
+    """Convert flat inputs of the tree spec `in_spec` to flat inputs of the program's tree spec."""
     expected = module.module_call_graph[0].signature.in_spec
     if in_spec == expected:
         return flat
@@ -179,7 +179,7 @@ def signature(module: Any) -> inspect.Signature:
     call = module.module_call_graph[0].signature
     args, kwargs = call.in_spec.children()
     keywords = [name for name in kwargs.context if is_parameter_name(name)]
-    # Keyword parameters keep their names. A positional parameter of an equal name gets another.
+    # Keyword parameters keep their names; positional parameters with equal names are renamed.
     taken = set(keywords)
 
     def unused(name: str) -> str:

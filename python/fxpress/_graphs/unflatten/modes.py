@@ -20,8 +20,8 @@ from fxpress._base.errors import UnsupportedError
 
 _setting = threading.local()
 
-# Class of a module -> the argument of its operator that can make the mode irrelevant, as a dropout
-# probability of 0 or missing running statistics do. None: the mode always matters.
+# Class of a module -> the argument of its operator with which the mode can have no effect: a
+# dropout probability of 0, or missing running statistics. None: the mode always has an effect.
 _DROPOUT = dict.fromkeys(
     ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"), "p"
 )
@@ -71,7 +71,7 @@ def _exported_mode(node: torch.fx.Node) -> bool | None:
 
 
 def _exported_modes(module: torch.nn.Module) -> Iterator[tuple[str, torch.fx.Node, bool]]:
-    """Yield (path of the module, node, exported mode) for the nodes that show a mode."""
+    """Yield (path of the module, node, exported mode) for each node that has a mode."""
     for fqn, holder in module.named_modules():
         for part in getattr(holder, "_call_modules", (holder,)):
             graph = getattr(part, "graph", None)

@@ -1,4 +1,4 @@
-"""The classes of the modules that `unflatten` creates, and `unflatten` itself."""
+"""Define the classes of the modules that `unflatten` creates, and `unflatten` itself."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         drop_dead_code: bool,
         check_guards: bool,
     ) -> None:
-        """Create the tree; `drop_dead_code`: without nodes that have neither effects nor users."""
+        """Create the tree; with `drop_dead_code`, without nodes that lack effects and users."""
         torch.nn.Module.__init__(self)
         signature = export_module.graph_signature
         if signature.backward_signature is not None:
@@ -399,7 +399,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         drop_dead_code: bool,
     ) -> None:
         program = torch_export.with_distinct_names(program)
-        # The caller's function must not run in a pause.
+        # The caller's `progress` function must not run while the garbage collector is paused.
         with _native.GcPause() if progress is False else contextlib.nullcontext():
             with phase("state"):
                 state = source.collect(
@@ -416,7 +416,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
                 )
                 facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
                 self._ty, cuts = _native.unflatten(facts, self)
-        if cuts:  # otherwise, nothing is allocated here, which would start a collection
+        if cuts:  # without cuts, nothing is allocated here, so no collection starts
             _log_cuts(cuts)
 
     # ---- running ----

@@ -160,7 +160,7 @@ def _check_graph_equivalence(x: torch.nn.Module, y: torch.nn.Module) -> bool:
 def _copy_graph_attrs(
     gm: torch.fx.GraphModule, root_module: torch.nn.Module, seen_attrs: dict[str, set[str]]
 ) -> None:
-    """Copy attributes of `gm` to the modules whose get_attr nodes read them, by `seen_attrs`."""
+    """Copy attributes of `gm` to modules: `seen_attrs` is {path of a module: attribute names}."""
     for path, names in seen_attrs.items():
         module = root_module.get_submodule(path)
         for name in names:
@@ -168,7 +168,7 @@ def _copy_graph_attrs(
 
 
 def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[str, str]:
-    """Merge the modules of calls that have equal graphs.
+    """Merge the modules of several calls if their graphs are equal.
 
     Stands in for `torch.export.unflatten._deduplicate_modules`. Returns a dict of removed call
     names -> the call names that replace them.
@@ -199,7 +199,7 @@ def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[st
 def _reorder_submodules(
     parent: torch.nn.Module, fqn_order: dict[str, int], prefix: str = ""
 ) -> None:
-    """Sort the children of all modules by `fqn_order`; add empty modules for its missing names."""
+    """Sort children by `fqn_order` at all levels; add an empty module for each missing name."""
     if prefix == "":
         for fqn in list(fqn_order)[1:]:
             if _get_submodule(parent, fqn) is None:

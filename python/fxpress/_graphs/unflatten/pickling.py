@@ -1,9 +1,9 @@
 """Copy and pickle unflattened modules.
 
-Tensors, modules and users' attributes are pickled as usual. So an object that a pickle holds twice,
-such as a weight tied to a weight outside the program, stays one object. Graphs, with their
-operators and fake tensors, are pickled as bytes of torch's `GraphPickler`. All modules of a pickle
-use one `GraphPickler`, because their graphs share fake tensors and symbols.
+Tensors, modules and users' attributes are pickled as usual. An object that a pickle contains twice,
+such as a weight tied to a weight outside the program, therefore stays one object. Graphs, with
+their operators and fake tensors, are pickled as bytes of torch's `GraphPickler`. All modules of a
+pickle use one `GraphPickler`, because their graphs share fake tensors and symbols.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> None:
-    """Copy parameters that share storages, so that the copies share storages too; add to `memo`."""
+    """Copy to `memo` the parameters that share storages, so that the copies share storages too."""
     seen = memo.setdefault(_SEEN, set())
     if id(module) in seen:
         return
@@ -80,7 +80,7 @@ def _complete(module: Any) -> None:
 
 
 def shallow_copy(module: Any) -> Any:
-    """Return `copy.copy(module)`, which shares the module's tables, tensors and graphs."""
+    """Return `copy.copy(module)`, which shares the module's dicts, tensors and graphs."""
     kind: Any = type(module)
     result = kind.__new__(kind)
     _set_dict(result, state_without(module, *module._derived))
@@ -131,7 +131,7 @@ def _graph(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.Graph:
 
 
 def _graph_module(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.GraphModule:
-    """Unpickle a GraphModule; generate its code, which is an attribute of its unpickled class."""
+    """Unpickle a GraphModule, and generate its code, which its new class does not have yet."""
     module: torch.fx.GraphModule = unpickle(*args)
     module.recompile()
     return module
@@ -163,10 +163,10 @@ def load(data: bytes, outside: list[Any]) -> Any:
 
 
 class _OpenPickles(threading.local):
-    """For pickles that this thread writes: id of a module -> the `_Graphs` with its graphs."""
+    """Stores, for pickles that this thread writes: id of a module -> the module's `_Graphs`."""
 
     def __init__(self) -> None:
-        # Weak, because the pickler keeps each `_Graphs` alive until the pickle is complete.
+        # Weak references suffice: the pickler keeps each `_Graphs` until the pickle is complete.
         self.graphs: weakref.WeakValueDictionary[int, _Graphs] = weakref.WeakValueDictionary()
 
 
@@ -180,7 +180,7 @@ _GRAPH_TYPES: tuple[type, ...] = (
 
 
 class _GraphsItem:
-    """Stands for one of the `values` of a `_Graphs` in the pickled state of a module."""
+    """Replaces one of the `values` of a `_Graphs` in the pickled state of a module."""
 
     def __init__(self, graphs: _Graphs, index: int) -> None:
         self.graphs = graphs
@@ -191,7 +191,7 @@ class _GraphsItem:
 
 
 class _ChildTable:
-    """Stands for a `_modules` dict that has GraphModules, and that several modules may share."""
+    """Replaces a `_modules` dict with GraphModules; several modules may share the dict."""
 
     def __init__(self, graphs: _Graphs, table: dict[str, Any]) -> None:
         self.graphs = graphs
@@ -203,7 +203,7 @@ class _ChildTable:
 
 
 class _Graphs:
-    """The attributes of a module and its submodules that contain graphs; unpickled as a list."""
+    """Contains the attributes with graphs of a module and its submodules; unpickled as a list."""
 
     def __init__(self, top: torch.nn.Module) -> None:
         # Values of `items` and `tables` refer to this object. Weak references avoid a cycle.
@@ -236,7 +236,7 @@ class _Graphs:
         return self._item(child) if isinstance(child, torch.fx.GraphModule) else child
 
     def state_of(self, module: Any) -> dict[str, Any]:
-        """Return the state to pickle for a module: items replace the attributes in `values`."""
+        """Return the state to pickle for a module: `_GraphsItem`s replace values in `values`."""
         state: dict[str, Any] = module.__getstate__()
         for name, value in _with_graphs(module, state).items():
             state[name] = self._item(value)

@@ -126,7 +126,7 @@ class Source(TypedDict):
 
     graph: torch.fx.Graph  # the flat graph
     owner: torch.nn.Module  # has the attributes that get_attr nodes of `graph` read
-    may_alias: Callable[[torch.fx.Node], bool]  # whether a result may be or view an argument
+    may_alias: Callable[[torch.fx.Node], bool]  # whether a result may be an argument or its view
     parts: frozenset[Any]  # operators, each of which returns an inner tensor of a tensor subclass
     mutations: list[tuple[bool, str]]  # from `mutations()`
     signatures: list[Signature]  # from `signatures()`
@@ -196,7 +196,7 @@ _MUTATIONS = (
 
 
 def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
-    """Return (is a parameter, placeholder) for each mutation output; these outputs come first."""
+    """Return (is_parameter, target placeholder) for the mutation outputs, which come first."""
     if not any(spec.kind in _MUTATIONS for spec in signature.output_specs):
         return []
     buffers = {target: name for name, target in signature.inputs_to_buffers.items()}
@@ -292,7 +292,7 @@ def of_program(
 
 
 class _IVals:
-    """The names of intermediate values of mutations, for values that were read, by module.
+    """Records, by module, the names of intermediate values of mutations that were read.
 
     Stands in for `torch.export.unflatten._IVals`, for its callers. `unflatten` does not use it.
     """
@@ -313,7 +313,7 @@ class _IVals:
         return mf.remap_input(node.args[0])
 
     def update(self, partitions: Any) -> None:
-        """Add a `copy_` into the mutated tensor after each intermediate value that was read."""
+        """After each intermediate value that was read, add a `copy_` into the mutated tensor."""
         for entry in (entry for entries in partitions for entry in entries):
             graph = entry.module.graph
             names = self.node_names_by_fqn[entry.fqn]

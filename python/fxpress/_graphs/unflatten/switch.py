@@ -1,4 +1,4 @@
-"""`RUN_WITH_INTERPRETER`: whether new modules run on the engine."""
+"""Define access to the flag `RUN_WITH_INTERPRETER`: whether new modules run on the engine."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ _import = click.option(
 def app() -> None:
     """Inspect, compare, convert and split files of exported programs.
 
-    No code in a file is run, and inspect, verify and hash start without torch.
+    No code in a file is run without --allow-pickle. inspect, verify and hash start without torch.
     """
 
 
@@ -162,7 +162,7 @@ def verify(
 ) -> int:
     """Report all faults that the bytes of a file show.
 
-    The entire file is read. Status 1: there is a fault. A note is a requirement for loading.
+    The entire file is read. Status 1: there is a fault. Notes state what loading requires.
     """
     from fxpress._tools.cli import verify as command
 
@@ -178,8 +178,8 @@ def hash_(
 ) -> int:
     """Print a hash of what each program does.
 
-    It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same. An
-    error in one file does not stop the others.
+    The hash is `fxpress.graph_hash` of the loaded program. Programs that compute the same have
+    equal hashes. After an error in one file, the command hashes the other files.
     """
     from fxpress._tools.cli import hash as command
 
@@ -304,8 +304,8 @@ def split(
 ) -> None:
     """Cut a program into stages.
 
-    This writes a program for each stage, a manifest that lists the values that pass between stages,
-    and a picture. The output appears when it is complete, or not at all.
+    The command writes a program for each stage, a manifest that lists the values that pass between
+    stages, and a picture. The output appears when it is complete, or not at all.
     """
     with working(_STARTING):
         from fxpress._tools.cli import split as command
@@ -344,8 +344,8 @@ def view(
 ) -> None:
     """Show a page about programs in the browser.
 
-    For two files, the page has their differences. It needs no server, and is a temporary file
-    unless --export names a file.
+    For two files, the page shows their differences. The page does not need a server. It is a
+    temporary file unless --export names a file.
     """
     from fxpress._tools.cli import view as command
 
@@ -362,9 +362,9 @@ def demo(arguments: tuple[str, ...]) -> None:
 @app.command()
 @_json
 def doctor(as_json: bool) -> int:
-    """Show what works here, and how to fix the rest.
+    """Show which components work here, and how to fix the others.
 
-    Status 1: something does not work.
+    Status 1: a component does not work.
     """
     with working(_STARTING):
         from fxpress._tools import doctor

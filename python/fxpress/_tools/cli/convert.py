@@ -80,8 +80,8 @@ def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
     """Store a program's floating-point weights in a dtype, in place; CastError for overflows.
 
     The program then casts each weight back to its old dtype before use. A weight is not changed if
-    the program may write it, returns it or passes it to a higher-order operator, or if the weight
-    shares storage with such a weight, or with a weight of another layout.
+    the program may write it, returns it, or passes it to a higher-order operator. The same holds
+    for a weight that shares storage with such a weight, or with a weight of another layout.
     """
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}

@@ -23,7 +23,7 @@ from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 
 _LONGEST = 400  # the maximum characters of a cell of a table
 _MOST_LINES = 12  # the maximum lines of one table, unless an option requests all
-_MOST_ROWS = 2_000  # the maximum rows if an option requests all: rich needs 0.4 ms for each
+_MOST_ROWS = 2_000  # the maximum rows if an option requests all: rich needs 0.4 ms for each row
 _MOST_PARTS = 100  # the maximum number of programs of a file, or of nodes of one name
 _DEPTH = 2  # the default depth of the tree of modules
 
@@ -61,7 +61,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
 
 
 def _share(parts: Sequence[object]) -> int:
-    """Return the maximum rows of a table, such that the tables of `parts` have `_MOST_ROWS`."""
+    """Return the maximum rows of each part's table, so that all tables have about `_MOST_ROWS`."""
     return max(_MOST_LINES, _MOST_ROWS // max(1, len(parts)))
 
 
@@ -75,7 +75,7 @@ def _rest(count: int, noun: str = "", option: str = "--json") -> Text:
 
 
 def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType]:
-    """Yield what is printed for a file or folder of weights: its facts, then tables."""
+    """Yield the printed parts for a file or folder of weights: its facts, then tables."""
     has_stages = bool(found.stages)
     count, noun = (len(found.stages), "stage") if has_stages else (len(found.tensors), "tensor")
     head = f"{found.path}: {bytes_text(found.bytes)}, {found.kind}, {counted_text(count, noun)}"

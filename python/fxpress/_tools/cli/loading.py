@@ -1,4 +1,4 @@
-"""Import the modules that files need, and add to a load's error the option that helps."""
+"""Import the modules that files need; name the option that helps in the errors of loads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def import_module(module: str) -> None:
 
 
 def _import_file(path: Path) -> None:
-    """Import a file as a module of the file's name, or of a similar name if it is taken."""
+    """Import a file as a module of the file's name, or of a similar name if that name is taken."""
     name = path.stem
     while (known := sys.modules.get(name)) is not None:
         if getattr(known, "__file__", None) == str(path):

@@ -27,7 +27,7 @@ def read_all(path: Path, model: str, allow_pickle: bool) -> dict[str, Any] | Non
 
 
 def differing_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return, for each differing value, its name and its differences: in dtype, sizes, elements."""
+    """Return, for each differing value, its name and how its dtype, sizes or elements differ."""
     found = []
     for name in {**first, **second}:
         if name not in first or name not in second:
@@ -81,7 +81,7 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None
 
 
 def _difference_of_parts(one: Any, other: Any) -> dict[str, Any] | None:
-    """Return how the first differing inner tensors of two tensors of one subclass differ."""
+    """Compare two tensors of one subclass; describe their first inner tensors that differ."""
     (parts, context), (others, context_of_other) = (
         each.__tensor_flatten__() for each in (one, other)
     )

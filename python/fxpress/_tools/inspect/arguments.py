@@ -37,12 +37,12 @@ def bodies_in(value: Any) -> list[Any]:
 
 
 def operators_in(value: Any) -> list[str]:
-    """Return the operators in an operator's argument; graphs are not entered."""
+    """Return the operators in an operator's argument, except operators inside graphs."""
     return [held for held in _held_in(value, "as_operator") if type(held) is str]
 
 
 def _held_in(value: Any, kind: str) -> list[Any]:
-    """Return the values of all fields named `kind` in an argument; graphs are not entered."""
+    """Return the values of all fields named `kind` in an argument, except fields inside graphs."""
     if type(value) is dict and len(value) == 1 and "as_tensor" in value:
         return []
     found = []

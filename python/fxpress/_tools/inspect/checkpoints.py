@@ -1,4 +1,4 @@
-"""Summarize a file or folder of weights: safetensors, stages, torch.distributed."""
+"""Summarize a file or folder of weights: safetensors, stages, or a torch.distributed checkpoint."""
 
 from __future__ import annotations
 

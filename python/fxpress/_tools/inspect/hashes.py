@@ -33,9 +33,9 @@ from fxpress._tools.inspect.summary import kind_of, model_records
 _DIGEST = 32  # bytes of a hash
 _OPERATORS = "torch.ops."
 _NAMES = 120  # the maximum characters of an operator's name in an error
-# Maps names of operators to {name: traits}, for the names that it knows.
+# A function that returns {name: traits} for names of operators, and omits unknown names.
 Further = Callable[[Sequence[str]], dict[str, Traits]]
-_STRIDED = 7  # the number that stands for torch.strided in files
+_STRIDED = 7  # the number of torch.strided in files
 
 
 class UnknownOperatorError(InspectionError):
@@ -48,7 +48,7 @@ class HashedText(NamedTuple):
     text: bytes
     hash: bytes  # the hash of the program
     values: dict[str, bytes]  # the hash of each constant by name
-    nodes: bytes  # the hashes of the nodes of its top graph, concatenated
+    nodes: bytes  # the hashes of the nodes of the top-level graph, concatenated
 
 
 def hash_programs(
@@ -61,7 +61,7 @@ def hash_programs(
     """Return name and hash of each program in a file; InspectionError for a damaged file.
 
     `further` returns the traits of operators that are not torch's. UnknownOperatorError for an
-    operator that it does not know, InspectionError for one that needs `allow_operators`.
+    operator unknown to `further`, InspectionError for one that needs `allow_operators`.
     """
     allowed = allowed_names(allow_operators)
     with Package(path) as package:
@@ -83,7 +83,7 @@ def hash_text(
     further: Further | None = None,
     allow_operators: Iterable[str] = (),
 ) -> HashedText | None:
-    """Return a program's text and hashes, None for an unknown name; raises as `hash_programs`."""
+    """Return a program's text and hashes; None for an unknown name. Errors: see `hash_programs`."""
     with Package(path) as package:
         kind_of(package)
         record = dict(model_records(package)).get(model)
@@ -92,7 +92,7 @@ def hash_text(
 
 
 def hash_nodes(path: str | bytes | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
-    """Return program -> (hash, hashes of the root graph's nodes); raises as `hash_programs`."""
+    """Return program -> (hash, hashes of the root graph's nodes); errors as in `hash_programs`."""
     with Package(path) as package:
         found = {}
         for name, record in model_records(package):
@@ -183,7 +183,7 @@ class _Digests:
         return {each.name: self._of(each) for each in found}
 
     def _of(self, stored: StoredTensor) -> bytes:
-        """Hash a tensor: its dtype, its sizes, and its items in order."""
+        """Hash a tensor: its dtype, its sizes, and its elements in order."""
         with damage_is_named(f"the tensor {stored.name!r}"):
             meta = stored.meta
             if meta is None or stored.is_pickled or meta["layout"] != _STRIDED or stored.is_meta():

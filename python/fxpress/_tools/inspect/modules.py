@@ -30,7 +30,7 @@ class State(NamedTuple):
 class Module:
     """A module. Counts include its submodules."""
 
-    path: str  # its path from the root module; the root's is empty
+    path: str  # the module's path from the root module; empty for the root
     class_name: str | None = None  # its class; None if no operator was traced in it
     operators: int = 0  # the number of operators that were traced in it
     parameters: int = 0  # the number of elements of its parameters

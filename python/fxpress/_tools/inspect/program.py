@@ -42,7 +42,7 @@ class Weight:
     record: str | None = None  # the record with its data; None if the file does not name it
     is_pickled: bool = False  # whether the record is a pickle
     offset: int | str = 0  # the offset of its first element in the record, in elements
-    tied_to: str | None = None  # the first name of the same tensor, unless it is `name`
+    tied_to: str | None = None  # the first name of the same tensor; None if that is `name`
 
 
 @dataclasses.dataclass
@@ -134,7 +134,7 @@ def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
 def refused_operators(
     nodes: Iterable[dict[str, Any]], allowed: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """Return operator -> why, for operators in nodes and arguments that a load refuses."""
+    """Return operator -> reason, for operators in nodes and arguments that a load refuses."""
     named = set()
     for node in nodes:
         named.add(expect_str(node["target"]))

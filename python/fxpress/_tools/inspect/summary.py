@@ -116,7 +116,7 @@ def _plain_program(program: Program) -> dict[str, Any]:
 
 
 def _runs(record: str) -> str | None:
-    """Return "code" or "pickle" for the name of such a record; None for other records."""
+    """Return "code" or "pickle" for a record that contains code or a pickle, else None."""
     name = record.rpartition("/")[2]
     if record.endswith(_CODE_SUFFIXES):
         return "code"

@@ -225,7 +225,7 @@ class _Checks:
 
 
 def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
-    """Yield operators that the shipped table lacks: as faults if torch's, else as notes."""
+    """Yield operators that `torch.json` lacks: as faults if they are torch's, else as notes."""
     for target in sorted(set(targets).difference(operators())):
         library = target.removeprefix(_LIBRARIES).partition(".")[0]
         is_torchs = not target.startswith((_LIBRARIES, "#")) or library in _namespaces()
@@ -246,7 +246,7 @@ def _namespaces() -> frozenset[str]:
 
 @functools.cache
 def _is_installed() -> bool:
-    """Return whether the shipped table of operators is for the installed release of torch."""
+    """Return whether `torch.json` describes the installed release of torch."""
     try:
         installed = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -299,7 +299,7 @@ def _name_of(argument: Any, kind: str) -> str | None:
 def _check_weights_file(
     archive: str | bytes | os.PathLike[str], text: str, wanted: Mapping[str, dict[str, Any]]
 ) -> Found:
-    """Yield the faults of the file of weights that a record names; values are not read."""
+    """Yield the faults of the sidecar file that a record names; weights are not read."""
     if not text:
         yield "the weights were not saved: loading needs load_weights=False", True
         return

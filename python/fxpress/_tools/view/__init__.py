@@ -1,8 +1,8 @@
 """Shows programs. Showing the programs of a file does not need torch.
 
-`entry` has the functions of `fxpress.view`. In reading order: `nodes` (the viewed graph), `graphs`
-(reads it from a program's text; `namespaces` and `ranges` give it layers), `sources` (programs in
-a file or in memory), `flops` and `kinds` (of operators), `matching` and `comparison` (of two
-programs), `overlays` and `data` (over nodes), `report` and `page` (the page; its script is in
-`templates`), `show` (opens the page), `model_explorer` (writes graphs as plain data).
+`entry` has the functions of `fxpress.view`. `nodes` defines a graph. `graphs` reads a graph from a
+program's text; `namespaces` and `ranges` build its layers. `sources` finds programs in a file or in
+memory. `flops` and `kinds` describe operators. `matching` and `comparison` compare two programs.
+`overlays` and `data` compute data over nodes. `report` and `page` write the page, whose script is
+in `templates`. `show` opens the page. `model_explorer` writes graphs as plain data.
 """

@@ -41,7 +41,7 @@ class Difference:
 
 
 def compare(first: Source, second: Source) -> list[Comparison]:
-    """Compare the programs of two sources that have equal names; OSError for an unreadable file."""
+    """Compare programs with equal names in two sources; OSError for an unreadable file."""
     names, others = list(first.graphs), list(second.graphs)
     pairs = [(name, name) for name in names if name in others]
     if len(names) == 1 and len(others) == 1:
@@ -59,7 +59,7 @@ def compare(first: Source, second: Source) -> list[Comparison]:
 
 
 def differences(first: Graph, second: Graph, matching: Matching) -> Iterator[Difference]:
-    """Yield the nodes that differ, except nodes of which only the inputs differ."""
+    """Yield the nodes that differ, except nodes that differ only in their inputs."""
     nodes = {node.id: node for node in second.nodes}
     for node in first.nodes:
         state = matching.states[0][node.id]

@@ -82,7 +82,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
 
     Args:
         program: an ExportedProgram.
-        args, kwargs: its inputs.
+        args, kwargs: the inputs of the program.
         runs: the number of measured runs.
 
     Raises:
@@ -109,7 +109,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
 
 
 def reuse(program: Any, report: ReuseReport) -> Overlay:
-    """Return the call that each module repeats, or why it was traced. torch has no such function.
+    """Mark modules: the call that each repeats, or why it was traced. torch has no such function.
 
     Args:
         program: a path or an ExportedProgram that strict export created.

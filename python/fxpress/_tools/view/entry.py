@@ -64,8 +64,8 @@ def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
 def show(*programs: Any) -> None:
     """Show a page about programs in the browser or in a notebook. torch has no such function.
 
-    This is the page of `write_page`, in a temporary file; for two programs it begins with their
-    differences. A notebook shows it in a frame in the cell, without access to the notebook.
+    The function writes the page of `write_page` to a temporary file. For two programs, it begins
+    with their differences. A notebook shows the page in a frame, which cannot access the notebook.
 
     Args:
         programs: paths and ExportedPrograms.

@@ -71,8 +71,8 @@ def graphs_of_text(
 ) -> list[Graph]:
     """Return the graphs of a program's JSON text; InspectionError if it is damaged.
 
-    `record` names the text in errors. `package` is the allowance for parsed JSON objects,
-    `memory` the one for graphs; None: an allowance that depends on the length of the text.
+    `record` names the text in errors. `package` is the allowance for parsed JSON objects, `memory`
+    the allowance for graphs; None: an allowance that depends on the length of the text.
     """
     with _native.GcPause():  # none of the new objects are garbage at the end
         document = parse(text, record, package)
@@ -125,7 +125,7 @@ class _Program:
         self._memory.charge(size, self._record)
 
     def tensor(self, meta: Any) -> TensorFacts:
-        """Return a `TensorMeta` as TensorFacts; equal descriptions give one object."""
+        """Return a `TensorMeta` as TensorFacts; equal descriptions share one object."""
         key = marshal.dumps(meta, 2)
         known = self._tensors.get(key)
         if known is None:
@@ -322,7 +322,7 @@ class _Writer:
 
 
 def _stack_of(node: Any) -> str:
-    """Return the modules in which a node was traced; damage is reported elsewhere."""
+    """Return the `nn_module_stack` of a node; "" if it is missing or damaged."""
     metadata = node.get("metadata") if type(node) is dict else None
     stack = metadata.get("nn_module_stack") if type(metadata) is dict else None
     return stack if type(stack) is str else ""
@@ -343,7 +343,7 @@ def _names_in(value: Any) -> list[str]:
 
 
 def _shown(value: Any) -> str | None:
-    """Return the text of an argument that is not a graph's value; None if there is none to show."""
+    """Return the text of an argument that is not a graph's value; None if it has no text."""
     shown = cut(str(readable(value)))
     is_empty_text = type(value) is dict and len(value) == 1 and "" in value.values()
     return shown if shown or is_empty_text else None

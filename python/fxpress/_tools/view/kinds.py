@@ -7,7 +7,7 @@ import re
 from fxpress._tools.view.flops import is_product
 from fxpress._tools.view.nodes import Node
 
-_PARTITION = re.compile(r"(?:^|\.)submod_(\d+)(?:\.|$)")  # `split_module`'s names of partitions
+_PARTITION = re.compile(r"(?:^|\.)submod_(\d+)(?:\.|$)")  # names of `split_module`'s partitions
 _NORMALIZATION = re.compile(r"(_norm|norm$|dropout)")
 _ACTIVATIONS = frozenset(
     (

@@ -143,7 +143,7 @@ class _Matcher:
 
 
 def comparable(node: Node) -> dict[str, str]:
-    """Return the properties, other than input values, that nodes which compute the same share."""
+    """Return a node's properties except its inputs; nodes that compute the same share them."""
     facts = {"target": node.target or "", "kind": node.kind, "state": node.state}
     facts["persistent"] = node.persistent
     computed = {f"output {each.name}" for each in node.arguments} if node.id == "output" else ()

@@ -20,7 +20,7 @@ _Pair = dict[str, Any]  # the key and the value of an attribute
 
 
 def plain_graph(graph: Graph) -> dict[str, Any]:
-    """Return a graph as plain data, to be only read: equal parts of the data may be one object."""
+    """Return a graph as plain data. Do not modify the data: equal parts may be one object."""
     with _native.GcPause():
         writer = _Writer()
         users = _users(graph)

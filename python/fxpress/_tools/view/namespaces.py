@@ -9,8 +9,8 @@ from fxpress._files.format.fields import entries_of
 from fxpress._files.format.package import InspectionError
 from fxpress._tools.inspect.modules import MOST_MODULES
 
-_LONGEST_PATH = 4000  # characters
-_LONGEST_NAME = 100  # characters of the name of a class
+_LONGEST_PATH = 4000  # the maximum characters of a module's path
+_LONGEST_NAME = 100  # the maximum characters of a class's name
 
 
 class Namespaces:
@@ -28,7 +28,7 @@ class Namespaces:
         self._counts: dict[str, list[int]] = {"": [0, 0, 0]}
         self._operators = Counter[str]()  # path -> number of operators
         self._paths: dict[str, str] = {}  # stack -> path of the innermost module
-        self._known: dict[str, str] = {}  # stack without its last module -> path of its last
+        self._known: dict[str, str] = {}  # outer part of a stack -> path of its innermost module
         for stack, number in stacks.items():
             outer, _, innermost = stack.rpartition(";")
             path = self._known.get(outer)
@@ -77,7 +77,7 @@ class Namespaces:
         return shown
 
     def _read(self, stack: str, path: str) -> str:
-        """Record the classes of a stack's modules; return the innermost path, `path` if empty."""
+        """Record the classes of a stack's modules; return the last path, `path` if it is empty."""
         innermost = path
         for innermost, class_name in entries_of(stack):
             if self._classes.setdefault(innermost, class_name) != class_name:

@@ -18,7 +18,7 @@ def cut(text: str, longest: int = _LONGEST) -> str:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class TensorFacts:
-    """A tensor, to be only read: values with equal descriptions share one object."""
+    """A tensor. Do not modify it: values with equal descriptions share one object."""
 
     tensor: Tensor  # dtype, sizes and bytes
     examples: list[int | None]  # the sizes for the example inputs; None: a size is unknown
@@ -55,7 +55,7 @@ class Value(NamedTuple):
 
 
 class Ancestor(NamedTuple):
-    """A node from which a pass created another: its name, operator and the pass; each may be ""."""
+    """A node from which a pass created another node; each field may be ""."""
 
     name: str
     target: str

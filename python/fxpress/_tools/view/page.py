@@ -69,7 +69,7 @@ def _data(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Remove characters from data that are invisible or reorder text; keep line breaks."""
+    """Remove characters that are invisible or reorder text from data; keep line breaks."""
     if isinstance(value, str):
         return printable_lines(value)
     if isinstance(value, dict):

@@ -19,7 +19,7 @@ def cut_long_layers(graph: Graph) -> None:
     """Change the layers of a graph so that none has more than `MOST` members.
 
     A range has the attribute "module" of its layer. In layers with more than `MOST * MOST` members,
-    ranges have more than `MOST`.
+    ranges have more than `MOST` members.
     """
     counts = _members(Counter([node.layer for node in graph.nodes]))
     if max(counts.values()) <= MOST:
@@ -41,7 +41,7 @@ def cut_long_layers(graph: Graph) -> None:
 
 
 def _members(counts: Counter[str]) -> dict[str, int]:
-    """Return, for each layer, its nodes and inner layers; `counts` has only its nodes."""
+    """Return how many nodes and inner layers each layer has; `counts` has the numbers of nodes."""
     members = {"": 0, **counts}
     for layer in counts:
         inner = layer
@@ -72,7 +72,7 @@ class _Long:
 
 
 class _Layers(dict[str, str]):
-    """Layer of a graph -> its new name; the caller looks up the layers of nodes in graph order.
+    """Maps a layer of a graph to its new name; the caller looks up nodes' layers in graph order.
 
     `counts` has the number of members of each layer; `long` has the layers that are cut.
     """

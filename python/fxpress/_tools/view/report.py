@@ -18,7 +18,7 @@ from fxpress._tools.view.nodes import Graph, Node, TensorFacts
 from fxpress._tools.view.sources import Source
 
 _NOT_KNOWN = "\u2013"
-Table = dict[str, Any]  # "head": column names, after "#" for columns of numbers; "rows"
+Table = dict[str, Any]  # "head": column names, with the prefix "#" for numbers; "rows"
 
 
 class Values:
@@ -33,15 +33,15 @@ class Values:
         return [{} if each is None else each.shown() for each in self._types]
 
     def text(self, text: str) -> int:
-        """Return the number that stands for a text."""
+        """Return the number that identifies a text."""
         return self.texts.setdefault(text, len(self.texts))
 
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> list[int]:
-        """Return the numbers that stand for names and texts."""
+        """Return the numbers that identify names and texts."""
         return [self.text(text) for pair in pairs for text in pair]
 
     def type(self, tensor: TensorFacts | None) -> int:
-        """Return the number that stands for a type."""
+        """Return the number that identifies a type."""
         return self._types.setdefault(tensor, len(self._types))
 
 
@@ -221,7 +221,7 @@ def _items(weight: Weight) -> int:
 
 
 def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
-    """Return a table of `split_module`'s partitions, and what each takes from other partitions."""
+    """Return a table of `split_module`'s partitions and the values that pass between them."""
     numbers = {node.id: partition_of(node.module) for node in graph.nodes}
     operators, operations = Counter[int](), Counter[int]()
     state: dict[int, dict[str, int]] = {}
@@ -283,7 +283,7 @@ def _around(path: str) -> Iterator[str]:
 def _modules(
     program: Program, numbers: dict[str, int], flops: dict[str, str]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the modules, each after its parent: the parent's number, path, class and counts."""
+    """Yield (number of the parent, path, class, counts) for each module, parents first."""
     for _, module in lines_of(program.root):
         yield (
             numbers[module.path.rpartition(".")[0]],

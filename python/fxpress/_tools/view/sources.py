@@ -1,4 +1,4 @@
-"""`Source`: what a view shows, the programs of a file or a program in memory."""
+"""Define `Source`, the programs that a view shows: of a file, or one program in memory."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Source:
 
 
 def source_of(program: Any, name: str) -> Source:
-    """Return the source of a path or an ExportedProgram; raises as `entry.graphs_of`."""
+    """Return the source of a path or an ExportedProgram; raises the errors of `entry.graphs_of`."""
     if isinstance(program, (str, bytes, os.PathLike)):
         return source_of_file(program, name)
     return _source_of_program(program, name)
 
 
 def source_of_file(path: str | bytes | os.PathLike[str], name: str) -> Source:
-    """Return the source of a file; raises as `graphs_by_program`."""
+    """Return the source of a file; raises the errors of `graphs_by_program`."""
     graphs = graphs_by_program(path)
     return Source(name, graphs, lambda: summarize(path), lambda: hash_nodes(path))
 

@@ -50,7 +50,7 @@ class _Instance:
         self.output = call.journal.output
         self.tracer = self.output.current_tracer
         self.same = Correspondence(template.call, call)
-        # By ids of old objects (in `inputs`, by old nodes), the new objects:
+        # Ids of old objects (in `inputs`: old nodes) -> the new objects that replace them.
         self.variables: dict[int, Any] = {}
         self.inputs: dict[torch.fx.Node, Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
@@ -81,7 +81,7 @@ class _Instance:
     # Modules
 
     def _enter_modules(self) -> None:
-        """Count the module calls in the call, and record them in the journal, as tracing does."""
+        """Count the calls of modules within the call, and record them, as tracing does."""
         objects, numbers = self.call.structure.objects, self.template.numbers
         journal = self.call.journal
         self.outside = dict(self.tx.nn_module_stack)

@@ -65,8 +65,8 @@ class Census:
         """Return whether no other counted module has the shape of `module`.
 
         A module that was not counted before is counted now, with all modules in it. The result is
-        False for it, because other uncounted modules may be equal, except for the first module of a
-        trace, whose call can seldom be repeated.
+        then False, because other uncounted modules may be equal. The first module of a trace is an
+        exception, because its call can seldom be repeated.
         """
         is_first = not self._shapes
         if id(module) not in self._shapes:
@@ -110,7 +110,7 @@ _WATCHED = ("add_fqn_info_for_inlined_modules", "register_attr_or_module")
 
 
 class Journal:
-    """Lists of what Dynamo has added to one OutputGraph and read so far; lists only grow.
+    """Lists, which only grow, of what Dynamo has added to one OutputGraph and what it has read.
 
     Each call of a module corresponds to a range of each list. Ranges of nested calls overlap.
     """
@@ -271,7 +271,7 @@ class Journal:
             if len(events) == before + 1:
                 _, candidate, name = events[before]
                 events[before] = (node, candidate, name)
-            if self.stack_trace is not None:  # so Dynamo needs no search
+            if self.stack_trace is not None:  # Dynamo then does not compute it
                 node.meta["stack_trace"] = self.stack_trace
             return node
 
@@ -287,7 +287,7 @@ class Journal:
 
 
 def journal_of(output: Any) -> Journal:
-    """Return the Journal of an OutputGraph; create it when this is first called."""
+    """Return the Journal of an OutputGraph; create it at the first use."""
     found: Journal | None = vars(output).get(KEY)
     if found is None or not found.is_current(output):
         found = vars(output)[KEY] = Journal(output)

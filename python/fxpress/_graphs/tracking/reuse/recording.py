@@ -68,11 +68,11 @@ class Call:
             surroundings(tx),
         )
         known = journal.effects.id_to_variable
-        # Numbers of objects for which Dynamo has a variable already: reads of another path or call.
+        # Numbers of objects for which Dynamo already has a variable, from another call or path.
         self.tracked = tuple(
             number for number, each in enumerate(self.structure.objects) if id(each) in known
         )
-        # For an object that Dynamo has read before, it adds other guards than for a new object.
+        # Dynamo adds other guards for an object that it has read before than for a new object.
         self.met = [each in known for each in self.structure.others]
         self.state = global_state()
         self.site = CallSite(tx)
@@ -80,7 +80,7 @@ class Call:
 
 
 class Correspondence:
-    """Maps sources, nodes, names and stack traces of a recorded call to ones of an equal call."""
+    """Maps sources, nodes, names and stack traces of a recorded call to an equal call's."""
 
     def __init__(self, old: Call, new: Call) -> None:
         self._sites = old.site, new.site
@@ -100,7 +100,7 @@ class Correspondence:
         return self.nodes.get(old, old)
 
     def add_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Map a recorded node and its first name to a node of the new call and that node's."""
+        """Map a recorded node and its first name to a node of the new call and its first name."""
         self.nodes[old] = new
         self._names[_first_name(old)] = _first_name(new)
 

@@ -54,7 +54,7 @@ class ReuseReport:
         return [call for call in self.calls if call.instantiated_from is not None]
 
     def add(self, variable: Any, origin: Any, reason: str) -> None:
-        """Add a call: it repeats the call of `origin`, or (if None) is traced due to `reason`."""
+        """Add a call: it repeats a call of `origin`, or (if None) was traced for `reason`."""
         source = None if origin is None else _path(origin)
         kind = type(variable.value).__name__
         self.calls.append(ModuleCall(_path(variable), kind, source, reason))

@@ -1,8 +1,8 @@
 """Describe everything that a call of a module can read, to compare two calls.
 
-The description of a module has plain values. Modules, tensors and containers in the module appear
-as numbers, in the order of a walk. So two modules with equal descriptions contain shared objects at
-equal paths.
+The description of a module has plain values. A walk numbers the modules, tensors and containers in
+the module, and the description has the numbers. If a module has one object at several paths, each
+module with an equal description also has one object at these paths.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ModuleStructure:
         # Modules, tensors and containers, in the order of their numbers.
         self.objects: list[Any] = []
         self.numbers: dict[int, int] = {}  # id of an object -> its number
-        # (number of the module, name) of plain attributes, and the attributes' values. The values
-        # are in no key: equal calls may differ in attributes that no call reads, such as the
-        # index of a layer.
+        # (number of the module, name) of plain attributes, and the attributes' values. The key does
+        # not contain the values: equal calls may differ in attributes that no call reads, such as
+        # the index of a layer.
         self.names: list[tuple[int, str]] = []
         self.values: list[tuple[type, Any]] = []
         self.others: list[int] = []  # ids of other objects, such as enum members and functions
@@ -193,7 +193,7 @@ class CallArguments:
         self, args: Iterable[VariableTracker], kwargs: dict[str, VariableTracker], effects: Any
     ) -> None:
         self._effects = effects
-        self.tensors: list[VariableTracker] = []  # without duplicates; with symbolic numbers
+        self.tensors: list[VariableTracker] = []  # distinct tensors and symbolic numbers
         self.containers: list[tuple[VariableTracker, tuple[VariableTracker, ...]]] = []
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}

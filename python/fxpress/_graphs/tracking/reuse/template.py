@@ -29,7 +29,7 @@ from fxpress._torch.reuse import (
 )
 from fxpress._torch.reuse_inputs import can_copy_input, can_copy_parameter
 
-# Keys of node meta that an instance computes, and keys that it copies.
+# Keys of `Node.meta` whose values an instance computes, and keys whose values it copies.
 _COMPUTED = {
     "nn_module_stack",
     "source_fn_stack",
@@ -64,7 +64,7 @@ class Template:
     """
 
     def __init__(self, recording: Recording) -> None:
-        self.call = call = recording.call  # to store `recording` would be a cycle
+        self.call = call = recording.call  # storing `recording` would create a cycle
         journal, output = call.journal, call.journal.output
         start, end = recording.start, recording.end
         self._guards_at_start = start.guards
@@ -184,13 +184,13 @@ class Template:
         step.fake = example
 
     def _fresh_guards(self) -> list[tuple[Any, Any]]:
-        """Return [(guard, key)]; the key is None, except if Dynamo adds the guard with an input."""
+        """Return [(guard, key)]; the key is None unless Dynamo adds the guard with an input."""
         inputs = {step.source for step in self.steps if step.kind == "input"}
         found: list[tuple[Any, Any]] = []
         before: set[Any] = set()
         for guard in self.guards:
             if not self.is_inside(guard.originating_source):
-                # On objects outside of the module, Dynamo adds some guards in each call, some once.
+                # Outside of the module, Dynamo adds some guards in each call, and others once.
                 before = before or self._guards_before()
                 if guard_key(guard) not in before:
                     raise NotReusable(f"the first call that reads {guard.name}")
@@ -224,7 +224,7 @@ class Template:
     # The result
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
-        """Return a function: `_Instance` of an equal call -> variable of this call's result."""
+        """Return a function from the `_Instance` of an equal call to the variable of its result."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
                 raise NotReusable("its result is not realized")
