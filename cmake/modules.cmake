@@ -165,6 +165,7 @@ set(FXPRESS_ATEN_SOURCES
   csrc/fx/symbols.cpp
   csrc/py/exiting_thread.cpp
   csrc/py/gc_pause.cpp
+  csrc/tensor/call_digest.cpp
   csrc/tensor/clone.cpp
   csrc/tensor/metadata.cpp
   csrc/tensor/storages.cpp

@@ -1,5 +1,6 @@
 #include <torch/csrc/utils/pybind.h>
 
+#include "tensor/call_digest.h"
 #include "tensor/clone.h"
 #include "tensor/metadata.h"
 #include "tensor/storages.h"
@@ -37,6 +38,16 @@ The copy is None for a value that `clone()` does not copy byte by byte.)");
 
 The copy gets `sizes`, `strides` and `offset`, which must equal the original's. If `storage` is
 None, the copy gets a new storage of `bytes` bytes.)");
+  m.def(
+      "call_digest",
+      [](py::handle mode, py::handle fake_class, py::handle args, py::handle kwargs) {
+        return py::reinterpret_steal<py::object>(
+            tensor::call_digest(mode.ptr(), fake_class.ptr(), args.ptr(), kwargs.ptr()));
+      },
+      "mode"_a, "fake_class"_a, "args"_a, "kwargs"_a,
+      R"(Return bytes that identify the arguments of a call on fake tensors of `mode`.
+
+None for arguments with symbolic sizes, and for values that are not constants or fake tensors.)");
   m.def("storage_places", tensor::storage_places, "values"_a,
         R"(Return (address, bytes) of each storage, and an object that keeps the storages alive.
 

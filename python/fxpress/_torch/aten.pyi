@@ -36,6 +36,9 @@ def fake_with_numbers(
     offset: int | torch.SymInt,
     protects: bool,
 ) -> Any: ...
+def call_digest(
+    mode: Any, fake_class: type, args: Sequence[Any], kwargs: dict[str, Any]
+) -> bytes | None: ...
 def storage_places(
     values: Sequence[torch.Tensor],
 ) -> tuple[list[tuple[int, int] | None], object]: ...

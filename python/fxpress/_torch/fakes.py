@@ -10,11 +10,12 @@ from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 try:
     from fxpress._torch import aten
 
+    call_digest: Any = aten.call_digest
     fake_with_numbers: Any = aten.fake_with_numbers
     like_pattern: Any = aten.like_pattern
     share_gradient_edge: Any = aten.share_gradient_edge
 except ImportError:  # fxpress has no `_aten` extension for this torch
-    fake_with_numbers = like_pattern = share_gradient_edge = None
+    call_digest = fake_with_numbers = like_pattern = share_gradient_edge = None
 
 make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr

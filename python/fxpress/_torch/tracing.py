@@ -54,6 +54,7 @@ TRACK_TENSOR = (proxy_tensor, "track_tensor")
 RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
 MAKE_PLACEHOLDERS = (Tracer, "create_args_for_root")
 FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
+CACHE_KEY = (FakeTensorMode, "_cache_key")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
 
 IMMUTABLE_LISTS = (immutable_list,)
@@ -132,6 +133,13 @@ def excluded_autograd() -> Any:
     """Return the excluded dispatch keys if autograd is one of them, else None."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     return excluded if excluded.has(torch._C.DispatchKey.ADInplaceOrView) else None
+
+
+def state_of_cache_keys() -> tuple[Any, ...]:
+    """Return the state of this thread that keys of the cache of fake tensors contain."""
+    state = (torch.get_default_dtype(), torch._C._get_default_device())
+    is_tracing = proxy_tensor.get_proxy_mode() is not None
+    return (*state, torch.is_inference_mode_enabled(), is_tracing)
 
 
 def cache_misses() -> int:

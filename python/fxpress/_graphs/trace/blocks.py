@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from fxpress._base.replacement import Replacement
+from fxpress._graphs.trace.cache_keys import CacheKeys
 from fxpress._graphs.trace.captured import Captured
 from fxpress._graphs.trace.fakes import Fakes, is_plain
 from fxpress._graphs.trace.inputs import Inputs, without_stack_traces
 from fxpress._graphs.trace.proxy_calls import ProxyCalls
 from fxpress._torch.tracing import (
+    CACHE_KEY,
     DISPATCH,
     FAKE_OF_CACHE,
     FIND_UNBACKED,
@@ -34,6 +36,7 @@ class _Trace(threading.local):
 
     calls: ProxyCalls
     captured: Captured
+    keys: CacheKeys
     inputs: Inputs
     fakes: Fakes
 
@@ -76,6 +79,10 @@ def _fake_of_cache(original: Any, mode: Any, state: Any, entry: Any, *rest: Any)
     return call_torch() if made is None else made
 
 
+def _cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return _trace.keys.find(original, *args, **kwargs)
+
+
 def _is_strided(metadata: Any) -> bool:
     return metadata.layout is torch.strided and not (metadata.is_conj or metadata.is_neg)
 
@@ -101,6 +108,7 @@ _REPLACEMENTS = (
     Replacement(*SET_META, _set_meta),
     Replacement(*TRACK_TENSOR, _track_tensor),
     Replacement(*MAKE_PLACEHOLDERS, without_stack_traces),
+    Replacement(*CACHE_KEY, _cache_key),
     Replacement(*FAKE_OF_CACHE, _fake_of_cache),
     Replacement(*FIND_UNBACKED, _find_unbacked),
 )
@@ -117,6 +125,7 @@ def fast_tracing() -> Iterator[None]:
     _trace.inputs = Inputs(_trace.fakes)
     _trace.calls = ProxyCalls(_trace.fakes)
     _trace.captured = Captured(_trace.fakes, _trace.calls)
+    _trace.keys = CacheKeys()
     try:
         with contextlib.ExitStack() as stack:
             for each in _REPLACEMENTS:
