@@ -94,8 +94,8 @@ TorchSerializeError = torch_serialize.SerializeError
 class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[misc]
     """A program cannot be written, a file is damaged, or a file names something unknown.
 
-    The class is a subclass of `torch._export.serde.serialize.SerializeError`: code that catches torch's
-    class also catches this class. torch's functions raise torch's class, which is not an
+    A subclass of `torch._export.serde.serialize.SerializeError`: code that catches torch's class
+    also catches this class. torch's functions raise torch's class, which is not an
     `fxpress.Error`.
 
     Example:
