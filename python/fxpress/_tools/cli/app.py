@@ -56,7 +56,7 @@ _LOADING = ("verify", "hash", "diff", "convert", "split")  # the commands that m
 
 def _not_printed(_: click.Context, __: click.Parameter, target: Path | None) -> Path | None:
     if target == Path("-"):
-        raise click.BadParameter("cannot write this to the standard output")
+        raise click.BadParameter("this output cannot be written to the standard output")
     return target
 
 
@@ -154,7 +154,7 @@ def inspect(
 
 @app.command()
 @_file
-@click.option("--load", is_flag=True, help="Also load it, with torch, on the meta device.")
+@click.option("--load", is_flag=True, help="Also load the file with torch, on the meta device.")
 @_allow_pickle
 @_json
 def verify(
@@ -268,7 +268,7 @@ def convert(
     type=click.Choice(["parameters", "bytes", "flops", "time", "module"]),
     default="parameters",
     show_default=True,
-    help="What stages balance.",
+    help="The weight of operations that stages balance.",
 )
 @click.option("--memory", type=click.IntRange(min=0), help="The maximum bytes of a stage.")
 @click.option(
