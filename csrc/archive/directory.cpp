@@ -17,7 +17,7 @@ constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // maximum bytes; about 4
 constexpr uint64_t kMaxRatio = 1032;  // maximum bytes that one deflated byte unpacks to
 
 [[noreturn]] void no_archive(const std::string& why) {
-  throw ArchiveError("not a zip archive, or a damaged one: " + why);
+  throw ArchiveError("the file is not a zip archive, or is damaged: " + why);
 }
 
 [[noreturn]] void damaged(const std::string& name, const std::string& why) {
@@ -179,10 +179,11 @@ void take_extra_64(Bytes extra, Header& header, uint64_t& offset) {
   }
 }
 
-void check_name(std::string_view path) {
+void check_name(std::string_view path, uint64_t header) {
   const std::string_view file = path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
   if (const char* why = problem_of_name(file)) {
-    damaged(std::string(path), std::string("its name ") + why);
+    damaged(std::string(path),
+            std::string("its name ") + why + "; its header is at byte " + std::to_string(header));
   }
 }
 
@@ -222,7 +223,7 @@ Record take_record(Numbers& fields) {
   take_extra_64(fields.take_bytes(header.extra_size), header, offset);
   fields.take_bytes(comment_size);
 
-  check_name(path);
+  check_name(path, offset);
   Record record{.name = std::string(path),
                 .header = offset,
                 .stored = header.stored,
@@ -240,10 +241,13 @@ Record take_record(Numbers& fields) {
             "compression method " + std::to_string(header.method) + " is not supported");
   }
   if (header.method == kStored && header.stored != header.size) {
-    damaged(record.name, "its stored size differs from its size, but it is not compressed");
+    damaged(record.name, "it is not compressed, but has " + std::to_string(header.stored) +
+                             " stored bytes, expected " + std::to_string(header.size));
   }
   if (header.method == kDeflated && header.size / kMaxRatio > header.stored) {
-    damaged(record.name, "its compressed size is too small for its size");
+    damaged(record.name, "its " + std::to_string(header.stored) +
+                             " compressed bytes cannot contain " + std::to_string(header.size) +
+                             " bytes");
   }
   return record;
 }

@@ -185,13 +185,16 @@ size_t ZipWriter::count_records(std::string_view prefix) const {
 
 void ZipWriter::begin(std::string_view name, uint64_t size) {
   if (is_finished_) throw ArchiveError("the archive is finished: records cannot be added");
-  if (is_open_) throw ArchiveError("the previous record is not complete");
+  if (is_open_) throw ArchiveError("record '" + entries_.back().path + "' is not ended yet");
   Entry entry{root_ + "/" + std::string(name), position_, size, 0};
   if (const char* why = problem_of_name(entry.path); name.empty() || why != nullptr) {
     throw ArchiveError("'" + std::string(name) + "' cannot be the name of a record" +
                        (why == nullptr ? "" : std::string(": it ") + why));
   }
-  if (entry.path.size() > 0xFFFF) throw ArchiveError("the name of a record is too long");
+  if (entry.path.size() > 0xFFFF) {
+    throw ArchiveError("the name of a record has " + std::to_string(entry.path.size()) +
+                       " bytes, expected at most 65535");
+  }
   if (!names_written_.emplace(name).second) {
     throw ArchiveError("Tried to serialize file twice: " + std::string(name));
   }
@@ -220,8 +223,12 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
 }
 
 void ZipWriter::append(Bytes bytes) {
-  if (!is_open_ || bytes.size() > missing_)
-    throw ArchiveError("the bytes do not belong to an open record");
+  if (!is_open_) throw ArchiveError("no record is open: begin a record before its bytes");
+  if (bytes.size() > missing_) {
+    throw ArchiveError("record '" + entries_.back().path + "': expected at most " +
+                       std::to_string(missing_) + " more bytes, got " +
+                       std::to_string(bytes.size()));
+  }
   Copies copies(entries_.back().crc, bytes, buffers_);
   for (Bytes piece = copies.next(); !piece.empty(); piece = copies.next()) {
     write(piece);
@@ -232,7 +239,11 @@ void ZipWriter::append(Bytes bytes) {
 }
 
 void ZipWriter::end() {
-  if (!is_open_ || missing_ != 0) throw ArchiveError("the record is incomplete: bytes are missing");
+  if (!is_open_) throw ArchiveError("no record is open: begin a record before its end");
+  if (missing_ != 0) {
+    throw ArchiveError("record '" + entries_.back().path +
+                       "' is incomplete: " + std::to_string(missing_) + " bytes are missing");
+  }
   is_open_ = false;
   const Entry& entry = entries_.back();
   if (entry.size == 0) return;

@@ -122,7 +122,8 @@ size_t input_number(PyObject* number, size_t count) {
   const Py_ssize_t index = PyNumber_AsSsize_t(number, PyExc_IndexError);
   if (index == -1 && PyErr_Occurred() != nullptr) throw_python_error();
   if (index < 0 || static_cast<size_t>(index) >= count) {
-    raise(PyExc_IndexError, "expected the number of an input below %zu, found %zd", count, index);
+    raise(PyExc_IndexError, "the index %zd of an input is out of range: the graph has %zu inputs",
+          index, count);
   }
   return static_cast<size_t>(index);
 }
@@ -211,7 +212,10 @@ class Rewriter {
     PyObject* target = source_.targets[source_.graph.targets[i]];
     if (source_.graph.ops[i] == Op::kCallModule) {
       PyObject* path = dict_get(plan_.module_paths.get(), target);
-      if (path == nullptr) raise(PyExc_KeyError, "%U", target);
+      if (path == nullptr) {
+        raise(PyExc_KeyError, "node %R calls module %R, which does not have a path",
+              source_.nodes[i], target);
+      }
       target = path;
     }
     return write(i, target, birth_.of(source_.nodes[i]));

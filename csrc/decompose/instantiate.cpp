@@ -311,7 +311,7 @@ class Instantiator {
 
   static PyObject* get(const Ref& dict, const Ref& key) {
     PyObject* value = dict_get(dict.get(), key.get());
-    if (value == nullptr) raise(PyExc_KeyError, "%R", key.get());
+    if (value == nullptr) raise(PyExc_KeyError, "the meta of a node does not have %R", key.get());
     return value;
   }
 

@@ -184,7 +184,8 @@ const Lease* acquire(Installation& installation, const Prepared& prepared, bool 
 void release_newest(Installation& installation) {
   const Lease* newest = installation.newest();
   if (newest == nullptr) {
-    raise(PyExc_RuntimeError, "fxpress.uninstall() without a matching fxpress.install()");
+    raise(PyExc_RuntimeError,
+          "fxpress.uninstall() was called without a matching fxpress.install()");
   }
   installation.release(newest);
 }
@@ -196,7 +197,9 @@ InstalledBlock::InstalledBlock(py::object installation, py::object prepare, py::
       decorate_(std::move(decorate)) {}
 
 void InstalledBlock::enter() {
-  if (lease_ != nullptr) raise(PyExc_RuntimeError, "the block is already active");
+  if (lease_ != nullptr)
+    raise(PyExc_RuntimeError,
+          "this fxpress.installed() block is already active: create another one");
   const auto prepared = prepare_().cast<Prepared>();
   lease_ = acquire(*installation_, prepared, true);
 }

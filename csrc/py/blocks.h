@@ -30,7 +30,8 @@ class Block {
   Block(pybind11::object begin, pybind11::object end)
       : begin_(std::move(begin)), end_(std::move(end)) {}
   void enter() {
-    if (token_) raise(PyExc_RuntimeError, "the block is already active");
+    if (token_)
+      raise(PyExc_RuntimeError, "this context manager is already active: create another one");
     token_ = begin_();
   }
   void exit(const pybind11::args&) {

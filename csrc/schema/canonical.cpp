@@ -158,7 +158,7 @@ class Canonicalizer {
   SortKey sort_key(const Value& spec, uint32_t position) const {
     const SpecInfo* info = find_spec(document_.tag(spec));
     if (info == nullptr) {
-      throw CanonicalError("Unknown kind in the signature: " +
+      throw CanonicalError("the signature has an entry of an unknown kind: " +
                            schema_.type(spec.type).fields[spec.count].name);
     }
     const bool by_name = info->target != Field::kUnknown && info->target_type != SpecTarget::kInput;

@@ -446,7 +446,7 @@ Digest GraphHasher::subgraph(const Value& graph) {
 
 Digest GraphHasher::input(const Value& spec, const Value& argument, size_t& users, size_t& tokens) {
   const SpecInfo* info = find_spec(document_.tag(spec));
-  if (info == nullptr) throw CanonicalError("Unknown kind of input");
+  if (info == nullptr) throw CanonicalError("the signature has an input of an unknown kind");
   Hasher hasher("input");
   hasher.text(info->hash_word);
   const Value& content = document_.content(spec);
@@ -547,7 +547,7 @@ GraphHash GraphHasher::program() {
   for (const Value& spec :
        document_.children(field(signature, Field::GraphSignature_output_specs))) {
     const SpecInfo* info = find_spec(document_.tag(spec));
-    if (info == nullptr) throw CanonicalError("Unknown kind of output");
+    if (info == nullptr) throw CanonicalError("the signature has an output of an unknown kind");
     const Digest made = output(*info, spec);
     if (info->target_type == SpecTarget::kNone) {
       whole.digest(made);

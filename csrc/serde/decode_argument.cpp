@@ -106,7 +106,8 @@ Ref GraphDecoder::choice(const Value& value) {
   if (tag_of(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);
   Ref constant = scalar_of(content_of(value));
   if (!constant)
-    raise(symbols.serialize_error, "an argument of a node: expected a name or a constant");
+    raise(symbols.serialize_error, "expected a name or a constant as an argument, found %s",
+          document_->schema().type(value.type).fields[value.count].name.c_str());
   return constant;
 }
 

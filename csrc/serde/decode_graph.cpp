@@ -313,7 +313,7 @@ void GraphDecoder::results(const Value& value, const Operator& target, PyObject*
       if (const auto name = name_in(parts[0])) return name_result(node, *name);
       const Value& content = content_of(parts[0]);
       if (content.kind != ValueKind::kList) {
-        raise(symbols.serialize_error, "the result of a node does not have a name");
+        raise(symbols.serialize_error, "the result of node %R does not have a name", node);
       }
       parts = children_of(content);
     }
@@ -371,7 +371,7 @@ Ref GraphDecoder::take(PyObject* node, size_t index, const Value& part, const Me
     set_value(taken, values.get());
     return values;
   }
-  raise(symbols.serialize_error, "result %zu of a node does not have a name", index);
+  raise(symbols.serialize_error, "result %zu of node %R does not have a name", index, node);
 }
 
 // Renames a node without a result to the name of its target and "_unused", as torch does.

@@ -219,7 +219,8 @@ void GraphEncoder::payload_config(PyObject* entries) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(held.get()); ++i) {
       PyObject* entry = item(held.get(), i);
       if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 5) {
-        raise(PyExc_TypeError, "expected a tuple of five parts as an entry of a config");
+        raise(PyExc_TypeError,
+              "expected a tuple of five parts as entry %zd of a PayloadConfig, found %R", i, entry);
       }
       out_.key(item(entry, 0));
       out_.record(Type::PayloadMeta, [&](Field field) {

@@ -176,8 +176,8 @@ void GraphEncoder::node_source(PyObject* source, std::string& text) {
   quoted(get_attr(source, fx::names.pass_name).get());
   buffer.append(", \"action\": ");
   std::string actions;
-  const Ref list = Ref::steal(
-      PySequence_Fast(get_attr(source, fx::names.action).get(), "the actions are not a sequence"));
+  const Ref list = Ref::steal(PySequence_Fast(get_attr(source, fx::names.action).get(),
+                                              "the actions of from_node are not a sequence"));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
     if (i != 0) actions += '+';
     const Ref name = get_attr(PySequence_Fast_GET_ITEM(list.get(), i), fx::names.name);

@@ -186,7 +186,8 @@ OpenGraph& GraphDecoder::graph_of(uint64_t scope) {
   for (OpenGraph& graph : graphs_) {
     if (graph.scope() == scope) return graph;
   }
-  raise(symbols.serialize_error, "the graph is closed");
+  raise(symbols.serialize_error, "the graph with the number %llu is not open",
+        static_cast<unsigned long long>(scope));
 }
 
 void GraphDecoder::open_graph() {

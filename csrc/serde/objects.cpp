@@ -208,8 +208,12 @@ class SchemaClasses::Walk {
   // TypeError for a value that the current field cannot have. `shape` must not be optional.
   void check_shape(Shape shape, PyObject* object) const {
     if (fits(shape, object)) return;
-    raise(PyExc_TypeError, "%s.%s cannot be %s", field_.type->name.c_str(),
-          field_.type->fields[field_.position].name.c_str(), Py_TYPE(object)->tp_name);
+    constexpr const char* kNames[] = {"bool", "int", "float", "str", "None", "list", "dict"};
+    const bool is_object = shape.kind == Kind::kRecord || shape.kind == Kind::kUnion;
+    raise(
+        PyExc_TypeError, "%s.%s cannot be %s, expected %s", field_.type->name.c_str(),
+        field_.type->fields[field_.position].name.c_str(), Py_TYPE(object)->tp_name,
+        is_object ? schema_.type(shape.of).name.c_str() : kNames[static_cast<size_t>(shape.kind)]);
   }
 
   const SchemaClasses& classes_;

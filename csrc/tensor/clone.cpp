@@ -467,7 +467,8 @@ std::pair<py::list, py::dict> clone_aliased(const py::list& values) {
 py::list clone_separately(const py::list& values, const std::vector<bool>& parameters) {
   const bool observed = copies_are_observed();
   if (parameters.size() != values.size()) {
-    throw py::value_error("expected a flag for each value");
+    throw py::value_error("expected " + std::to_string(values.size()) + " flags, got " +
+                          std::to_string(parameters.size()));
   }
   std::optional<GcPause> pause(std::in_place);
   Originals originals(values.size());

@@ -213,7 +213,8 @@ at::Tensor view_on(const at::Tensor& original, const at::Tensor& bytes) {
 py::list views_like(const py::list& values, const std::vector<int64_t>& numbers,
                     const std::vector<at::Tensor>& storages) {
   if (numbers.size() != values.size()) {
-    throw py::value_error("expected a number for each value");
+    throw py::value_error("expected " + std::to_string(values.size()) +
+                          " numbers of storages, got " + std::to_string(numbers.size()));
   }
   // Creating objects may collect garbage, which may run code that changes the list.
   const auto kept = py::reinterpret_steal<py::tuple>(PyList_AsTuple(values.ptr()));

@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--version", action="version", version=f"fxpress {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="show what works here, and how to fix the rest")
-    doctor.add_argument("--json", action="store_true", help="as JSON, for reports of bugs")
+    doctor.add_argument("--json", action="store_true", help="print JSON, for reports of bugs")
     arguments = parser.parse_args()
 
     from fxpress._tools.doctor import run  # after parsing: --help need not import torch

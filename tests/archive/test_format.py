@@ -537,7 +537,7 @@ def test_native_copies_know_the_size_of_a_record() -> None:
     reader = _native.ArchiveReader(buffer.getvalue())
     name = next(name for name in reader.records() if name.endswith("three"))
     for size in (0, 2, 4, 2**63):
-        with pytest.raises(ValueError, match="has 3 bytes, but the memory has"):
+        with pytest.raises(ValueError, match="has 3 bytes, but the memory to fill has"):
             reader.copy_stored(name, size, 0)
     with pytest.raises(KeyError):
         reader.copy_stored("none", 3, 0)

@@ -180,7 +180,7 @@ def damaged(_: Path) -> None:
     [
         (another, "the ranks [1] read another checkpoint than rank 0"),
         (gone, "No such file or directory"),
-        (damaged, f"{SCHEME}://bucket/a.pt2: not a zip archive, or a damaged one"),
+        (damaged, f"{SCHEME}://bucket/a.pt2: the file is not a zip archive, or is damaged"),
     ],
 )
 def test_a_rank_with_another_file(change: Any, text: str, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_damaged_directories(written: Path) -> None:
 
 def test_what_is_not_there() -> None:
     for name, text in (
-        ("folder", "No such file or directory: a checkpoint"),
+        ("folder", "the folder does not contain a checkpoint"),
         ("a.pt2", "No such file or directory"),
         ("model.safetensors", "No such file or directory"),
     ):

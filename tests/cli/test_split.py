@@ -79,11 +79,11 @@ def test_how_it_is_planned(
     assert third["plan"] == plan(program, 2, memory=100_000, slack=0.5).document()
     assert app.run([*base, "--memory", "1", "-o", str(tmp_path / "fourth")]) == 2
     shown = capsys.readouterr().err
-    assert "cannot make 2 stages of 1 bytes of memory" in shown
+    assert "cannot make 2 stages with at most 1 bytes of memory each" in shown
     assert len(shown.splitlines()) == 1
     times.write_text("no profile")
     assert app.run([*given, "-o", str(tmp_path / "fourth")]) == 2
-    assert "this is not of the format 'fxpress profile'" in capsys.readouterr().err
+    assert "the text is not of the format 'fxpress profile'" in capsys.readouterr().err
     assert not (tmp_path / "fourth").exists()
 
 

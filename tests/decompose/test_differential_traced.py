@@ -223,7 +223,7 @@ def test_joint_graphs() -> None:
     assert plain(with_loss[0]) == plain(with_loss[1])
     assert with_loss[0].graph_signature == with_loss[1].graph_signature
     again = decompose.run_decompositions(theirs)
-    assert decompose.report().reason == "a joint graph"
+    assert decompose.report().reason == "the program is a joint graph"
     assert plain(again) == plain(theirs.run_decompositions())
 
 

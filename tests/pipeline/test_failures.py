@@ -109,7 +109,7 @@ def test_a_loss_that_hangs(calls: int, step: int, part: int, stages: dict[int, P
         running.processes[1].kill()
         text, _ = running.results(10)
     assert text.startswith(
-        f"rank 1 (stage 1) hangs in step {step}, loss of microbatch {part}, since "
+        f"rank 1 (stage 1) hangs in step {step}, loss of microbatch {part}: no progress for "
     )
 
 
@@ -135,7 +135,7 @@ def test_a_backward_of_weights_that_hangs(stages: dict[int, Path]) -> None:
         running.processes[1].kill()
         text, _ = running.results(10)
     assert text.startswith(
-        "rank 1 (stages 1, 3) hangs in step 1, backward of weights of microbatch 0, since "
+        "rank 1 (stages 1, 3) hangs in step 1, backward of weights of microbatch 0: no progress"
     )
 
 
@@ -165,7 +165,7 @@ def test_an_inference_of_shapes_that_hangs(where: str, text: str, stages: dict[i
         running.processes[0].join(30)
         running.processes[1].kill()
         found, _ = running.results(10)
-    assert found.startswith(f"rank 1 (stage 1) hangs in step 1, {text}, since ")
+    assert found.startswith(f"rank 1 (stage 1) hangs in step 1, {text}: no progress for ")
 
 
 def step_that_one_refuses(path: Path, what: str, over: Path) -> tuple[str, float]:

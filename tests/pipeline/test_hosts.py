@@ -105,7 +105,7 @@ def test_a_host(what: str, bad: int, links: list[Link], tmp_path: Path) -> None:
         assert (made.network.lost() > 0) == (links[0].loss > 0)
     assert not any(isinstance(each, str) for each in found), found
     own = found.pop(bad)
-    died = f"rank {bad} (stage {bad}) has died: it gives no sign of life"
+    died = f"rank {bad} (stage {bad}) has died: it stopped sending heartbeats"
     unreached = "the store cannot be reached: rank 0 (stage 0) has died, or the network is cut"
     assert {text for text, _ in found} == {unreached if bad == 0 else died}
     assert max(taken for _, taken in found) < 2 * timeout  # other tests run too

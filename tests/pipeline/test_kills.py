@@ -111,7 +111,7 @@ def check_killed(stages: Path, bad: int, phase: str, last: int) -> None:
     name = f"PipelineError: rank {bad} (stage {bad})"
     assert found[0] in (
         f"{name} did not answer within {TIMEOUT:g} s",
-        f"{name} has died: it gives no sign of life",
+        f"{name} has died: it stopped sending heartbeats",
     ), (where, found)
 
 
@@ -144,7 +144,7 @@ def test_a_rank_that_fails_before_it_agrees(stages: Path) -> None:
     with ranks(RANKS, one_dies_and_one_fails, stages) as running:
         found = running.results(60)
     assert found.pop(1) is None
-    assert set(found) == {"PipelineError: rank 1 (stage 1) has died: it gives no sign of life"}
+    assert set(found) == {"PipelineError: rank 1 (stage 1) has died: it stopped sending heartbeats"}
 
 
 @pytest.mark.slow("16 runs of four processes")

@@ -211,7 +211,7 @@ def _change(document: Any, path: list[Any], value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "text"),
     [
-        (["format"], "else", "this is not of the format 'fxpress stages'"),
+        (["format"], "else", "the text is not of the format 'fxpress stages'"),
         (["version"], 99, "has version 99"),
         (["stages"], {}, "stages is invalid"),
         (["stages", 0, "file"], "../other.pt2", "is not the name of a file"),

@@ -205,7 +205,7 @@ def test_a_server_that_lies_about_sizes(name: str, by: int, saved: Path) -> None
     Store.size = lambda path, size: size + by if path.endswith(".pt2") else size
     assert isinstance(failing(url), (OSError, fxpress.ArchiveError))
     Store.size = lambda path, size: None
-    assert "does not report its size" in str(failing(url))
+    assert "does not report the size" in str(failing(url))
 
 
 @pytest.mark.parametrize("name", ["stages", "stages.pt2"])

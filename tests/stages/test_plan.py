@@ -207,7 +207,7 @@ def test_limits_of_memory() -> None:
     free = plan(program, 3)
     most = max(free.memory)
     assert plan(program, 3, memory=most).ends == free.ends
-    with pytest.raises(StageError, match="the lowest limit that allows this number is") as caught:
+    with pytest.raises(StageError, match="the lowest possible limit is") as caught:
         plan(program, 3, memory=1)
     least = int(str(caught.value).rpartition(" ")[2].replace(",", ""))
     assert max(plan(program, 3, memory=least).memory) <= least
@@ -220,9 +220,9 @@ def test_limits_of_memory() -> None:
     assert all(held <= limit for held, limit in zip(made.memory, limits, strict=True))
     assert made.state_bytes[0] == layer
     for limits, said in (
-        ([1, 10**6, 10**6], "stage 0 may have 1 bytes, and the first operation left to it"),
-        ([10**6, 10**6, 1], "stage 2 may have 1 bytes, and any operation"),
-        ([layer * 3, layer * 3, layer * 3 + 1], "stage 2 may have .* all that is left to it"),
+        ([1, 10**6, 10**6], "stage 0 may use 1 bytes, but the first operation of the stage"),
+        ([10**6, 10**6, 1], "stage 2 may use 1 bytes, but any operation"),
+        ([layer * 3, layer * 3, layer * 3 + 1], "stage 2 may use .* the rest of the program"),
     ):
         with pytest.raises(StageError, match=said):
             plan(program, 3, memory=limits)
@@ -326,7 +326,7 @@ def test_what_is_refused() -> None:
     for stages, options, said in (
         (0, {}, "cannot make 0 stages"),
         (True, {}, "or an int, got a bool"),
-        (13, {}, "cannot make 13 stages of 12 operations"),
+        (13, {}, "cannot make 13 stages: the program has 12 operations"),
         (2, {"by": "colour"}, "got 'colour'"),
         (2, {"by": "time"}, "there are no inputs to measure times with"),
         (2, {"slack": -0.1}, "expected `slack`"),

@@ -383,7 +383,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (full / "file").touch()
     for subject, target, n, options, said in (
         (program, folder, 0, {}, "cannot make 0 stages"),
-        (program, folder, 1000, {}, "operations, none of them empty"),
+        (program, folder, 1000, {}, "cannot make 1000 stages: the program has"),
         (program, folder, 2, {"by": "time"}, "no inputs to measure"),
         (program, folder, 2, {"by": "time", "inputs": ((), {})}, "structure"),
         (program, folder, 2, {"by": "weight"}, "parameters, bytes"),

@@ -95,7 +95,7 @@ EDITS: dict[Callable[[Any], None], str] = {
     new_args: "doubled_2: the args are (linear_2, 3), not (linear_2, 2)",
     new_value: "doubled_2: the value is FakeTensor(..., size=(1, 2, 4)",
     new_name: "tracing did more: a name was given to a node of another call",
-    new_meta: "tracing did more: its nodes have other",
+    new_meta: "tracing did more: the meta of node doubled_2 has other",
     without_stack: "doubled_2: nn_module_stack is [], not [",
     new_functions: "doubled_2: source_fn_stack is [('other', ",
     new_trace: "doubled_2: the stack trace is 'elsewhere', not '",

@@ -174,17 +174,17 @@ REASONS: dict[str, tuple[Callable[[Any], Model], type[Small], str]] = {
     "a module from elsewhere": (Model, OtherModule, "the first call that uses another module"),
     "a tensor from elsewhere": (Model, OtherTensor, "the first call that reads an input"),
     "a number from elsewhere": (Model, OtherNumber, "the first call that reads G"),
-    "symbols": (Model, ByPositions, "changed hooks, symbols, guards on shapes"),
-    "a symbol of a known kind": (Model, ByItem, "its nodes have unbacked_bindings"),
-    "a body": (Model, OfBody, "its input wrap_body_0 is not"),
-    "a sparse tensor": (Model, Sparse, "a result is a FakeTensor"),
-    "a tensor whose value is known": (Model, KnownValue, "a result is a constant"),
-    "a conjugated tensor": (Model, Conjugated, "a result is a constant"),
+    "symbols": (Model, ByPositions, "changed Dynamo's state: hooks, symbols, guards on shapes"),
+    "a symbol of a known kind": (Model, ByItem, "has unbacked_bindings"),
+    "a body": (Model, OfBody, "wrap_body_0, an input of the call, is not"),
+    "a sparse tensor": (Model, Sparse, "returns a torch.sparse_coo FakeTensor"),
+    "a tensor whose value is known": (Model, KnownValue, "returns a constant"),
+    "a conjugated tensor": (Model, Conjugated, "returns a constant"),
     "a buffer in place": (Model, BufferInPlace, "changes a parameter or a buffer in place"),
     "slots": (Model, Slots, "Slots has __slots__"),
-    "a guard on a key": (Model, ByKey, "its guard SET_CONTAINS is of one object"),
-    "a dict": (DictModel, InDict, "its result is a ConstDictVariable"),
-    "a tensor from before": (Holding, Held, "its result existed before the call"),
+    "a guard on a key": (Model, ByKey, "the call's guard SET_CONTAINS checks"),
+    "a dict": (DictModel, InDict, "the result of the call is a ConstDictVariable"),
+    "a tensor from before": (Holding, Held, "the result of the call existed before"),
     "a name for a tensor from before": (Holding, NamingTheHeld, "a node of another call"),
     "a slice as argument": (WithASlice, Small, "an argument is a slice"),
     "a module as argument": (WithAModule, Small, "an argument is a Unspec"),
@@ -192,7 +192,7 @@ REASONS: dict[str, tuple[Callable[[Any], Model], type[Small], str]] = {
 
 
 if hasattr(OutputGraph, "close_local_generators"):  # older releases leave them open
-    REASONS["a generator"] = (Model, OpenGenerator, "it leaves a generator open")
+    REASONS["a generator"] = (Model, OpenGenerator, "the earlier call leaves a generator open")
 
 
 @pytest.mark.parametrize(("kind", "layer", "reason"), REASONS.values(), ids=REASONS)
@@ -216,7 +216,7 @@ def test_a_given_list_that_was_changed() -> None:
     model = Changing(Small)
     with fxpress.installed():
         compiled(model, x(), [x()])
-    assert reason_of(reuse_report(), 3) == "an argument was changed"
+    assert reason_of(reuse_report(), 3) == "the program changed an argument before the call"
 
 
 # Calls that are repeated

@@ -162,8 +162,8 @@ py::bytes ArchiveReader::stored_bytes(const std::string& name) {
 void ArchiveReader::copy_stored(const std::string& name, uint64_t size, uintptr_t address) {
   const Record& record = require(name);
   if (record.stored != size) {
-    raise(PyExc_ValueError, "record '%s' has %zu bytes, but the memory has %zu", name.c_str(),
-          static_cast<size_t>(record.stored), static_cast<size_t>(size));
+    raise(PyExc_ValueError, "record '%s' has %zu bytes, but the memory to fill has %zu",
+          name.c_str(), static_cast<size_t>(record.stored), static_cast<size_t>(size));
   }
   copy(record, reinterpret_cast<void*>(address));
 }
@@ -174,8 +174,11 @@ std::vector<uint32_t> ArchiveReader::read_into(const std::vector<MemoryTarget>& 
   transfers.reserve(targets.size());
   for (const auto& [name, start, size, address] : targets) {
     const Record& record = require(name);
-    if (record.is_deflated || start > record.size || size > record.size - start) {
-      raise(PyExc_ValueError, "record '%s' is compressed or too small", name.c_str());
+    if (record.is_deflated) raise(PyExc_ValueError, "record '%s' is compressed", name.c_str());
+    if (start > record.size || size > record.size - start) {
+      raise(PyExc_ValueError, "record '%s' has %zu bytes, expected %zu at offset %zu", name.c_str(),
+            static_cast<size_t>(record.size), static_cast<size_t>(size),
+            static_cast<size_t>(start));
     }
     transfers.push_back({&record, start, size, reinterpret_cast<std::byte*>(address)});
   }

@@ -94,7 +94,7 @@ def show(report: dict[str, Any]) -> str:
         if not component["works"]:
             lines.append(f"{'':{width}}  {component['reason']}")
     built = ", ".join(native["for_torch"]) or "no release"
-    lines += ["", f"tensor part (_aten): built for torch {built}"]
+    lines += ["", f"extension for tensors (_aten): built for torch {built}"]
     if not native["fits"]:
         lines.append(f"  none for torch {found['torch']}: {versions.REBUILD}")
     lines.append(f"devices: {', '.join(report['devices'])}")

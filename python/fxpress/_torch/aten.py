@@ -18,11 +18,11 @@ from fxpress._torch.versions import minor as _minor
 _built = _built_for()
 
 if not _built:
-    raise ImportError(f"fxpress was built without its tensor part (_aten): {_REBUILD}.")
+    raise ImportError(f"fxpress was built without its extension for tensors (_aten): {_REBUILD}.")
 if _minor() not in _built:
     raise UnsupportedTorchError(
-        f"fxpress was built for torch {' and '.join(_built)}, and its tensor part (_aten) cannot "
-        f"be used with torch {torch.__version__}: {_REBUILD}."
+        f"fxpress was built for torch {' and '.join(_built)}; its extension for tensors (_aten) "
+        f"cannot be used with torch {torch.__version__}: {_REBUILD}."
     )
 
 extension = importlib.import_module(f"fxpress._aten_{_minor().replace('.', '')}")

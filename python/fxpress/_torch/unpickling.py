@@ -43,8 +43,9 @@ def _within_storage(rebuild: Callable[..., Any]) -> Callable[..., Any]:
     def checked(storage: Any, offset: Any, sizes: Any, strides: Any, *others: Any) -> Any:
         dtype = others[2] if has_dtype else storage.dtype
         needed = _native.bytes_needed(sizes, strides, offset, dtype.itemsize)
-        if needed is None or needed > storage._untyped_storage.nbytes():
-            raise InvalidTensorError("a tensor that exceeds its storage")
+        available = storage._untyped_storage.nbytes()
+        if needed is None or needed > available:
+            raise InvalidTensorError(f"a tensor exceeds its storage of {available} bytes")
         return rebuild(storage, offset, sizes, strides, *others)
 
     return checked
@@ -74,7 +75,7 @@ def _valid_sparse_tensor(charge: _Charge, layout: Any, data: tuple[Any, ...]) ->
                 *indices, values, size, layout, check_pinning=False
             )
     except RuntimeError as e:
-        raise InvalidTensorError(f"a sparse tensor with wrong indices: {e}") from e
+        raise InvalidTensorError(f"a sparse tensor has wrong indices: {e}") from e
     return made
 
 
@@ -121,11 +122,11 @@ def _nested_tensor(charge: _Charge, given: dict[str, Any]) -> nested_tensor.Nest
         start >= 0 and 0 <= row <= size - start for start, row in zip(starts, rows, strict=False)
     )
     if not is_inside or len(starts) != len(rows) + 1 or offsets.is_floating_point():
-        raise InvalidTensorError("a nested tensor with wrong offsets")
+        raise InvalidTensorError("a nested tensor has offsets that do not fit its values")
     for name, limit in (("min_seqlen", min), ("max_seqlen", max)):
         known = made._metadata_cache.get(name)
         if known is not None and tuple(known.shape) != (limit(rows, default=0), 0):
-            raise InvalidTensorError(f"a nested tensor with a wrong {name}")
+            raise InvalidTensorError(f"a nested tensor has a {name} that does not fit its offsets")
     return made
 
 

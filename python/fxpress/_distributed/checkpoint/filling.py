@@ -94,7 +94,7 @@ def _source(
     with contextlib.suppress(KeyError):
         own = None if filling.own is None else filling.own(name)
     if own is None:
-        raise compat.SerializeError(f"{name!r} does not have a value")
+        raise compat.SerializeError(f"the weight {name!r} does not have a value")
     check_fits(name, (own.dtype, tuple(own.shape)), (view.dtype, tuple(view.sizes)))
     return functools.partial(_copy_own, filling, name)
 

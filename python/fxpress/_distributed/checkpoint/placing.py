@@ -27,7 +27,9 @@ def check_folder(folder: Path) -> None:
     for path in others:
         if path.exists():
             raise FileExistsError(
-                errno.EEXIST, "the path exists, but is not part of this checkpoint", str(path)
+                errno.EEXIST,
+                "the path exists, and is not part of this checkpoint",
+                str(path),
             )
 
 

@@ -192,7 +192,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     @property
     def _contents(self) -> Weights:
         if self._weights is None:
-            raise ValueError("call read_metadata first")
+            raise ValueError("the reader has not read the metadata: call read_metadata first")
         return self._weights
 
     def _find(self, weights: Weights, index: MetadataIndex) -> Place:

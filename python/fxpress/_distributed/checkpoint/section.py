@@ -138,7 +138,7 @@ class _Files:
         file = self._file(number)
         extent = extent_in(file, key, crc)
         if difference := difference_of((extent.dtype, file.places[key].shape), (dtype, sizes)):
-            raise ArchiveError(f"{file.file.path}: {key!r} is {difference} by the index")
+            raise ArchiveError(f"{file.file.path}: {key!r} is {difference} as in the index")
         return extent
 
 

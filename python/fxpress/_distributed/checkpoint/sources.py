@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def main_file(path: AnyPath) -> AnyPath:
             "torch.distributed.checkpoint.FileSystemReader, or convert it with "
             "fxpress.checkpoint.convert_weights"
         )
-    raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: a checkpoint", str(path))
+    raise FileNotFoundError(errno.ENOENT, "the folder does not contain a checkpoint", str(path))
 
 
 def _is_folder(path: AnyPath) -> bool:

@@ -61,5 +61,5 @@ def add_by_index(weights: Weights, path: AnyPath, index: Any, budget: Budget) ->
 def sibling_of(index: AnyPath, name: str) -> AnyPath:
     """Return the path of a file that an index names; ArchiveError for one in another folder."""
     if not is_file_name(name, SUFFIX):
-        raise ArchiveError(f"{index} is damaged: {name!r} is not a file next to it")
+        raise ArchiveError(f"{index} is damaged: {name!r} is not a file next to the index")
     return index.with_name(name)

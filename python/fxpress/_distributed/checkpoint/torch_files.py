@@ -79,7 +79,7 @@ class _Unpickler(pickle.Unpickler):
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         raise pickle.UnpicklingError(
-            f"it names {module}.{name}, which does not belong to a checkpoint"
+            f"the pickle names {module}.{name}, which does not belong to a checkpoint"
         )
 
 
@@ -283,10 +283,10 @@ def extent_of(
 def _pickled(archive: _native.ArchiveReader, record: Record) -> bytes:
     """Return the pickle of a tensor; ValueError if it is damaged, compressed or too large."""
     if record.is_deflated or record.size > _LONGEST:
-        raise ValueError("it is not the pickle of a tensor alone")
+        raise ValueError("the pickle is compressed or too large for a single tensor")
     data: bytes = archive.stored_bytes("data.pkl")
     if _native.crc32(data) != record.crc:
         raise ValueError(WRONG_CHECKSUM)
     if check_pickle(data, "data.pkl", Budget(None, len(data))) > _MOST_ELEMENTS:
-        raise ValueError("it is more than a tensor")
+        raise ValueError("the pickle contains more than a single tensor")
     return data

@@ -118,7 +118,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         """Begin a save."""
         if not kwargs.get("use_collectives", True):
             raise UnsupportedError(
-                "use_collectives=False: expected a coordinator, which writes the index"
+                "use_collectives=False is not supported: expected a coordinator to write the index"
             )
         self._is_coordinator = is_coordinator
         self._discard()
@@ -127,7 +127,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         """Check that a rank's items can be in safetensors files and their index."""
         if not plan.usable:
             raise UnsupportedError(
-                "enable_plan_caching=True: expected new plans in each save, with new file names"
+                "enable_plan_caching=True is not supported: each save needs a new plan"
             )
         for item in plan.items:
             check_item(item)
@@ -212,5 +212,5 @@ def _plain(
     """Return the elements to write; ValueError unless they have the planned dtype and sizes."""
     plain = tensors.elements_of(key, found)
     if difference := difference_of((plain.dtype, tuple(plain.shape)), (dtype, sizes)):
-        raise ValueError(f"{key!r} is {difference} by the plan")
+        raise ValueError(f"{key!r} is {difference} as in the save plan")
     return plain

@@ -154,7 +154,7 @@ def _decoded(text: str) -> Answer:
     answer = Answer(**{"stages": [], **fitting})
     if others := (fields.keys() | hints.keys()) - fitting.keys():
         names = ", ".join(sorted(others))
-        answer.fxpress = f"{answer.fxpress} (it answers with other fields: {names})"
+        answer.fxpress = f"{answer.fxpress} (its answer has other fields: {names})"
     return answer
 
 

@@ -248,7 +248,7 @@ def route(manifest: Manifest) -> list[list[Value]]:
             if value.type not in ("tensor", "int", "float", "bool"):
                 raise PipelineError(
                     f"{name} passes from stage {number - 1} to {number}, and is of type "
-                    f"{value.type}: only tensors and numbers can"
+                    f"{value.type}: only tensors and numbers can pass"
                 )
             taken[number].append(value)
     return taken

@@ -180,10 +180,10 @@ def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[
     except PipelineError as error:
         return [[]] * size, str(error)
     if any(each.source.digest != stages[0].source.digest for each in stages):
-        return placed, "its stages are of different files"
+        return placed, "the stages of this rank were loaded from different files"
     own = [each.number for each in stages]
     if own != placed[rank]:
-        return placed, f"it has the stages {own}, and {schedule} runs {placed[rank]} there"
+        return placed, f"{schedule} runs the stages {placed[rank]} on this rank, which has {own}"
     return placed, ""
 
 

@@ -148,14 +148,14 @@ class Watch:
         after = self._beats(others)
         for rank in others:
             if before[rank] == after[rank]:
-                return f"{self._names[rank]} has died: it gives no sign of life"
+                return f"{self._names[rank]} has died: it stopped sending heartbeats"
         busy = {rank: beat["busy"] for rank, beat in after.items() if beat["doing"]}
         if busy:
             rank = max(busy, key=busy.__getitem__)
             beat = after[rank]
             return (
-                f"{self._names[rank]} hangs in step {beat['step']}, {beat['doing']}, "
-                f"since {beat['busy']:.0f} s"
+                f"{self._names[rank]} hangs in step {beat['step']}, {beat['doing']}: "
+                f"no progress for {beat['busy']:.0f} s"
             )
         behind = min(others, key=lambda rank: after[rank]["step"])
         if after[behind]["step"] < self._step:

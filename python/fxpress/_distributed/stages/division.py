@@ -111,21 +111,21 @@ class Division:
         memory, last = Memory(self._lifetimes, places), len(places) - 1
         if len({*self._limits}) == 1:
             raise StageError(
-                f"cannot make {self._stages} stages of {self._limits[0]:,} bytes of memory: the"
-                f" lowest limit that allows this number is {memory.least(self._stages):,}"
+                f"cannot make {self._stages} stages with at most {self._limits[0]:,} bytes of"
+                f" memory each: the lowest possible limit is {memory.least(self._stages):,}"
             )
         starts = farthest([0] * len(places), reach, 0)
         stage = next((k for k, (a, b) in enumerate(pairwise(starts)) if a == b < last), None)
         if stage is not None:
-            start, end, what = starts[stage], starts[stage] + 1, "the first operation left to it"
+            start, end, what = starts[stage], starts[stage] + 1, "the first operation of the stage"
         elif starts[-1] < last:
-            stage, start, end, what = self._stages - 1, starts[-2], last, "all that is left to it"
+            stage, start, end, what = self._stages - 1, starts[-2], last, "the rest of the program"
         else:  # each stage could contain some operations, but no division fits
             stage = self._limits.index(min(self._limits))
             start = min(range(last), key=lambda at: memory.of(at, at + 1))
             end, what = start + 1, "any operation"
         raise StageError(
             f"cannot make {self._stages} stages within these memory limits: stage {stage} may"
-            f" have {self._limits[stage]:,} bytes, and {what} needs at least"
-            f" {memory.of(start, end):,}"
+            f" use {self._limits[stage]:,} bytes, but {what} needs at least"
+            f" {memory.of(start, end):,} bytes"
         )

@@ -124,14 +124,14 @@ def read(text: str | bytes, kind: str, version: int, budget: Budget | None = Non
     try:
         values = load_json(text) if budget is None else budget.load_json(text, f"the {kind}")
     except (ValueError, TypeError):
-        raise StageError(f"this is not of the format {kind!r}: it is not JSON") from None
+        raise StageError(f"the text is not of the format {kind!r}: it is not JSON") from None
     if not isinstance(values, dict) or values.get("format") != kind:
-        raise StageError(f"this is not of the format {kind!r}")
+        raise StageError(f"the text is not of the format {kind!r}")
     fields = Fields(kind, values)
     fields.text("format")
     found = fields.integer("version")
     if found != version:
-        raise StageError(f"this {kind} has version {found}: this fxpress reads version {version}")
+        raise StageError(f"this {kind} has version {found}, but fxpress reads version {version}")
     return fields
 
 

@@ -123,11 +123,11 @@ def check(plan: Plan, program: ExportedProgram) -> None:
     """
     check_complete(plan)
     if plan.graph_hash != graph_hash(program):
-        raise StageError("the plan is for another program: their graph_hash differs")
+        raise StageError("the plan is for another program: the graph_hash differs")
     analysis = analyze(program)
     places = places_of(len(analysis.operations), spans_of(analysis), 1)
     if plan.operations != len(analysis.operations) or not {*plan.ends} <= {*places}:
-        raise StageError("the plan is for another program: it cuts where this one cannot be cut")
+        raise StageError("the plan is for another program: this one cannot be cut at `plan.ends`")
 
 
 def _check_options(stages: int, slack: float, shared: str) -> None:
@@ -136,7 +136,7 @@ def _check_options(stages: int, slack: float, shared: str) -> None:
             f"expected `stages` to be a Plan (from plan) or an int, got a {type(stages).__name__}"
         )
     if stages < 1:
-        raise StageError(f"cannot make {stages} stages")
+        raise StageError(f"cannot make {stages} stages: expected at least 1")
     if not (isinstance(slack, (int, float)) and 0 <= slack < math.inf):
         raise StageError(f"expected `slack` to be a fraction such as 0.05, got {slack!r}")
     if shared not in get_args(Sharing):
@@ -147,7 +147,7 @@ def _check_options(stages: int, slack: float, shared: str) -> None:
 def _check_operations(analysis: Analysis, stages: int) -> None:
     count = len(analysis.operations)
     if stages > count:
-        raise StageError(f"cannot make {stages} stages of {count} operations, none of them empty")
+        raise StageError(f"cannot make {stages} stages: the program has {count} operations")
     unknown = analysis.ends.unknown()
     if unknown is not None:
         raise StageError(f"the program has a {unknown}, which cannot pass between stages")
@@ -160,5 +160,5 @@ def _profile_for(
         return measure_times(program, inputs)
     count = sum(1 for _ in operations(program.graph_module))
     if profile.graph_hash != graph_hash or len(profile.nanoseconds) != count:
-        raise StageError("the profile is for another program: their graph_hash differs")
+        raise StageError("the profile is for another program: the graph_hash differs")
     return profile

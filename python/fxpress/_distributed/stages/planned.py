@@ -228,8 +228,8 @@ def check_complete(plan: Plan) -> None:
     """Raise StageError for a plan that `from_json` would refuse: users can build a `Plan`."""
     try:
         content = plan._content()
-    except (AttributeError, TypeError):
-        raise StageError("a field of the plan has the wrong type") from None
+    except (AttributeError, TypeError) as error:
+        raise StageError(f"a field of the plan has the wrong type: {error}") from None
     _plan_of(Fields(FORMAT, content))
 
 

@@ -182,7 +182,7 @@ def join_storages(
                 held += [(constants, str(name)) for name in group["constants"]]
             keys = {(id(table), name) for table, name in held}
             if len(keys) < len(held) or keys & done:  # no value may be copied twice
-                raise ValueError("a name is listed twice")
+                raise ValueError("the record lists the name of a value twice")
             done |= keys
             joined = on_one_storage([table[name] for table, name in held], len(group["state"]))
             for (table, name), value in zip(held, joined, strict=True):

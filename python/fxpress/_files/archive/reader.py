@@ -281,7 +281,7 @@ class PT2ArchiveReader:
             return 0
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             record = names.ARCHIVE_VERSION_PATH
-            raise ArchiveError(f"record {record!r} is damaged: expected a version number")
+            raise ArchiveError(f"record {record!r} is damaged: {text[:40]!r} is not a version")
         return int(text)
 
 

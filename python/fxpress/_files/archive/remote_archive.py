@@ -35,8 +35,8 @@ class RemoteArchive(PT2ArchiveReader):
                 self._read_directory(self._ranges)
         except ArchiveError as error:
             why = str(error)
-            if not why.startswith("not a zip archive"):
-                why = f"not a zip archive, or a damaged one: {why}"
+            if not why.startswith("the file is not a zip archive"):
+                why = f"the file is not a zip archive, or is damaged: {why}"
             raise ArchiveError(f"{file.path}: {why}") from None
 
     def __exit__(self, *error: object) -> None:

@@ -48,7 +48,7 @@ def read_header(text: bytes, file_size: int) -> tuple[dict[str, Any], dict[str, 
     end = begin
     for place in sorted(places.values(), key=lambda place: (place.begin, place.size)):
         if place.begin != end:
-            raise ValueError(f"its tensors overlap, or leave a gap, at {min(place.begin, end)}")
+            raise ValueError(f"its tensors overlap or leave a gap at byte {min(place.begin, end)}")
         end += place.size
     if end != file_size:
         raise ValueError(f"it has {file_size} bytes, expected {end}")

@@ -105,7 +105,7 @@ class RemoteFile:
         if not self._version:
             version = self._describe()
             if type(version.get("size")) is not int or version["size"] < 0:
-                raise OSError(f"{self.path}: its server does not report its size")
+                raise OSError(f"{self.path}: the server does not report the size of the file")
             self._idle.append(self._open_file())
             self._version = version
         return int(self._version["size"])
@@ -142,9 +142,7 @@ class RemoteFile:
         data = reached(self.url, read)
         self._idle.append(file)
         if len(data) != end - begin:
-            raise OSError(
-                f"{self.path}: its server sent {len(data)} bytes instead of bytes {begin} to {end}"
-            )
+            raise OSError(f"{self.path}: expected bytes {begin} to {end}, got {len(data)} bytes")
         return data
 
     def read_into(self, begin: int, target: memoryview) -> None:

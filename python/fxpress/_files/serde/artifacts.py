@@ -182,7 +182,7 @@ def check_pickle(data: bytes, record: str, budget: Budget) -> int:
         raise pickle.UnpicklingError(str(e)) from None
     budget.native.set_place("the program")
     if contains_itself:
-        raise pickle.UnpicklingError("it has a list or dict that contains itself")
+        raise pickle.UnpicklingError("the pickle has a list or dict that contains itself")
     if depth > budget.limits.depth:
         raise LimitError("depth", record)
     return elements
@@ -212,7 +212,7 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
             fake_tensor, archive, values.location, lambda size: budget.charge(size, record)
         )
     except unpickling.InvalidTensorError as e:
-        raise compat.SerializeError(f"{record} has {e}") from e
+        raise compat.SerializeError(f"{record} is damaged: {e}") from e
     except OF_WRONG_VALUES as e:
         if isinstance(e, LimitError) or not is_about_input(e):
             raise

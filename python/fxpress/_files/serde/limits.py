@@ -42,7 +42,7 @@ class LimitError(SerializeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.place}: more than the limit {self.limit!r} allows; if you trust the file, "
+            f"{self.place}: the file exceeds the limit {self.limit!r}; if you trust the file, "
             f"pass a larger limit: limits=fxpress.archive.Limits({self.limit}=...)"
         )
 

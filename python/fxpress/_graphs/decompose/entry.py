@@ -104,9 +104,9 @@ def _decomposed(
         return made
 
     if decompose_whole.is_joint(ep, joint_loss_index):
-        return trace_fully("a joint graph")
+        return trace_fully("the program is a joint graph")
     if user_operator:
-        return trace_fully(f"{user_operator}: it has a kernel of the user's")
+        return trace_fully(f"the kernel of {user_operator} is the user's")
     cached = None
     if checks():
         mode = decompose_whole.fake_mode_of(ep.graph_module)
@@ -128,7 +128,7 @@ def _decomposed(
     expected, _ = traced(ep, overridden, *rest, uses_templates=False, naming=checked)
     found = difference(made, expected)
     if found is not None:
-        raise InternalError(f"the program from templates differs from a full trace: {found}")
+        raise InternalError(f"the program built from templates differs from a full trace: {found}")
     return expected
 
 

@@ -50,12 +50,12 @@ def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     specs = program.graph_signature.input_specs
     if len(placeholders) != len(specs):
-        raise UnsafeError("the signature does not match the graph")
+        raise UnsafeError(f"the graph has {len(placeholders)} inputs, the signature {len(specs)}")
     parameters, buffers, user_inputs = [], [], []
     targets: list[str] = []  # names of the state, in the order of the signature
     for old, spec in zip(placeholders, specs, strict=True):
         if old.meta.keys().isdisjoint(("val",)):
-            raise UnsafeError("a placeholder has no `val`")
+            raise UnsafeError(f"the meta of placeholder {old.name!r} has no `val`")
         if spec.kind is InputKind.USER_INPUT:
             user_inputs.append((old, spec))
             continue
@@ -64,7 +64,7 @@ def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             buffers.append((old, spec))
         else:
-            raise UnsafeError(f"an input is of kind {spec.kind.name}")
+            raise UnsafeError(f"input {old.name!r} is of kind {spec.kind.name}")
         targets.append(spec.target)
     order = _module_order(targets)
     parameters.sort(key=lambda entry: order[entry[1].target.rpartition(".")[0]])
@@ -117,9 +117,9 @@ class _Reader:
         state = holder.get(spec.target)
         wanted = torch.nn.Parameter if is_parameter else torch.Tensor
         if type(state) is not wanted or type(spec.arg) is not TensorArgument:
-            raise UnsafeError(f"state is of type {type(state).__name__}")
+            raise UnsafeError(f"the state {spec.target!r} is a {type(state).__name__}")
         if not is_parameter and state.requires_grad:
-            raise UnsafeError("a buffer or a constant requires gradients")
+            raise UnsafeError(f"{spec.target!r}, a buffer or a constant, requires gradients")
         return Input(old, spec, state, self._value(state, number))
 
     def _user_input(self, value: Any, spec: InputSpec, number: int) -> Value | Number | None:
@@ -258,12 +258,12 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
     positions = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
     proposed = argument_names(program)
     if len(proposed) != len(positions):
-        raise UnsafeError("the inputs do not match their tree spec")
+        raise UnsafeError(f"the graph has {len(positions)} inputs, its tree spec {len(proposed)}")
     names = [""] * len(inputs)
     bases: set[str] = set()
     for position, name in zip(positions, proposed, strict=True):
         if not name or not name.isascii():  # `Renamer` supports only ASCII names
-            raise UnsafeError("the name of an input is empty or not ASCII")
+            raise UnsafeError(f"the name {name!r} of an input is empty or not ASCII")
         names[position] = renamer.placeholder(name)
     for position, entry in enumerate(inputs):
         if entry.spec.kind is not InputKind.USER_INPUT:

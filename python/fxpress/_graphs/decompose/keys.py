@@ -71,7 +71,7 @@ class Call:
             for item in (value.start, value.stop, value.step):
                 self._add(item)
         else:
-            raise UnsafeError(f"an argument is of type {kind.__name__}")
+            raise UnsafeError(f"an argument of a call is of type {kind.__name__}")
 
     def _add_tensor(self, value: Value) -> None:
         number = self._numbers.get(value.node)
@@ -136,10 +136,10 @@ def fields_of(meta: dict[str, Any], *, annotated: bool = False) -> tuple[str, ..
     """
     if not _REFUSED.isdisjoint(meta):
         refused = sorted(_REFUSED & meta.keys())
-        raise UnsafeError(f"the meta of a node has {refused[0]!r}")
+        raise UnsafeError(f"the meta of a node has the key {refused[0]!r}")
     if meta.get("custom") and not annotated:
-        raise UnsafeError("a node has annotations of the user's")
+        raise UnsafeError("the user has annotated a node")
     stack = meta.get("stack_trace")
     if stack is not None and (type(stack) is not str or compat.ACCUMULATION in stack):
-        raise UnsafeError("a stack trace is of accumulated gradients, or is not text")
+        raise UnsafeError("a stack trace is of accumulated gradients, or is not a str")
     return tuple([f for f in _FIELDS if f in meta and (stack or f != "stack_trace")])

@@ -117,7 +117,7 @@ class Memo:
         if not isinstance(value, torch.Tensor):
             return value
         if type(value) is not compat.FunctionalTensor or compat.was_written(value):
-            raise UnsafeError("something wrote to a tensor, or it is not a FunctionalTensor")
+            raise UnsafeError("an input of a call was written to, or is not a FunctionalTensor")
         known = self._tensors.get(id(value))
         inner = compat.inner(value)
         if known is None or known.inner is not inner:
@@ -169,7 +169,7 @@ class Memo:
             for tensor in tensors:
                 found, constant = compat.node_of(tensor.inner, tracer)
                 if found is None or constant is not None:
-                    raise UnsafeError("an input is a constant")
+                    raise UnsafeError("an input of a call is a constant")
                 inputs.append((tensor.inner, found))
             added = nodes_after(last, tracer.graph)
         else:

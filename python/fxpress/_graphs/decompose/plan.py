@@ -51,12 +51,12 @@ class _ExpectedValues:
         if found is None:
             found = self._made[node] = self._describe(node.meta.get("val"))
         if not isinstance(found, Value):
-            raise UnsafeError("not a plain tensor")
+            raise UnsafeError(f"the value of node {node.name!r} is not a plain fake tensor")
         return found
 
     def _describe(self, old: Any) -> Value:
         if type(old) is not compat.FakeTensor:
-            raise UnsafeError("not a plain tensor")
+            raise UnsafeError(f"the value of a node is a {type(old).__name__}, not a FakeTensor")
         facts: Facts = facts_of(old, self._shape_env, False)
         storage = old.untyped_storage()
         known = self._storages.get(storage._cdata)
@@ -135,7 +135,7 @@ class Plan:
                 self._try_calls(recorder, only_writing=False)
             node = nodes[self._position]
             if any(used not in self._environment for used in node.all_input_nodes):
-                raise UnsafeError(f"node {node.name!r} precedes one of its inputs")
+                raise UnsafeError(f"node {node.name!r} precedes a node that it uses")
             if node.op == "output":
                 self.output = self._argument(node.args[0])
             elif node.target is operator.getitem:
@@ -157,7 +157,7 @@ class Plan:
         source, index = node.args
         whole: Any = self._environment[source] if type(source) is Node else None
         if type(whole) not in (tuple, list) or type(index) is not int:
-            raise UnsafeError(f"{node.name} is an item of a value that is not a list")
+            raise UnsafeError(f"node {node.name!r} reads an item of a value that is not a list")
         return whole[index]
 
     def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
@@ -181,7 +181,7 @@ class Plan:
         template, call = self._template_of(node, self._position, self._environment, recorder)
         if template.is_from_cache and any(storage.has_moved for storage in call.storages):
             # torch's run before the trace filled the cache, when the inputs had other metadata.
-            reason = "the cache of fake tensors determines the storage of its result"
+            reason = "the cache of fake tensors determines the storage of the result"
             raise UnsafeError(f"{node.target}: {reason}")
         return self._instantiate(node, template, call)
 
@@ -290,10 +290,10 @@ def _check_target(target: Any, refused: Container[Any]) -> None:
         if not symbols.computes(target):  # a function on symbolic numbers, such as operator.mul
             raise UnsafeError(_call_of(target))
     elif target in refused:
-        raise UnsafeError(f"{target}: its decomposition is a function of the user's")
+        raise UnsafeError(f"the decomposition of {target} is the user's function")
     elif is_replaced(target):
-        raise UnsafeError(f"{target}: it has a kernel of the user's")
+        raise UnsafeError(f"the kernel of {target} is the user's")
 
 
 def _call_of(target: Any) -> str:
-    return f"it calls {getattr(target, '__name__', type(target).__name__)}"
+    return f"the program calls {getattr(target, '__name__', type(target).__name__)}"

@@ -59,7 +59,7 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
         base = bases.get(value.storage)
         if base is not None and not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
             raise UnsafeError(
-                "it returns a view, and symbols decide whether the view is its entire base"
+                "the program returns a view; symbols decide whether the view is its entire base"
             )
 
 
@@ -108,7 +108,7 @@ def build_from_templates(
     _check(program)
     if naming is not None:
         if naming.known is None:
-            raise UnsafeError("its sizes are symbolic, and no equal program was traced before")
+            raise UnsafeError("the sizes are symbolic, and no equal program was traced before")
         if not naming.known.has_templates:
             raise UnsafeError(OTHER_NODES)
     mode = _fake_mode(program)
@@ -125,7 +125,7 @@ def build_from_templates(
     templates = table.templates_of(traits)
     size_nodes = SizeNodes(inputs, symbols)
     if size_nodes.count > 0 and naming is None:
-        raise UnsafeError("a symbol has no range")
+        raise UnsafeError("the program has a symbol without a range")
     first = len(inputs) + size_nodes.count
     plan = Plan(nodes, environment, first, templates, table.refused, progress)
     fakes = compat.Fakes(mode)
@@ -169,14 +169,14 @@ def _check(program: ExportedProgram) -> None:
         raise UnsafeError(f"the setting {setting} does not have its default value")
     signature = program.graph_signature
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
-        raise UnsafeError("it writes to its inputs or has effects")
+        raise UnsafeError("the program writes to its inputs or has effects")
     if any(isinstance(m, torch.nn.Module) for m in pytree.tree_leaves(program.example_inputs)):
         raise UnsafeError("an input is a module")
     _check_classes(program)
     for node in _native.list_nodes(program.graph):
         if node.op == "call_function" and not node.meta.get("stack_trace"):
             if compat.called_in_forward():
-                raise UnsafeError("a node has no stack trace, and a forward() is running")
+                raise UnsafeError(f"{node.name!r} has no stack trace, and a forward() is running")
             break
 
 
@@ -208,10 +208,10 @@ def _check_classes(program: ExportedProgram) -> None:
             with _NoCalls():
                 leaves = pytree.tree_leaves(pytree.tree_unflatten(values, spec))
         except Exception as e:
-            raise UnsafeError(f"the class of an input or output: {e}") from None
+            raise UnsafeError(f"cannot flatten and create an input or output: {e}") from None
         if len(leaves) != len(values) or any(map(operator.is_not, leaves, values)):
             raise UnsafeError(
-                "the class of an input or output flattens to other values than it was built from"
+                "an input or output flattens to other values than those it was created from"
             )
 
 
@@ -220,11 +220,11 @@ def _fake_mode(program: ExportedProgram) -> Any:
     values = [n.meta.get("val") for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     modes = {v.fake_mode for v in values if type(v) is compat.FakeTensor}
     if len(modes) != 1:
-        raise UnsafeError("its inputs have several fake modes or none")
+        raise UnsafeError(f"expected one fake mode of the program's inputs, found {len(modes)}")
     (mode,) = modes
     shape_env = mode.shape_env
     if shape_env is not None and shape_env.deferred_runtime_asserts:
-        raise UnsafeError("it has assertions on symbols")
+        raise UnsafeError("the program has assertions on symbols")
     return mode
 
 

@@ -166,7 +166,7 @@ class TemplateBuilder:
         nodes = self._nodes_of(_nodes_to_keep(added, returned.values()))
         items = [node.args for node in added if node.target is _getitem]
         if len(set(items)) != len(items):
-            raise UnsafeError(f"{self._target}: the trace reads one item twice")
+            raise UnsafeError(f"{self._target}: the trace reads an item of a result twice")
         self._returned = returned
         described = self._result(result)
         tracer = self._context.tracer
@@ -293,7 +293,7 @@ class TemplateBuilder:
         """Return the description of a node's value, as in `TemplateNode.value`."""
         if isinstance(value, torch.Tensor):
             if type(value) is not compat.FakeTensor or value.fake_mode is not self._context.mode:
-                raise self._refuse("the trace creates a tensor of another class")
+                raise self._refuse("the trace creates a tensor of another class or fake mode")
             if value.requires_grad or isinstance(value, torch.nn.Parameter):
                 raise self._refuse("the trace creates a tensor that requires gradients")
             if value.constant is not None or value.real_tensor is not None:

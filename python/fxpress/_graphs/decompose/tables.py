@@ -97,7 +97,7 @@ def _guarded(operator: Any, function: Any) -> Any:
         return function
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise UnsafeError(f"{operator}: its decomposition is a function of the user's")
+        raise UnsafeError(f"the decomposition of {operator} is the user's function")
 
     return refuse
 

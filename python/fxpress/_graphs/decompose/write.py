@@ -199,7 +199,7 @@ class Writer:
 
     def missing(self, node: Node) -> None:
         """Raise UnsafeError: a node of a call's instance needs a number that no node computes."""
-        raise UnsafeError(f"{node.target}: it needs a size that no node of the program computes")
+        raise UnsafeError(f"node {node.name!r} needs a size that no node of the program computes")
 
     def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
         """Return a node's `torch_fn`; `item`: (function, number of its call in the instance)."""

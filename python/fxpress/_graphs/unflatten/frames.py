@@ -87,8 +87,8 @@ class _ModuleFrame:
     ) -> None:
         if parent is not None or module is None:
             raise UnsupportedError(
-                "_ModuleFrame: expected parent=None and a module, because only the root frame can "
-                "be created; its run_outer() outlines the submodules too"
+                "_ModuleFrame: expected parent=None and a module, because only a root frame can be "
+                "created; run_outer() of the root frame unflattens the submodules too"
             )
         self.flat_graph = flat_graph
         self.nodes = nodes
@@ -183,7 +183,7 @@ class _ModuleFrame:
     @staticmethod
     def _only_run_outer(name: str) -> UnsupportedError:
         return UnsupportedError(
-            f"_ModuleFrame.{name}: the native pass outlines a graph in one step; call run_outer()"
+            f"_ModuleFrame.{name} is not supported: run_outer() unflattens the graph in one step"
         )
 
     def print(self, *args: Any, **kwargs: Any) -> None:

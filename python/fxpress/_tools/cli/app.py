@@ -39,7 +39,7 @@ _file = click.argument("file", type=_PATH)
 _files = click.argument("files", type=_PATH, nargs=-1, required=True)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _example_inputs = click.option(
-    "--example-inputs", type=_PATH, help="A file of torch.save with (args, kwargs)."
+    "--example-inputs", type=_PATH, help="A file with (args, kwargs), written by torch.save."
 )
 _allow_pickle = click.option(
     "--allow-pickle", is_flag=True, help="Unpickle objects, which may run any code."
@@ -56,7 +56,7 @@ _LOADING = ("verify", "hash", "diff", "convert", "split")  # the commands that m
 
 def _not_printed(_: click.Context, __: click.Parameter, target: Path | None) -> Path | None:
     if target == Path("-"):
-        raise click.BadParameter("cannot write this to the standard output")
+        raise click.BadParameter("this output cannot be written to the standard output")
     return target
 
 
@@ -92,7 +92,7 @@ _debug = click.option(
     expose_value=False,
     is_eager=True,
     callback=_enable_debug,
-    help="Show where a failure comes from.",
+    help="Show the traceback of a failure.",
 )
 _import = click.option(
     "--import",
@@ -154,7 +154,7 @@ def inspect(
 
 @app.command()
 @_file
-@click.option("--load", is_flag=True, help="Also load it, with torch, on the meta device.")
+@click.option("--load", is_flag=True, help="Also load the file with torch, on the meta device.")
 @_allow_pickle
 @_json
 def verify(
@@ -196,7 +196,7 @@ def hash_(
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many differences to show.",
+    help="The maximum number of differences to show.",
 )
 @_allow_pickle
 @_json
@@ -228,7 +228,7 @@ def diff(
     type=click.Choice(["inline", "safetensors", "none"]),
     default="inline",
     show_default=True,
-    help="Where weights are written: a safetensors file is next to the target.",
+    help="Where to write weights; a safetensors file is written next to the target.",
 )
 @click.option("--dtype", help="Store weights as this dtype, such as bfloat16, and cast them back.")
 @_example_inputs
@@ -268,9 +268,9 @@ def convert(
     type=click.Choice(["parameters", "bytes", "flops", "time", "module"]),
     default="parameters",
     show_default=True,
-    help="What stages balance.",
+    help="The weight of operations that stages balance.",
 )
-@click.option("--memory", type=click.IntRange(min=0), help="The maximum bytes of a stage.")
+@click.option("--memory", type=click.IntRange(min=0), help="The maximum bytes of each stage.")
 @click.option(
     "--slack",
     type=click.FloatRange(min=0),
@@ -278,13 +278,13 @@ def convert(
     show_default=True,
     help="How much heavier than the minimum a stage may be, as a fraction, to pass fewer bytes.",
 )
-@click.option("--profile", type=_PATH, help="A file of times, which is created if it is missing.")
+@click.option("--profile", type=_PATH, help="A file with times of operations; created if missing.")
 @click.option(
     "--output",
     "-o",
     type=_PATH,
     callback=_not_printed,
-    help="A folder, or an archive FILE.pt2.  [default: FILE-stages]",
+    help="The folder, or the archive FILE.pt2, to write.  [default: FILE-stages]",
 )
 @_example_inputs
 @_allow_pickle

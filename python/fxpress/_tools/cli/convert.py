@@ -64,8 +64,8 @@ def _check_is_alone(source: Path) -> None:
     others = [each.name for each in summary.programs if each.name != "model"] + summary.compiled
     if others:
         raise ConversionError(
-            f"{source}: besides the program 'model' it holds {printable(others[0])!r}, which would "
-            "be lost: load it with fxpress.archive.load_pt2"
+            f"{source} contains {printable(others[0])!r} in addition to the program 'model', and a "
+            "conversion would lose it: load the file with fxpress.archive.load_pt2"
         )
 
 

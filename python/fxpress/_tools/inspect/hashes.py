@@ -176,8 +176,8 @@ class _Digests:
                 raise InspectionError("the weights are in a pickle, which only torch can read")
             if has_external_weights(self._package, model):
                 raise InspectionError(
-                    "the values of its weights are in another file, or were not saved: "
-                    "load it in Python and call fxpress.graph_hash"
+                    "the values of the weights are in another file, or were not saved: "
+                    "load the program in Python and call fxpress.graph_hash"
                 )
             found += stored_tensors(self._package, model, "weights")
         return {each.name: self._of(each) for each in found}
@@ -187,13 +187,15 @@ class _Digests:
         with damage_is_named(f"the tensor {stored.name!r}"):
             meta = stored.meta
             if meta is None or stored.is_pickled or meta["layout"] != _STRIDED or stored.is_meta():
-                raise InspectionError(f"{stored.name!r} is of a kind that only torch can hash")
+                raise InspectionError(
+                    f"{stored.name!r} has a type or layout that only torch can hash"
+                )
             itemsize, sizes, strides, start = stored.place()
             record = self._package.records.get(stored.record)
             size = math.prod(sizes) * itemsize
             self._left -= size + (0 if record is None else record.size)
             if self._left < 0:
-                raise InspectionError(f"{stored.name!r} has {size} bytes, more than the file")
+                raise InspectionError(f"{stored.name!r} has {size} bytes, more than the file has")
             head = f"(torch.{BY_NUMBER[meta['dtype']].name}, {sizes}, torch.strided)"
             made = hashlib.blake2b(head.encode(), digest_size=_DIGEST)
             view = View(itemsize, sizes, strides, start)

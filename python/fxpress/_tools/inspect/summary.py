@@ -93,14 +93,15 @@ def summarize(path: str | bytes | os.PathLike[str]) -> Summary:
 def kind_of(package: Package) -> str:
     """Return the format of a file; InspectionError if the file lacks exported programs."""
     if names.ARCHIVE_FORMAT_PATH in package.records:
-        if package.read(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE.encode():
-            raise InspectionError("an archive of another format than pt2")
+        found, expected = package.read(names.ARCHIVE_FORMAT_PATH), names.ARCHIVE_FORMAT_VALUE
+        if found != expected.encode():
+            raise InspectionError(f"it is an archive of format {found[:20]!r}, not {expected!r}")
         return ARCHIVE
     if names.LEGACY_PROGRAM in package.records:
-        return "exported program, of before torch 2.9"
+        return "exported program from before torch 2.9"
     other = format_of_records(package.records)
     raise InspectionError(
-        "a zip file without an exported program" if other is None else other.text()
+        "it is a zip file without an exported program" if other is None else other.text()
     )
 
 

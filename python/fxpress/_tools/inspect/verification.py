@@ -41,8 +41,8 @@ from fxpress._tools.inspect.program import nodes_of, refused_operators
 from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
 _MAJOR = 8  # the major version of the schema that fxpress reads
-_OBJECT = "an object: loading needs allow_pickle=True, which may run any code"
-_PICKLED = "a pickle, which is not opened here: loading may need allow_pickle=True"
+_OBJECT = "it is an object: loading needs allow_pickle=True, which may run any code"
+_PICKLED = "it is a pickle, which is not opened here: loading may need allow_pickle=True"
 _LIBRARIES, _HIGHER_ORDER = "torch.ops.", "higher_order"
 
 Found = Iterator[tuple[str, bool]]  # the text of a fault or note, and whether it is a note
@@ -150,7 +150,7 @@ class _Checks:
         document = parse(text, record, self._package)
         major, minor = (document["schema_version"][each] for each in ("major", "minor"))
         if major != _MAJOR and (major, minor) != (0, 0):
-            self._add(record, f"its schema is of version {major}.{minor}, not {_MAJOR}")
+            self._add(record, f"its schema has version {major}.{minor}, expected {_MAJOR}")
         graph, signature = (document["graph_module"][each] for each in ("graph", "signature"))
         self._add_all(record, check_signature(graph, signature))
         self._add_all(record, _check_operators(targets, self._further))
@@ -232,9 +232,9 @@ def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
         if is_torchs and _is_installed():
             yield f"torch {torch_version()} has no {target!r}", False
         elif is_torchs:
-            yield f"torch {torch_version()} has no {target!r}; another release may", True
+            yield f"torch {torch_version()} has no {target!r}; another release may have it", True
         elif further is None or not further([target]):
-            yield f"{target!r} is not torch's: import its library before loading the file", True
+            yield f"{target!r} is of another library: import it before you load the file", True
 
 
 @functools.cache
@@ -262,7 +262,7 @@ def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
     )
     for what, values, specs in (("input", inputs, ins), ("output", outputs, outs)):
         if len(values) != len(specs):
-            yield f"{len(values)} {what}s, but {len(specs)} in the signature", False
+            yield f"the graph has {len(values)} {what}s, but the signature {len(specs)}", False
             return
         for number, (value, (kind, held)) in enumerate(zip(values, specs, strict=True)):
             expected = _name_of(held.get("arg", held), kind)

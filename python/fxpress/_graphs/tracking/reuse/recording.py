@@ -55,7 +55,7 @@ class Call:
         if id(self.module) in journal.known:  # Dynamo may treat it unlike equal modules
             raise NotReusable("an earlier call has read the module")
         if journal.has_open_generator():
-            raise NotReusable("a generator is open")
+            raise NotReusable("the program has an open generator")
         self.mutations = journal.mutations
         self.once = len(journal.once)
         self.arguments = CallArguments(args, kwargs, journal.effects)
@@ -182,17 +182,18 @@ class Recording:
         call.journal.note_known(self.start.built)
         after = lasting_state(call.journal.output)
         if after != self._before:
-            self.reason = f"the first call changed {lasting_change(self._before, after)}"
+            change = lasting_change(self._before, after)
+            self.reason = f"the earlier call changed Dynamo's state: {change}"
         elif call.journal.once[call.once :]:
-            self.reason = f"it depends on {call.journal.once[call.once]}"
+            self.reason = f"the earlier call depends on {call.journal.once[call.once]}"
         elif call.journal.mutations != call.mutations:
-            self.reason = "it changes an object that outlives the call"
+            self.reason = "the earlier call changes an object that outlives it"
         elif not call.state.check():
-            self.reason = "it changes torch's global state"
+            self.reason = "the earlier call changes torch's global state"
         elif not call.arguments.unchanged():
-            self.reason = "it changes a container among its arguments"
+            self.reason = "the earlier call changes a container among its arguments"
         elif self._versions != [_version(each) for each in call.arguments.tensors]:
-            self.reason = "it changes an argument in place"
+            self.reason = "the earlier call changes an argument in place"
 
     def _note_result(self, variable: Any) -> None:
         """Record the current state of the result's lists and tensors, to detect later changes."""
@@ -212,7 +213,7 @@ class Recording:
         if any(_version(each) != version for each, version in self._results) or any(
             items_of(each) != items for each, items in self._containers
         ):
-            self.reason = "its result was changed"
+            self.reason = "the program changed the result of the earlier call"
         if self.reason:
             raise NotReusable(self.reason)
 

@@ -136,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 def _tensor_key(tensor: torch.Tensor, storages: dict[int, int]) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise NotReusable(f"a {type(tensor).__name__} is among the state")
+        raise NotReusable(f"the module's state contains a {tensor.layout} {type(tensor).__name__}")
     storage = storages.setdefault(storage_id(tensor), len(storages))
     return (
         type(tensor),
@@ -230,7 +230,7 @@ class CallArguments:
             items = items_of(variable)
             parts += (kind, len(items), variable.source)
             if is_changed(variable):
-                raise NotReusable("an argument was changed")
+                raise NotReusable("the program changed an argument before the call")
             self.containers.append((variable, items))
             for item in items:
                 self._describe(item)
@@ -246,11 +246,12 @@ class CallArguments:
         node = variable.proxy.node
         example = node.meta.get("example_value")
         if type(example) is not FakeTensor or example.layout is not torch.strided:
-            raise NotReusable(f"an argument is a {type(example).__name__}")
+            found = f"{getattr(example, 'layout', '')} {type(example).__name__}".lstrip()
+            raise NotReusable(f"an argument is a {found}, not a strided FakeTensor")
         if example.constant is not None:
             raise NotReusable("an argument is a tensor whose value is known")
         if variable in self._effects.store_attr_mutations:
-            raise NotReusable("the program gave an argument attributes")
+            raise NotReusable("the program sets attributes of an argument")
         self.tensors.append(variable)
         storage = storage_id(example)
         same_node = self._numbers.setdefault(id(node), len(self._numbers))

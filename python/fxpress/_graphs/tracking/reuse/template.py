@@ -77,7 +77,7 @@ class Template:
         if end.generators:
             made = output.local_generators[start.generators : end.generators]
             if not all(map(is_exhausted, made)):
-                raise NotReusable("it leaves a generator open")
+                raise NotReusable("the earlier call leaves a generator open")
         self.numbers = call.structure.numbers
         self._inside = (call.source, getattr(call.source, "base", call.source))
         self.reads = {
@@ -86,10 +86,10 @@ class Template:
             if module in self.numbers
         }
         if call.tracked not in ((), (0,)):
-            raise NotReusable("it shares a part with an earlier call")
+            raise NotReusable("the earlier call shares a part of its module with another call")
         for module, source in self.built:
             if id(module) not in self.numbers or not self.is_inside(source):
-                raise NotReusable("the first call that uses another module")
+                raise NotReusable("the earlier call is the first call that uses another module")
         self.guards = list(itertools.islice(output.guards.inner, start.guards, end.guards))
         self.steps = list(self._steps(journal.events[start.events : end.events]))
         self.renamed = {step.node for step in self.steps if step.kind == "name"}
@@ -101,11 +101,11 @@ class Template:
         """Raise NotReusable if `other`, with an equal key, might be traced differently."""
         recorded = self.call
         if other.journal.mutations != recorded.mutations:
-            raise NotReusable("an object that outlives the calls was changed in between")
+            raise NotReusable("an object that outlives the two calls was changed between them")
         if other.tracked != recorded.tracked or other.met != recorded.met:
-            raise NotReusable("it shares a part with an earlier call")
+            raise NotReusable("the call shares a part of its module with another call")
         if not recorded.state.check():
-            raise NotReusable("torch's global state has changed")
+            raise NotReusable("torch's global state has changed since the earlier call")
         for (number, name), old, new in zip(
             recorded.structure.names,
             recorded.structure.values,
@@ -113,12 +113,12 @@ class Template:
             strict=True,
         ):
             if old != new and self._is_read(number, name):
-                raise NotReusable(f"it reads `{name}`, which differs")
+                raise NotReusable(f"the call reads `{name}`, which differs from the earlier call's")
         same = Correspondence(recorded, other)
         for size, source in self.sizes:
             name = same.source(source).name
             if size.merged_by_another(name) != size.merged:
-                raise NotReusable(f"{name} had another value before")
+                raise NotReusable(f"the size {name} had another value in the earlier call")
 
     def _is_read(self, number: int, name: str) -> bool:
         return (
@@ -153,34 +153,35 @@ class Template:
         step = Step("input", node, candidate)
         found = input_variable(self.call.journal.output, node)
         if found is None:
-            raise NotReusable(f"its input {node.target} is not an input of the graph")
+            raise NotReusable(f"{node.target}, an input of the call, is not an input of the graph")
         step.tensor, step.variable = found
         step.source = step.variable.source
         step.number = self.numbers.get(id(step.tensor), -1)
         if step.number < 0 or not self.is_inside(step.source):
-            raise NotReusable("the first call that reads an input of the graph")
+            raise NotReusable("the earlier call is the first call that reads an input of the graph")
         return step
 
     def _check_meta(self, step: Step) -> None:
         node = step.node
         unknown = node.meta.keys() - _COMPUTED - _COPIED
         if unknown:
-            raise NotReusable(f"its nodes have {', '.join(sorted(unknown))}")
+            raise NotReusable(f"the meta of node {node} has {', '.join(sorted(unknown))}")
         example = node.meta.get("example_value")
         if step.kind == "input":
             if example._version:
-                raise NotReusable("it changes a parameter or a buffer in place")
+                raise NotReusable("the call changes a parameter or a buffer in place")
             if can_copy_input(step.variable) and can_copy_parameter(example):
                 step.fake = example
             return
         for each in _leaves(example):
             if isinstance(each, torch.Tensor):
                 if type(each) is not FakeTensor or each.layout is not torch.strided:
-                    raise NotReusable(f"a result is a {type(each).__name__}")
+                    found = f"{each.layout} {type(each).__name__}"
+                    raise NotReusable(f"node {node} returns a {found}, not a strided FakeTensor")
                 if each.constant is not None or each.is_conj() or each.is_neg():
-                    raise NotReusable("a result is a constant")
+                    raise NotReusable(f"node {node} returns a constant or a conjugate view")
             elif not isinstance(each, _NUMBERS):
-                raise NotReusable(f"a result is a {type(each).__name__}")
+                raise NotReusable(f"node {node} returns a {type(each).__name__}")
         step.fake = example
 
     def _fresh_guards(self) -> list[tuple[Any, Any]]:
@@ -193,15 +194,15 @@ class Template:
                 # Outside of the module, Dynamo adds some guards in each call, and others once.
                 before = before or self._guards_before()
                 if guard_key(guard) not in before:
-                    raise NotReusable(f"the first call that reads {guard.name}")
+                    raise NotReusable(f"the earlier call is the first call that reads {guard.name}")
             if checks_identity(guard) and self._is_of_call(guard.originating_source):
-                raise NotReusable(f"it depends on the identity of {guard.name}")
+                raise NotReusable(f"the call depends on the identity of {guard.name}")
             if guard.originating_source in inputs:
                 found.append((guard, (guard.originating_source, guard_kind(guard))))
             elif is_repeatable(guard):
                 found.append((guard, None))
             else:
-                raise NotReusable(f"its guard {guard.create_fn_name()} is of one object")
+                raise NotReusable(f"the call's guard {guard.create_fn_name()} checks one object")
         return found
 
     def _is_of_call(self, source: Any) -> bool:
@@ -218,7 +219,7 @@ class Template:
         sources += [guard.originating_source for guard in self.guards]
         by_name = {source.name: source for source in sources} if sizes else {}
         if any(size.name not in by_name for size in sizes):
-            raise NotReusable("it reads sizes of values that are not its inputs")
+            raise NotReusable("the call reads sizes of values that are not inputs of the call")
         return [(size, by_name[size.name]) for size in sizes]
 
     # The result
@@ -227,7 +228,7 @@ class Template:
         """Return a function from the `_Instance` of an equal call to the variable of its result."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
-                raise NotReusable("its result is not realized")
+                raise NotReusable("Dynamo has not evaluated the result of the call")
             variable = variable.realize()
         for index, each in enumerate(self.call.arguments.tensors):
             if each is variable:
@@ -239,17 +240,17 @@ class Template:
         if kind in (TensorVariable, SymNodeVariable):
             node = variable.proxy.node
             if variable in self.call.journal.effects.store_attr_mutations:
-                raise NotReusable("its result has attributes that the program gave it")
+                raise NotReusable("the program sets attributes of the call's result")
             for step in self.steps:
                 if step.node is node and step.kind != "name":
                     return lambda instance: instance.variable(step, variable)
-            raise NotReusable("its result existed before the call")
+            raise NotReusable("the result of the call existed before the call")
         if kind is variables.ConstantVariable:
             return lambda instance: variable
         if kind in (variables.TupleVariable, variables.ListVariable) and not variable.source:
             parts = [self._result(each) for each in variable.items]
             return lambda instance: instance.container(variable, [part(instance) for part in parts])
-        raise NotReusable(f"its result is a {kind.__name__}")
+        raise NotReusable(f"the result of the call is a {kind.__name__}")
 
 
 def template_of(recording: Recording) -> Template:
