@@ -1,8 +1,9 @@
 """Instantiate repeated calls of a captured graph, which a strict export traces again.
 
 Dynamo captures a flat graph of calls of torch's functions, and make_fx runs this graph to trace the
-operators that the functions call. torch runs the first call with each key. From its nodes and fake
-tensors, fxpress creates those of later calls with this key.
+operators that the functions call. torch runs the first call with each key, and fxpress records its
+operators as a recipe. For a later call with this key, fxpress creates the nodes and fake tensors
+from the recipe.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from fxpress._torch.symbols import another_number, comparable
 
 
 class _Index(NamedTuple):
-    """A tensor of a call: its arguments come first, then the results of its operators."""
+    """The number of a tensor in a call: arguments come first, then results of operators."""
 
     number: int
 
 
 class _Number(NamedTuple):
-    """A symbolic int of a call, numbered as the tensors: first those of its arguments."""
+    """The number of a symbolic int in a call: ints of arguments come first, then new ones."""
 
     number: int
 
@@ -50,7 +51,7 @@ class _Tensor(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """What the tracer and autograd counted since the previous operator of a call."""
+    """Calls of functions that were counted since the previous operator of a call."""
 
     functions: list[tuple[Any, int]]  # (function of torch, number of calls)
     last: Any  # the last called function
@@ -139,7 +140,7 @@ class Captured:
         if compat.cache_misses() == misses:  # a result from torch's cache may have other storages
             with compat.DisableTorchFunction():
                 recipe = recording.recipe(result)
-            # An instantiated view is no view for autograd: a write to it does not change its base.
+            # Autograd does not know the base of an instantiated view, so a write cannot change it.
             is_safe = recipe is not None and not (self._writes and recipe.has_views())
             self._recipes[key] = recipe if is_safe else None
         return result

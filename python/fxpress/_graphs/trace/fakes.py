@@ -114,7 +114,7 @@ class Fakes:
     def with_numbers(self, pattern: Any, base: Any, numbers: Any) -> Any:
         """Return a fake tensor as `like` does, with symbolic `numbers`: (sizes, strides, offset).
 
-        The numbers equal those of `pattern`. The result does not require gradients.
+        The numbers must equal the numbers of `pattern`. The result does not require gradients.
         """
         attributes = self._states[id(pattern.fake_mode), pattern.fake_device]
         with DisablePythonDispatcher(), DisableTorchDispatch():
