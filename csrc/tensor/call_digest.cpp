@@ -129,12 +129,14 @@ class Digest {
     const bool is_ours = PyDict_GetItemString(attributes.ptr(), "fake_mode") == mode_ &&
                          PyDict_GetItemString(attributes.ptr(), "constant") == Py_None;
     if (!is_ours || device == nullptr || !THPDevice_Check(device)) return false;
+    const auto nbytes = fake.unsafeGetTensorImpl()->unsafe_storage().sym_nbytes().maybe_as_int();
+    if (!nbytes.has_value()) return false;
     tag('t');
     number(fake.dim());
     for (const int64_t size : fake.sizes()) number(size);
     for (const int64_t stride : fake.strides()) number(stride);
     number(fake.storage_offset());
-    number(fake.unsafeGetTensorImpl()->unsafe_storage().nbytes());
+    number(*nbytes);
     number(fake.scalar_type());
     number(fake.requires_grad());
     number(fake.key_set().raw_repr());  // conjugate, negative, quantized, inference

@@ -77,6 +77,10 @@ def test_symbolic_sizes_have_no_digest() -> None:
     symbolic = mode.from_tensor(torch.ones(3, 4))
     assert call_digest(mode, FakeTensor, (symbolic,), {}) is None
     assert call_digest(mode, FakeTensor, (symbolic.shape[0],), {}) is None
+    with mode:
+        item = symbolic[0, :2]  # fixed sizes in a storage with a symbolic size
+    assert not item._has_symbolic_sizes_strides
+    assert call_digest(mode, FakeTensor, (item,), {}) is None
 
 
 class _Model(nn.Module):
