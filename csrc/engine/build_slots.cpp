@@ -79,7 +79,8 @@ void Builder::find_last_uses() {
       if (plan_->uses[u].slot != kNone) values_[plan_->uses[u].slot].last_use = i;
     }
   }
-  std::vector<uint32_t> freed(values_.size(), kNone);  // index: value; its freeing instruction
+  // By value: the index of the instruction that frees it.
+  std::vector<uint32_t> freed(values_.size(), kNone);
   for (uint32_t i = 0; i < plan_->instructions.size(); ++i) {
     const Instruction& instruction = plan_->instructions[i];
     for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {

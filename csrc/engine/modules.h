@@ -105,7 +105,8 @@ PyObject* graph_root(PyObject* graph);
 // Returns an attribute as nn.Module finds it, borrowed; null if only Python can find it.
 PyObject* plain_attribute(Plan& plan, Load& load);
 
-// From dispatchers to the index of the next call after the calls that look_ahead() has checked.
+// Dispatcher -> the index of its next call, as if the calls that look_ahead() has checked were
+// made.
 using CallsAhead = std::unordered_map<PyObject*, int64_t>;
 
 // Returns whether the run may execute the inlined callee now, instead of calling it in Python. Sets

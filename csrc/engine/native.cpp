@@ -118,7 +118,7 @@ void Run::drop_last(const Instruction& instruction) {
 }
 
 void Run::enter(const Instruction& instruction) {
-  drop_last(instruction);  // frees the arguments that the callee does not read
+  drop_last(instruction);  // frees the arguments that nothing reads later
   const Enter& enter = plan_.enters[instruction.detail];
   if (enter.dispatcher != kNone) {
     scope_->set(plan_.modules[enter.dispatcher].module.get(),

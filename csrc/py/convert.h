@@ -18,7 +18,7 @@ inline pybind11::object borrow_or_none(PyObject* object) {
   return pybind11::reinterpret_borrow<pybind11::object>(object == nullptr ? Py_None : object);
 }
 
-// Returns the names of a C++ enum's members, in order. Python code looks up its own enum by name.
+// Returns a tuple of str with these texts.
 inline pybind11::tuple texts(std::span<const char* const> names) {
   pybind11::tuple result(names.size());
   for (size_t i = 0; i < names.size(); ++i) result[i] = pybind11::str(names[i]);

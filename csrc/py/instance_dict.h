@@ -50,7 +50,7 @@ inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
 }
 
 // Returns the value of `name` in the first of the tables that contains it; borrowed. Returns null
-// if no table contains it, or if a table is missing, which only Python code can handle. tables:
+// if no table contains it, or if a table before one that contains it is missing. tables:
 // parameters, buffers and children, as in nn.Module.__getattr__. table_of(table) returns a dict or
 // null.
 template <class Tables, class TableOf = std::identity>

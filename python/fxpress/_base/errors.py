@@ -77,8 +77,8 @@ class UnsupportedTorchError(UnsupportedError, ImportError):
 class InternalError(Error, RuntimeError):
     """An invariant of fxpress does not hold. This is a bug in fxpress, not a mistake of the caller.
 
-    The message contains the ``file:line`` of the failed check. Please report the error. torch has
-    no such class.
+    Please report the error. If native code raises it, the message contains the ``file:line`` of the
+    failed check. torch has no such class.
 
     Example:
         >>> try:

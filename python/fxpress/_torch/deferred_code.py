@@ -137,7 +137,10 @@ def _materialize(cls: type) -> torch_fx.PythonCode | None:
             return None  # another thread has generated the code
         module = vars(holder)[torch_fx.PENDING]()
         if module is None:
-            raise RuntimeError(f"the module of {holder!r} was freed")
+            raise RuntimeError(
+                f"cannot generate the code of {holder.__name__}: its GraphModule was freed; "
+                "keep the module while you use its class"
+            )
         try:
             code, forward, state = _generated(module.graph)
         except AttributeError as error:

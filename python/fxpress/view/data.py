@@ -3,8 +3,8 @@
     times = fxpress.view.data.times(program, x)
     fxpress.view.data.write_overlays("folder", {"time": times})
 
-An overlay is a dict that Model Explorer reads as JSON: id of a graph -> a value for each of the
-graph's nodes. The overlay of a program in memory also fits a file of the program.
+An overlay is a dict that Model Explorer reads as JSON: id of a graph -> values by nodes' ids.
+A program and the file in which it is saved have the same ids, so an overlay of one fits the other.
 """
 
 from fxpress._tools.view.data import (

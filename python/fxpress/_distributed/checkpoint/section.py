@@ -187,8 +187,9 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
             raise ValueError(f"a slice of {name!r} is out of range")
     volume = sum(math.prod(each.sizes) for each in slices)
     if volume != math.prod(sizes) or volume >= 1 << 63:
+        whole = math.prod(sizes)
         raise ValueError(
-            f"the slices of {name!r} have {volume} elements, expected {math.prod(sizes)}"
+            f"the slices of {name!r} have {volume} elements, expected {whole}, less than 2^63"
         )
     if len(slices) == 1 or volume == 0:
         return

@@ -74,7 +74,9 @@ def write(
         >>> state.write(program.state_dict, "state.pt2")
     """
     if not isinstance(tensors, Mapping):
-        raise TypeError(f"expected tensors to be a dict from names, got a {type(tensors).__name__}")
+        raise TypeError(
+            f"expected `tensors` to be a dict {{name: tensor}}, got a {type(tensors).__name__}"
+        )
     payloads.check_state(tensors)
     check_values(tensors)
     check_progress(progress)

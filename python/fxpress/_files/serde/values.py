@@ -171,7 +171,7 @@ class Values:
                 return self.shape_env.create_symfloatnode(expression, hint=hint)
             if hint is not None and type(hint) is not int:
                 raise compat.SerializeError(
-                    f"expected the hint of an integer to be an int, got {hint!r}"
+                    f"the symbolic int {text!s} has the hint {hint!r}; expected an int"
                 )
             return self.shape_env.create_symintnode(expression, hint=hint)
 

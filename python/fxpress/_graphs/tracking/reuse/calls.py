@@ -60,7 +60,10 @@ def call(
         if template is not None:
             found = difference(template, recording)
             if found is not None:
-                raise InternalError(f"an instance of {new.path.name} would be wrong: {found}")
+                raise InternalError(
+                    f"repeating the trace of an earlier call for {new.path.name} would be wrong: "
+                    f"{found}"
+                )
         recordings[:] = [*(each for each in recordings if not each.reason), recording][-_MOST:]
         return result
 
