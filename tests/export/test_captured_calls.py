@@ -52,6 +52,30 @@ def _in_place(x: Any, w: Any, s: Any) -> Any:
     return F.relu(F.linear(y, w), inplace=True).add_(s), F.dropout(y, 0.5, True, True)
 
 
+def _written_by_method(x: Any, w: Any, s: Any) -> Any:
+    y = torch.zeros(4, 4)
+    view = y.view(-1)
+    y.__iadd__(w)
+    return view + 1
+
+
+def _written_by_norm(x: Any, w: Any, s: Any) -> Any:
+    mean = torch.zeros(4)
+    view = mean.view(2, 2)
+    return F.instance_norm(w[None], mean, torch.ones(4)), view + 1
+
+
+def _written_by_embedding(x: Any, w: Any, s: Any) -> Any:
+    view = w.t()
+    return F.embedding(torch.tensor([0, 1]), w, max_norm=1.0), view + 1
+
+
+def _other_storage(x: Any, w: Any, s: Any) -> Any:
+    y = torch.zeros(2, 2)
+    y.set_(w.detach())
+    return y + 1
+
+
 FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {  # name -> (repeated calls, function)
     "linear": (2, lambda x, w, s: F.linear(x, w, s)),
     "layer norm": (2, lambda x, w, s: F.layer_norm(x, (4,), s)),
@@ -66,7 +90,14 @@ FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {  # name -> (repeated ca
         2,
         lambda x, w, s: F.scaled_dot_product_attention(w[None], w[None], w[None], is_causal=True),
     ),
+    "literals": (2, lambda x, w, s: (s + torch.tensor([0.0, 1.0, 2.0, 3.0]), w[torch.tensor([0])])),
+    "sparse": (4, lambda x, w, s: w.detach().to_sparse() @ w + w),
+    "cell": (2, lambda x, w, s: torch.lstm_cell(x, (x, x), w.repeat(4, 1), w.repeat(4, 1))),
     "write to a view": (0, _write_to_view_of_result),
+    "write by a method": (2, _written_by_method),
+    "write by a norm": (2, _written_by_norm),
+    "write by an embedding": (2, _written_by_embedding),
+    "other storage": (2, _other_storage),
     "in place": (2, _in_place),
     "without gradients": (2, _without_gradients),
     "autocast": (2, _in_autocast),
@@ -102,6 +133,7 @@ SYMBOLIC: dict[str, tuple[int, Callable[..., Any]]] = {  # as FUNCTIONS; x has s
     "flat": (4, lambda x, w, s: (x @ w).reshape(-1) * 2),
     "new tensors": (2, lambda x, w, s: torch.zeros_like(x) + s),
     "items": (2, lambda x, w, s: [a.sum() for a in (x @ w).chunk(2, 1)]),
+    "row": (4, lambda x, w, s: F.linear(x[0], w) + 1),
     "grown": (4, lambda x, w, s: torch.cat([x @ w, x]) + 1),
     "square": (2, lambda x, w, s: x @ w @ x.t()),
     "size as number": (2, lambda x, w, s: (x @ w) * x.shape[0]),
@@ -139,6 +171,20 @@ def test_kernels_of_users_run_each_time(repeated: list[Any]) -> None:
     assert not repeated
 
 
+def test_operators_of_users_that_write(repeated: list[Any]) -> None:
+    def function(x: Any, w: Any, s: Any) -> Any:
+        y = torch.zeros(4, 4)
+        view = y.view(-1)
+        torch.ops.fxpress_tests.scale(y, w)
+        return view + 1
+
+    with torch.library._scoped_library("fxpress_tests", "DEF") as library:
+        library.define("scale(Tensor(a!) x, Tensor y) -> Tensor(a!)")
+        library.impl("scale", lambda x, y: x.mul_(y), "CompositeImplicitAutograd")
+        assert_exports_as_torch(_Repeats(function), (torch.randn(3, 4),), strict=True, runs=False)
+    assert repeated
+
+
 def test_non_strict_exports_do_not_repeat_calls(repeated: list[Any]) -> None:
     with fxpress.installed():
         torch.export.export(_Repeats(FUNCTIONS["linear"][1]), (torch.randn(3, 4),), strict=False)
@@ -159,3 +205,13 @@ def test_calls_that_write_between_equal_calls(repeated: list[Any]) -> None:
     assert_exports_as_torch(model, (torch.randn(3, 4),), strict=True)
     assert_exports_as_torch(_Repeats(function), (torch.randn(4, 4),), strict=True)
     assert repeated
+
+
+def test_gradients_in_the_graph(repeated: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch differentiates only what torch has run."""
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        pytest.skip("this torch does not capture gradients")
+    monkeypatch.setattr(torch._dynamo.config, "trace_autograd_ops", True)
+    model = _Repeats(lambda x, w, s: torch.autograd.grad(F.linear(x, w).sin().sum(), w)[0] + 1)
+    assert_exports_as_torch(model, (torch.randn(3, 4),), strict=True)
+    assert not repeated

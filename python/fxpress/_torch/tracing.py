@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._library import utils as library_utils
 from torch._ops import OpOverload as OpOverload
+from torch._ops import OpOverloadPacket as OpOverloadPacket
 from torch._subclasses.fake_impls import fast_detach as fast_detach
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorConfig
@@ -77,6 +78,13 @@ def is_traced_plainly(function: OpOverload) -> bool:
         and not any(tag in function.tags for tag in _TAGS)
         and not _should_save_eager_input_vals(function)
     )
+
+
+def may_write(packet: OpOverloadPacket) -> bool:
+    """Return whether an overload of an operator writes to an argument that is not an output."""
+    schemas = [getattr(packet, name)._schema for name in packet.overloads()]
+    arguments = [each for schema in schemas for each in schema.arguments]
+    return any(each.is_write and not each.kwarg_only for each in arguments)
 
 
 def function_modes() -> int:

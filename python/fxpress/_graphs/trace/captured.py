@@ -9,6 +9,7 @@ from the recipe.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import operator
 import weakref
@@ -98,16 +99,22 @@ class Captured:
     def __init__(self, fakes: Fakes, calls: ProxyCalls) -> None:
         self._fakes = fakes
         self._calls = calls
-        self._tracer: Any = None
         self._nodes: set[Node] = set()  # the calls that may be repeatable
-        self._recipes: dict[Any, _Recipe | None] = {}
         self._writes = False  # whether a call may write to a tensor
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tracer: Any = None
+        self._recipes: dict[Any, _Recipe | None] = {}
         self._facts: dict[int, _Facts] = {}  # by the id of the fake tensor
 
     def run(self, original: Callable[..., Any], interpreter: Any, node: Node) -> Any:
         """Run a node by `original`, which is torch's `run_node`, or from the recipe of its key."""
         tracer = compat.pre_dispatch_tracer()
         if type(tracer) is not compat.STRICT_TRACER:
+            return original(interpreter, node)
+        if node.op == "output":  # later, torch converts only constants whose fake tensors are gone
+            self._forget()
             return original(interpreter, node)
         if tracer is not self._tracer:
             self._begin(tracer, interpreter.module.graph)
@@ -131,7 +138,8 @@ class Captured:
         if key is None:
             return original(interpreter, node)
         misses = compat.cache_misses()
-        recording = _Recording(self._fakes, tracer, inputs, numbers)
+        with compat.DisableTorchFunction():  # torch counts calls of its functions
+            recording = _Recording(self._fakes, tracer, inputs, numbers)
         self._calls.recording = recording
         try:
             result = original(interpreter, node)
@@ -146,14 +154,14 @@ class Captured:
         return result
 
     def _begin(self, tracer: Any, graph: Graph) -> None:
+        self._forget()
         self._tracer = tracer
-        self._recipes, self._facts = {}, {}
         calls = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
-        writes = [call for call in calls if _may_write(call)]
+        writes = set(filter(_may_write, calls))
         self._writes = bool(writes)
         allowed = share_gradient_edge and compat.has_only_fake_modes() and not user_kernel()
-        allowed = allowed and not any(map(_may_set_state, {*calls} - {*writes}))
-        self._nodes = _repeatable(calls) if allowed else set()
+        allowed = allowed and not any(map(_may_set_state, {*calls} - writes))
+        self._nodes = _repeatable([c for c in calls if c not in writes]) if allowed else set()
 
     def _key(
         self, env: dict[Node, Any], node: Node
@@ -167,7 +175,7 @@ class Captured:
         inputs: list[Any] = []
         places: dict[int, int] = {}
         numbers: list[torch.SymInt] = []
-        key: list[Any] = [node.op, node.target, state]
+        key: list[Any] = [node.op, node.target, state, *node.kwargs]
 
         def add_number(number: torch.SymInt) -> None:
             place = places.setdefault(id(number.node), len(numbers))
@@ -175,7 +183,9 @@ class Captured:
                 numbers.append(number)
             key.append(place)  # torch tells symbolic ints apart by identity
 
-        def add(argument: Any) -> None:
+        todo = [*node.args, *node.kwargs.values()][::-1]
+        while todo:
+            argument = todo.pop()
             value = env[argument] if type(argument) is Node else argument
             kind = type(value)
             if kind is compat.FakeTensor:
@@ -183,9 +193,9 @@ class Captured:
                 if number is None:
                     number = indexes[id(value)] = len(inputs)
                     inputs.append(value)
+                    facts = self._facts_of(value)  # refuses tensors without a storage
                     storage = value.untyped_storage()._cdata
                     key.append(storages.setdefault(storage, len(storages)))
-                    facts = self._facts_of(value)
                     key.append(facts.key)
                     for each in facts.numbers:
                         add_number(each)
@@ -197,23 +207,15 @@ class Captured:
                 key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
             elif kind in _SEQUENCES:
                 key.append((kind, len(value)))
-                for item in value:
-                    add(item)
+                todo += value[::-1]
             elif kind is torch.SymInt:
                 key.append((kind, comparable(value)))
                 add_number(value)
             elif kind is slice:
                 key.append(slice)
-                for item in (value.start, value.stop, value.step):
-                    add(item)
+                todo += (value.step, value.stop, value.start)
             else:
                 raise _NotRepeatableError
-
-        for argument in node.args:
-            add(argument)
-        for name, argument in node.kwargs.items():
-            key.append(name)
-            add(argument)
         if not inputs:
             raise _NotRepeatableError
         if numbers:
@@ -406,6 +408,8 @@ class _Recording:
         known = self._indexes.get(id(value))
         if not is_simple(value) or (known is not None and known[0]() is value):
             raise _NotRepeatableError
+        if not value.is_inference() and value._version:  # an operator wrote to its result
+            raise _NotRepeatableError
         number = self._count
         self._count += 1
         self._indexes[id(value)] = (weakref.ref(value), _Index(number))
@@ -451,12 +455,12 @@ def _facts_of(fake: Any) -> _Facts:
     sizes = (fake.shape, fake.stride(), fake.storage_offset())
     bits = (fake.requires_grad, fake.is_conj(), fake.is_neg(), fake.is_inference())
     others = (fake.dtype, fake.device, *bits, fake.is_quantized)
-    nbytes = fake.untyped_storage().nbytes()
+    nbytes = comparable(fake.untyped_storage().nbytes())
     numbers = _symbolic(*sizes)
     if not numbers:
         return _Facts(fake, (*sizes, nbytes, *others), (), None)
-    expressions = tuple(map(comparable, (*sizes[0], *sizes[1], sizes[2], nbytes)))
-    return _Facts(fake, (expressions, *others), numbers, compat.version_of(fake))
+    expressions = tuple(map(comparable, (*sizes[0], *sizes[1], sizes[2])))
+    return _Facts(fake, (expressions, nbytes, *others), numbers, compat.version_of(fake))
 
 
 def _symbolic(sizes: Any, strides: Any, offset: Any) -> tuple[torch.SymInt, ...]:
@@ -487,23 +491,28 @@ def _repeatable(calls: list[Node]) -> set[Node]:
 
 
 def _may_write(call: Node) -> bool:
-    """Return whether a call may write to a tensor, or may read the graph of autograd."""
+    """Return whether a call may write to a tensor."""
     target = call.target
     if isinstance(target, compat.OpOverload):
         return bool(target._schema.is_mutable)
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    given = dict(zip(_parameters(target), call.args, strict=False)) | call.kwargs
     return bool(
         (name.endswith("_") and not name.endswith("__"))
         or name in _WRITING
-        or "out" in call.kwargs
-        or call.kwargs.get("inplace")
-        or (True in call.args and "inplace" in _parameters(target))
+        or "out" in given
+        or given.get("inplace")
+        or given.get("max_norm") is not None  # an embedding scales its weight
+        or (isinstance(target, compat.OpOverloadPacket) and compat.may_write(target))
     )
 
 
 def _may_set_state(call: Node) -> bool:
-    """Return whether a call has no value, so that its effect may be a state that traces read."""
-    if call.meta.get("example_value") is not None:
+    """Return whether a call has no value, so that its effect may be a state that traces read.
+
+    `autograd.grad` reads the graph of autograd, which repeated calls do not extend.
+    """
+    if call.meta.get("example_value") is not None and call.target is not torch.autograd.grad:
         return False
     name = getattr(call.target, "__name__", "")
     return name not in _HARMLESS and not name.startswith(("_check", "_assert", "sym_constrain"))
@@ -513,11 +522,13 @@ def _may_set_state(call: Node) -> bool:
 _HARMLESS = frozenset(
     ("_set_grad_enabled", "_enter_autocast", "_exit_autocast", "_log_api_usage_once")
 )
+_IN_PLACE = [name for name in dir(operator) if f"i{name}" in dir(operator)]
 _WRITING = frozenset(
-    ("setitem", "__setitem__", *(f"i{n}" for n in dir(operator) if f"i{n}" in dir(operator)))
-)
+    ("setitem", "__setitem__", *(f"i{n}" for n in _IN_PLACE), *(f"__i{n}__" for n in _IN_PLACE))
+) | {"instance_norm"}
 
 
+@functools.cache
 def _parameters(function: Any) -> Iterable[str]:
     try:
         return inspect.signature(function).parameters
