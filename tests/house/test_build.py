@@ -107,6 +107,6 @@ def test_aten_under_another_torch() -> None:
     assert run.returncode == 0, run.stderr
     message = run.stdout.strip()
     assert message.count(". ") == 0
-    assert "torch 2.1," in message
+    assert "torch 2.1;" in message
     assert torch.__version__ in message
     assert "pip install" in message
