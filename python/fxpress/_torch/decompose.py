@@ -299,6 +299,19 @@ def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
     )
 
 
+def has_only_new_data(wrapped: FunctionalTensor) -> bool:
+    """Return whether a call wrote to a tensor, and changed neither its metadata nor its storage."""
+    return functional_utils.has_data_mutation(wrapped) and not (
+        torch._functionalize_has_metadata_mutation(wrapped.elem)
+        or torch._functionalize_was_storage_changed(wrapped.elem)
+    )
+
+
+def is_base(wrapped: FunctionalTensor) -> bool:
+    """Return whether a functional tensor is not a view of another functional tensor."""
+    return bool(wrapped.is_base_tensor())
+
+
 def was_written(wrapped: FunctionalTensor) -> bool:
     """Return whether the storage of a functional tensor was written."""
     return torch._functionalize_mutation_counter(wrapped.elem) > 0  # type: ignore[no-any-return]

@@ -275,7 +275,7 @@ def _views_in(result: Any) -> list[Any]:
     return [
         tensor
         for tensor in compat.pytree.tree_leaves(result)
-        if type(tensor) is compat.FunctionalTensor and not tensor.is_base_tensor()
+        if type(tensor) is compat.FunctionalTensor and not compat.is_base(tensor)
     ]
 
 

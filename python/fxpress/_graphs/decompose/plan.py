@@ -106,6 +106,7 @@ class Plan:
         progress: Report | None = None,
     ) -> None:
         self.nodes = nodes
+        self._positions = {node: i for i, node in enumerate(nodes)}
         self._position = 0
         self._fields = _fields(nodes, refused)
         self._environment = environment
@@ -175,7 +176,27 @@ class Plan:
                 continue
             environment = expected.inputs_of(node)
             if environment is not None:
-                self._template_of(node, position, environment, recorder, is_early=True)
+                found, _ = self._template_of(node, position, environment, recorder, is_early=True)
+                if found.writes is not None:
+                    self._try_source_of_write(node, expected, recorder)
+
+    def _try_source_of_write(
+        self, node: Node, expected: _ExpectedValues, recorder: Recorder
+    ) -> None:
+        """Trace the call that created the tensor to which a call writes, to refuse views early."""
+        written = node.args[0]
+        source = written
+        if type(written) is Node and written.target is operator.getitem:
+            source = written.args[0]
+        position = self._positions.get(source) if type(source) is Node else None
+        if position is None:
+            raise UnsafeError(_written(node))  # an input of the program
+        environment = expected.inputs_of(source)
+        if environment is not None and isinstance(source.target, compat.OpOverload):
+            found, _ = self._template_of(source, position, environment, recorder, is_early=True)
+            output = found.result if written is source else found.result[written.args[1]]
+            if type(output) is not Output or not output.is_base:
+                raise UnsafeError(_written(node))
 
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
         template, call = self._template_of(node, self._position, self._environment, recorder)
@@ -183,7 +204,28 @@ class Plan:
             # torch's run before the trace filled the cache, when the inputs had other metadata.
             reason = "the cache of fake tensors determines the storage of the result"
             raise UnsafeError(f"{node.target}: {reason}")
-        return self._instantiate(node, template, call)
+        if template.writes is None:
+            return self._instantiate(node, template, call)
+        written = call.values[template.writes]
+        self._check_write(node, written)
+        result = self._instantiate(node, template, call)
+        for used, value in self._environment.items():
+            self._environment[used] = _replaced(value, written, result)
+        return result
+
+    def _check_write(self, node: Node, written: Value) -> None:
+        """Raise UnsafeError unless `written` is a base, and no view of it is used after the write.
+
+        Functionalization would otherwise add nodes, which compute the base and the views again.
+        """
+        views = [
+            used
+            for used, value in self._environment.items()
+            if any(v is not written and v.storage is written.storage for v in _values_in(value))
+        ]
+        users = {self._positions[user] for view in views for user in view.users}
+        if not written.is_base or any(position >= self._position for position in users):
+            raise UnsafeError(_written(node))
 
     def _template_of(
         self,
@@ -255,7 +297,7 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
     if type(result) is Output:
         number = result.value
         node = inputs[-1 - number] if number < 0 else first + number
-        return Value(node, result.facts, storages[result.storage])
+        return Value(node, result.facts, storages[result.storage], result.is_base)
     if type(result) is NumberOutput:
         computed = result.value
         if computed is not None:
@@ -264,6 +306,25 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
     if type(result) in (tuple, list):
         return type(result)([_bound(item, inputs, storages, first) for item in result])
     return result
+
+
+def _values_in(value: Any) -> list[Value]:
+    if type(value) in (tuple, list):
+        return [found for item in value for found in _values_in(item)]
+    return [value] if type(value) is Value else []
+
+
+def _replaced(value: Any, old: Value, new: Value) -> Any:
+    """Return a value of the environment with the Value `new` in place of `old`."""
+    if value is old:
+        return new
+    if type(value) in (tuple, list):
+        return type(value)([_replaced(item, old, new) for item in value])
+    return value
+
+
+def _written(node: Node) -> str:
+    return f"{node.target}: the trace changed an input"
 
 
 def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]:

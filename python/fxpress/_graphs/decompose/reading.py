@@ -132,6 +132,7 @@ class TemplateBuilder:
         wrapped: Value among the arguments -> the Value's functional tensor.
         meta: the items of meta that torch copies from the call to the new nodes.
         call: the arguments, as a Call.
+        written: the argument that the call writes to and returns.
     """
 
     def __init__(
@@ -143,10 +144,13 @@ class TemplateBuilder:
         wrapped: dict[Value, Any],
         meta: dict[str, Any],
         call: Call,
+        written: Value | None = None,
     ) -> None:
         self._context = context
         self._target = target
         self._wrapped = wrapped
+        self._written = written
+        self._writes = None if written is None else call.number_of(written)
         self._meta = meta
         self._env = context.mode.shape_env
         self._is_symbolic = bool(numbers)
@@ -172,7 +176,8 @@ class TemplateBuilder:
         tracer = self._context.tracer
         calls = () if tracer is None else tuple(tracer.torch_fn_counts.items())
         fresh = tuple(self._fresh)
-        return Template(nodes, self._numbers, fresh, described, calls, self._is_symbolic)
+        rest = (calls, self._is_symbolic, False, False, self._writes)
+        return Template(nodes, self._numbers, fresh, described, *rest)
 
     def _nodes_of(self, entries: list[Entry]) -> tuple[TemplateNode, ...]:
         nodes: list[TemplateNode] = []
@@ -343,7 +348,11 @@ class TemplateBuilder:
         for value, outer in self._wrapped.items():
             if outer is result:
                 inner = compat.inner(outer)
-                return Output(self._number_of(inner), value.facts, self._storage(inner))
+                is_written = value is self._written
+                if is_written and facts_of(inner, self._env, outer.requires_grad) != value.facts:
+                    raise self._refuse("the call changes the metadata of the tensor it writes to")
+                number = self._number_of(inner)
+                return Output(number, value.facts, self._storage(inner), is_written)
         if type(result) is not compat.FunctionalTensor:
             raise self._refuse(f"the call returns a {type(result).__name__}")
         if compat.was_written(result):  # functionalization would compute its views again
@@ -353,7 +362,7 @@ class TemplateBuilder:
         if type(inner) is not compat.FakeTensor or inner.constant is not None:
             raise self._refuse("the call returns a constant")
         facts: Facts = facts_of(inner, self._env, result.requires_grad)
-        return Output(number, facts, self._storage(inner))
+        return Output(number, facts, self._storage(inner), compat.is_base(result))
 
     def _number_of(self, inner: torch.Tensor) -> int:
         if self._context.tracer is None:

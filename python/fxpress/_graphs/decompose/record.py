@@ -42,8 +42,12 @@ class _CallToTrace(NamedTuple):
 
     def run(
         self, inputs: list[Any], numbers: list[Any], graph: Any
-    ) -> tuple[Any, dict[Value, Any]]:
-        """Run the call; return its result, and {Value: functional tensor passed for this Value}."""
+    ) -> tuple[Any, dict[Value, Any], Value | None]:
+        """Run the call; return its result, {Value: functional tensor passed}, and a written Value.
+
+        The Value is the only input that the call changed: it wrote data to the input and returned
+        it. UnsafeError if it changed another input.
+        """
         target: Any = self.node.target
         wrapped: dict[Value, Any] = {}
 
@@ -65,10 +69,18 @@ class _CallToTrace(NamedTuple):
         except Exception as error:
             message = f"{target}: the trace raised {type(error).__name__}"
             raise UnsafeError(message) from error
-        for value, outer in wrapped.items():
-            if compat.was_changed(outer, inputs[self.call.number_of(value)]):
-                raise UnsafeError(f"{target}: the trace changed an input")
-        return result, wrapped
+        changed = [
+            value
+            for value, outer in wrapped.items()
+            if compat.was_changed(outer, inputs[self.call.number_of(value)])
+        ]
+        if not changed:
+            return result, wrapped, None
+        aliases = [value for value in self.call.values if value.storage is changed[0].storage]
+        outer = wrapped[changed[0]]
+        if result is not outer or changed != aliases or not compat.has_only_new_data(outer):
+            raise UnsafeError(f"{target}: the trace changed an input")
+        return result, wrapped, changed[0]
 
 
 class Recorder:
@@ -133,13 +145,14 @@ class Recorder:
         tokens = len(self._functional_mode._tokens)
         tracer.torch_fn_counts = {}
         tracer.torch_fn_metadata = None
-        result, wrapped = to_trace.run(inputs, numbers, tracer.graph)
+        result, wrapped, written = to_trace.run(inputs, numbers, tracer.graph)
         if len(self._functional_mode._tokens) != tokens:
             raise UnsafeError(f"{to_trace.node.target}: the trace has effects")
         added = nodes_after(last, tracer.graph)
         context = TraceContext(tracer, self.mode, self._names.of)
         builder = TemplateBuilder(
-            context, to_trace.node.target, known, tracked, wrapped, to_trace.meta, call
+            *(context, to_trace.node.target, known, tracked, wrapped, to_trace.meta, call),
+            written=written,
         )
         template = builder.build(added, result)
         for node in (*added, *tracked):

@@ -63,6 +63,7 @@ class Output(NamedTuple):
     value: int  # its number, as in TemplateNode
     facts: Facts
     storage: int  # its storage's number, as in TensorSpec
+    is_base: bool = False  # see `Value.is_base`
 
 
 class NumberOutput(NamedTuple):
@@ -82,6 +83,7 @@ class _Template(NamedTuple):
     is_symbolic: bool
     is_from_cache: bool = False
     moves: bool = False
+    writes: int | None = None
 
 
 class Template(ByIdentity, _Template):
@@ -97,6 +99,7 @@ class Template(ByIdentity, _Template):
         is_from_cache: whether tensors from torch's cache of fake tensors share other storages than
             computed tensors, so that the trace depends on the cache.
         moves: whether the offset or storage size of a result depends on the cache, too.
+        writes: the index in `Call.values` of the tensor that the call writes to and returns.
     """
 
     __slots__ = ()

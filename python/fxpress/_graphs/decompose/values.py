@@ -64,6 +64,7 @@ class Value:
     node: int  # the number of the tensor's node in the new trace, before dead code elimination
     facts: Facts
     storage: Storage
+    is_base: bool = False  # whether functionalization knows that the tensor is not a view
 
 
 @dataclass(slots=True, eq=False)
